@@ -19,7 +19,7 @@ from mmengine.fileio.handlers import YamlHandler
 from mmengine.utils import import_modules_from_strings
 from yapf.yapflib.yapf_api import FormatCode
 
-from mmairl.config_names import PREFIX, config_path, home, import_from
+from mmairl.config_names import PREFIX, config_path, current_name, home, import_from
 from mmairl.errors import UserError, closest, explained, refuse_secret
 from mmairl.io import NUMBER, TUPLE, PlainLoader, write_text
 
@@ -70,6 +70,14 @@ MOVED_MODULES = {
     'mmairl.optim.schedule': 'mmairl.engine.optim.warmup',
     'mmairl.study.start': 'mmairl.study.record_start',
     'mmairl.weights.init': 'mmairl.checkpoints.init',
+    'projects.byol_variants.info_nce': 'mmairl.models.heads.contrastive',
+    'projects.byol_variants.optimal_linear': 'mmairl.models.heads.regression',
+    'projects.more_methods.barlow': 'mmairl.models.heads.barlow',
+    'projects.more_methods.dino': 'mmairl.models.heads.dino',
+    'projects.more_methods.lejepa': 'mmairl.models.heads.lejepa',
+    'projects.more_methods.mocov3': 'mmairl.models.heads.mocov3',
+    'projects.more_methods.swav': 'mmairl.models.heads.swav',
+    'projects.more_methods.vicreg': 'mmairl.models.heads.vicreg',
 }
 
 
@@ -105,7 +113,8 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     >>> load_config('mmairl::mocov2plus_r50_200e.py', {'optim_wrapper.optimizer.lr': 0.06}).optim_wrapper.optimizer.lr
     0.06
     """
-    path = str(config_path(path) if str(path).startswith(PREFIX) else path)
+    path = current_name(str(path))
+    path = str(config_path(path)) if path.startswith(PREFIX) else path
     if not os.path.isfile(path):
         near = closest(os.path.basename(path), [file.name for file in (home() / 'configs').rglob('*.py')])
         raise UserError(f'there is no config at {path}{near}; see configs/ for those that come with mmairl')

@@ -21,6 +21,11 @@ PACKAGE = Path(__file__).resolve().parent
 # A wheel's configs are inside the package, a checkout's next to it.
 HOMES = (PACKAGE / '.mim', PACKAGE.parent)
 MODULE = 'mmengine.config.config'
+# Folders of configs that have moved. Older studies and commands name them.
+MOVED_FOLDERS = {
+    'projects/byol_variants/configs': 'byol_variants',
+    'projects/more_methods/configs': 'methods',
+}
 
 
 def home() -> Path:
@@ -34,7 +39,7 @@ def config_path(name: str) -> Path:
     >>> config_path('mmairl::mocov2plus_r50_200e.py').name
     'mocov2plus_r50_200e.py'
     """
-    inner = name.removeprefix(PREFIX)
+    inner = current_name(name).removeprefix(PREFIX)
     of_project = inner.startswith('projects/')
     root = home() if of_project else home() / 'configs'
     if of_project and not (root / 'projects').is_dir():
@@ -49,6 +54,15 @@ def config_path(name: str) -> Path:
         raise UserError(f"there is no config '{name}'{closest(name, known, 0.6)}", code='no-config')
     if of_project:
         import_from(root)
+    return path
+
+
+def current_name(path: str) -> str:
+    """Return the `mmairl::` name of a config whose path is in a moved folder, or else the path itself."""
+    folder, _, file = path.rpartition('/')
+    for old, new in MOVED_FOLDERS.items():
+        if folder.endswith(old) and (home() / 'configs' / new / file).is_file():
+            return f'{PREFIX}{new}/{file}'
     return path
 
 

@@ -24,10 +24,10 @@ DISTINCT = (
     'byol_lars_r50_200e.py',
     'fast/mocov2plus_r50_200e_cpu.py',
     'large/mocov2plus_vit_l16_300e.py',
-    '../projects/byol_variants/configs/simclr_r50_300e.py',
+    'byol_variants/simclr_r50_300e.py',
     '../projects/msbreg/configs/msbreg_k4_ln_r18_stl10_320e.py',
-    '../projects/more_methods/configs/dino_vit_s16_300e.py',
-    '../projects/more_methods/configs/swav_r50_800e.py',
+    'methods/dino_vit_s16_300e.py',
+    'methods/swav_r50_800e.py',
 )
 
 
@@ -92,5 +92,5 @@ def test_every_config_has_a_schedule_that_ends_with_the_run_and_makes_its_views(
             for step in pipeline:
                 view = step(view)
             assert view.shape == (3, size, size) and view.dtype == torch.uint8, path
-            assert size == 224 or 'more_methods' in path.parts, path
+            assert size == 224 or 'methods' in path.parts, path
             assert not torch.equal(view, image[:, :size, :size]), path

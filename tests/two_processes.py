@@ -21,7 +21,6 @@ from mmairl.models.norm import SyncBN, each_view, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
 from mmairl.signals import stop_processes
 
-PROJECTS = '../projects'
 # ShuffleBN's parts differ with the number of processes, by design: MoCo v2 is not among them.
 CASES = {
     'mocov2plus': {
@@ -33,8 +32,8 @@ CASES = {
         'default_hooks.health.interval': 1,
     },
     'byol_lars': {},
-    'simclr': dict(name=f'{PROJECTS}/byol_variants/configs/simclr_r50_300e.py'),
-    'msbreg': dict(name=f'{PROJECTS}/msbreg/configs/msbreg_k2_r50_300e.py'),
+    'simclr': dict(name='byol_variants/simclr_r50_300e.py'),
+    'msbreg': dict(name='../projects/msbreg/configs/msbreg_k2_r50_300e.py'),
     'checkpointing': dict(name='mocov2plus_r50_200e.py', fast=dict(checkpointing=True)),
     'compile': dict(name='mocov2plus_r50_200e.py', fast=dict(compile=dict(backend='aot_eager'))),
     'spoilt': {'name': 'mocov2plus_r50_200e.py', 'custom_hooks': [dict(type='Spoil', iterations=[2], rank=1)]},

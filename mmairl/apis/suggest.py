@@ -27,8 +27,8 @@ LOWER = 10  # the rate's divisor where a run goes on from weights
 # The configs of the paper's frameworks and of other methods, whose names begin with the method's.
 METHODS = (
     'configs/*_r50_200e.py',
-    'projects/more_methods/configs/*_r50_*e.py',
-    'projects/byol_variants/configs/simclr_r50_300e.py',
+    'configs/methods/*_r50_*e.py',
+    'configs/byol_variants/simclr_r50_300e.py',
 )
 SHARE, LARGEST_BATCH, LONGEST_QUEUE, MOST_WORKERS = 256, 1024, 65_536, 16
 

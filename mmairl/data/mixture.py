@@ -1,4 +1,4 @@
-"""Several data sets as one: how often each is seen in an epoch, and which of them an image is from."""
+"""Several data sets as one: how often an epoch sees each, and from which of them an image is."""
 
 import math
 from collections.abc import Mapping
@@ -16,11 +16,21 @@ from mmairl.registry import DATASETS
 class Mixture(ViewDataset):
     """The images of several data sets, each set under a name.
 
-    In training, `weights` says how often an epoch sees each image of a set: 2 is twice, 0.3 is three images in ten, and others
-    in the next epoch. A set without a weight has 1. Evaluation sees each image once. Classes of one name are one class, and a
-    set without classes, or with several an image, has no labels here.
+    Evaluation sees each image once. Classes with the same name are one class. A set without classes, or with several
+    per image, has no labels here.
 
-    >>> Mixture(dict(a=dict(type='Shapes'), b=dict(type='ImageFolder', root='b')), weights=dict(b=0.3))  # doctest: +SKIP
+    Args:
+        sets: Name and config of each data set.
+        weights: How often a training epoch sees each image of a set: 2 is twice, 0.3 is three images in ten, and other
+            images in the next epoch. Default: 1.
+        views: A list of transforms per view, or the name of a view set, for all sets.
+
+    Raises:
+        UserError: If the images do not fit into one batch, or if a set has views of its own or a weight is not positive.
+
+    Example:
+        >>> photos = dict(type='ImageFolder', root='photos')
+        >>> Mixture(dict(a=dict(type='Shapes'), b=photos), weights=dict(b=0.3))  # doctest: +SKIP
     """
 
     def __init__(
@@ -32,34 +42,38 @@ class Mixture(ViewDataset):
         super().__init__(views)
         self.sets = {name: DATASETS.build(part) if isinstance(part, dict) else part for name, part in sets.items()}
         inner = {name: innermost_dataset(part) for name, part in self.sets.items()}
-        refuse_unfit(inner)
-        sizes = [len(part) for part in self.sets.values()]
-        self.bounds = np.cumsum([0, *sizes])  # of each set, in the images of all
-        self.per_epoch = weighed(dict(zip(self.sets, sizes)), weights) if weights else None
+        require_one_kind(inner)
+        sizes = {name: len(part) for name, part in self.sets.items()}
+        self.bounds = np.cumsum([0, *sizes.values()])  # of each set, in the images of all
+        self.per_epoch = images_per_epoch(sizes, weights) if weights else None
         first = next(iter(inner.values()))
-        self.channels, self.as_stored, self.depth = first.channels, first.as_stored, first.depth
+        self.channels = first.channels
+        self.as_stored = first.as_stored
+        self.depth = first.depth
         lows, highs = zip(*(part.value_range for part in inner.values()))
         self.value_range = min(lows), max(highs)
-        unreadable = [getattr(part, 'max_unreadable', 0) * size for part, size in zip(inner.values(), sizes)]
+        unreadable = [getattr(inner[name], 'max_unreadable', 0) * size for name, size in sizes.items()]
         self.max_unreadable = sum(unreadable) / len(self)
         self.classes = list(dict.fromkeys(name for part in self.sets.values() for name in part.classes))
-        number = {name: at for at, name in enumerate(self.classes)}
-        # Of each set, its classes as places among those of all. A label of -1 is the last, too.
-        self.places = {name: torch.tensor([*map(number.get, part.classes), -1]) for name, part in self.sets.items()}
+        number = {name: index for index, name in enumerate(self.classes)}
+        # The classes of each set as numbers among those of all. The last entry serves the label -1.
+        self.numbers = {name: torch.tensor([*map(number.get, part.classes), -1]) for name, part in self.sets.items()}
 
     @property
     def labels(self) -> Tensor:
         if not self.classes:
             return torch.tensor(-1).expand(len(self))  # one number, however many images
-        return torch.cat([self.joined(name, part.labels) for name, part in self.sets.items()])
+        return torch.cat([self.joint_labels(name, part.labels) for name, part in self.sets.items()])
 
     def label(self, index: int) -> Tensor:
-        name, part, at = self.place(index)
-        return self.joined(name, part.label(at)[None])[0]
+        name, part, inner = self.locate(index)
+        return self.joint_labels(name, part.label(inner)[None])[0]
 
-    def joined(self, name: str, labels: Tensor) -> Tensor:
-        """Labels of a set as places among the classes of all; unknown where an image has several."""
-        return self.places[name][labels] if labels.ndim == 1 else torch.full((len(labels),), -1)
+    def joint_labels(self, name: str, labels: Tensor) -> Tensor:
+        """Return labels of a set as classes of all sets; -1 if an image has several."""
+        if labels.ndim > 1:
+            return torch.full((len(labels),), -1)
+        return self.numbers[name][labels]
 
     def __len__(self) -> int:
         return int(self.bounds[-1])
@@ -67,65 +81,70 @@ class Mixture(ViewDataset):
     @property
     def origins(self) -> Tensor:
         """The number of each image's set."""
-        return torch.arange(len(self.sets)).repeat_interleave(torch.from_numpy(np.diff(self.bounds)))
+        sizes = torch.from_numpy(np.diff(self.bounds))
+        return torch.arange(len(self.sets)).repeat_interleave(sizes)
 
     @property
     def shard_bounds(self) -> list[np.ndarray] | None:
-        """The first image of each shard and the end, for each set; None where some set is not of shards."""
-        inside = self.sets.values()
-        return [part.contents.units for part in inside] if all(hasattr(part, 'contents') for part in inside) else None
+        """The first image of each shard and the end, for each set; None unless all sets are shards."""
+        parts = self.sets.values()
+        if not all(hasattr(part, 'contents') for part in parts):
+            return None
+        return [part.contents.units for part in parts]
 
-    def place(self, index: int) -> tuple[str, ViewDataset, int]:
-        """The image's set, by name and itself, and the image's place there."""
+    def locate(self, index: int) -> tuple[str, ViewDataset, int]:
+        """Return the name of the image's set, the set, and the image's index in it."""
         number = int(np.searchsorted(self.bounds, index, 'right')) - 1
         name = list(self.sets)[number]
         return name, self.sets[name], index - int(self.bounds[number])
 
     def raw(self, index: int) -> Tensor:
-        _, part, at = self.place(index)
-        return part.raw(at)
+        _, part, inner = self.locate(index)
+        return part.raw(inner)
 
     def name(self, index: int) -> str:
-        _, part, at = self.place(index)
-        return part.name(at)
+        _, part, inner = self.locate(index)
+        return part.name(inner)
 
     def member(self, index: int) -> str:
-        """The name of its set, and its own in there."""
-        name, part, at = self.place(index)
-        return f'{name}/{part.member(at) if hasattr(part, "member") else part.name(at)}'
+        """Return the name of the image's set, and the image's name in it."""
+        name, part, inner = self.locate(index)
+        return f'{name}/{part.member(inner) if hasattr(part, "member") else part.name(inner)}'
 
 
-def weighed(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarray:
+def images_per_epoch(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarray:
     """Return the number of images of each set in an epoch."""
     for name, weight in weights.items():
         if name not in sizes:
             raise UserError(
-                f"Mixture.weights names '{name}', and the sets are {', '.join(sizes)}{closest(name, sizes)}; "
-                'weigh sets that are there'
+                f"Mixture.weights: there is no set ('{name}'); the sets are {', '.join(sizes)}{closest(name, sizes)}",
+                code='unknown-set',
             )
         if not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
             raise UserError(
-                f'Mixture.weights.{name}={weight!r} is no positive number; set how often an epoch sees each image of the set, '
-                'or leave the set out'
+                f"Mixture.weights.{name}: expected a positive number ('{weight}'); set how often an epoch sees each image "
+                'of the set, or leave the set out',
+                code='bad-weight',
             )
     return np.array([max(1, round(size * weights.get(name, 1))) for name, size in sizes.items()])
 
 
-def refuse_unfit(sets: Mapping[str, ViewDataset]) -> None:
-    """Refuse sets whose images do not fit into one batch, and sets with views or weights that would not be used."""
+def require_one_kind(sets: Mapping[str, ViewDataset]) -> None:
+    """Raise if images do not fit into one batch, or if a set has views or weights that would not be used."""
     kinds = {
         name: f'{part.channels} channels of {dtype_name(part.depth or torch.uint8)}' for name, part in sets.items()
     }
+    first = next(iter(kinds))
     for name, part in sets.items():
-        first = next(iter(kinds))
         if isinstance(part, Mixture):
-            raise UserError(f"the set '{name}' of the Mixture is a Mixture itself; name its sets in one")
+            raise UserError(f"Mixture: a set is a Mixture itself ('{name}'); list its sets", code='nested-mixture')
         if any(part.views):
             raise UserError(
-                f"the set '{name}' of the Mixture has views of its own; give the Mixture the views, for all sets"
+                f"Mixture: a set has views of its own ('{name}'); set the views of the Mixture", code='views-of-set'
             )
         if kinds[name] != kinds[first]:
             raise UserError(
                 f"the images of the set '{name}' have {kinds[name]}, and those of '{first}' {kinds[first]}; set channels of "
-                'both to the same, convert the images, or train on the sets apart'
+                'both to the same, convert the images, or train on the sets separately',
+                code='mixed-images',
             )

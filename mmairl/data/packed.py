@@ -1,7 +1,6 @@
 """Data sets written as shards: plain tar archives that WebDataset and Shards read, and any tar program unpacks.
 
-Few files instead of a million are what network disks, quotas and copies to a node's own disk ask for. The bytes written
-depend on the images and the settings alone. Each shard is there whole or not at all, and a killed packing goes on behind
+The bytes depend on the images and the settings alone. Shards are written atomically, and a killed packing resumes after
 the last one.
 """
 
@@ -26,13 +25,15 @@ from mmairl.data.training_images import unreadable_allowed
 from mmairl.errors import UserError, printable
 from mmairl.io import replacing
 
-HEAD, TAIL = ABOUT + b'about.json', ABOUT + b'done.json'  # a shard's first and last member
-OVERHEAD = 4 * tarfile.BLOCKSIZE  # headers and filling of an image and its label
+# The first and the last member of a shard.
+HEAD = ABOUT + b'about.json'
+TAIL = ABOUT + b'done.json'
+OVERHEAD = 4 * tarfile.BLOCKSIZE  # headers and padding of an image and its label
 
 
 @dataclass
 class Smaller:
-    """Makes images smaller: to this short side, as JPEG of this quality. Smaller ones stay as they are."""
+    """Downscales images to a short side, as JPEG of a quality. Smaller images stay unchanged."""
 
     short_side: int
     quality: int
@@ -48,15 +49,26 @@ class Smaller:
         return buffer.getvalue()
 
 
-def checked(index: int, dataset: FileDataset | Shards, smaller: Smaller | None) -> tuple[int, bytes, str, str | None]:
-    """In a data worker: the file of an image as it will be stored, its extension, or why it cannot be read."""
+@dataclass
+class Packable:
+    """An image as it will be stored, or the reason why it cannot be read."""
+
+    index: int
+    data: bytes = b''
+    kind: str = ''
+    fault: str | None = None
+
+
+def checked(index: int, dataset: FileDataset | Shards, smaller: Smaller | None) -> Packable:
+    """Read and decode an image, in a data worker."""
     try:
         data = dataset.encoded(index)
         image = dataset.decoded(data, index)
     except UnreadableImage as fault:
-        return index, b'', '', fault.reason.phrase
-    data = smaller(data, image) if smaller else data
-    return index, data, file_kind(data), None
+        return Packable(index, fault=fault.reason.phrase)
+    if smaller:
+        data = smaller(data, image)
+    return Packable(index, data, file_kind(data))
 
 
 def pack(
@@ -66,41 +78,60 @@ def pack(
     size: int | None = None,
     smaller: Smaller | None = None,
 ) -> Iterator[tuple[str, str | None]]:
-    """Write the shards; yields each file and, where it is left out, why it cannot be read.
+    """Write the shards. Yield each file and, if it is left out, why it cannot be read.
 
-    With a `size` in bytes that a shard may have, OUT.tar becomes OUT-000000.tar and so on.
+    Args:
+        dataset: Images in files or shards.
+        out: The archive. With a `size`, OUT.tar becomes OUT-000000.tar and so on.
+        workers: Processes that read and decode.
+        size: Largest size of a shard in bytes.
+        smaller: Downscale images by this.
+
+    Raises:
+        UserError: If more images are unreadable than the data set allows, or if `out` exists.
     """
     about = dict(classes=dataset.classes, images=len(dataset), source=digest(dataset), **vars(smaller or Smaller(0, 0)))
-    number, done, left_out = written(Path(out), size, about)
-    left, check = range(done, len(dataset)), partial(checked, dataset=dataset, smaller=smaller)
-    pieces = iter(DataLoader(left, batch_size=None, collate_fn=check, num_workers=workers))
-    image = next(pieces, None)
+    number, done, left_out = finished_shards(Path(out), size, about)
+    check = partial(checked, dataset=dataset, smaller=smaller)
+    loader = DataLoader(range(done, len(dataset)), batch_size=None, collate_fn=check, num_workers=workers)
+    images = iter(loader)
+    image = next(images, None)
     while image is not None:
-        with replacing(shard_at(Path(out), size, number)) as beside, tarfile.open(beside, 'w') as archive:
+        with replacing(shard_path(Path(out), size, number)) as temporary, tarfile.open(temporary, 'w') as archive:
             add(archive, HEAD.decode(), json.dumps(about).encode())
             taken: set[str] = set()
             while image is not None:
-                index, data, kind, fault = image
-                name = dataset.member(index)
-                if fault:
+                name = dataset.member(image.index)
+                if image.fault:
                     left_out += 1
-                    if left_out > unreadable_allowed(len(dataset), dataset.max_unreadable):
-                        raise UserError(
-                            f'{left_out} of the first {index + 1} images in {dataset.root} cannot be read, {printable(name)} '
-                            f'{fault}; mend or remove them, or raise --max-unreadable'
-                        )
+                    require_allowed(dataset, left_out, image)
                 else:
-                    if taken and size and archive.offset + len(data) + OVERHEAD > size:
+                    end = archive.offset + len(image.data) + OVERHEAD
+                    if taken and size and end > size:
                         break
-                    key = key_of(name, taken)
-                    add(archive, f'{key}.{kind}', data)
-                    if dataset.classes:
-                        add(archive, f'{key}.cls', str(int(dataset.labels[index])).encode())
-                yield name, fault
-                image = next(pieces, None)
-            done = len(dataset) if image is None else index
+                    add_image(archive, key_of(name, taken), image, dataset)
+                yield name, image.fault
+                image = next(images, None)
+            done = len(dataset) if image is None else image.index
             add(archive, TAIL.decode(), json.dumps(dict(done=done, left_out=left_out)).encode())
         number += 1
+
+
+def require_allowed(dataset: FileDataset | Shards, left_out: int, image: Packable) -> None:
+    """Raise if more images are unreadable than the data set allows."""
+    if left_out > unreadable_allowed(len(dataset), dataset.max_unreadable):
+        raise UserError(
+            f'{left_out} of the first {image.index + 1} images in {dataset.root} cannot be read, '
+            f'{printable(dataset.member(image.index))} {image.fault}; fix or remove them, or raise --max-unreadable',
+            code='too-many-unreadable',
+        )
+
+
+def add_image(archive: tarfile.TarFile, key: str, image: Packable, dataset: FileDataset | Shards) -> None:
+    """Append an image and its label."""
+    add(archive, f'{key}.{image.kind}', image.data)
+    if dataset.classes:
+        add(archive, f'{key}.cls', str(int(dataset.labels[image.index])).encode())
 
 
 def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
@@ -112,9 +143,10 @@ def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
 
 
 def key_of(name: str, taken: set[str]) -> str:
-    """The name without its extension, as WebDataset has it: no dot in the last part, and no name twice in a shard."""
+    """Return the name without its extension, as WebDataset requires: no dot in the last part, and unique in a shard."""
     folder, slash, base = name.rpartition('/')
-    key = folder + slash + (base.rpartition('.')[0] or base).replace('.', '_')
+    stem = base.rpartition('.')[0] or base
+    key = folder + slash + stem.replace('.', '_')
     if key in taken:
         key = folder + slash + base.replace('.', '_')
     while key in taken:
@@ -123,33 +155,38 @@ def key_of(name: str, taken: set[str]) -> str:
     return key
 
 
-def shard_at(out: Path, size: int | None, number: int) -> Path:
+def shard_path(out: Path, size: int | None, number: int) -> Path:
     return out.with_name(f'{out.stem}-{number:06}.tar') if size else out
 
 
-def written(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
-    """The work of a killed packing: its whole shards, the images that it has read, and those that it left out."""
-    number, done = 0, dict(done=0, left_out=0)
-    while (shard := shard_at(out, size, number)).exists():
-        said = said_by(shard) if size else {}
-        if said.get(HEAD) != about or said[TAIL]['done'] == about['images']:
-            raise UserError(f'{shard} exists already, of a whole packing or another; remove it, or give another name')
-        number, done = number + 1, said[TAIL]
+def finished_shards(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
+    """Return the work of a killed packing: its whole shards, the images that it has read, and those that it left out."""
+    number = 0
+    done = dict(done=0, left_out=0)
+    while (shard := shard_path(out, size, number)).exists():
+        notes = notes_in(shard) if size else {}
+        if notes.get(HEAD) != about or notes[TAIL]['done'] == about['images']:
+            raise UserError(
+                f'{shard} exists already, of a finished packing or another; remove it, or choose another name',
+                code='shard-exists',
+            )
+        number += 1
+        done = notes[TAIL]
     return number, done['done'], done['left_out']
 
 
-def said_by(shard: Path) -> dict[bytes, dict]:
-    """The first and the last member of a shard, where it has such."""
+def notes_in(shard: Path) -> dict[bytes, dict]:
+    """Return the first and the last member of a shard that `pack` wrote."""
+    notes = {}
     with shard.open('rb') as file:
-        return {
-            path: json.loads(content(file.fileno(), member, str(shard), NOTE))
-            for path, member in members(file.fileno(), str(shard))
-            if path in (HEAD, TAIL)
-        }
+        for path, member in members(file.fileno(), str(shard)):
+            if path in (HEAD, TAIL):
+                notes[path] = json.loads(content(file.fileno(), member, str(shard), NOTE))
+    return notes
 
 
 def digest(dataset: FileDataset | Shards) -> str:
-    """A digest of the names of all images."""
+    """Return a digest of the names of all images."""
     names = hashlib.sha256()
     for index in range(len(dataset)):
         names.update(dataset.member(index).encode(errors='surrogateescape') + b'\0')

@@ -1,7 +1,4 @@
-"""An image file as the numbers that are in it, for the data sets with `channels=C`: nothing is converted or scaled.
-
-Without `channels`, an image is what a viewer shows, RGB of 8 bits (data/images.py).
-"""
+"""Image files as stored, for data sets with `channels=C`: nothing is converted or scaled."""
 
 import logging
 from collections.abc import Iterator
@@ -28,87 +25,100 @@ from mmairl.data.decode import (
 from mmairl.errors import UserError, printable
 
 PNG = b'\x89PNG\r\n\x1a\n'
-DEPTH, COLOURS, MANY_COLOURS = 24, 25, (2, 6)  # in a PNG's header, and RGB with and without transparency
-MODES = ('L', 'LA', 'RGB', 'RGBA', 'I;16')  # of Pillow's, those whose values are those in the file
+# Bytes of a PNG's header, and the color types with several channels: RGB without and with transparency.
+DEPTH = 24
+COLOR_TYPE = 25
+RGB_TYPES = (2, 6)
+MODES = ('L', 'LA', 'RGB', 'RGBA', 'I;16')  # modes of Pillow that keep the values in the file
 
 
 def decode_stored(data: bytes, max_pixels: int) -> Tensor:
-    """A file as uint8, uint16 or float32, channels first. A TIFF's channels are its samples or its pages."""
+    """Return a file as uint8, uint16 or float32, channels first. A TIFF's channels are its samples or its pages."""
+    if data.startswith(NPY):
+        read = from_npy
+    elif data.startswith(TIFF):
+        read = from_tiff
+    else:
+        read = from_picture
     with faults_explained(data):
-        read = from_npy if data.startswith(NPY) else from_tiff if data.startswith(TIFF) else from_picture
         return channels_first(read(data, max_pixels))
 
 
 def channels_first(pixels: np.ndarray) -> Tensor:
-    """An array H x W or H x W x C of uint8, uint16 or floats as a tensor C x H x W of uint8, uint16 or float32."""
+    """Convert an array H x W or H x W x C of uint8, uint16 or floats to a tensor C x H x W of uint8, uint16 or float32."""
     if pixels.dtype.kind == 'f':
         pixels = pixels.astype(np.float32)
         if not np.isfinite(pixels).all():
             raise UnreadableImage(Reason.NOT_FINITE)
     pixels = pixels.astype(pixels.dtype.newbyteorder('='), copy=False)
-    if pixels.dtype not in (np.uint8, np.uint16, np.float32) or pixels.ndim not in (2, 3) or not pixels.size:
+    is_image = pixels.ndim in (2, 3) and pixels.size
+    if not is_image or pixels.dtype not in (np.uint8, np.uint16, np.float32):
         raise UnreadableImage(Reason.NO_ARRAY)
-    first = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    return torch.from_numpy(np.array(first, order='C'))
+    planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return torch.from_numpy(np.array(planes, order='C'))
 
 
-def require_size(shape: tuple[int, ...], height_width: tuple[int, ...], item: int, max_pixels: int) -> None:
-    """Refuse an image by its header, before memory is taken."""
-    if prod(height_width) > max_pixels or item * prod(shape) > BYTES_PER_PIXEL * max_pixels:
+def require_size(shape: tuple[int, ...], height_width: tuple[int, ...], itemsize: int, max_pixels: int) -> None:
+    """Raise if the header states too large an image, before memory is allocated."""
+    if prod(height_width) > max_pixels or itemsize * prod(shape) > BYTES_PER_PIXEL * max_pixels:
         raise UnreadableImage(Reason.TOO_LARGE)
 
 
 def from_npy(data: bytes, max_pixels: int) -> np.ndarray:
-    """An array H x W or H x W x C, as numpy.save writes it."""
+    """Return an array H x W or H x W x C, as numpy.save writes it."""
     file = BytesIO(data)
-    first = np.lib.format.read_magic(file) == (1, 0)
-    header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-    shape, by_columns, dtype = header(file)
+    if np.lib.format.read_magic(file) == (1, 0):
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    else:
+        shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(file)
     if dtype.hasobject or len(shape) not in (2, 3):
         raise UnreadableImage(Reason.NO_ARRAY)
     require_size(shape, shape[:2], dtype.itemsize, max_pixels)
     if len(data) - file.tell() < dtype.itemsize * prod(shape):
         raise UnreadableImage(Reason.CUT_SHORT)
-    return np.frombuffer(data, dtype, prod(shape), file.tell()).reshape(shape, order='F' if by_columns else 'C')
+    values = np.frombuffer(data, dtype, prod(shape), file.tell())
+    return values.reshape(shape, order='F' if is_fortran else 'C')
 
 
 def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
-    """The first image of a TIFF. Pillow and OpenCV read four channels at most, and some of those wrongly."""
+    """Return the first image of a TIFF. Pillow and OpenCV read four channels at most, and some of those wrongly."""
     with installed('tifffile', 'TIFF files as they are stored'):
         from tifffile import TiffFile
     logging.getLogger('tifffile').setLevel(logging.CRITICAL)  # it does not name the file, and an exception follows
     with TiffFile(BytesIO(data)) as file:
         image = file.series[0]
-        sides = [(axis, length) for axis, length in zip(image.axes, image.shape) if axis in 'YX' or length > 1]
-        others = [place for place, (axis, _) in enumerate(sides) if axis not in 'YX']
-        if len(others) > 1 or len(sides) - len(others) != 2:
+        axes = [axis for axis, length in zip(image.axes, image.shape) if axis in 'YX' or length > 1]
+        shape = tuple(length for axis, length in zip(image.axes, image.shape) if axis in 'YX' or length > 1)
+        height_width = tuple(length for axis, length in zip(axes, shape) if axis in 'YX')
+        channel_axes = [number for number, axis in enumerate(axes) if axis not in 'YX']
+        if len(channel_axes) > 1 or len(height_width) != 2:
             raise UnreadableImage(Reason.NO_ARRAY)
-        shape, height_width = tuple(length for _, length in sides), [length for axis, length in sides if axis in 'YX']
         require_size(shape, height_width, image.dtype.itemsize, max_pixels)
         with codec_installed('TIFF files'):
             pixels = image.asarray().reshape(shape)
-    return np.moveaxis(pixels, others[0], 2) if others else pixels
+    return np.moveaxis(pixels, channel_axes[0], 2) if channel_axes else pixels
 
 
 @contextmanager
 def codec_installed(name: str) -> Iterator[None]:
-    """Turn what tifffile says where it lacks a codec into one sentence."""
+    """Turn tifffile's error for a missing codec into a UserError."""
     try:
         yield
     except ValueError as error:
         if 'imagecodecs' not in str(error):
             raise
         raise UserError(
-            f'the package imagecodecs reads the compression of {printable(name)}; pip install imagecodecs'
+            f'the package imagecodecs reads the compression of {printable(name)}; pip install imagecodecs',
+            code='no-codec',
         ) from error
 
 
 def from_picture(data: bytes, max_pixels: int) -> np.ndarray:
-    """A JPEG, PNG or whatever else Pillow opens, the right way up."""
+    """Return a JPEG, PNG or another format of Pillow, upright."""
     with open_image(data, max_pixels) as image:
         turn_upright(image)
-        if data.startswith(PNG) and data[DEPTH] == 16 and data[COLOURS] in MANY_COLOURS:
-            # Pillow keeps 8 bits of these, and OpenCV has blue first
+        if data.startswith(PNG) and data[DEPTH] == 16 and data[COLOR_TYPE] in RGB_TYPES:
+            # Pillow keeps 8 bits of these, and OpenCV has blue first.
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
             return pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]
         if image.mode not in MODES:

@@ -1,4 +1,4 @@
-"""Honest splits: groups of images that stay on one side, such as a patient or a flight, and images that look alike on both."""
+"""Data splits: by class, by group (a patient, a flight), and images that look alike on both sides."""
 
 import csv
 import re
@@ -23,74 +23,88 @@ from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 
 HELD_OUT = 0.2
 HASH = 64  # bits of a hash
-BITS, ALIKE = 4, 0.1  # of a hash, and of the deviation of all thumbnails: the most that two may differ by
+BITS = 4  # of a hash that may differ
+ALIKE = 0.1  # the largest difference of thumbnails, of the deviation of all thumbnails
 # The same for colors. JPEG of quality 20 reaches 0.27 on images of 32 x 32; other colors of one drawing start at 0.71.
 COLORS = 0.4
 BLOCK = 128  # hashes that are compared with all others at once
-INDEX = ('', 'Unnamed: 0')  # the heads of the numbers that pandas and R write before a table
+INDEX_HEADERS = ('', 'Unnamed: 0')  # of the row numbers that pandas and R write
 Groups = str | Mapping[str, str] | Callable[[str], str]
 
 
 def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
-    """Return a column of a CSV, or the second, by what stands in the first, which names the images."""
+    """Return a column of a CSV, by default the second, keyed by the first, which names the images."""
     try:
         lines = StringIO(read_text(path, LARGEST_LIST, 'utf-8-sig')).readlines() or ['']
-        marks = max(',;\t', key=lines[0].count)  # all that spreadsheets write
-        head, *rows = csv.reader(lines, delimiter=marks, strict=True)
+        separator = max(',;\t', key=lines[0].count)  # all that spreadsheets write
+        header, *rows = csv.reader(lines, delimiter=separator, strict=True)
     except (UnreadableFile, csv.Error) as error:
         code = getattr(error, 'code', 'not-csv')
         raise UserError(f'the table {path} cannot be read ({error}); give a CSV in UTF-8', code=code) from error
-    if len(head) > 2 and head[0] in INDEX:
-        head, *rows = (row[1:] for row in (head, *rows) if row)
-    if head and head[0].lower().endswith(('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.dcm')):
+    if len(header) > 2 and header[0] in INDEX_HEADERS:
+        header = header[1:]
+        rows = [row[1:] for row in rows if row]
+    if header and header[0].lower().endswith(('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.dcm')):
         raise UserError(
-            f"{path} begins with the image '{printable(head[0])}'; put a line of heads before it, as file,class"
+            f"{path} begins with an image ('{printable(header[0])}'); add a line of headers before it, as file,class",
+            code='no-header',
         )
-    if len(head) < 2:
+    if len(header) < 2:
+        raise UserError(f'{path} has one column; expected names of images and a value of each', code='one-column')
+    column = header[1] if column is None else column
+    if column not in header[1:]:
+        known = ', '.join(header[1:])
         raise UserError(
-            f'{path} has one column; give the names of images and a value of each, with a comma between them'
+            f"{path} has no column '{column}' next to the first; it has {known}{closest(column, header[1:])}",
+            code='no-column',
         )
-    column = head[1] if column is None else column
-    if column not in head[1:]:
-        known = ', '.join(head[1:])
-        raise UserError(f"{path} has no column '{column}' beside the first; it has {known}{closest(column, head[1:])}")
+    position = header.index(column)
     values: dict[str, str] = {}
     for row in rows:
-        if len(row) > (at := head.index(column)) and values.setdefault(row[0], row[at]) != row[at]:
-            raise UserError(
-                f"{path} says '{values[row[0]]}' and '{row[at]}' of {printable(row[0])}; keep one line of it"
-            )
+        if len(row) > position:
+            _set_once(values, row[0], row[position], path)
     return values
+
+
+def _set_once(values: dict[str, str], image: str, value: str, path: str | Path) -> None:
+    """Set the value of an image. Raise if it has another value."""
+    if values.setdefault(image, value) != value:
+        raise UserError(
+            f"{path}: {printable(image)} has two values ('{values[image]}' and '{value}'); keep one line of it",
+            code='two-values',
+        )
 
 
 def values_of(
     names: Sequence[str], table: Mapping[str, str], path: str | Path, folder: str = ''
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the values of the images that a table names, and what of it names none, or one of several.
+    """Return the values of the images that a table names, and the names in it that match none or several images.
 
-    It names an image by its path below the folder or by its file alone, with or without its ending: with the folder before
-    it, by slashes of either kind, in any case, and with an umlaut in one sign or in two.
+    A table names an image by its path below the folder or by its file alone, with or without its extension: with the
+    folder in front, with slashes of either kind, in any case, and with accents in either Unicode form.
     """
-
-    def plain(name: str) -> str:
-        return unicodedata.normalize('NFC', name).casefold().replace('\\', '/').removeprefix('./')
-
-    whole, by_name = set(names), defaultdict(set)
+    exact = set(names)
+    by_short_name = defaultdict(set)
     for name in names:
-        image = PurePosixPath(plain(name))
+        image = PurePosixPath(_plain(name))
         for short in (image, image.with_suffix(''), image.name, image.stem):
-            by_name[str(short)].add(name)
+            by_short_name[str(short)].add(name)
     values: dict[str, str] = {}
     missing = []
     for name, value in table.items():
-        said = plain(name)
-        below = f'/{said}'.partition(f'/{plain(folder)}/')[2]
-        image, *more = {name} & whole or by_name.get(said) or by_name.get(below) or ['', '']
-        if more:
+        plain = _plain(name)
+        below = f'/{plain}'.partition(f'/{_plain(folder)}/')[2]
+        matches = {name} & exact or by_short_name.get(plain) or by_short_name.get(below, set())
+        if len(matches) != 1:
             missing.append(name)
-        elif values.setdefault(image, value) != value:
-            raise UserError(f"{path} says '{values[image]}' and '{value}' of {printable(image)}; keep one line of it")
+            continue
+        (image,) = matches
+        _set_once(values, image, value, path)
     return values, missing
+
+
+def _plain(name: str) -> str:
+    return unicodedata.normalize('NFC', name).casefold().replace('\\', '/').removeprefix('./')
 
 
 def names_of(dataset: Dataset) -> list[str]:
@@ -102,41 +116,52 @@ def names_of(dataset: Dataset) -> list[str]:
 
 
 def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
-    """Return each image's group by its name. Raise a UserError if an image has none.
+    """Return each image's group by its name.
 
-    `groups` is a regular expression, whose first bracket, or else whole match, is the group; a CSV whose first column names
-    the images, as dict(csv=FILE, column=NAME); or a function, in a config as dict(function='module.function').
+    Args:
+        names: Names of the images.
+        groups: A regular expression, whose first bracket, or else whole match, is the group; a CSV whose first column
+            names the images, as dict(csv=FILE, column=NAME); or a function, in a config as
+            dict(function='module.function').
 
-    >>> groups_of(['p07/a.png', 'p07/b.png', 'p08/a.png'], r'(p\\d+)/')
-    ['p07', 'p07', 'p08']
+    Raises:
+        UserError: If an image has no group.
+
+    Example:
+        >>> groups_of(['p07/a.png', 'p07/b.png', 'p08/a.png'], r'(p\d+)/')
+        ['p07', 'p07', 'p08']
     """
-    found = find_groups(names, groups)
-    require_groups(names, found, groups)
-    return found
+    result = find_groups(names, groups)
+    require_groups(names, result, groups)
+    return result
 
 
 def find_groups(names: Sequence[str], groups: Groups) -> list[str | None]:
     """Return each image's group, as `groups_of`, or None."""
     if isinstance(groups, str):
-        with explained(f'groups={groups} is no regular expression', 'mend it, as (p\\d+)/', re.error):
+        with explained(f'groups={groups} is no regular expression', 'correct it, as (p\d+)/', re.error):
             matches = [re.search(groups, name) for name in names]
-        found = [match and (match[1] if match.re.groups else match[0]) for match in matches]
+        result = [match and (match[1] if match.re.groups else match[0]) for match in matches]
     elif callable(groups):
-        found = list(map(groups, names))
+        result = list(map(groups, names))
     elif 'function' in groups:
-        with explained(f'groups={groups} names no function', "say 'module.function'", (ImportError, AttributeError)):
+        kinds = (ImportError, AttributeError)
+        with explained(f'groups={groups} names no function', "set 'module.function'", kinds):
             function = resolve_name(groups['function'])
         return find_groups(names, function)
-    elif 'csv' not in groups:
-        raise UserError(f'groups={groups} names no table; say dict(csv=FILE, column=NAME)')
+    elif 'csv' in groups:
+        column = read_column(groups['csv'], groups.get('column'))
+        table, _ = values_of(names, column, groups['csv'])
+        result = list(map(table.get, names))
     else:
-        table, _ = values_of(names, read_column(groups['csv'], groups.get('column')), groups['csv'])
-        found = list(map(table.get, names))
-    return [None if group in (None, '') else str(group) for group in found]
+        raise UserError(f'groups={groups} names no table; set dict(csv=FILE, column=NAME)', code='no-table')
+    return [None if group in (None, '') else str(group) for group in result]
 
 
-def require_groups(names: Sequence[str], found: Sequence[str | None], groups: Groups) -> None:
-    if without := [name for name, group in zip(names, found) if group is None]:
+def require_groups(names: Sequence[str], groups_found: Sequence[str | None], groups: Groups) -> None:
+    """Raise if an image has no group."""
+    without = [name for name, group in zip(names, groups_found) if group is None]
+    if without:
         raise UserError(
             f'{len(without)} of the {len(names)} images have no group by groups={groups}, first {printable(without[0])}; '
             'name the group of every image',
@@ -145,76 +170,92 @@ def require_groups(names: Sequence[str], found: Sequence[str | None], groups: Gr
 
 
 def refuse_shared(groups: Mapping[str, Sequence[str]]) -> None:
-    """Refuse parts, each with the groups of its images, of which two have images of one group."""
+    """Raise if two parts have images of one group. `groups` has the groups of each part's images."""
     for (one, first), (other, second) in combinations(groups.items(), 2):
-        if shared := sorted(set(first) & set(second)):
-            few, many = Counter(second)[shared[0]], Counter(first)[shared[0]]
+        shared = sorted(set(first) & set(second))
+        if shared:
+            name = shared[0]
             raise UserError(
                 f'{len(shared)} groups have images among both the {one} and the {other} images, first '
-                f"'{printable(shared[0])}' with {many} and {few}; move each group to one side"
+                f"'{printable(name)}' with {Counter(first)[name]} and {Counter(second)[name]}; move each group to one side",
+                code='shared-groups',
             )
 
 
 def split_by_class(
     y: Tensor, seed: int = 0, fraction: float = HELD_OUT, groups: Sequence[str] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return positions to fit on and positions held out: a fraction of every class, and at least one image of each.
+    """Return indices to fit on and indices held out: a fraction of every class, and at least one image of each.
 
-    Where an image has several labels the fraction is of all images. With `groups`, a group is held out whole or not at all.
+    If an image has several labels, the fraction is of all images. With `groups`, no group is on both sides.
     """
     generator = torch.Generator().manual_seed(seed)
     if groups is not None:
         return _split_by_group(y, fraction, groups, generator)
     if y.ndim == 2:
         order = torch.randperm(len(y), generator=generator)
-        return order[int(fraction * len(y)) :], order[: int(fraction * len(y))]
-    fit_part, held_part = [], []
+        count = int(fraction * len(y))
+        return order[count:], order[:count]
+    fit, held = [], []
     for label in y.unique():
         members = (y == label).nonzero().flatten()
         if len(members) < 2:
             raise UserError(
-                f'class {int(label)} has one training image and some must be held out for validation; add images of it, '
-                'leave the class out, or name validation data as evaluation.val'
+                f'class {int(label)} has one training image, and validation needs another; add images of it, leave the '
+                'class out, or set validation data as evaluation.val',
+                code='class-of-one',
             )
         members = members[torch.randperm(len(members), generator=generator)]
-        held = max(1, int(fraction * len(members)))
-        held_part.append(members[:held])
-        fit_part.append(members[held:])
-    return torch.cat(fit_part), torch.cat(held_part)
+        count = max(1, int(fraction * len(members)))
+        held.append(members[:count])
+        fit.append(members[count:])
+    return torch.cat(fit), torch.cat(held)
 
 
 def _split_by_group(
     y: Tensor, fraction: float, groups: Sequence[str], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Hold out groups in a random order, each if the classes come closer to the fraction by it."""
-    place = {name: number for number, name in enumerate(sorted(set(groups)))}
-    number = torch.tensor([place[name] for name in groups])
-    of_class = (y == 1).double() if y.ndim == 2 else (y[:, None] == y.unique()).double()
-    counts = torch.zeros(len(place), of_class.shape[1], dtype=torch.float64).index_add_(0, number, of_class)
-    missing, held = fraction * counts.sum(0), torch.zeros(len(place), dtype=torch.bool)
-    weight, there = 1 / missing.clamp_min(1), counts > 0
-    left = there.sum(0)  # groups of each class to fit on
+    """Hold out groups in a random order, each if it brings the classes closer to the fraction.
 
-    def spare(group: int) -> bool:
-        """Whether each class of the group has another one to fit on."""
-        return y.ndim == 2 or bool(left[there[group]].gt(1).all())
+    scikit-learn's StratifiedGroupKFold does not keep a class with few groups on both sides.
+    """
+    number_of = {name: number for number, name in enumerate(sorted(set(groups)))}
+    numbers = torch.tensor([number_of[name] for name in groups])
+    one_label = y.ndim == 1
+    members = (y[:, None] == y.unique() if one_label else y == 1).double()
+    counts = torch.zeros(len(number_of), members.shape[1], dtype=torch.float64).index_add_(0, numbers, members)
+    has_class = counts > 0
+    missing = fraction * counts.sum(0)  # images of each class still to hold out
+    weight = 1 / missing.clamp_min(1)
+    fit_groups = has_class.sum(0)  # of each class
+    held = torch.zeros(len(number_of), dtype=torch.bool)
 
-    for group in torch.randperm(len(place), generator=generator).tolist():
-        if (weight * (missing.square() - (missing - counts[group]).square())).sum() > 0 and spare(group):
-            held[group], missing, left = True, missing - counts[group], left - there[group].long()
-    for label in range(counts.shape[1] if y.ndim == 1 else 0):
-        if (there[:, label] & held).any():
+    def is_spare(group: int) -> bool:
+        """Return whether each class of the group has another one to fit on."""
+        return not one_label or bool(fit_groups[has_class[group]].gt(1).all())
+
+    for group in torch.randperm(len(number_of), generator=generator).tolist():
+        gain = missing.square() - (missing - counts[group]).square()
+        if (weight * gain).sum() > 0 and is_spare(group):
+            held[group] = True
+            missing = missing - counts[group]
+            fit_groups = fit_groups - has_class[group].long()
+    for label in range(counts.shape[1] if one_label else 0):
+        if (has_class[:, label] & held).any():
             continue
-        free = [group for group in there[:, label].nonzero().flatten().tolist() if spare(group)]
-        if not free:
+        candidates = [group for group in has_class[:, label].nonzero().flatten().tolist() if is_spare(group)]
+        if not candidates:
             raise UserError(
-                f'class {y.unique()[label].item()} has training images of {int(there[:, label].sum())} groups, of which none '
-                'can be held out so that every class keeps another to fit on; add groups of it, leave the class out, or name '
-                'validation data as evaluation.val'
+                f'class {y.unique()[label].item()} has training images of {int(has_class[:, label].sum())} groups, and none '
+                'can be held out so that every class keeps another to fit on; add groups of it, leave the class out, or set '
+                'validation data as evaluation.val',
+                code='few-groups',
             )
-        smallest = min(free, key=lambda group: counts[group].sum())  # it will do
-        held[smallest], left = True, left - there[smallest].long()
-    return (~held[number]).nonzero().flatten(), held[number].nonzero().flatten()
+        smallest = min(candidates, key=lambda group: counts[group].sum())
+        held[smallest] = True
+        fit_groups = fit_groups - has_class[smallest].long()
+    is_held = held[numbers]
+    return (~is_held).nonzero().flatten(), is_held.nonzero().flatten()
 
 
 def look_alikes(train: Dataset, test: Dataset, workers: int = 0) -> dict[int, int]:
@@ -223,22 +264,25 @@ def look_alikes(train: Dataset, test: Dataset, workers: int = 0) -> dict[int, in
     No network is used. Two images look alike if their gray difference hashes differ in at most BITS of 64, their gray
     thumbnails by less than ALIKE on average, and their colors, without the gray, by less than COLORS (root mean square).
     """
-    bank, query = (_looks(dataset, workers) for dataset in (train, test))
-    known = bank[bank[:, 0, 0, 0].isfinite()]
-    gray_limit, color_limit = ALIKE * known.mean(1).std(), COLORS * known.std()
-    bank_hashes, found = _hashes(bank), {}
-    for first, block in zip(range(0, len(query), BLOCK), query.split(BLOCK)):
+    bank = _thumbnails(train, workers)
+    queries = _thumbnails(test, workers)
+    readable = bank[bank[:, 0, 0, 0].isfinite()]
+    gray_limit = ALIKE * readable.mean(1).std()
+    color_limit = COLORS * readable.std()
+    bank_hashes = _hashes(bank)
+    matches = {}
+    for first, block in zip(range(0, len(queries), BLOCK), queries.split(BLOCK)):
         equal_bits = (_hashes(block) @ bank_hashes.T + HASH) / 2
-        for index, candidates in enumerate(equal_bits >= HASH - BITS):
-            places = candidates.nonzero().flatten()
-            difference = bank[places] - block[index]
+        for row, candidates in enumerate(equal_bits >= HASH - BITS):
+            indices = candidates.nonzero().flatten()
+            difference = bank[indices] - block[row]
             gray = difference.mean(1, keepdim=True)
             close = gray.abs().mean((1, 2, 3)) < gray_limit
             close &= (difference - gray).square().mean((1, 2, 3)).sqrt() < color_limit
             if close.any():
                 distance = difference.square().mean((1, 2, 3)).where(close, torch.inf)
-                found[first + index] = int(places[distance.argmin()])
-    return found
+                matches[first + row] = int(indices[distance.argmin()])
+    return matches
 
 
 def split_conflicts(
@@ -255,15 +299,17 @@ def split_conflicts(
     return duplicates, conflicts
 
 
-def _looks(dataset: Dataset, workers: int) -> Tensor:
-    loader = DataLoader(range(len(dataset)), batch_size=None, num_workers=workers, collate_fn=partial(_look, dataset))
+def _thumbnails(dataset: Dataset, workers: int) -> Tensor:
+    loader = DataLoader(
+        range(len(dataset)), batch_size=None, num_workers=workers, collate_fn=partial(_thumbnail, dataset)
+    )
     # A tensor that comes from a worker keeps a file open, and its copy does not.
-    looks = [look.clone() for look in track(loader, 'looking for duplicates', len(dataset))]
-    shape = next((look.shape for look in looks if look.ndim), (3, 16, 16))
-    return torch.stack([look.expand(shape) for look in looks])
+    images = [image.clone() for image in track(loader, 'looking for duplicates', len(dataset))]
+    shape = next((image.shape for image in images if image.ndim), (3, 16, 16))
+    return torch.stack([image.expand(shape) for image in images])
 
 
-def _look(dataset: Dataset, index: int) -> Tensor:
+def _thumbnail(dataset: Dataset, index: int) -> Tensor:
     """Return a thumbnail of an image, gray images as RGB; NaN if it cannot be read."""
     try:
         image = to_unit(dataset.raw(index))
@@ -273,7 +319,7 @@ def _look(dataset: Dataset, index: int) -> Tensor:
     return small.expand(3, -1, -1) if len(small) == 1 else small
 
 
-def _hashes(looks: Tensor) -> Tensor:
+def _hashes(thumbnails: Tensor) -> Tensor:
     """Return for each of 8 x 9 grays whether it is darker than the next, as 1 or -1."""
-    small = F.interpolate(looks.mean(1, keepdim=True), (8, 9), mode='bilinear', antialias=True)[:, 0]
+    small = F.interpolate(thumbnails.mean(1, keepdim=True), (8, 9), mode='bilinear', antialias=True)[:, 0]
     return (small[:, :, 1:] > small[:, :, :-1]).flatten(1).float() * 2 - 1

@@ -1,4 +1,4 @@
-"""Mean and deviation of each channel over the images of a data set: what `data_preprocessor.mean` and `std` are set to."""
+"""Mean and standard deviation of each channel of a data set, the values of `data_preprocessor.mean` and `std`."""
 
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from mmairl.errors import UserError
 
 
 class Statistics(NamedTuple):
-    """Mean and deviation of values in [0, 1] (floats as they are), with the numbers of images read and unreadable."""
+    """Statistics of values in [0, 1] (floats unchanged), with the numbers of images read and unreadable."""
 
     mean: list[float]
     std: list[float]
@@ -22,9 +22,9 @@ class Statistics(NamedTuple):
 
 
 def moments(dataset: ViewDataset, index: int) -> tuple[int, list[float], list[float]] | None:
-    """The pixels of an image, and of each channel the mean and the variance; None where it cannot be read.
+    """Return the pixels of an image, and mean and variance of each channel; None if it cannot be read.
 
-    They are plain numbers, for a tensor that comes from a worker keeps a file open.
+    They are plain numbers, because a tensor from a worker keeps a file open.
     """
     try:
         values = to_unit(dataset.raw(index)).double().flatten(1)
@@ -34,20 +34,30 @@ def moments(dataset: ViewDataset, index: int) -> tuple[int, list[float], list[fl
 
 
 def statistics(dataset: ViewDataset, workers: int = 0, most: int | None = None) -> Statistics:
-    """Over every pixel of all images that can be read, or of `most` of them, evenly chosen.
+    """Measure all pixels of the readable images, or of `most` images at equal distances.
 
     >>> statistics(UnlabelledFolder('cells/train', channels=2)).mean  # doctest: +SKIP
     [0.0213, 0.1871]
     """
     count = min(len(dataset), most or len(dataset))
-    chosen = torch.linspace(0, len(dataset) - 1, count, dtype=torch.float64).long().tolist()
-    # A worker gets the index of an image and collates it to the image's moments.
-    loader = DataLoader(chosen, batch_size=None, num_workers=workers, collate_fn=partial(moments, dataset))
-    measured = [image for image in track(loader, 'measuring', count) if image is not None]
-    if not measured:
-        raise UserError(f'none of the {count} images can be read, first {dataset.name(0)}; mend or remove them')
-    pixels, means, variances = (torch.tensor(column, dtype=torch.float64) for column in zip(*measured))
-    share = pixels[:, None] / pixels.sum()
-    mean = (share * means).sum(0)
-    variance = (share * (variances + (means - mean).square())).sum(0)
-    return Statistics(mean.tolist(), variance.sqrt().tolist(), len(measured), count - len(measured))
+    indices = torch.linspace(0, len(dataset) - 1, count, dtype=torch.float64).long().tolist()
+    # A worker receives the index of an image and collates it to the image's moments.
+    loader = DataLoader(indices, batch_size=None, num_workers=workers, collate_fn=partial(moments, dataset))
+    images = pixels = 0
+    mean = squares = torch.zeros((), dtype=torch.float64)
+    for image in track(loader, 'measuring', count):
+        if image is None:
+            continue
+        # Welford's update by a group of values, here the pixels of an image.
+        size, image_mean, image_variance = image
+        images += 1
+        pixels += size
+        change = torch.tensor(image_mean, dtype=torch.float64) - mean
+        mean = mean + change * size / pixels
+        squares = squares + size * torch.tensor(image_variance, dtype=torch.float64)
+        squares = squares + change.square() * size * (pixels - size) / pixels
+    if not images:
+        raise UserError(
+            f'none of the {count} images can be read, first {dataset.name(0)}; fix or remove them', code='none-readable'
+        )
+    return Statistics(mean.tolist(), (squares / pixels).sqrt().tolist(), images, count - images)

@@ -20,35 +20,38 @@ BLOCK = 2**20  # images whose labels are sorted at once
 
 
 class ImageSubset(ViewDataset):
-    """Base: the images of `dataset` at `indices`, and with `renamed` another class for each of its classes."""
+    """Base: the images of `dataset` at `indices`, under other classes if `renamed` is set."""
 
     indices: Tensor
-    renamed: Tensor | None = None
+    renamed: Tensor | None = None  # a new class for each class, and -1 as the last entry, for the label -1
 
     def __init__(self, dataset: dict) -> None:
         self.dataset = DATASETS.build(dataset)
-        self.metric, self.views, self.classes = self.dataset.metric, self.dataset.views, self.dataset.classes
+        self.metric = self.dataset.metric
+        self.views = self.dataset.views
+        self.classes = self.dataset.classes
 
     @property
     def labels(self) -> Tensor:
-        return self._own(self.dataset.labels[self.indices])
+        return self._rename(self.dataset.labels[self.indices])
 
     def label(self, index: int) -> Tensor:
-        return self._own(self.dataset.label(int(self.indices[index])))
+        return self._rename(self.dataset.label(int(self.indices[index])))
 
-    def _own(self, labels: Tensor) -> Tensor:
+    def _rename(self, labels: Tensor) -> Tensor:
         return labels if self.renamed is None else self.renamed[labels]
 
-    def _rename(self, classes: list[str], numbers: Sequence[int]) -> None:
-        """Give each class of the data set one of these, by number; -1 stays -1, as the last."""
-        self.classes, self.renamed = classes, torch.tensor([*numbers, -1])
+    def _set_classes(self, classes: list[str], numbers: Sequence[int]) -> None:
+        """Set the classes, and the number of the new class for each class of the data set."""
+        self.classes = classes
+        self.renamed = torch.tensor([*numbers, -1])
 
-    def _keep_classes(self, kept: list[int]) -> None:
-        """Take the images of these classes, which are counted anew from 0 in ascending order."""
-        self.indices = torch.isin(self.dataset.labels, torch.tensor(kept)).nonzero().squeeze(1)
-        numbers = {label: number for number, label in enumerate(kept)}
+    def _select_classes(self, labels: list[int]) -> None:
+        """Select the images of these classes, and number the classes from 0 in ascending order."""
+        self.indices = torch.isin(self.dataset.labels, torch.tensor(labels)).nonzero().squeeze(1)
+        numbers = {label: number for number, label in enumerate(labels)}
         names = self.dataset.classes
-        self._rename([names[label] for label in kept], [numbers.get(label, -1) for label in range(len(names))])
+        self._set_classes([names[label] for label in labels], [numbers.get(label, -1) for label in range(len(names))])
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -62,17 +65,23 @@ class ImageSubset(ViewDataset):
 
 @DATASETS.register_module()
 class Part(ImageSubset):
-    """The images of a data set to fit on, or with `held` those that are held out; for one seed, both make up the whole.
+    """The images to fit on, or those held out. For one seed, both parts make up the whole data set.
 
-    With `groups` (`data.splits.groups_of`) each group is on one side.
+    Args:
+        dataset: Config of the data set.
+        held: Whether to take the images that are held out.
+        seed: Seed of the split.
+        fraction: Fraction of each class to hold out.
+        groups: Groups that stay on one side (`mmairl.data.splits.groups_of`).
     """
 
     def __init__(
         self, dataset: dict, held: bool, seed: int = 0, fraction: float = HELD_OUT, groups: Groups | None = None
     ) -> None:
         super().__init__(dataset)
-        own = groups and groups_of(names_of(self.dataset), groups)
-        self.indices = split_by_class(self.dataset.labels, seed, fraction, own)[held].sort().values
+        group_names = groups and groups_of(names_of(self.dataset), groups)
+        parts = split_by_class(self.dataset.labels, seed, fraction, group_names)
+        self.indices = parts[held].sort().values
 
 
 @DATASETS.register_module()
@@ -80,79 +89,135 @@ class LongTailed(ImageSubset):
     """All images of class 0, and of each next class exponentially fewer, down to 1 / `imbalance` of that number.
 
     As Cao et al. 2019 make CIFAR-10-LT and -100-LT: n_i = int(n_0 (1 / imbalance)^(i / (C - 1))). The images are drawn
-    class by class: for one seed, a smaller imbalance keeps the images of a larger one and more.
+    class by class: for one seed, a smaller imbalance has the images of a larger one and more.
+
+    Args:
+        dataset: Config of the data set.
+        imbalance: Ratio of the first class to the last.
+        seed: Seed of the draw.
+
+    Raises:
+        UserError: If a class would have no image, or has too few.
     """
 
     def __init__(self, dataset: dict, imbalance: float, seed: int = 0) -> None:
         super().__init__(dataset)
-        labels, names = self.dataset.labels.numpy(), self.dataset.classes
+        labels = self.dataset.labels.numpy()
         blocks = [slice(first, first + BLOCK) for first in range(0, len(labels), BLOCK)]
-        sizes = sum(np.bincount(labels[block] + 1, minlength=len(names) + 1)[1:] for block in blocks)
-        steps, generator = max(len(names) - 1, 1), torch.Generator().manual_seed(seed)
-        wanted = [int(sizes[0] * (1 / imbalance) ** (label / steps)) for label in range(len(names))]
-        starts = np.cumsum(sizes) - sizes  # of each class, where the images are sorted by class
-        kept = np.zeros(sizes.sum(), bool)
-        for label, (start, size, count) in enumerate(zip(starts, sizes.tolist(), wanted)):
+        sizes = class_sizes(labels, blocks, len(self.dataset.classes))
+        counts = self.counts(imbalance, sizes.tolist())
+        generator = torch.Generator().manual_seed(seed)
+        starts = np.cumsum(sizes) - sizes  # of each class, if images were sorted by class
+        is_drawn = np.zeros(sizes.sum(), bool)
+        for start, size, count in zip(starts, sizes.tolist(), counts):
+            drawn = torch.randperm(size, generator=generator)[:count].numpy()
+            is_drawn[start + drawn] = True
+        indices = [block.start + drawn_in_block(labels[block], starts, is_drawn) for block in blocks]
+        dtype = np.int32 if len(labels) < 2**31 else np.int64
+        self.indices = torch.from_numpy(np.concatenate([np.zeros(0, dtype), *indices], dtype=dtype))
+
+    def counts(self, imbalance: float, sizes: list[int]) -> list[int]:
+        """Return the images to draw from each class."""
+        names = self.dataset.classes
+        steps = max(len(names) - 1, 1)
+        counts = [int(sizes[0] * (1 / imbalance) ** (label / steps)) for label in range(len(names))]
+        for name, size, count in zip(names, sizes, counts):
             if not 0 < count <= size:
                 raise UserError(
-                    f'class {names[label]} has {size} images and LongTailed.imbalance={imbalance} wants {count} of it, from '
-                    f'{wanted[0]} of class {names[0]}; set another imbalance or data set'
+                    f'LongTailed.imbalance={imbalance}: class {name} has {size} images and {count} are needed, from '
+                    f'{counts[0]} of class {names[0]}; set another imbalance or data set',
+                    code='bad-imbalance',
                 )
-            kept[start + torch.randperm(size, generator=generator)[:count].numpy()] = True
-        indices, done = np.empty(sum(wanted), np.int32 if len(labels) < 2**31 else np.int64), 0
-        for block in blocks:
-            own = labels[block].astype(np.min_scalar_type(-len(names)))  # a short type is sorted ten times as fast
-            order = np.argsort(own, kind='stable')[(own < 0).sum() :]  # those without a class come first
-            there = np.bincount(own[order], minlength=len(names))
-            places = np.arange(len(order)) + np.repeat(starts + there - np.cumsum(there), there)
-            chosen = np.zeros(len(own), bool)
-            chosen[order[kept[places]]] = True
-            indices[done : done + chosen.sum()] = block.start + np.flatnonzero(chosen)
-            starts, done = starts + there, done + chosen.sum()
-        self.indices = torch.from_numpy(indices)
+        return counts
+
+
+def class_sizes(labels: np.ndarray, blocks: list[slice], count: int) -> np.ndarray:
+    """Return the images of each class, without those of no class, block by block to save memory."""
+    sizes = np.zeros(count, np.int64)
+    for block in blocks:
+        sizes += np.bincount(labels[block] + 1, minlength=count + 1)[1:]
+    return sizes
+
+
+def drawn_in_block(labels: np.ndarray, starts: np.ndarray, is_drawn: np.ndarray) -> np.ndarray:
+    """Return the indices in a block of the images that are drawn, and advance `starts` past the block."""
+    labels = labels.astype(np.min_scalar_type(-len(starts)))  # a short type is sorted ten times as fast
+    order = np.argsort(labels, kind='stable')[(labels < 0).sum() :]  # images without a class come first
+    sizes = np.bincount(labels[order], minlength=len(starts))
+    first_in_block = np.cumsum(sizes) - sizes
+    positions = np.arange(len(order)) + np.repeat(starts - first_in_block, sizes)
+    starts += sizes
+    return np.sort(order[is_drawn[positions]])
 
 
 @DATASETS.register_module()
 class ClassSubset(ImageSubset):
-    """A uniform sample of `fraction` of the classes (App. B.2, Fig. 8); a smaller fraction is part of a larger one.
+    """A uniform sample of the classes (App. B.2, Fig. 8). A smaller fraction is part of a larger one.
 
-    Labels are counted anew from 0 in the order of the classes, so that a classifier has no empty outputs.
+    Classes are numbered from 0, so that a classifier has no empty outputs.
+
+    Args:
+        dataset: Config of the data set.
+        fraction: Fraction of the classes.
+        seed: Seed of the sample.
+
+    Raises:
+        UserError: If no class remains, or if the fraction is above 1.
     """
 
     def __init__(self, dataset: dict, fraction: float, seed: int = 0) -> None:
         super().__init__(dataset)
-        count = round(fraction * len(self.dataset.classes))
+        total = len(self.dataset.classes)
+        count = round(fraction * total)
         if not 0 < fraction <= 1 or count == 0:
             raise UserError(
-                f'ClassSubset.fraction={fraction} keeps {max(count, 0)} of {len(self.dataset.classes)} classes; '
-                'set a fraction in (0, 1] that keeps one or more'
+                f'ClassSubset.fraction={fraction} keeps {max(count, 0)} of {total} classes; '
+                'set a fraction in (0, 1] that keeps one or more',
+                code='bad-fraction',
             )
-        order = torch.randperm(len(self.dataset.classes), generator=torch.Generator().manual_seed(seed))
-        self._keep_classes(sorted(order[:count].tolist()))
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+        self._select_classes(sorted(order[:count].tolist()))
 
 
 @DATASETS.register_module()
 class NamedClasses(ImageSubset):
-    """All images of the classes in `names`, a file with one name a line, counted from 0 in the data set's order."""
+    """All images of some classes, numbered from 0 in the data set's order.
+
+    Args:
+        dataset: Config of the data set.
+        names: A file with one class name per line.
+
+    Raises:
+        UserError: If a name is no class of the data set.
+    """
 
     def __init__(self, dataset: dict, names: str | Path) -> None:
         super().__init__(dataset)
-        wanted = set(read_lines(names, 'classes'))
-        if unknown := sorted(wanted - set(self.dataset.classes)):
+        selected = set(read_lines(names, 'classes'))
+        classes = self.dataset.classes
+        unknown = sorted(selected - set(classes))
+        if unknown:
             raise UserError(
-                f'{len(unknown)} of the {len(wanted)} names in {names} are no class of {dataset["type"]}, first '
-                f'{unknown[0]!r}; write them as the data set does, such as {self.dataset.classes[0]!r}'
+                f'{len(unknown)} of the {len(selected)} names in {names} are no class of {dataset["type"]}, first '
+                f'{unknown[0]!r}; write them as the data set does, such as {classes[0]!r}',
+                code='unknown-class',
             )
-        self._keep_classes(sorted(self.dataset.classes.index(name) for name in wanted))
+        self._select_classes(sorted(classes.index(name) for name in selected))
 
 
 @DATASETS.register_module()
 class ListedSubset(ImageSubset):
-    """The images of an ImageFolder or of Shards in `list_file`: a file name a line, with or without the folders below the root.
+    """The images of an ImageFolder or of Shards that a file lists, as SimCLR publishes 1 % and 10 % of ImageNet.
 
-    So SimCLR publishes 1 % and 10 % of ImageNet.
+    Args:
+        dataset: Config of the data set.
+        list_file: A file name per line, with or without the folders below the root.
 
-    >>> ListedSubset(dict(type='ImageFolder', root='imagenet/train'), '1percent.txt')  # doctest: +SKIP
+    Raises:
+        UserError: If a name matches no image or several.
+
+    Example:
+        >>> ListedSubset(dict(type='ImageFolder', root='imagenet/train'), '1percent.txt')  # doctest: +SKIP
     """
 
     def __init__(self, dataset: dict, list_file: str | Path) -> None:
@@ -164,98 +229,114 @@ class ListedSubset(ImageSubset):
 
 
 def find(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
-    """The positions in `files` of the names, ascending; every name must stand for an image of its own."""
+    """Return the ascending indices in `files` of the names. Every name must match one image of its own."""
     matches: dict[str, list[int]] = {name: [] for name in names}
-    for position, file in enumerate(files):
+    for index, file in enumerate(files):
         for name in {file, file.rpartition('/')[2]}:
             if name in matches:
-                matches[name].append(position)
-    positions_of = [matches[name] for name in names]
-    times = Counter(position for positions in positions_of for position in positions)
-    wrong = [name for name, positions in zip(names, positions_of) if [times[at] for at in positions] != [1]]
+                matches[name].append(index)
+    uses = Counter(index for name in names for index in matches[name])
+    wrong = [name for name in names if [uses[index] for index in matches[name]] != [1]]
     if wrong:
         raise UserError(
             f'{len(wrong)} of the {len(names)} names in {source} are absent, in several folders or doubled, first '
-            f'{printable(wrong[0])}; correct the list, or set root of the data set to the images it was made for'
+            f'{printable(wrong[0])}; correct the list, or set root of the data set to the images it was made for',
+            code='unmatched-names',
         )
-    return torch.tensor(sorted(times))
+    return torch.tensor(sorted(uses))
 
 
 def read_lines(path: str | Path, kind: str) -> list[str]:
-    """The lines of a list, without blank ones and comments."""
+    """Return the lines of a list, without blank lines and comments."""
     path = Path(path).resolve()
     try:
         text = read_text(path, LARGEST_LIST, 'utf-8-sig')
     except UnreadableFile as error:
         message = f'the list of {kind} at {path} cannot be read ({error}); give a text file in UTF-8'
         raise UserError(message, code=error.code) from error
-    names = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith('#')]
+    lines = [line.strip() for line in text.splitlines()]
+    names = [line for line in lines if line and not line.startswith('#')]
     if not names:
-        raise UserError(f'the list of {kind} at {path} is empty; write one name a line')
+        raise UserError(f'the list of {kind} at {path} is empty; write one name per line', code='empty-list')
     return names
 
 
 @DATASETS.register_module()
 class Relabelled(ImageSubset):
-    """A data set under coarser labels (App. B.2, Tab. 6): `groups` classes merged along `taxonomy`, or 'artifact'.
+    """A data set under coarser labels (App. B.2, Tab. 6). The images stay the same.
 
-    The images stay the same. 'artifact' tells artifacts from all else.
+    Args:
+        dataset: Config of the data set.
+        taxonomy: A file of `parent child` lines.
+        groups: Number of groups that the classes are merged into along the taxonomy, or 'artifact' for the two classes
+            of artifacts and all else.
+
+    Raises:
+        UserError: If the taxonomy has no level of so many groups.
     """
 
     def __init__(self, dataset: dict, taxonomy: str, groups: int | str) -> None:
         super().__init__(dataset)
-        parents, names = read_tree(taxonomy), self.dataset.classes
+        parents = read_tree(taxonomy)
+        names = self.dataset.classes
         if groups == 'artifact':
             merged = ['artifact' if ARTIFACT in ancestors(name, parents) else 'not artifact' for name in names]
         else:
             merged = merge(names, parents, groups)
-            if (reached := len(set(merged))) != groups:
+            reached = len(set(merged))
+            if reached != groups:
                 raise UserError(
-                    f'{taxonomy} merged bottom-up has no level of {groups} groups, the nearest has {reached}; '
-                    'give a taxonomy that has one, or ask for a number that it reaches'
+                    f'Relabelled.groups: {taxonomy} merged bottom-up has no level of {groups} groups, the nearest has '
+                    f'{reached}; set a taxonomy that has one, or another number',
+                    code='no-level-of-groups',
                 )
         classes = sorted(set(merged))
         self.indices = torch.arange(len(self.dataset))
-        self._rename(classes, [classes.index(name) for name in merged])
+        self._set_classes(classes, [classes.index(name) for name in merged])
 
 
 def read_tree(path: str | Path) -> dict[str, str]:
-    """Child -> parent from a text file of `parent child` lines, as in ImageNet's wordnet.is_a.txt.
+    """Return child -> parent from a text file of `parent child` lines, as in ImageNet's wordnet.is_a.txt.
 
-    A child with several parents keeps the first one in the file, which makes the hierarchy a tree.
+    Of several parents, a child keeps the first in the file, which makes the hierarchy a tree.
     """
     parents: dict[str, str] = {}
     for line in read_lines(path, "'parent child' pairs"):
         words = line.split()
         if len(words) != 2:
-            raise UserError(f"a line of the taxonomy {path} is not 'parent child': {line[:60]!r}")
+            raise UserError(
+                f"taxonomy {path}: expected 'parent child' ({line[:60]!r}); correct the line", code='bad-taxonomy'
+            )
         parents.setdefault(words[1], words[0])
     return parents
 
 
 def ancestors(name: str, parents: dict[str, str]) -> list[str]:
-    """The name and all above it, bottom up."""
+    """Return the name and all above it, bottom up."""
     line = [name]
     while line[-1] in parents:
-        if parents[line[-1]] in line:
-            raise UserError(f'the taxonomy runs in a circle at {parents[line[-1]]}; a tree has none')
-        line.append(parents[line[-1]])
+        parent = parents[line[-1]]
+        if parent in line:
+            raise UserError(f"the taxonomy has a cycle ('{parent}'); remove it", code='cyclic-taxonomy')
+        line.append(parent)
     return line
 
 
 def merge(classes: Sequence[str], parents: dict[str, str], count: int) -> list[str]:
-    """For each class, the tree node that stands for it when at most `count` groups are left.
+    """Return, for each class, the tree node that stands for it when at most `count` groups remain.
 
-    Bottom-up as in the paper: the deepest groups are lifted to their parent together, level by level, until there are no
-    more than `count`. The paper does not print its own cuts; this is the rule stated there, and the number reached is
-    the largest not above `count`.
+    Bottom-up as in the paper: the deepest groups are lifted to their parent together, level by level, until at most
+    `count` remain. The paper does not print its own cuts; this is the rule stated there.
     """
     lines = {name: ancestors(name, parents) for name in classes}
     for name, line in lines.items():
         if len(line) == 1:
-            raise UserError(f'class {name} is not in the taxonomy; the folder names must be its node names')
+            raise UserError(
+                f"taxonomy: a class is missing ('{name}'); the folder names must be its node names",
+                code='class-not-in-tree',
+            )
     for level in range(max(map(len, lines.values())), 0, -1):
-        # the node at most `level` - 1 steps below its root
+        # The node at most `level` - 1 steps below its root.
         groups = [line[max(0, len(line) - level)] for line in lines.values()]
         if len(set(groups)) <= count:
             break

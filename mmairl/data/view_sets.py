@@ -1,4 +1,4 @@
-"""Views by name for images that are no photographs of things: view_sets.yaml has what may change, and why."""
+"""Views by name, for images that are not photographs of objects. view_sets.yaml holds the transforms and the reasons."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,20 +12,31 @@ DOMAINS = read_yaml(Path(__file__).with_suffix('.yaml'), dict[str, list[dict[str
 
 
 def reasons(name: str) -> list[tuple[dict, str]]:
-    """Return the changes of a list of views, each with what it stands for."""
+    """Return the transforms of a view set, each with the reason for it."""
     if name not in DOMAINS:
+        known = ', '.join(DOMAINS)
         raise UserError(
-            f"there are no views '{name}'{closest(name, DOMAINS)}; say one of {', '.join(DOMAINS)}, or give a list"
+            f"there are no views '{name}'{closest(name, DOMAINS)}; set one of {known}, or a list",
+            code='unknown-views',
         )
-    return [({key: item for key, item in step.items() if key != 'because'}, step['because']) for step in DOMAINS[name]]
+    pairs = []
+    for step in DOMAINS[name]:
+        transform = dict(step)
+        because = transform.pop('because')
+        pairs.append((transform, because))
+    return pairs
 
 
 def named_views(name: str, like: Sequence[Sequence[dict]] = ((CROP,), (CROP,))) -> list[list[dict]]:
-    """Return the views of this name, as many and with the crops of those that they are to be `like`."""
-    crops = [[dict(step) for step in view if step['type'] == 'RandomResizedCrop'] for view in like]
-    return [[*crop, *(step for step, _ in reasons(name))] for crop in crops]
+    """Return the views of this name, with the number and the crops of the views `like`."""
+    transforms = [transform for transform, _ in reasons(name)]
+    views = []
+    for view in like:
+        crops = [dict(step) for step in view if step['type'] == 'RandomResizedCrop']
+        views.append([*crops, *(dict(transform) for transform in transforms)])
+    return views
 
 
 def expand_named_views(views: Any) -> Any:
-    """Return views that a config has by their name as the list that it stands for, and others as they are."""
+    """Return the list that a name of views stands for, and other views unchanged."""
     return named_views(views) if isinstance(views, str) else views

@@ -1,4 +1,4 @@
-"""A map of images: what networks find alike, beside pixels and random weights, and which images stand out."""
+"""The page with a map of images: by networks, pixels and random weights, with near-duplicates, outliers and groups."""
 
 import base64
 import io
@@ -7,44 +7,48 @@ from collections.abc import Sequence
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from mmengine.config import Config
 from PIL import Image
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from sklearn.cluster import KMeans
-from sklearn.metrics import silhouette_score
-from torch import Tensor, nn
-from torch.utils.data import Dataset, Subset
+from torch import Tensor
+from torch.utils.data import Dataset
 
-from mmairl.checkpoints.read import Backbone
+from mmairl.analysis.feature_map import (
+    PIXELS,
+    SAME,
+    Cells,
+    Group,
+    Outstanding,
+    differ,
+    extract_map_features,
+    find_groups,
+    find_nearest_cells,
+    find_outstanding,
+    nearest_cells,
+    require_differences,
+    tsne,
+)
 from mmairl.data.datasets import FileDataset
 from mmairl.data.mixture import Mixture
 from mmairl.data.splits import read_column, values_of
-from mmairl.errors import Diverged, UserError, cleared_frames
+from mmairl.errors import UserError, cleared_frames
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.embed import Images, dataset_of, embedding_network, write_patches
+from mmairl.evaluation.embed import Images, dataset_of, embedding_network
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.models.backbones import pooled
 from mmairl.report.compare_page import names_of
 from mmairl.report.figures import feature_map, png
 from mmairl.report.page import write_page
-from mmairl.report.sections import REACH, plane, principal
+from mmairl.report.sections import REACH
 
-PIXELS = 16  # the side of the small images whose pixels are features
-NEAREST, NEAREST_CELLS = 12, 8  # of an image, and of a cell
+NEAREST = 12  # neighbors of an image
 SHEET = 16  # pictures along the side of a sheet
-SAME = 1e-6  # smaller cosine distances are float32's rounding
-BLOCK = 256  # rows that are compared with all others at once
-ALIKE, ALONE, CENTRAL = 60, 24, 8  # shown of each kind
-GROUPS, SAMPLED = (4, 8, 12, 16, 24), 2000
-KINDS = 12  # a column with more numbers than these is coloured by its quintiles
+DUPLICATES = 60  # groups of near-duplicates that are shown
+OUTLIERS = 24  # outliers that are shown
+KINDS = 12  # a column with more different numbers is colored by its quintiles
 
 
 @cleared_frames()
@@ -95,7 +99,8 @@ def map_images(
         if not features:
             networks.append(load_backbone(cfg, None, seed=seed))
             sheets = Sheets(len(dataset), how, dataset.as_stored)
-        (pixels, trained, *untrained), readable = look(networks, dataset, how, None if features else sheets)
+        on_images = None if features else sheets.add
+        (pixels, trained, *untrained), readable = extract_map_features(networks, dataset, how, on_images)
         require_differences(pixels, trained, len(dataset), str(path))
         for random in untrained:
             features |= {f'raw pixels, {PIXELS} x {PIXELS}': pixels, 'random weights': random}
@@ -109,7 +114,7 @@ def map_images(
     )
     data |= dict(count=min(NEAREST, len(names) - 1), maps=[subject['data'] for subject in maps])
     if patches:
-        data['cells'] = cells(patches, kept, cfg, weights, dataset, how)
+        data['cells'] = _cells_data(find_nearest_cells(patches, kept, cfg, weights, dataset, how))
     data['key'] = sha256(repr(data).encode()).hexdigest()[:8]  # by which a link knows whether it was made here
     by = ', '.join(str(path) for path in paths)
     return write_page(
@@ -121,9 +126,9 @@ def map_images(
         maps=maps,
         names=names,
         unreadable=[name_of(dataset, i) for i in (~readable).nonzero().flatten().tolist()],
-        groups=groups(trained, labels, classes, seed),
+        groups=[_group_entry(group, labels, classes) for group in find_groups(trained, seed)],
         sheets=sheets.finished(),
-        **standing_out(trained, maps[-1]['distance']),
+        **_outstanding(find_outstanding(trained, maps[-1]['distance'])),
     )
 
 
@@ -160,54 +165,6 @@ class Sheets:
         image = Image.fromarray(grid.reshape(SHEET * self.side, -1, 3).numpy())
         image.save(buffer, 'JPEG', quality=80, optimize=True)
         self.sheets.append(base64.b64encode(buffer.getvalue()).decode())
-
-
-@torch.no_grad()
-def look(
-    networks: Sequence[nn.Module], dataset: Dataset, how: Extraction, sheets: Sheets | None
-) -> tuple[list[Tensor], Tensor]:
-    """In one pass the readable images' pixels and features, and which are readable; pictures go to the sheets."""
-    for network in networks:
-        network.to(how.device, memory_format=torch.channels_last).eval()
-    stores: list[Tensor] = []
-    readable, count = [], 0
-    for images, _, fine in how.images(dataset, 'map'):
-        readable.append(fine)
-        if not fine.any():
-            continue
-        images = images[fine.to(images.device)]
-        parts = [F.adaptive_avg_pool2d(images, PIXELS).flatten(1), *(pooled(network(images)) for network in networks)]
-        stores = stores or [torch.empty(len(dataset), part.shape[1]) for part in parts]
-        for store, part in zip(stores, parts):
-            store[count : count + len(part)] = part
-        if sheets:
-            sheets.add(images)
-        count += len(images)
-    return [store[:count] for store in stores], torch.cat(readable)
-
-
-def differ(x: Tensor) -> bool:
-    """Say whether any row differs in direction from the first; rows of zeros have none, all of them alike."""
-    first = F.normalize(x[:1])
-    return any((F.normalize(part) - first).square().sum(dim=1).max() / 2 > SAME for part in x.split(BLOCK))
-
-
-def require_differences(pixels: Tensor, trained: Tensor, asked: int, checkpoint: str) -> None:
-    if len(trained) < 3:
-        raise UserError(
-            f'a map needs three images, and of the {asked} here {len(trained)} can be read; give more images'
-        )
-    if not trained.isfinite().all():
-        raise Diverged(
-            f'{checkpoint} gives NaN or infinite features: the pre-training has diverged; take an earlier one'
-        )
-    if not differ(trained):
-        if (pixels == pixels[:1]).all():
-            raise UserError(f'all {len(trained)} images are the same, so no map of them can be drawn; give others')
-        raise UserError(
-            f'{checkpoint} gives all {len(trained)} images the same features, so no map can be drawn: the network has '
-            'collapsed; take another checkpoint, and look at its run by tools/report.py health'
-        )
 
 
 def name_of(dataset: Dataset, index: int) -> str:
@@ -252,95 +209,47 @@ def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list
 
 
 def mapped(title: str, x: Tensor, labels: Tensor, classes: Sequence[str], seed: int) -> dict[str, Any]:
-    """A subject's map with each image's neighbours, as a picture and as the data of the canvas."""
-    points = plane(x, seed)
+    """Return a map with the neighbors of each image, as a picture and as the data of the canvas."""
+    points = tsne(x, seed)
     low, high = points.min(axis=0), points.max(axis=0)
-    shown = np.round(((points - (low + high) / 2) / (high - low).max() + 0.5) * 65535)
-    near, distance = nearest(x[:, None], min(NEAREST, len(x) - 1))
+    centered = (points - (low + high) / 2) / (high - low).max()
+    places = np.round((centered + 0.5) * 65535)
+    distance, position = nearest_cells(x[:, None], min(NEAREST, len(x) - 1))
     kinds = (labels.clamp_min(0).numpy(), classes or ['image'])
-    data = dict(title=title, places=_packed(shown.astype('<u2')), **near)
+    data = dict(title=title, places=_packed(places.astype('<u2')), **_neighbors(distance, position))
     return dict(title=title, data=data, still=png(feature_map(points, *kinds, title)), distance=distance[:, 0])
 
 
-def cells(
-    many: int, kept: Sequence[int], cfg: Config, weights: Backbone, dataset: Dataset, how: Extraction
-) -> dict[str, Any]:
-    """Each cell's nearest in other images, of some images among those that are kept, as the data of the page."""
-    chosen = np.unique(np.linspace(0, len(kept) - 1, min(many, len(kept))).round().astype(int)).tolist()
-    with TemporaryDirectory() as folder:
-        some = Subset(dataset, [kept[place] for place in chosen])
-        x, places, _ = write_patches(Path(folder) / 'cells.npy', cfg, weights, some, how)
-        near, _ = nearest(torch.tensor(x), count := min(NEAREST_CELLS, len(chosen) - 1))
-    rows, columns = (len(np.unique(places[:, axis])) for axis in (0, 1))
-    return dict(of=chosen, rows=rows, columns=columns, count=count, **near)
-
-
-def nearest(x: Tensor, k: int) -> tuple[dict[str, str], Tensor]:
-    distance, position = neighbours(x, k)
-    return dict(near=_packed(position.numpy().astype('<u4')), far=_packed(distance.numpy().astype('<f4'))), distance
+def _neighbors(distance: Tensor, position: Tensor) -> dict[str, str]:
+    return dict(near=_packed(position.numpy().astype('<u4')), far=_packed(distance.numpy().astype('<f4')))
 
 
 def _packed(values: np.ndarray) -> str:
     return base64.b64encode(values.tobytes()).decode()
 
 
-def neighbours(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Cosine distances and places, both (N * cells, k), of the nearest cells of x (N, cells, C), one each of k other images."""
-    images, cells, _ = x.shape
-    bank, found = F.normalize(x.flatten(0, 1)), []
-    own = torch.arange(images).repeat_interleave(cells)
-    for block, itself in zip(bank.split(BLOCK), own.split(BLOCK)):
-        similarity, cell = (block @ bank.T).view(-1, images, cells).max(2)
-        near, image = similarity.scatter_(1, itself[:, None], -torch.inf).topk(k)
-        found.append(((1 - near).clamp_min(0), image * cells + cell.gather(1, image)))
-    return tuple(map(torch.cat, zip(*found)))
+def _cells_data(cells: Cells) -> dict[str, Any]:
+    data = dict(of=cells.images, rows=cells.rows, columns=cells.columns, count=cells.distance.shape[1])
+    return data | _neighbors(cells.distance, cells.position)
 
 
-def fences(distances: Tensor) -> tuple[float, float]:
-    """Tukey's fences of the logarithms: distances below the first are far too small, above the second too large."""
-    logs = distances[distances > SAME].double().log()
-    if len(logs) < 4:
-        return SAME, float('inf')
-    low, high = logs.quantile(torch.tensor([0.25, 0.75], dtype=torch.float64)).tolist()
-    return max(SAME, np.exp(low - 1.5 * (high - low))), np.exp(high + 1.5 * (high - low))
+def _outstanding(found: Outstanding) -> dict[str, Any]:
+    """Return the near-duplicates and outliers that the page shows, with their counts."""
+    return dict(
+        near=found.near,
+        far=found.far,
+        alike=found.duplicates[:DUPLICATES],
+        alike_count=len(found.duplicates),
+        alone=found.outliers[:OUTLIERS],
+        alone_count=len(found.outliers),
+    )
 
 
-def standing_out(x: Tensor, distance: Tensor) -> dict[str, Any]:
-    """Groups of near-duplicates and images far from all others, by the fences of the `distance` of each to its nearest."""
-    near, far = fences(distance)
-    close = (distance <= near + SAME).nonzero().flatten()  # no other image has a duplicate
-    alike = [(close[rows].tolist(), float(distance[close[rows]].max())) for rows in linked(x[close], near)]
-    order = distance.argsort(descending=True, stable=True).tolist()
-    alone = [(i, float(distance[i])) for i in order if distance[i] > far]
-    counts = dict(alike_count=len(alike), alone_count=len(alone))
-    return dict(near=near, far=far, alike=alike[:ALIKE], alone=alone[:ALONE], **counts)
-
-
-def linked(x: Tensor, least: float) -> list[np.ndarray]:
-    """Groups of rows, the largest first, that steps of cosine distance `least` or less lead through."""
-    unit, group = F.normalize(x), np.arange(len(x))
-    for start in range(0, len(x), BLOCK):
-        distance = 1 - unit[start : start + BLOCK] @ unit[start:].T
-        rows, columns = group[(distance <= least).nonzero().T.numpy() + start]
-        steps = coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(len(x), len(x)))
-        group = connected_components(steps, directed=False)[1][group]
-    linked_rows = [np.flatnonzero(group == number) for number in np.flatnonzero(np.bincount(group) > 1)]
-    return sorted(linked_rows, key=len, reverse=True)
-
-
-def groups(x: Tensor, labels: Tensor, classes: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Groups by k-means of the 30 principal components, as many as have the best silhouette, each with its central images."""
-    x = principal(x, seed)
-    tried = {count: KMeans(count, n_init=4, random_state=seed).fit(x) for count in GROUPS if 4 * count <= len(x)}
-    if not tried:
-        return []
-    some = {'sample_size': min(SAMPLED, len(x)), 'random_state': seed}
-    best = max(tried.values(), key=lambda fit: silhouette_score(x, fit.labels_, **some))
-    shown = []
-    for group, centre in enumerate(best.cluster_centers_):
-        own = np.flatnonzero(best.labels_ == group)
-        central = own[np.argsort(np.square(x[own] - centre).sum(axis=1), kind='stable')[:CENTRAL]].tolist()
-        kinds = Counter(labels[own].tolist()).most_common(1) if classes else []
-        most = [f'{100 * many / len(own):.0f} % {classes[kind]}' for kind, many in kinds if kind >= 0]
-        shown.append(dict(size=len(own), central=central, most=''.join(most)))
-    return sorted(shown, key=lambda entry: -entry['size'])
+def _group_entry(group: Group, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+    """Return a group for the page, with the share of its most common class."""
+    most = ''
+    if classes:
+        kind, count = Counter(labels[group.members].tolist()).most_common(1)[0]
+        if kind >= 0:
+            most = f'{100 * count / len(group.members):.0f} % {classes[kind]}'
+    return dict(size=len(group.members), central=group.central, most=most)

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
+from mmairl.analysis.feature_map import tsne
 from mmairl.data.datasets import innermost_dataset
 from mmairl.data.decode import to_unit
 from mmairl.evaluation.features import Features
@@ -76,24 +74,12 @@ def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], 
     maps = []
     for title, bank in features.items():
         chosen = np.random.default_rng(seed).permutation(len(bank.x))[:MAPPED]
-        points, labels = plane(bank.x[chosen], seed), bank.y[chosen].numpy()
+        points, labels = tsne(bank.x[chosen], seed), bank.y[chosen].numpy()
         along = points[:, 0].argsort()
         points, labels = points[along], labels[along]
         series = {str(name): tuple(points[labels == label].T) for label, name in enumerate(classes)}
         maps.append(chart(series, title, dots=True, ticks=['']))
     page.add_named('maps', count=min(MAPPED, len(bank.x)), figure=maps)
-
-
-def principal(x: Tensor, seed: int) -> np.ndarray:
-    """The 30 principal components of unit features, (N, 30)."""
-    return PCA(min(30, *x.shape), random_state=seed).fit_transform(F.normalize(x).numpy())
-
-
-def plane(x: Tensor, seed: int = 0) -> np.ndarray:
-    """t-SNE of unit features, (N, 2), from their principal components, which changes little and saves time."""
-    x = principal(x, seed)
-    perplexity = min(30, (len(x) - 1) / 3)
-    return TSNE(perplexity=perplexity, init='pca', random_state=seed, max_iter=500, n_jobs=-1).fit_transform(x)
 
 
 Pictures = Callable[[int], Tensor]  # an image as stored, by its row in the features

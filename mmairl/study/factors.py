@@ -1,7 +1,7 @@
 """The factors of the papers in a config, and the differences of two configs."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mmengine.config import Config
@@ -28,6 +28,20 @@ STEPS = {
     'RandomGrayscale': 'grey',
     'GaussianBlur': 'blur',
     'Solarize': 'solarize',
+}
+
+
+def _directions(name: str) -> dict[str, str]:
+    return {'directions of the loss': name, 'clamps in the loss': 'none'}
+
+
+# Facts that libraries differ in and papers seldom print, by class, as functions of the class's settings in a config. A
+# subclass inherits them.
+FACTS: dict[str, Callable[..., dict[str, str]]] = {
+    'PairwiseHead': lambda **_: _directions('summed'),
+    'PrototypeHead': lambda **_: _directions('averaged'),
+    'LARS': lambda inside=True, **_: {'rate': f'{"inside" if inside else "outside"} of the momentum buffer'},
+    'MomentumHook': lambda schedule='cosine', **_: {"teacher's update": f'each optimizer step k = 1..K, {schedule}'},
 }
 
 
@@ -90,10 +104,7 @@ def _step(step: dict) -> str:
 
 
 def hidden_factors(cfg: Config) -> dict[str, str]:
-    """Return the factors that papers seldom print and libraries differ in (projects/parity), for a run of this config here.
-
-    A head, an optimizer and a hook state their own.
-    """
+    """Return the factors that papers seldom print and libraries differ in (projects/parity), for a run of this config."""
     model, momentum = cfg.model, cfg.default_hooks.get('momentum')
     found = {'rate': 'outside of the momentum buffer', **_stated(OPTIMIZERS, cfg.optim_wrapper.optimizer)}
     found |= dict.fromkeys(('directions of the loss', 'clamps in the loss', "teacher's update"), 'none')
@@ -115,8 +126,11 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
 
 
 def _stated(registry: Registry, part: dict) -> dict[str, str]:
+    """Return the facts of a part's class, or else of the nearest base class that has some."""
     settings = {key: value for key, value in part.items() if key != 'type'}
-    return getattr(registry.get(part['type']), 'hidden_factors', lambda **_: {})(**settings)
+    bases = getattr(registry.get(part['type']), '__mro__', ())
+    known = [FACTS[base.__name__] for base in bases if base.__name__ in FACTS]
+    return known[0](**settings) if known else {}
 
 
 def images_of(described: dict) -> str:

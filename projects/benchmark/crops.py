@@ -23,7 +23,6 @@ from projects.benchmark.augment import MEAN, STD
 from projects.benchmark.of_lightly import installed
 from projects.benchmark.step import SGD, Size, Step, quiet, training_loop
 from projects.benchmark.timing import Case
-from projects.more_methods import dino, swav  # noqa: F401  registered by their import
 
 LARGE, SMALL = 2, 6
 FULL = Size(depth=50, image=224, batch=8, features=2048, hidden=2048, queue=0)

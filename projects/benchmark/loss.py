@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmairl.models.heads import CHUNK, info_nce
+from mmairl.models.heads.info_nce import CHUNK, info_nce
 from projects.benchmark.timing import Case
 
 NOTE = (

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.heads import unit
+from mmairl.models.heads.base import unit
 from mmairl.models.processes import gather_with_gradient
 from mmairl.registry import MODELS
 
@@ -19,8 +19,6 @@ class CentroidHead(nn.Module):
     c_{-k} is the normalised mean of the teacher's z of all views but k; with K = 2 this is BYOL's symmetric loss. The
     alternative `centroid='mean'` compares the two networks' normalised means over all views: 2 (2 - 2 q . z).
     """
-
-    rewards = ('alignment',)
 
     def __init__(self, centroid: str = 'leave_one_out') -> None:
         super().__init__()
@@ -69,7 +67,7 @@ class SingularValueTerm(nn.Module):
     Z / sqrt(N) this is sum (s^2 - 1)^2, so that no decomposition is needed.
     """
 
-    name, rewards = 'singular', ('RankMe',)
+    name = 'singular'
 
     def __init__(self, weight: float = 0.004) -> None:
         super().__init__()
@@ -96,7 +94,7 @@ class BrownianTerm(nn.Module):
         per: one direction per 'image', shared by its views, per 'view' of each image, or per 'batch'.
     """
 
-    name, rewards = 'brownian', ('uniformity',)
+    name = 'brownian'
 
     def __init__(self, weight: float = 0.5, per: str = 'image') -> None:
         super().__init__()
@@ -115,7 +113,7 @@ class BrownianTerm(nn.Module):
 class UniformityTerm(nn.Module):
     """Wang and Isola's uniformity: ln of the mean of exp(-2 |q_i - q_j|^2) over a view's pairs, averaged over the views."""
 
-    name, rewards = 'uniformity', ('uniformity',)
+    name = 'uniformity'
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()

@@ -26,12 +26,12 @@ from mmairl.engine.hooks.after_step import momentum_at
 from mmairl.engine.optim.lars import LARS
 from mmairl.evaluation.knn import nearest, vote
 from mmairl.models.heads import ContrastiveHead, RegressionHead
-from projects.byol_variants.info_nce import InfoNCEHead
-from projects.more_methods.barlow import BarlowTwinsHead
-from projects.more_methods.dino import DINOHead
-from projects.more_methods.lejepa import LeJEPAHead
-from projects.more_methods.swav import SwAVHead
-from projects.more_methods.vicreg import VICRegHead
+from mmairl.models.heads.barlow import BarlowTwinsHead
+from mmairl.models.heads.contrastive import InfoNCEHead
+from mmairl.models.heads.dino import DINOHead
+from mmairl.models.heads.lejepa import LeJEPAHead
+from mmairl.models.heads.swav import SwAVHead
+from mmairl.models.heads.vicreg import VICRegHead
 
 README = Path(__file__).with_name('README.md')
 TABLE = re.compile(r'(?<=<!-- table -->\n).*?(?=<!-- end -->)', re.DOTALL)

@@ -17,7 +17,7 @@ from mmairl.engine.optim.autocast import FiniteFlag
 from mmairl.engine.optim.lars import LARS
 from mmairl.engine.speed import lay_out
 from mmairl.models import norm
-from mmairl.models.heads import unit
+from mmairl.models.heads.base import unit
 from mmairl.registry import MODELS
 from projects.benchmark.step import Size, siamese
 

@@ -19,7 +19,7 @@ from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.speed import compiled_parts, make_fast, set_fast_keys
 from mmairl.errors import UserError
-from mmairl.models.heads import unit
+from mmairl.models.heads.base import unit
 from mmairl.registry import MODELS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'

@@ -13,13 +13,14 @@ import torchvision
 from PIL import Image
 
 import mmairl
+from mmairl.analysis.feature_map import nearest_cells
 from mmairl.data.datasets import ImageFolder
 from mmairl.data.packed import pack
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import embedding_network
 from mmairl.evaluation.features import Extraction, extract
-from mmairl.report.map_page import SHEET, by_column, fences, groups, linked, map_images, neighbours, standing_out
+from mmairl.report.map_page import SHEET, by_column, map_images
 
 SIZE = 32
 
@@ -86,65 +87,15 @@ def test_neighbours_on_the_page_are_those_of_knn_features_by_brute_force(page, c
     )
 
 
-def test_duplicates_and_images_that_stand_out_are_those_of_a_plain_loop():
-    x = torch.randn(90, 6, generator=torch.Generator().manual_seed(3)).abs() + torch.tensor([3.0, 0, 0, 0, 0, 0])
-    x[7], x[50], x[33] = x[70] * 2, x[70], -x[33]
-    unit = (x.double() / x.double().norm(dim=1, keepdim=True)).numpy()
-    distance = np.array([[1 - sum(a * b for a, b in zip(one, two)) for two in unit] for one in unit])
-    least = [min(distance[i][j] for j in range(90) if j != i) for i in range(90)]
-    logs = sorted(np.log([value for value in least if value > 1e-6]))
-    first, third = np.percentile(logs, [25, 75])
-    low, high = np.exp(first - 1.5 * (third - first)), np.exp(third + 1.5 * (third - first))
-    found = standing_out(x, neighbours(x[:, None], 1)[0][:, 0])
-    assert found['near'] == pytest.approx(low, rel=1e-3) and found['far'] == pytest.approx(high, rel=1e-3)
-    expected = {(i, j) for i in range(90) for j in range(i + 1, 90) if distance[i][j] <= low}
-    group = np.arange(90)
-    for one, two in expected:
-        group[group == group[two]] = group[one]
-    alike = [np.flatnonzero(group == number).tolist() for number in range(90) if (group == number).sum() > 1]
-    assert sorted(images for images, _ in found['alike']) == sorted(alike) and found['alike_count'] == len(alike)
-    assert any({7, 50, 70} <= {*images} for images in alike)
-    assert [i for i, _ in found['alone']] == sorted((i for i in range(90) if least[i] > high), key=lambda i: -least[i])
-    assert found['alone'][0][0] == 33
-    assert fences(torch.tensor([0.0, 0.5])) == (1e-6, float('inf'))
-
-
-def test_the_nearest_cells_are_those_of_a_plain_loop_one_of_each_other_image():
-    x = torch.randn(7, 6, 5, generator=torch.Generator().manual_seed(0))
-    unit = torch.nn.functional.normalize(x.double(), dim=2).numpy()
-    far, near = (part.view(7, 6, 3).tolist() for part in neighbours(x, 3))
-    for i, c in np.ndindex(7, 6):
-        best = [max((unit[i, c] @ unit[j, d], 6 * j + d) for d in range(6)) for j in range(7) if j != i]
-        wanted = sorted(best, reverse=True)[:3]
-        assert near[i][c] == [place for _, place in wanted]
-        assert np.allclose(far[i][c], [1 - value for value, _ in wanted], atol=1e-6)
-
-
 def test_a_page_with_patches_has_the_cells_of_some_readable_images(checkpoint, folder, tmp_path):
     page = map_images(checkpoint, folder, tmp_path / 'map.html', size=64, device='cpu', patches=5)
     cells = data_of(page)['cells']
     assert (cells['of'], cells['rows'], cells['columns'], cells['count']) == ([0, 10, 20, 30, 40], 2, 2, 4)
     files = [folder / data_of(page)['names'][place] for place in cells['of']]
     x, _, _ = mmairl.embed(checkpoint, files, size=64, patches=True, out=tmp_path / 'cells.npy', device='cpu')
-    far, near = neighbours(torch.tensor(x), 4)
+    far, near = nearest_cells(torch.tensor(x), 4)
     assert (unpacked(cells['near'], '<u4') == near.numpy().ravel()).all()
     np.testing.assert_allclose(unpacked(cells['far'], '<f4'), far.numpy().ravel(), atol=1e-6)
-
-
-def test_copies_are_one_group_whatever_their_number_and_no_image_is_its_own_neighbour():
-    x = torch.cat([torch.eye(4).repeat(150, 1), torch.ones(1, 4)])
-    found = linked(x, 0.01)
-    assert sorted(rows.tolist() for rows in found) == [[*range(first, 600, 4)] for first in range(4)]
-    assert not (neighbours(x[:, None], 12)[1] == torch.arange(601)[:, None]).any()
-
-
-def test_groups_are_found_with_their_central_images():
-    generator = torch.Generator().manual_seed(0)
-    middles = 10 * torch.eye(4, 8).repeat_interleave(30, 0)
-    x = middles + torch.randn(120, 8, generator=generator) * torch.linspace(0.2, 2, 30).repeat(4)[:, None]
-    found = groups(x, torch.arange(4).repeat_interleave(30), ['w', 'x', 'y', 'z'], 0)
-    assert len(found) == 4 and sorted(group['most'] for group in found) == [f'100 % {name}' for name in 'wxyz']
-    assert all(group['size'] == 30 and np.mean([i % 30 for i in group['central']]) < 10 for group in found)
 
 
 def test_an_archive_and_a_list_of_files_have_maps_too(checkpoint, folder, tmp_path, monkeypatch):
@@ -198,7 +149,7 @@ def test_where_no_map_can_be_drawn_a_sentence_says_why(checkpoint, folder, tmp_p
     assert 'a map needs three images, and of the 1 here 1 can be read' in said(one)
     assert 'all 4 images are the same' in said(same)
     assert 'none of the 4 images can be read' in said(none)
-    assert 'holds no image' in said(empty)
+    assert 'no image found' in said(empty)
     for name, change, sentence in (
         ('nan', lambda value: value * float('nan'), 'NaN or infinite features'),
         ('flat', torch.zeros_like, 'the network has collapsed'),

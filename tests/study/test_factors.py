@@ -4,9 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import projects.more_methods.dino
-import projects.more_methods.lejepa
-import projects.more_methods.swav  # noqa: F401  registered by their import
 from mmairl.config import load_config
 from mmairl.engine.run import register
 from mmairl.evaluation.backbone import load_backbone
@@ -35,14 +32,15 @@ def test_directions_are_summed_or_averaged_as_the_head_states(cfg, name):
     negatives = F.normalize(torch.randn(20, 8, dtype=torch.float64), dim=1)
     one, other = (head({view: q[view]}, {1 - view: k[1 - view]}, negatives)['loss'] for view in (0, 1))
     share = head(q, k, negatives)['loss'] / (one + other)
-    assert share.item() == pytest.approx(
-        {'summed': 1, 'averaged': 1 / 2}[head.hidden_factors()['directions of the loss']]
-    )
+    cfg = cfg.copy()
+    cfg.model.head = dict(type=name, **HEADS[name])
+    stated = hidden_factors(cfg)['directions of the loss']
+    assert share.item() == pytest.approx({'summed': 1, 'averaged': 1 / 2}[stated])
 
 
-def test_no_logit_is_clamped():
+def test_no_logit_is_clamped(cfg):
     head = MODELS.build(dict(type='ContrastiveHead', temperature=1e-4))
-    assert head.hidden_factors()['clamps in the loss'] == 'none'
+    assert hidden_factors(cfg)['clamps in the loss'] == 'none'
     q, k = torch.eye(2, dtype=torch.float64)[[0]], torch.eye(2, dtype=torch.float64)[[1]]
     assert head.pair(q, k, q)['loss'].item() == pytest.approx(1e4)  # e^10 000 is no number, so a clamp would show
 

@@ -185,7 +185,7 @@ def test_factors_are_crossed_and_those_with_two_levels_make_a_design(tmp_path):
 
 def test_a_head_that_looks_at_numbers_leaves_the_networks_to_be_counted():
     """Without a teacher: three passes of each view in the place of four."""
-    vicreg = Row('a', 'projects/more_methods/configs/vicreg_r50_1000e.py')
+    vicreg = Row('a', 'configs/methods/vicreg_r50_1000e.py')
     costs = [flops_per_image(resolve(row, read_scale('in1k'))) for row in (vicreg, Row('b', 'mocov2plus_r50_200e.py'))]
     assert costs[0] / costs[1] == pytest.approx(3 / 4, abs=0.04)
 

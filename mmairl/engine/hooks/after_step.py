@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmairl.errors import UserError
-from mmairl.models.heads import unit
+from mmairl.models.heads.base import unit
 from mmairl.models.processes import gather, network_of
 from mmairl.registry import HOOKS
 
@@ -40,10 +40,6 @@ class MomentumHook(Hook):
                 f"MomentumHook wants a schedule 'cosine' or 'constant' and a base from 0 to 1, not {schedule!r} and {base}"
             )
         self.base, self.schedule = base, schedule
-
-    @staticmethod
-    def hidden_factors(schedule: str = 'cosine', **_: object) -> dict[str, str]:
-        return {"teacher's update": f'each optimizer step k = 1..K, {schedule}'}
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         model = network_of(runner)

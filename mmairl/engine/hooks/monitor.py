@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from mmairl.engine.health import QUANTITIES, distance, of_batch, sentence, state
 from mmairl.models.backbones import parameters_by_stage, pooled
-from mmairl.models.heads import unit
+from mmairl.models.heads.base import unit
 from mmairl.models.norm import first_view
 from mmairl.models.processes import gather, network_of, norms
 from mmairl.models.siamese import Siamese

@@ -77,10 +77,6 @@ class LARS(Optimizer):
         for group in self.param_groups:
             group.setdefault('inside', True)  # state dicts from before the option existed
 
-    @staticmethod
-    def hidden_factors(inside: bool = True, **_: object) -> dict[str, str]:
-        return {'rate': f'{"inside" if inside else "outside"} of the momentum buffer'}
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group in any form that torch accepts, as one adapted group and one that is not adapted."""
         super().add_param_group(param_group)

@@ -1,6 +1,5 @@
 # The demo's network and data under BYOL's bridge loss, for collapse.py.
 _base_ = '../../../configs/demo/mocov2plus_shapes.py'
-custom_imports = dict(imports=['projects.byol_variants.info_nce'], allow_failed_imports=False)
 model = dict(head=dict(_delete_=True, type='InfoNCEHead', alpha=0.1, beta=0.0), queue=None)
 optim_wrapper = dict(optimizer=dict(lr=0.1))
 default_hooks = dict(momentum=dict(base=0.99))

@@ -6,7 +6,7 @@ import torch
 from mmairl.engine import run
 from mmairl.engine.hooks.after_step import MomentumHook
 from mmairl.errors import UserError
-from mmairl.models.heads import unit
+from mmairl.models.heads.base import unit
 
 
 def test_under_accumulation_teacher_and_queue_move_once_per_optimizer_step(toy_config):

@@ -60,7 +60,7 @@ def test_gradients_and_updates_are_those_of_autograd_without_the_loss_scale(scal
 CASES = {
     'queue, accumulation': {'name': 'mocov2plus_r50_200e.py', 'optim_wrapper.accumulative_counts': 2},
     'no queue, bfloat16': {'name': 'byol_lars_r50_200e.py', 'optim_wrapper.dtype': 'bfloat16'},
-    'no teacher': dict(name='../projects/byol_variants/configs/simclr_r50_300e.py'),
+    'no teacher': dict(name='byol_variants/simclr_r50_300e.py'),
 }
 
 

@@ -1,0 +1,12 @@
+# DINO with two crops on the ladder's ResNet-50: BYOL's asymmetric views, SGD at 0.03 per 256 images, a teacher from 0.996. DINO
+# whole, with small crops and its schedules, is dino_vit_s16_300e.py.
+_base_ = '../byol_asymmetric_r50_200e.py'
+model = dict(
+    projector=dict(
+        type='PrototypeNeck', hidden_channels=2048, out_channels=256, layers=3, norm_cfg=None, prototypes=65536
+    ),
+    predictor=None,
+    head=dict(_delete_=True, type='DINOHead', prototypes=65536),
+)
+default_hooks = dict(momentum=dict(base=0.996))
+train_cfg = dict(max_epochs=300)

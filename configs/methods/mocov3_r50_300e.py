@@ -1,0 +1,12 @@
+# MoCo v3 with a ResNet-50 as its release trains it: InfoNCE over the batch, LARS at 0.3 per 256 images, batch 4096,
+# temperature 1, BYOL's pair of views with crops of a fifth or more. With a ResNet the predictor has no last norm.
+_base_ = ['../architectures/byol_lars_r50_1000e.py', '../_base_/views/methods.py']
+model = dict(
+    projector=dict(last_norm=dict(type='SyncBN', affine=False), last_bias=False),
+    predictor=dict(last_bias=False),
+    head=dict(_delete_=True, type='BatchContrastiveHead', temperature=1.0),
+)
+train_dataloader = dict(dataset=dict(views={{_base_.mocov3_r50}}))
+optim_wrapper = dict(optimizer=dict(lr=4.8, weight_decay=1e-6))
+default_hooks = dict(momentum=dict(base=0.99))
+train_cfg = dict(max_epochs=300)

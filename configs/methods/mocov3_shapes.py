@@ -1,0 +1,8 @@
+# MoCo v3 on Shapes: the demo's network with the batch in place of the queue.
+_base_ = '../demo/mocov2plus_shapes.py'
+model = dict(
+    projector=dict(last_norm=dict(type='SyncBN', affine=False)),
+    predictor=dict(last_norm=dict(type='SyncBN', affine=False)),
+    head=dict(_delete_=True, type='BatchContrastiveHead', temperature=0.2),
+    queue=None,
+)

@@ -1,0 +1,8 @@
+# SimCLR on Shapes: the demo's network with NT-Xent over the batch; its full-size form is byol_variants/simclr_r50_1000e.py.
+_base_ = '../demo/mocov2plus_shapes.py'
+model = dict(
+    predictor=None,
+    target='student',
+    head=dict(_delete_=True, type='InfoNCEHead', alpha=0.2, beta=1.0),
+    queue=None,
+)

@@ -1,0 +1,10 @@
+# SimSiam on Shapes: the demo's network with SimSiam's projector and a narrow predictor.
+_base_ = '../demo/mocov2plus_shapes.py'
+model = dict(
+    projector=dict(layers=3, last_norm=dict(type='SyncBN', affine=False)),
+    predictor=dict(hidden_channels=32),
+    target='stop_gradient',
+    head=dict(_delete_=True, type='RegressionHead', weight=0.25),
+    queue=None,
+)
+optim_wrapper = dict(optimizer=dict(lr=1.0))  # a quarter of the loss, several times the rate

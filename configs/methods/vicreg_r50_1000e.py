@@ -1,0 +1,17 @@
+# VICReg as its release trains it: BYOL's asymmetric views, an expander of three layers in place of the projector, LARS at 0.2
+# per 256 images, batch 2048, 1000 epochs; the rate ends at a thousandth.
+_base_ = '../architectures/byol_lars_r50_1000e.py'
+model = dict(
+    projector=dict(hidden_channels=8192, out_channels=8192, layers=3, last_bias=False),
+    predictor=None,
+    target='student',
+    symmetric=False,  # the loss is of the pair, not of a direction
+    head=dict(_delete_=True, type='VICRegHead'),
+)
+total_batch_size = 2048
+auto_scale_lr = dict(base_batch_size=2048)
+optim_wrapper = dict(optimizer=dict(lr=1.6, weight_decay=1e-6))
+param_scheduler = [
+    dict(type='WarmUpLR', end=10, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min_ratio=0.001, begin=10, convert_to_iter_based=True),
+]

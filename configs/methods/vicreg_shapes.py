@@ -1,0 +1,11 @@
+# VICReg on Shapes: the demo's network with an expander in place of the projector.
+_base_ = '../demo/mocov2plus_shapes.py'
+model = dict(
+    projector=dict(out_channels=256, layers=3, last_bias=False),
+    predictor=None,
+    target='student',
+    symmetric=False,
+    head=dict(_delete_=True, type='VICRegHead'),
+    queue=None,
+)
+optim_wrapper = dict(optimizer=dict(lr=0.1))

@@ -1,0 +1,249 @@
+"""A map of images by their features: t-SNE, nearest neighbors, near-duplicates, outliers and groups."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+from sklearn.metrics import silhouette_score
+from torch import Tensor, nn
+from torch.utils.data import Dataset, Subset
+
+from mmairl.checkpoints.read import Backbone
+from mmairl.errors import Diverged, UserError
+from mmairl.evaluation.embed import write_patches
+from mmairl.evaluation.features import Extraction
+from mmairl.models.backbones import pooled
+
+PIXELS = 16  # the side of the small images whose pixels are features
+SAME = 1e-6  # smaller cosine distances are rounding of float32
+BLOCK = 256  # rows that are compared with all others at once
+NEAREST_CELLS = 8  # neighbors of a cell
+CENTRAL = 8  # images that represent a group
+GROUP_COUNTS = (4, 8, 12, 16, 24)
+SILHOUETTE_IMAGES = 2000
+COMPONENTS = 30
+
+
+def principal_components(x: Tensor, seed: int) -> np.ndarray:
+    """Return the first 30 principal components of unit features, (N, 30)."""
+    return PCA(min(COMPONENTS, *x.shape), random_state=seed).fit_transform(F.normalize(x).numpy())
+
+
+def tsne(x: Tensor, seed: int = 0) -> np.ndarray:
+    """Return t-SNE of unit features, (N, 2), from their principal components, which changes little and saves time."""
+    components = principal_components(x, seed)
+    perplexity = min(30, (len(components) - 1) / 3)
+    embedding = TSNE(perplexity=perplexity, init='pca', random_state=seed, max_iter=500, n_jobs=-1)
+    return embedding.fit_transform(components)
+
+
+@torch.no_grad()
+def extract_map_features(
+    networks: Sequence[nn.Module],
+    dataset: Dataset,
+    extraction: Extraction,
+    on_images: Callable[[Tensor], None] | None = None,
+) -> tuple[list[Tensor], Tensor]:
+    """Return pixels and the features of each network for the readable images, and which images are readable.
+
+    `on_images` gets each batch of readable images, normalized.
+    """
+    for network in networks:
+        network.to(extraction.device, memory_format=torch.channels_last).eval()
+    stores: list[Tensor] = []
+    readable: list[Tensor] = []
+    count = 0
+    for images, _, fine in extraction.images(dataset, 'map'):
+        readable.append(fine)
+        if not fine.any():
+            continue
+        images = images[fine.to(images.device)]
+        pixels = F.adaptive_avg_pool2d(images, PIXELS).flatten(1)
+        parts = [pixels, *(pooled(network(images)) for network in networks)]
+        stores = stores or [torch.empty(len(dataset), part.shape[1]) for part in parts]
+        for store, part in zip(stores, parts):
+            store[count : count + len(part)] = part
+        if on_images:
+            on_images(images)
+        count += len(images)
+    return [store[:count] for store in stores], torch.cat(readable)
+
+
+def differ(x: Tensor) -> bool:
+    """Return whether any row differs in direction from the first; rows of zeros have one direction."""
+    first = F.normalize(x[:1])
+    for block in x.split(BLOCK):
+        distance = (F.normalize(block) - first).square().sum(dim=1) / 2
+        if distance.max() > SAME:
+            return True
+    return False
+
+
+def require_differences(pixels: Tensor, trained: Tensor, images: int, checkpoint: str) -> None:
+    """Raise unless a map can be drawn: at least three readable images, finite features, and features that differ."""
+    if len(trained) < 3:
+        raise UserError(
+            f'a map needs three images, and of the {images} here {len(trained)} can be read; give more images',
+            code='too-few-images',
+        )
+    if not trained.isfinite().all():
+        raise Diverged(
+            f'{checkpoint} gives NaN or infinite features: the pre-training has diverged; take an earlier one'
+        )
+    if differ(trained):
+        return
+    if (pixels == pixels[:1]).all():
+        raise UserError(
+            f'all {len(trained)} images are the same, so no map of them can be drawn; give others', code='same-images'
+        )
+    raise UserError(
+        f'{checkpoint} gives all {len(trained)} images the same features, so no map can be drawn: the network has '
+        'collapsed; take another checkpoint, and look at its run by tools/report.py health',
+        code='collapsed-features',
+    )
+
+
+def nearest_cells(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the nearest cells in other images.
+
+    Args:
+        x: Features of cells, (images, cells, C). For whole images there is one cell.
+        k: The number of neighbors, each in another image.
+
+    Returns:
+        Cosine distances and positions ``image * cells + cell``, both (images * cells, k).
+    """
+    images, cells, _ = x.shape
+    bank = F.normalize(x.flatten(0, 1))
+    image_of_row = torch.arange(images).repeat_interleave(cells)
+    distances: list[Tensor] = []
+    positions: list[Tensor] = []
+    for block, own in zip(bank.split(BLOCK), image_of_row.split(BLOCK)):
+        similarity, cell = (block @ bank.T).view(-1, images, cells).max(2)
+        similarity.scatter_(1, own[:, None], -torch.inf)
+        near, image = similarity.topk(k)
+        distances.append((1 - near).clamp_min(0))
+        positions.append(image * cells + cell.gather(1, image))
+    return torch.cat(distances), torch.cat(positions)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The nearest cells of some images.
+
+    Args:
+        images: Positions of these images.
+        rows: The rows of cells in an image.
+        columns: The columns of cells in an image.
+        distance: Cosine distances to the nearest cells, ascending.
+        position: The nearest cells, as in `nearest_cells`.
+    """
+
+    images: list[int]
+    rows: int
+    columns: int
+    distance: Tensor
+    position: Tensor
+
+
+def find_nearest_cells(
+    count: int, readable: Sequence[int], cfg: Config, weights: Backbone, dataset: Dataset, extraction: Extraction
+) -> Cells:
+    """Return the nearest cells of `count` images, evenly spaced among the readable ones."""
+    places = np.linspace(0, len(readable) - 1, min(count, len(readable)))
+    chosen = np.unique(places.round().astype(int)).tolist()
+    subset = Subset(dataset, [readable[place] for place in chosen])
+    with TemporaryDirectory() as folder:
+        x, coordinates, _ = write_patches(Path(folder) / 'cells.npy', cfg, weights, subset, extraction)
+        distance, position = nearest_cells(torch.tensor(x), min(NEAREST_CELLS, len(chosen) - 1))
+    rows, columns = (len(np.unique(coordinates[:, axis])) for axis in (0, 1))
+    return Cells(chosen, rows, columns, distance, position)
+
+
+def distance_limits(distances: Tensor) -> tuple[float, float]:
+    """Return Tukey's fences of the logarithms: distances below the first are far too small, above the second too large."""
+    logs = distances[distances > SAME].double().log()
+    if len(logs) < 4:
+        return SAME, float('inf')
+    low, high = logs.quantile(torch.tensor([0.25, 0.75], dtype=torch.float64)).tolist()
+    reach = 1.5 * (high - low)
+    return max(SAME, np.exp(low - reach)), np.exp(high + reach)
+
+
+@dataclass(frozen=True)
+class Outstanding:
+    """Near-duplicates and outliers.
+
+    Args:
+        near: The distance up to which images are near-duplicates.
+        far: The distance to the nearest image from which an image is an outlier.
+        duplicates: Groups of near-duplicates, the largest first, each with the largest distance to the nearest.
+        outliers: Images with the distance to their nearest, the farthest first.
+    """
+
+    near: float
+    far: float
+    duplicates: list[tuple[list[int], float]]
+    outliers: list[tuple[int, float]]
+
+
+def find_outstanding(x: Tensor, distance: Tensor) -> Outstanding:
+    """Find near-duplicates and outliers from features and the `distance` of each image to its nearest."""
+    near, far = distance_limits(distance)
+    close = (distance <= near + SAME).nonzero().flatten()  # no other image has a duplicate
+    duplicates = []
+    for rows in linked_groups(x[close], near):
+        members = close[rows]
+        duplicates.append((members.tolist(), float(distance[members].max())))
+    order = distance.argsort(descending=True, stable=True).tolist()
+    outliers = [(image, float(distance[image])) for image in order if distance[image] > far]
+    return Outstanding(near, far, duplicates, outliers)
+
+
+def linked_groups(x: Tensor, limit: float) -> list[np.ndarray]:
+    """Return groups of rows that are connected by steps of cosine distance up to `limit`, the largest first."""
+    unit = F.normalize(x)
+    group = np.arange(len(x))
+    for start in range(0, len(x), BLOCK):
+        distance = 1 - unit[start : start + BLOCK] @ unit[start:].T
+        rows, columns = group[(distance <= limit).nonzero().T.numpy() + start]
+        steps = coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(len(x), len(x)))
+        group = connected_components(steps, directed=False)[1][group]
+    several = np.flatnonzero(np.bincount(group) > 1)
+    return sorted((np.flatnonzero(group == number) for number in several), key=len, reverse=True)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of images: its members, and those nearest to its center."""
+
+    members: np.ndarray
+    central: list[int]
+
+
+def find_groups(x: Tensor, seed: int) -> list[Group]:
+    """Return groups by k-means of the principal components, with the best silhouette over `GROUP_COUNTS`, largest first."""
+    components = principal_components(x, seed)
+    counts = [count for count in GROUP_COUNTS if 4 * count <= len(components)]
+    if not counts:
+        return []
+    sample = dict(sample_size=min(SILHOUETTE_IMAGES, len(components)), random_state=seed)
+    fits = [KMeans(count, n_init=4, random_state=seed).fit(components) for count in counts]
+    best = max(fits, key=lambda fit: silhouette_score(components, fit.labels_, **sample))
+    groups = []
+    for number, center in enumerate(best.cluster_centers_):
+        members = np.flatnonzero(best.labels_ == number)
+        distance = np.square(components[members] - center).sum(axis=1)
+        central = members[np.argsort(distance, kind='stable')[:CENTRAL]].tolist()
+        groups.append(Group(members, central))
+    return sorted(groups, key=lambda group: -len(group.members))

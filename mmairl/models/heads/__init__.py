@@ -1,0 +1,10 @@
+"""Heads: from queries and keys of an image's views, not yet normalized, to a loss. One file per family."""
+
+from mmairl.models.heads.base import Head, PairwiseHead, unit
+from mmairl.registry import class_of
+
+__all__ = ['Head', 'PairwiseHead', 'unit']
+
+
+def __getattr__(name: str) -> type:
+    return class_of('mmairl.models.heads', name)

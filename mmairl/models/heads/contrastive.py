@@ -1,0 +1,122 @@
+"""Contrastive heads: against a queue of negatives (MoCo), and against the batch (SimCLR, BYOL's bridge to it)."""
+
+import torch
+from mmengine.dist import get_rank
+from torch import Tensor
+
+from mmairl.errors import UserError
+from mmairl.models.heads.base import Head, PairwiseHead, unit
+from mmairl.models.heads.info_nce import info_nce
+from mmairl.models.processes import gather_with_gradient
+from mmairl.registry import MODELS
+
+
+@MODELS.register_module()
+class ContrastiveHead(PairwiseHead):
+    """InfoNCE loss against a queue of negatives (MoCo).
+
+    For each query ``q`` with positive key ``k`` and negatives ``n``::
+
+        loss = -log( exp(q·k/t) / (exp(q·k/t) + sum_n exp(q·n/t)) )
+
+    Args:
+        temperature: Softmax temperature ``t``. Must be positive. Default: 0.2 (MoCo v2).
+
+    Returns (forward):
+        ``loss``: mean over the batch, summed over view pairs.
+        ``instance_accuracy``: fraction of queries whose positive is closer than every negative.
+
+    Raises:
+        UserError: If ``temperature <= 0``, or if the model has no queue.
+    """
+
+    page_metrics = ('instance_accuracy',)
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise UserError(
+                f"ContrastiveHead: temperature must be positive ('{temperature}'); set model.head.temperature",
+                code='bad-temperature',
+            )
+        self.temperature = temperature
+
+    def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
+        if negatives is None:
+            raise UserError('ContrastiveHead requires a queue of negatives; set model.queue', code='no-queue')
+        loss, closer = info_nce(unit(q), unit(k), negatives, self.temperature)
+        return {'loss': loss.mean(), 'instance_accuracy': closer.float().mean()}
+
+
+@MODELS.register_module()
+class InfoNCEHead(Head):
+    """InfoNCE with a weight on the negatives, which are the batch of all processes (BYOL's Eq. 6).
+
+    It minimizes ``-InfoNCE(alpha, beta)``, summed over both directions::
+
+        InfoNCE(alpha, beta) = 2/B sum_i S(v_i, v'_i)
+            - beta 2 alpha/B sum_i ln( sum_{j != i} exp(S(v_i, v_j)/alpha) + sum_j exp(S(v_i, v'_j)/alpha) )
+
+    ``S`` is the cosine of the query of one image and the key of the other. At ``beta = 0`` this is
+    BYOL's loss less 4. At ``beta = 1`` it is 4 alpha times SimCLR's NT-Xent at temperature alpha.
+
+    Args:
+        alpha: Softmax temperature. Must be positive.
+        beta: Weight of the negatives, from 0 (BYOL) to 1 (SimCLR).
+
+    Returns (forward):
+        ``loss``: mean over the batch, summed over both directions.
+        ``similarity``: mean cosine of a query and its positive key.
+
+    Raises:
+        UserError: If `alpha` or `beta` is out of range, or if there are not two views both ways.
+    """
+
+    page_metrics = ('similarity',)
+
+    def __init__(self, alpha: float = 0.1, beta: float = 1.0) -> None:
+        super().__init__()
+        if alpha <= 0 or not 0 <= beta <= 1:
+            raise UserError(
+                f"InfoNCEHead: expected alpha > 0 and beta from 0 to 1 ('alpha={alpha}, beta={beta}'); change model.head",
+                code='bad-info-nce',
+            )
+        self.alpha = alpha
+        self.beta = beta
+
+    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+        if len(q) != 2 or len(k) != 2:
+            raise UserError(
+                f"InfoNCEHead: requires two views both ways ('{len(q)} queries, {len(k)} keys'); "
+                'use two views and set model.symmetric=True',
+                code='not-two-views',
+            )
+        q = {view: unit(rows) for view, rows in q.items()}
+        k = {view: unit(rows) for view, rows in k.items()}
+        one, two = q
+        loss = self.direction(q[one], k[one], k[two]) + self.direction(q[two], k[two], k[one])
+        similarity = ((q[one] * k[two]).sum(1).mean() + (q[two] * k[one]).sum(1).mean()) / 2
+        return {'loss': loss, 'similarity': similarity.detach()}
+
+    def direction(self, query: Tensor, same: Tensor, other: Tensor) -> Tensor:
+        """Return the loss of one view's queries.
+
+        Args:
+            query: Queries of a view.
+            same: Keys of the same view. The query's own image is not a negative.
+            other: Keys of the other view. The query's own image is the positive.
+        """
+        attraction = -2 * (query * other).sum(dim=1).mean()
+        if self.beta == 0:
+            return attraction
+        near = self.logits(query, same)
+        far = self.logits(query, other)
+        rows = torch.arange(len(query), device=query.device)
+        itself = rows + get_rank() * len(query)
+        near = near.index_put((rows, itself), near.new_full((), float('-inf')))
+        repulsion = torch.cat([near, far], dim=1).logsumexp(dim=1).mean()
+        return attraction + self.beta * 2 * self.alpha * repulsion
+
+    def logits(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Return the logits with the keys of all processes; autocast narrows only the product."""
+        return (query @ gather_with_gradient(keys).T).to(query.dtype) / self.alpha

@@ -1,0 +1,71 @@
+"""InfoNCE without the matrix of logits."""
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+# Number of logits computed at a time. 8 MiB of float32 stay in the last-level cache between their
+# passes, and 256 queries against 65 536 keys take only 8 chunks, so few kernels.
+CHUNK = 2**21
+
+
+def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return InfoNCE of each query, and whether its positive is closer than every negative.
+
+    For a query ``q`` with positive ``k`` and negatives ``n``::
+
+        loss = -log( exp(q·k/t) / (exp(q·k/t) + sum_n exp(q·n/t)) )
+
+    Everything runs in float32 or wider except the products with the negatives, which autocast may
+    narrow. The negatives get no gradient: they are keys of earlier steps.
+
+    Args:
+        q: Queries, unit vectors.
+        k: The positive of each query, unit vectors.
+        negatives: Unit vectors shared by all queries. There may be none.
+        temperature: Softmax temperature ``t``.
+
+    Example:
+        >>> q, k, queue = (torch.nn.functional.normalize(torch.randn(n, 16), dim=1) for n in (8, 8, 100))
+        >>> loss, closer = info_nce(q, k, queue, temperature=0.2)
+    """
+    scaled = q.to(torch.promote_types(q.dtype, torch.float32)) / temperature
+    positive = (scaled * k).sum(dim=1)
+    negative, nearest = _LogSumExp.apply(scaled, negatives.detach())
+    return torch.logaddexp(positive, negative) - positive, positive.detach() > nearest
+
+
+class _LogSumExp(torch.autograd.Function):
+    """Return log sum_n exp(q·n) and max_n q·n of each query, both -inf without negatives.
+
+    The gradient of the first is the mean negative under the softmax of the logits. Both follow
+    from a running maximum m: whenever it rises, the sums so far shrink by exp(m_old - m). The
+    negatives are read once, in chunks. The whole matrix of logits (64 MiB for 256 x 65 536) would
+    be written and read several times.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, q: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+        peak = q.new_full((len(q),), float('-inf'))
+        total = q.new_zeros(len(q))
+        mean = torch.zeros_like(q)
+        rows = max(1, CHUNK // max(1, len(q)))
+        for start in range(0, len(negatives), rows):
+            chunk = negatives[start : start + rows].to(q.dtype)
+            logits = (q @ chunk.T).to(q.dtype)
+            higher = torch.maximum(peak, logits.amax(dim=1))
+            weights = logits.sub_(higher.unsqueeze(1)).exp_()
+            shrink = (peak - higher).exp()
+            total = total * shrink + weights.sum(dim=1)
+            mean = mean * shrink.unsqueeze(1) + (weights @ chunk).to(q.dtype)
+            peak = higher
+        # The total is at least 1 (exp(0) is one of its terms), or 0 without negatives.
+        ctx.save_for_backward(mean / total.clamp(min=1).unsqueeze(1))
+        ctx.mark_non_differentiable(peak)
+        return peak + total.log(), peak
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        (mean,) = ctx.saved_tensors
+        return mean * grad.unsqueeze(1), None

@@ -1,0 +1,81 @@
+"""LeJEPA: views agree on the mean of the large ones, and projections stay Gaussian; no teacher, no stop-gradient."""
+
+import torch
+from mmengine.dist import broadcast, get_world_size
+from torch import Tensor
+from torch.distributed.nn.functional import all_reduce
+
+from mmairl.models.heads.base import Head, widened
+from mmairl.registry import MODELS
+
+
+def mean_over_processes(rows: Tensor) -> Tensor:
+    """Return the mean over the rows of all processes, with gradient. Each process has equally many rows."""
+    mean = rows.mean(dim=0)
+    return mean if get_world_size() == 1 else all_reduce(mean) / get_world_size()
+
+
+def epps_pulley(z: Tensor, slices: Tensor, points: Tensor) -> Tensor:
+    """Return the sliced Epps-Pulley statistic, averaged over the slices.
+
+    It is n times the squared distance between the characteristic functions of z's projections and
+    of N(0, 1), weighted by exp(-t^2 / 2), by the trapezoid rule over [-T, T].
+
+    Args:
+        z: Embeddings.
+        slices: Unit directions, one per column.
+        points: Values of t from 0 to T.
+    """
+    angles = (z @ slices).unsqueeze(2) * points
+    normal = (-points.square() / 2).exp()
+    real = mean_over_processes(angles.cos()) - normal
+    imaginary = mean_over_processes(angles.sin())
+    distance = real.square() + imaginary.square()
+    return 2 * torch.trapezoid(distance * normal, points, dim=1).mean() * len(z) * get_world_size()
+
+
+@MODELS.register_module()
+class LeJEPAHead(Head):
+    """LeJEPA's loss of the views' projections ``z_v``.
+
+    ::
+
+        loss = (1 - weight) mean_v |z_v - center|^2 + weight mean_v epps_pulley(z_v)
+
+    The center is the mean of the keys: the projections of the large crops, with their gradient
+    (`model.target='student'`). Each step draws new slices, the same in all processes.
+
+    Args:
+        weight: Weight of the Gaussianity.
+        slices: Number of random directions per step.
+        points: Number of integration points.
+        reach: Largest integration point ``T``.
+
+    Returns (forward):
+        ``loss``, and its terms ``invariance`` and ``gaussianity``.
+    """
+
+    page_metrics = ('invariance', 'gaussianity')
+
+    def __init__(self, weight: float = 0.05, slices: int = 1024, points: int = 17, reach: float = 3.0) -> None:
+        super().__init__()
+        self.weight = weight
+        self.slices = slices
+        self.register_buffer('points', torch.linspace(0, reach, points), persistent=False)
+
+    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+        first = next(iter(q.values()))
+        with torch.autocast(first.device.type, enabled=False):
+            z = widened(torch.stack(list(q.values())))
+            center = torch.stack(list(k.values())).to(z.dtype).mean(dim=0)
+            invariance = (z - center).square().mean()
+            slices = self.directions(z)
+            points = self.points.to(z.dtype)
+            gaussianity = torch.stack([epps_pulley(view, slices, points) for view in z]).mean()
+        loss = (1 - self.weight) * invariance + self.weight * gaussianity
+        return {'loss': loss, 'invariance': invariance.detach(), 'gaussianity': gaussianity.detach()}
+
+    def directions(self, z: Tensor) -> Tensor:
+        slices = torch.randn(z.shape[2], self.slices, device=z.device, dtype=z.dtype)
+        broadcast(slices)
+        return slices / slices.norm(dim=0)

@@ -1,0 +1,37 @@
+"""MoCo v3: InfoNCE with the keys of the batch, with a predictor and without a queue."""
+
+import torch
+import torch.nn.functional as F
+from mmengine.dist import get_rank
+from torch import Tensor
+
+from mmairl.models.heads.base import PairwiseHead, unit
+from mmairl.models.processes import gather
+from mmairl.registry import MODELS
+
+
+@MODELS.register_module()
+class BatchContrastiveHead(PairwiseHead):
+    """``2 t`` times the cross entropy of a query's cosines, over ``t``, with the other view's keys of all processes.
+
+    Args:
+        temperature: Softmax temperature ``t``.
+
+    Returns (forward):
+        ``loss``: mean over the batch, summed over view pairs.
+        ``instance_accuracy``: fraction of queries whose own key is the closest.
+    """
+
+    page_metrics = ('instance_accuracy',)
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
+        keys = gather(unit(k.detach()))
+        logits = (unit(q) @ keys.T).to(keys.dtype) / self.temperature
+        own = torch.arange(len(q), device=q.device) + get_rank() * len(q)
+        loss = 2 * self.temperature * F.cross_entropy(logits, own)
+        closest = logits.detach().argmax(dim=1)
+        return {'loss': loss, 'instance_accuracy': (closest == own).float().mean()}

@@ -1,0 +1,64 @@
+"""Regression heads: each query predicts the key of another view, without negatives (BYOL, SimSiam)."""
+
+import torch
+from mmengine.dist import all_reduce
+from torch import Tensor
+
+from mmairl.models.heads.base import PairwiseHead, unit
+from mmairl.registry import MODELS
+
+
+@MODELS.register_module()
+class RegressionHead(PairwiseHead):
+    """Squared distance of unit vectors, ``2 - 2 cos(q, k)`` (BYOL).
+
+    Args:
+        weight: Factor of the loss. 0.25 gives SimSiam's loss, ``-cos / 2`` per direction, plus a constant.
+
+    Returns (forward):
+        ``loss``: mean over the batch, summed over view pairs.
+        ``similarity``: mean cosine of a query and its key.
+    """
+
+    page_metrics = ('similarity',)
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
+        similarity = (unit(q) * unit(k)).sum(dim=1).mean()
+        return {'loss': self.weight * (2 - 2 * similarity), 'similarity': similarity.detach()}
+
+
+@MODELS.register_module()
+class OptimalLinearHead(RegressionHead):
+    """BYOL's loss of the predictions ``q W``, with the least-squares solution ``W`` of ``q W = k`` (BYOL's Sec. 5).
+
+    ``W = (q'q + ridge I)^-1 q'k`` over the batch of all processes. It is solved for each pair of
+    views and constant in the backward pass.
+
+    Args:
+        ridge: The ridge as a fraction of the mean eigenvalue of ``q'q``. It keeps the solution
+            finite if the batch is smaller than the embedding.
+    """
+
+    def __init__(self, ridge: float = 1e-6) -> None:
+        super().__init__()
+        self.ridge = ridge
+
+    def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
+        weight = self.solve(q.detach(), k.detach())
+        return super().pair(q.float() @ weight, k, negatives)
+
+    @torch.no_grad()
+    def solve(self, q: Tensor, k: Tensor) -> Tensor:
+        q = q.double()
+        k = k.double()
+        products = torch.stack([q.T @ q, q.T @ k])
+        all_reduce(products)
+        square, mixed = products
+        smallest = torch.finfo(torch.float64).tiny
+        ridge = self.ridge * square.diagonal().mean().clamp(min=smallest)
+        identity = torch.eye(len(square), out=torch.empty_like(square))
+        return torch.linalg.solve_ex(square + ridge * identity, mixed).result.float()

@@ -1,0 +1,83 @@
+"""SwAV: each view predicts the code of another view, which a balanced assignment gives to its image."""
+
+import torch
+import torch.nn.functional as F
+from mmengine.dist import get_rank
+from torch import Tensor, nn
+
+from mmairl.errors import UserError
+from mmairl.models.heads.base import PrototypeHead, prototype_weight, unit
+from mmairl.models.processes import gather
+from mmairl.registry import MODELS
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """Return the codes of this process's rows.
+
+    They are ``exp(scores / epsilon)``, scaled until the prototypes share the images of all
+    processes equally. With 0 iterations a code is the softmax of its own scores, and one prototype
+    may win for every image.
+    """
+    codes = (gather(scores) / epsilon).exp()
+    for _ in range(iterations):
+        codes = codes / codes.sum(dim=0)
+        codes = codes / codes.sum(dim=1, keepdim=True)
+    own = codes[get_rank() * len(scores) :][: len(scores)]
+    return own / own.sum(dim=1, keepdim=True)
+
+
+@MODELS.register_module()
+class SwAVHead(PrototypeHead):
+    """Cross entropy of ``softmax(q·c / t)`` with the codes of the other views' keys, averaged over the view pairs.
+
+    The prototypes ``c`` are scaled to length 1 before each step. The release's queue for batches
+    of at most 256 is left out.
+
+    Args:
+        channels: Width of the projections.
+        prototypes: Number of prototypes.
+        temperature: Softmax temperature ``t``.
+        epsilon: Smoothness of the codes.
+        iterations: Sinkhorn iterations.
+
+    Attributes:
+        frozen: 1 while the prototypes get no gradient. `ScheduleHook` sets it.
+
+    Returns (forward):
+        ``loss``; ``key_entropy``: mean entropy of the codes, in nats.
+
+    Raises:
+        UserError: If the projections do not have `channels` dimensions.
+    """
+
+    def __init__(
+        self, channels: int, prototypes: int, temperature: float = 0.1, epsilon: float = 0.05, iterations: int = 3
+    ) -> None:
+        super().__init__()
+        self.prototypes = nn.Linear(channels, prototypes, bias=False)
+        self.temperature = temperature
+        self.epsilon = epsilon
+        self.iterations = iterations
+        self.frozen = 0
+
+    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+        first = next(iter(q.values()))
+        channels = self.prototypes.in_features
+        if first.shape[1] != channels:
+            raise UserError(
+                f"SwAVHead: expected projections of {channels} dimensions ('{first.shape[1]}'); set model.head.channels",
+                code='head-width',
+            )
+        with torch.autocast(first.device.type, enabled=False):
+            if self.training:
+                self.normalize_prototypes()
+            weight = self.prototypes.weight
+            codes = {view: sinkhorn(unit(z) @ weight.T, self.epsilon, self.iterations) for view, z in k.items()}
+            weight = prototype_weight(self.prototypes, self.frozen)
+            logs = {view: (unit(z) @ weight.T / self.temperature).log_softmax(dim=1) for view, z in q.items()}
+            return super().forward(logs, codes, negatives)
+
+    @torch.no_grad()
+    def normalize_prototypes(self) -> None:
+        self.prototypes.weight.copy_(F.normalize(self.prototypes.weight, dim=1))

@@ -1,0 +1,59 @@
+"""VICReg: the spread of the embeddings prevents collapse, without teacher, predictor or negatives."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmairl.models.heads.base import PairwiseHead, widened
+from mmairl.models.processes import gather_with_gradient
+from mmairl.registry import MODELS
+
+
+@MODELS.register_module()
+class VICRegHead(PairwiseHead):
+    """VICReg's loss of two views' projections ``z`` and ``z'`` over the batch of all processes.
+
+    With ``s`` the mean squared distance, ``v`` the mean over dimensions of ``max(0, 1 - deviation)``
+    and ``c`` the sum of the squared covariances of different dimensions, over the dimensions::
+
+        loss = invariance s(z, z') + variance (v(z) + v(z')) + covariance (c(z) + c(z'))
+
+    This is the paper's ``v``; the release halves it.
+
+    Args:
+        invariance: Weight of ``s``.
+        variance: Weight of ``v``.
+        covariance: Weight of ``c``.
+
+    Returns (forward):
+        ``loss``, and its three terms without their weights.
+    """
+
+    page_metrics = ('invariance', 'variance', 'covariance')
+
+    def __init__(self, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0) -> None:
+        super().__init__()
+        self.weights = {'invariance': invariance, 'variance': variance, 'covariance': covariance}
+
+    def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
+        with torch.autocast(q.device.type, enabled=False):  # half precision is too coarse for covariances
+            q = gather_with_gradient(widened(q))
+            k = gather_with_gradient(widened(k))
+            terms = {
+                'invariance': F.mse_loss(q, k),
+                'variance': variance(q) + variance(k),
+                'covariance': covariance(q) + covariance(k),
+            }
+        loss = sum(self.weights[name] * value for name, value in terms.items())
+        return {'loss': loss, **{name: value.detach() for name, value in terms.items()}}
+
+
+def variance(z: Tensor) -> Tensor:
+    deviation = (z.var(dim=0) + 1e-4).sqrt()
+    return F.relu(1 - deviation).mean()
+
+
+def covariance(z: Tensor) -> Tensor:
+    centered = z - z.mean(dim=0)
+    matrix = centered.T @ centered / (len(z) - 1)  # torch.cov waits for the device
+    return (matrix.square().sum() - matrix.diagonal().square().sum()) / len(matrix)

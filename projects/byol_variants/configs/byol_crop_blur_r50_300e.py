@@ -1,3 +1,0 @@
-# BYOL, augmentation ablation (BYOL's Fig. 3b): crop and blur only.
-_base_ = ['byol_r50_300e.py', '../../../configs/_base_/views/byol_removed.py']
-train_dataloader = dict(dataset=dict(views={{_base_.crop_and_blur}}))

@@ -1,3 +1,0 @@
-# SimCLR, augmentation ablation (BYOL's Fig. 3b): crop only.
-_base_ = ['simclr_own_r50_300e.py', '../../../configs/_base_/views/byol_removed.py']
-train_dataloader = dict(dataset=dict(views={{_base_.crop_only}}))

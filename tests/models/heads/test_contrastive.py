@@ -1,0 +1,49 @@
+"""The contrastive heads: accuracy and requirements, and InfoNCE(alpha, beta) against the printed sum and its two ends."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from harness.losses import assert_same, rows, units
+from torch import Tensor
+
+from mmairl.errors import UserError
+from mmairl.models.heads import ContrastiveHead, InfoNCEHead, RegressionHead
+
+
+def test_instance_accuracy_counts_positives_nearer_than_every_negative():
+    axes = torch.eye(3)
+    found = ContrastiveHead(0.2)({0: 5 * axes[:2]}, {1: axes[[0, 2]]}, axes[1:2])
+    assert found['instance_accuracy'] == 0.5
+    with pytest.raises(UserError) as error:
+        ContrastiveHead(0.2)({0: axes}, {1: axes}, None)
+    assert error.value.code == 'no-queue'
+
+
+def printed(query: Tensor, same: Tensor, other: Tensor, alpha: float, beta: float) -> Tensor:
+    """Eq. 6 as printed, to be maximised, one image after the other."""
+    count, attraction, repulsion = len(query), 0.0, 0.0
+    for i in range(count):
+        attraction = attraction + query[i] @ other[i]
+        inside = sum(torch.exp(query[i] @ same[j] / alpha) for j in range(count) if j != i)
+        inside = inside + sum(torch.exp(query[i] @ other[j] / alpha) for j in range(count))
+        repulsion = repulsion + torch.log(inside)
+    return 2 / count * attraction - beta * 2 * alpha / count * repulsion
+
+
+@pytest.mark.parametrize('alpha,beta', [(0.1, 0.0), (1.0, 0.3)])
+def test_loss_and_gradient_equal_the_printed_sum(alpha, beta):
+    q, k = rows(2, 5), rows(2, 5)
+    (q0, q1), (k0, k1) = units(q).values(), units(k).values()
+    expected = -printed(q0, k0, k1, alpha, beta) - printed(q1, k1, k0, alpha, beta)
+    assert_same(InfoNCEHead(alpha, beta)(q, k, None)['loss'], expected, [*q.values(), *k.values()])
+
+
+def test_its_ends_are_byols_loss_less_a_constant_and_two_alpha_times_nt_xent_a_direction():
+    q, k, alpha = rows(2, 5), rows(2, 5), 0.5
+    torch.testing.assert_close(InfoNCEHead(0.1, 0.0)(q, k, None)['loss'] + 4, RegressionHead()(q, k, None)['loss'])
+    both = torch.cat(list(units(q).values()))
+    logits = (both @ both.T / alpha).fill_diagonal_(-math.inf)
+    nt_xent = F.cross_entropy(logits, torch.tensor([5, 6, 7, 8, 9, 0, 1, 2, 3, 4]))
+    assert_same(InfoNCEHead(alpha, 1.0)(q, q, None)['loss'], 2 * 2 * alpha * nt_xent, list(q.values()))

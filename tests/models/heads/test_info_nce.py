@@ -1,0 +1,82 @@
+"""The losses against plain re-derivations, value and gradient; InfoNCE in chunks, its precision and what it keeps."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mmairl.models.heads import info_nce as module
+from mmairl.models.heads.info_nce import info_nce
+
+
+def unit(count: int, dim: int = 6, dtype: torch.dtype = torch.float64) -> Tensor:
+    return F.normalize(torch.randn(count, dim, dtype=torch.float64), dim=1).to(dtype)
+
+
+def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    """As MoCo's release does: the positive in front of all negatives, cross entropy with class 0."""
+    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ negatives.T], dim=1) / temperature
+    return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.long), reduction='none')
+
+
+@pytest.mark.parametrize('dtype, tolerance', [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize('chunk', [1, 12, 2**21])
+@pytest.mark.parametrize('count', [0, 1, 11])
+def test_loss_and_gradients_equal_the_concatenated_form(monkeypatch, count, chunk, dtype, tolerance):
+    """From one negative a chunk, over sizes that do not divide their number, to all in one."""
+    monkeypatch.setattr(module, 'CHUNK', chunk)
+    leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
+    weights = torch.randn(4, dtype=torch.float64)
+    wanted = concatenated(*leaves, negatives, 0.2)
+    found, nearer = info_nce(*(leaf.to(dtype) for leaf in leaves), negatives.to(dtype), 0.2)
+    torch.testing.assert_close(found.double(), wanted, atol=tolerance, rtol=tolerance)
+    slopes = [torch.autograd.grad(loss.double() @ weights, leaves) for loss in (found, wanted)]
+    for got, want in zip(*slopes):
+        torch.testing.assert_close(got, want, atol=tolerance, rtol=tolerance)
+    assert nearer.tolist() == [all(a @ b > a @ n for n in negatives) for a, b in zip(*leaves)]
+
+
+def test_under_autocast_only_the_products_are_in_low_precision_and_no_logit_matrix_is_made_or_kept():
+    """There are 4 queries and 600 000 negatives, which are more logits than a chunk may hold."""
+    dtype, kept = torch.bfloat16, []
+    q, k, negatives = unit(4, 8, torch.float32).requires_grad_(), unit(4, 8, torch.float32), unit(600_000, 8)
+    keep = torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.numel()) or one, lambda one: one)
+    with torch.autocast('cpu', dtype), Seen() as seen, keep:
+        loss, _ = info_nce(q, k, negatives.float(), 0.2)
+        loss.sum().backward()
+    assert loss.dtype == q.grad.dtype == torch.float32
+    assert seen.products == {dtype} and seen.widest * 4 <= module.CHUNK < negatives.shape[0] * 4
+    assert max(kept) == 4 * 8, 'a mean for each query'
+    exact = q.detach().double().requires_grad_()
+    wanted = concatenated(exact, k.double(), negatives, 0.2)
+    wanted.sum().backward()
+    rounding = torch.finfo(dtype).eps / 0.2  # of one logit of norm 1 / t
+    torch.testing.assert_close(loss.double(), wanted, atol=rounding, rtol=0)
+    torch.testing.assert_close(q.grad.double(), exact.grad, atol=2 * rounding, rtol=0)
+
+
+class Seen(TorchDispatchMode):
+    """The types of the products, and the widest of the matrices of four rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products, self.widest = set(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.shape[:1] == (4,) and result.ndim == 2:
+            self.widest = max(self.widest, result.shape[1])
+        if func.overloadpacket.__name__ == 'mm':
+            self.products.add(result.dtype)
+        return result
+
+
+def test_large_logits_of_a_late_chunk_do_not_overflow(monkeypatch):
+    monkeypatch.setattr(module, 'CHUNK', 2)
+    q = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    negatives = torch.tensor([[-1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]])
+    loss, _ = info_nce(q, torch.tensor([[0.0, 1.0]]), negatives, 1e-3)
+    loss.sum().backward()
+    torch.testing.assert_close(loss.detach(), torch.tensor([1000.0]))
+    torch.testing.assert_close(q.grad, torch.tensor([[1000.0, -1000.0]]))

@@ -1,0 +1,128 @@
+"""More methods: their losses against mmpretrain's or the printed formulas, and short runs on Shapes that do not collapse."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from mmairl.config import load_config
+from mmairl.engine import run as launch
+from mmairl.models.siamese import project
+from mmairl.models.spectrum import rankme, spread
+from mmairl.registry import DATASETS
+
+CONFIGS = Path(__file__).parents[3] / 'configs/methods'
+
+
+# As the releases have them: the rate per 256 images, the decay, epochs, images a step, epochs of warm-up, what is left of the
+# rate at the end, the widths of projector and predictor, the last norm of each, and what a view is cropped to.
+RECIPES = {
+    'simsiam_r50_100e': (0.05, 1e-4, 100, 512, 0, 0, (2048, 512), (True, False), {(224, 0.2, 1.0): 2}),
+    'barlow_r50_1000e': (0.2, 1e-6, 1000, 2048, 10, 1e-3, (8192,), (False,), {(224, 0.08, 1.0): 2}),
+    'vicreg_r50_1000e': (0.2, 1e-6, 1000, 2048, 10, 1e-3, (8192,), (False,), {(224, 0.08, 1.0): 2}),
+    'swav_r50_800e': (0.3, 1e-6, 800, 4096, 10, 1e-3, (2048,), (False,), {(224, 0.14, 1.0): 2, (96, 0.05, 0.14): 6}),
+    'dino_multicrop_r50_300e': (
+        0.03,
+        1e-4,
+        300,
+        1024,
+        10,
+        0,
+        (2048,),
+        (False,),
+        {(224, 0.14, 1.0): 2, (96, 0.05, 0.14): 6},
+    ),
+    'dino_vit_s16_300e': (5e-4, 0.04, 300, 1024, 10, 5e-4, (2048,), (False,), {(224, 0.4, 1.0): 2, (96, 0.05, 0.4): 8}),
+    'mocov3_r50_300e': (0.3, 1e-6, 300, 4096, 10, 0, (4096, 4096), (True, False), {(224, 0.2, 1.0): 2}),
+    'mocov3_vit_s16_300e': (1.5e-4, 0.1, 300, 4096, 40, 0, (4096, 4096), (True, True), {(224, 0.08, 1.0): 2}),
+    'lejepa_r50_100e': (5e-4, 5e-4, 100, 256, 10, 1e-3, (2048,), (False,), {(224, 0.3, 1.0): 2, (98, 0.05, 0.3): 6}),
+}
+
+
+@pytest.mark.parametrize('name', RECIPES)
+def test_a_recipe_is_that_of_its_release(name):
+    cfg = load_config(str(CONFIGS / f'{name}.py'))
+    optimizer, (*warm_up, cosine) = cfg.optim_wrapper.optimizer, cfg.param_scheduler[:2]
+    necks = [neck for neck in (cfg.model.projector, cfg.model.predictor) if neck]
+    crops = [
+        (view[0].size, *view[0].scale) for view in cfg.train_dataloader.dataset.views if view[0].type[-4:] == 'Crop'
+    ]
+    assert cfg.auto_scale_lr.base_batch_size == cfg.total_batch_size
+    assert RECIPES[name] == (
+        pytest.approx(optimizer.lr * 256 / cfg.total_batch_size),
+        optimizer.weight_decay,
+        cfg.train_cfg.max_epochs,
+        cfg.total_batch_size,
+        sum(step.end for step in warm_up),
+        pytest.approx(cosine.get('eta_min_ratio') or cosine.eta_min / optimizer.lr),
+        tuple(neck.hidden_channels for neck in necks),
+        tuple('last_norm' in neck for neck in necks),
+        Counter(crops),
+    )
+
+
+def trained(name: str, work_dir: Path, options: dict) -> tuple[nn.Module, Tensor]:
+    """The network after 64 steps, and a batch of unseen images as it is trained on."""
+    cfg = load_config(str(CONFIGS / f'{name}_shapes.py'), options)
+    cfg.model.backbone.update(stem_channels=8, base_channels=8)
+    cfg.model.projector.in_channels = 64
+    cfg.train_dataloader.dataset.count, cfg.total_batch_size = 512, 64
+    cfg.train_cfg = dict(by_epoch=True, max_epochs=8)
+    cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, convert_to_iter_based=True)]
+    cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
+    cfg.work_dir, cfg.randomness.seed = str(work_dir), 0
+    model = launch.train(cfg).model.train()
+    data = DATASETS.build(dict(type='Shapes', split='val', count=256, size=48))
+    batch = default_collate([data[index] for index in range(256)])
+    return model, model.data_preprocessor(batch, training=True)['inputs'][0]
+
+
+def rank(model: nn.Module, images: Tensor) -> float:
+    """How many directions the projections fill; their deviations are 1 by the last norm, collapsed or not."""
+    z = project(model, images)
+    return rankme(z - z.mean(dim=0))
+
+
+def deviation(model: nn.Module, images: Tensor) -> float:
+    return project(model, images).std(dim=0).mean().item()
+
+
+def information(model: nn.Module, images: Tensor) -> float:
+    """Return what a prototype says about its image, in nats: 0 where one wins everywhere, and where all are equally near."""
+    head = model.head
+    share = F.softmax((project(model.teacher, images) - head.centre) / head.key_temperature, dim=1)
+    return (torch.special.entr(share.mean(dim=0)).sum() - torch.special.entr(share).sum(dim=1).mean()).item()
+
+
+def winners(model: nn.Module, images: Tensor) -> float:
+    """How many of SwAV's prototypes are the nearest of some image."""
+    return len((F.normalize(project(model, images), dim=1) @ model.head.prototypes.weight.T).argmax(dim=1).unique())
+
+
+def spread_of(model: nn.Module, images: Tensor) -> float:
+    return float(spread(project(model, images)))
+
+
+# A method, what it is without the part that keeps it from collapsing, and the measure that halves at least.
+CASES = {
+    'simsiam': ({'model.target': 'student'}, rank),
+    'simclr': ({'model.head.beta': 0.0}, spread_of),
+    'vicreg': ({'model.head.variance': 0.0, 'model.head.covariance': 0.0}, deviation),
+    'barlow': ({'model.head.weight': 0.0}, rank),
+    'lejepa': ({'model.head.weight': 0.0}, deviation),
+    'swav': ({'model.head.iterations': 0}, winners),
+    'dino': ({'model.head.centre_momentum': 1.0}, information),
+}
+
+
+@pytest.mark.parametrize('name', [pytest.param(n, marks=[] if n == 'simsiam' else pytest.mark.slow) for n in CASES])
+@torch.no_grad()
+def test_the_method_does_not_collapse_and_without_its_remedy_it_does(tmp_path, name):
+    remedy, measure = CASES[name]
+    with torch.enable_grad():
+        sound, collapsed = (trained(name, tmp_path / str(len(options)), options) for options in ({}, remedy))
+    assert measure(*sound) > 2 * measure(*collapsed)

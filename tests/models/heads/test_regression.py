@@ -1,0 +1,40 @@
+"""The regression losses against plain re-derivations."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mmairl.models.heads import OptimalLinearHead, RegressionHead
+
+
+@pytest.mark.parametrize('weight', [1.0, 0.25])
+def test_the_regression_is_the_squared_distance_of_unit_vectors(weight):
+    """A quarter of it, both directions summed, is 1 more than SimSiam's loss."""
+    (q, p), (k, j) = ([3 * torch.randn(4, 6, dtype=torch.float64) for _ in range(2)] for _ in range(2))
+    found = RegressionHead(weight)({0: q, 1: p}, {0: k, 1: j}, None)['loss']
+    distances = [(F.normalize(a, dim=1) - F.normalize(b, dim=1)).square().sum() / 4 for a, b in ((q, j), (p, k))]
+    torch.testing.assert_close(found, weight * sum(distances), atol=1e-12, rtol=1e-12)
+    if weight == 0.25:
+        simsiam = -(torch.cosine_similarity(q, j).mean() + torch.cosine_similarity(p, k).mean()) / 2
+        torch.testing.assert_close(found, 1 + simsiam, atol=1e-12, rtol=1e-12)
+
+
+def test_lengths_are_taken_in_float32():
+    """In bfloat16 a row of 4 096 equal numbers would have another length."""
+    q = torch.ones(2, 4096, dtype=torch.bfloat16)
+    found = RegressionHead()({0: q}, {1: q}, None)
+    assert found['loss'].dtype == torch.float32 and abs(found['loss']) < 1e-5
+
+
+def test_optimal_linear_predictor_is_least_squares():
+    head = OptimalLinearHead(ridge=1e-12)
+    q, k = torch.randn(2, 64, 8).unbind()
+    best = torch.linalg.lstsq(q.double(), k.double()).solution.float()
+    torch.testing.assert_close(head.solve(q, k), best)
+    q.requires_grad_()
+    loss = head({0: q, 1: q}, {0: k, 1: k}, None)['loss']
+    cosine = torch.cosine_similarity(q @ best, k)
+    assert loss.item() == pytest.approx(2 * (2 - 2 * cosine).mean().item(), rel=1e-5)
+    (gradient,) = torch.autograd.grad(loss, q)
+    (expected,) = torch.autograd.grad(2 * (2 - 2 * cosine).mean(), q)
+    torch.testing.assert_close(gradient, expected)
