@@ -84,7 +84,7 @@ def assumption_rows() -> str:
     found = ''
     for path in sorted([*ROOT.glob('configs/**/*.py'), *ROOT.glob('projects/*/configs/*.py')]):
         for line in ast.parse(path.read_text()).body:
-            if isinstance(line, ast.Assign) and line.targets[0].id == 'assumptions':
+            if isinstance(line, ast.Assign) and getattr(line.targets[0], 'id', '') == 'assumptions':
                 said = [word.value.value for word in line.value.keywords if word.value.value]
                 found += ''.join(f'| {text} | `{path.relative_to(ROOT).as_posix()}` |\n' for text in said)
     return found
