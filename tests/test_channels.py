@@ -15,8 +15,7 @@ from mmairl.config import load_config
 from mmairl.engine import run as launch
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.features import extract
-from mmairl.evaluation.on_features import extraction
+from mmairl.evaluation.features import extract, extraction
 from mmairl.evaluation.sets import evaluation_sets
 
 CONFIG = """

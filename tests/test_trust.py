@@ -20,7 +20,7 @@ from mmairl.data.public import CIFAR10
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.curves import config_of
 from mmairl.errors import UserError
-from mmairl.evaluation.features import read_rows
+from mmairl.evaluation.feature_store import read_rows
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.health_page import write_health_page

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from mmairl.config import config_path
 from mmairl.engine.hooks.after_step import momentum_at
 from mmairl.engine.optim.lars import LARS
-from mmairl.evaluation.knn import nearest, vote
+from mmairl.evaluation.neighbors import nearest, vote
 from mmairl.models.heads import ContrastiveHead, RegressionHead
 from mmairl.models.heads.barlow import BarlowTwinsHead
 from mmairl.models.heads.contrastive import InfoNCEHead

@@ -269,6 +269,6 @@ def test_an_ordinary_run_imports_what_its_config_names_and_no_more(tmp_path):
     ours = (tmp_path / 'run/imported').read_text().split()
     rooms = [name.split('.')[1] for name in ours]
     assert not {'evaluation', 'transfer', 'study', 'report', 'sharding'} & set(rooms), said.stdout + said.stderr
-    assert 'mmairl.evaluation.online_probe' not in ours and 'mmairl.data.public' not in ours
+    assert 'mmairl.evaluation.online' not in ours and 'mmairl.data.public' not in ours
     heavy = {'scipy', 'sklearn', 'pandas', 'jinja2', 'safetensors', 'mmdet.models', 'matplotlib.pyplot'}
     assert not heavy & set((tmp_path / 'run/others').read_text().split())
