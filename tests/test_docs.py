@@ -191,7 +191,7 @@ def test_commands_are_accepted_by_their_tools():
 def test_paths_and_links_exist():
     wrong = []
     for page in PAGES:
-        spans = CODE.findall(prose(page))
+        spans = CODE.findall(prose(page)) if page != 'CHANGELOG.md' else []  # older entries name older paths
         wrong += [(page, path) for span in spans for path in alternatives(span) if not is_there(page, path)]
         wrong += [(page, said) for target in LINK.findall(prose(page)) if (said := broken_link(page, target))]
     assert not wrong
