@@ -33,7 +33,8 @@ from mmairl.transfer.tasks import TASKS
 from projects.papers.reproduce import coverage, pages
 
 ROOT = Path(__file__).parents[2]
-STUDIES = sorted((ROOT / 'configs' / 'studies').glob('*.yaml'))
+FOLDERS = ('configs', 'projects/judge', 'projects/msbreg')
+STUDIES = sorted(path for folder in FOLDERS for path in (ROOT / folder / 'studies').glob('*.yaml'))
 
 
 LEFT_OUT = re.compile(r"'(.+)' is left out: at \w+ it would run as '(.+)' does")

@@ -310,7 +310,7 @@ def test_bad_shards_are_one_sentence(tmp_path):
         'cut.tar is cut short in its member k.png; copy': tmp_path / 'cut.tar',
         'bad.tar is no tar archive, or damaged at byte 0': tmp_path / 'bad.tar',
         'names no shard; set a file': tmp_path / 'nothing.zip',
-        'names no shard .below it are test, train.; give': tmp_path / 'saved',
+        'names no shard .it contains the folders test, train.; set': tmp_path / 'saved',
         '2 of the 00004 shards are missing, first .*few/x-00001-of-00004.tar': tmp_path / 'few',
     }.items():
         with pytest.raises(UserError, match=said):
