@@ -15,7 +15,7 @@ test-all: full lint
 
 # The first visit to a GPU, stages of ten minutes: work_dirs/gpu_check/gpu_check.html; NO_INSTALL=1 takes the python at hand
 gpu: $(if $(NO_INSTALL),,full)
-	$(if $(NO_INSTALL),python3,.venv/bin/python) tools/gpu_check.py $(if $(STAGE),--stage $(STAGE))
+	$(if $(NO_INSTALL),python3,.venv/bin/python) -m projects.benchmark.gpu_check $(if $(STAGE),--stage $(STAGE))
 
 lint: full
 	.venv/bin/ruff check .

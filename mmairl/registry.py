@@ -52,7 +52,7 @@ class Registry(parent.Registry):
 
     def names(self) -> list[str]:
         """Return all names known so far, and ours that have not been imported."""
-        return [*self.module_of, *self.module_dict, *self.parent.module_dict]
+        return list(dict.fromkeys([*self.module_of, *self.module_dict, *self.parent.module_dict]))
 
     def peek(self, name: str) -> type | None:
         """Return the class of this name, unless another package would have to be imported to look for it."""
@@ -111,8 +111,7 @@ HOOKS = Registry(
         'engine.hooks.progress': ['AsyncRuntimeInfoHook', 'ProgressHook'],
         'engine.hooks.saving': ['ExactCheckpointHook'],
         'engine.hooks.schedules': ['ScheduleHook'],
-        'evaluation.online_knn': ['OnlineKNNHook'],
-        'evaluation.online_probe': ['OnlineProbeHook'],
+        'evaluation.online': ['OnlineKNNHook', 'OnlineProbeHook'],
         'study.record_start': ['RecordStart'],
     },
 )
@@ -207,6 +206,17 @@ WEIGHT_INITIALIZERS = Registry(
     {
         'checkpoints.init': ['PretrainedBackbone'],
         'checkpoints.normrescale': ['NormRescaled'],
+    },
+)
+# Ways to score a model on labeled images. mmengine has no such registry.
+PROTOCOLS = Registry(
+    parent.Registry('evaluation protocol', scope='mmengine'),
+    {
+        'evaluation.knn': ['knn'],
+        'evaluation.logreg': ['logreg'],
+        'evaluation.svm': ['svm'],
+        'evaluation.linear': ['linear'],
+        'evaluation.finetune': ['finetune'],
     },
 )
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.

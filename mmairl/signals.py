@@ -1,13 +1,13 @@
-"""How everything stops: who sends, who waits, who saves and who leaves.
+"""Signals: how commands, launchers and training runs stop.
 
-- Schedulers, launchers and terminals send one of SIGNALS, to one process or to all, once or often; so does the kernel to
-  the children of a process that dies (`end_with_parent`). Data workers obey their own process alone.
-- A study, a transfer and the launcher tell their processes and wait GRACE seconds for them (`start`, `stop`).
-- A run in training finishes its step and saves itself (`hooks/preemption.py`).
-- A command leaves with AGAIN: the same command goes on. This holds from `mmairl.startup.prepare` to its end.
-- Under Slurm the scheduler tells a shell, which tells its run and puts the job back into the queue or ends it (`signals.sh`).
+- One of SIGNALS reaches one process of a run or all of them, once or several times. The kernel also sends SIGTERM to the
+  children of a process that dies (`end_with_parent`). Data workers obey only their own process.
+- A handler sets a flag. A training run saves after its step (`hooks/preemption.py`) and exits with AGAIN; other commands
+  exit with AGAIN at once. This holds from `mmairl.startup.prepare` to the end of the command.
+- Studies, transfers and the launcher pass a signal on to their processes and wait GRACE seconds (`start`, `stop`).
+- Under Slurm, a shell receives the signal, passes it on, and requeues or ends the job (`signals.sh`).
 
-Nothing here imports torch before a command has begun, which takes seconds.
+This module does not import torch, which takes seconds.
 """
 
 import ctypes
@@ -22,48 +22,58 @@ from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
 from typing import Any
 
-# SIGQUIT and SIGKILL end a process at once.
+# SIGQUIT and SIGKILL end a process immediately.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
-AGAIN = 75  # EX_TEMPFAIL, try again later: torchrun restarts on any code but 0, a scheduler should requeue on this one
-GRACE = 120  # seconds to finish a step and save, as many as the jobs of Slurm have
-PARENT = 'MMAIRL_PARENT'  # in the environment of what `start` has started: this process's number
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+AGAIN = 75  # EX_TEMPFAIL: the same command resumes. torchrun restarts on it, and a scheduler should requeue.
+GRACE = 120  # seconds to finish a step and save; Slurm jobs have as many
+PARENT = 'MMAIRL_PARENT'  # the process that started this one by `start`
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 class Stopped(BaseException):
-    """The command was asked to end; the text says by what, what is saved, and how it goes on."""
+    """A signal stops the command. The message names the signal, what is saved, and how to resume."""
 
 
 class Listener:
-    """Hears SIGNALS until it is closed; the first one is answered, and those after it disturb nobody on the way out.
+    """Handle SIGNALS until closed. The first one is answered; the others are ignored, so that nothing disturbs the exit.
 
-    A signal that is ignored stays ignored, as SIGHUP under nohup.
+    A signal that is ignored stays ignored (SIGHUP under nohup).
+
+    Attributes:
+        received: The first signal, or 0.
+        answer: Called with the first signal.
     """
 
     def __init__(self, answer: Callable[[int], None] | None = None) -> None:
         reset_signals_in_forks()
-        self.told, self.answer = 0, answer
-        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self.before: dict[int, Any] = {number: signal.signal(number, self) for number in heard}
+        self.received = 0
+        self.answer = answer
+        self.before: dict[int, Any] = {}
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self.before[number] = signal.signal(number, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        first, self.told = not self.told, self.told or number
-        if first and self.answer:
+        if self.received:
+            return
+        self.received = number
+        if self.answer:
             self.answer(number)
 
     def close(self, leaving: bool = True) -> None:
-        """Give the signals back; on the way out nobody answers any more."""
+        """Restore the handlers. If the process is leaving, it ignores further signals."""
         for number, handler in self.before.items():
             signal.signal(number, handler)
         self.before = {}
         if leaving:
-            answer_no_more()
+            ignore_signals()
 
 
-def answer_no_more() -> None:
-    """The work is done or saved: a signal changes nothing while the process exits."""
+def ignore_signals() -> None:
+    """Ignore signals from now on, because the work is complete or saved."""
     for number in SIGNALS:
-        if isinstance(listener := signal.getsignal(number), Listener):
+        listener = signal.getsignal(number)
+        if isinstance(listener, Listener):
             listener.answer = None
 
 
@@ -82,7 +92,7 @@ def leave(number: int) -> None:
     """
     if importing():
         os._exit(AGAIN)
-    stopped = Stopped(f'stopped by {signal.Signals(number).name}; the same command goes on where it can')
+    stopped = Stopped(f'stopped by {signal.Signals(number).name}; run the same command to resume')
     dist = process_group()
     if dist is None:
         raise stopped
@@ -102,30 +112,31 @@ def importing() -> bool:
 
 
 def process_group() -> ModuleType | None:
-    """Return torch.distributed if this process is in a group. torch is not imported for it, which would take seconds."""
+    """Return torch.distributed if this process is in a group, without importing torch."""
     dist = sys.modules.get('torch.distributed')
     joined = dist is not None and dist.is_available() and dist.is_initialized()
     return dist if joined else None
 
 
 def stop_processes() -> None:
-    """End a command's work. Processes leave their group together: gloo's threads abort one that exits while they run."""
-    answer_no_more()
-    if dist := process_group():
+    """End a command. All processes leave their group together, because gloo aborts processes that exit before others."""
+    ignore_signals()
+    dist = process_group()
+    if dist:
         dist.barrier()
         dist.destroy_process_group()
 
 
 def start(command: Sequence[str], env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen:
-    """Start a process that ends when this one does, in a session of its own: a Ctrl-C would end it unsaved."""
-    known = {**os.environ, **(env or {}), PARENT: str(os.getpid())}
-    return subprocess.Popen(command, env=known, start_new_session=True, **options)
+    """Start a process that ends with this one. It gets its own session, because Ctrl-C would end it before it saves."""
+    environment = {**os.environ, **(env or {}), PARENT: str(os.getpid())}
+    return subprocess.Popen(command, env=environment, start_new_session=True, **options)
 
 
 def stop(processes: Sequence[subprocess.Popen]) -> None:
-    """Tell processes of `start` to save and leave. One that is there after GRACE is killed with all that it has started.
+    """Have processes of `start` save and exit. After GRACE seconds, kill those that remain, with their process groups.
 
-    Each is told once and passes it on: a second signal makes torch's launcher kill its processes.
+    Each gets one signal and passes it on: on a second one, torch's launcher would kill its processes.
     """
     for process in processes:
         process.terminate()
@@ -139,48 +150,48 @@ def stop(processes: Sequence[subprocess.Popen]) -> None:
 
 
 def end_with_parent() -> None:
-    """Have the kernel send this process SIGTERM when the one that started it dies, on Linux."""
+    """Have the kernel send SIGTERM to this process when its parent dies (Linux)."""
     if sys.platform == 'linux':
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
-    """Start a data worker that ignores SIGNALS unless its parent sends them.
+    """Initialize a data worker that ignores SIGNALS unless its parent sends them.
 
-    Schedulers and terminals signal every process of a job, and a worker that dies ends the step that was to be finished.
+    Schedulers and terminals signal every process of a job, but the current step still needs its workers.
     """
 
-    def leave_with_parent() -> None:
+    def exit_with_parent() -> None:
         while signal.sigwaitinfo(SIGNALS).si_pid != os.getppid():
             pass
         os._exit(0)
 
-    if hasattr(signal, 'sigwaitinfo'):  # elsewhere nobody can know who has sent a signal
+    if hasattr(signal, 'sigwaitinfo'):  # other systems cannot tell who has sent a signal
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        threading.Thread(target=leave_with_parent, daemon=True).start()
+        threading.Thread(target=exit_with_parent, daemon=True).start()
     if then is not None:
         then(worker)
 
 
 @functools.cache
 def reset_signals_in_forks() -> None:
-    """From now on, a child that this process forks, as libraries do for their pools, ends by SIGNALS and not by our handlers.
+    """Have SIGNALS end the children that libraries fork from now on, instead of calling our handlers.
 
-    Signals wait during the fork: Python loses one that comes before the child has set itself up, and a pool that ends its
-    workers would wait for that one for ever.
+    Signals are blocked during the fork: Python loses a signal that arrives before the child is set up, and a pool that ends
+    its workers would wait forever.
     """
     masks = []
 
     def block() -> None:
         masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS))
 
-    def release() -> None:
+    def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
 
-    def release_child() -> None:
+    def reset() -> None:
         for number in SIGNALS:
-            if callable(signal.getsignal(number)):  # not what is ignored
+            if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
-        release()
+        unblock()
 
-    os.register_at_fork(before=block, after_in_parent=release, after_in_child=release_child)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)

@@ -1,35 +1,34 @@
-# Sourced by the scripts that start a run under Slurm: this shell is told to stop, its run saves, and the job goes on or ends.
+# Sourced by the scripts that start a run under Slurm: a signal reaches this shell, the run saves, and the job is requeued or ends.
 #
-# USR1 comes before the time limit: the run saves, and the job goes back into the queue. TERM comes with scancel, preemption, a
-# node set down and the time limit itself: the run saves, and the job ends, unless its time was up; Slurm itself requeues what
-# it preempted.
-told= term= child= passed=
-trap 'told=1; pass_on' USR1 USR2
-trap 'told=1 term=1; pass_on' TERM INT HUP
+# USR1 arrives before the time limit: the run saves, and the job is requeued. TERM arrives with scancel, a preemption, a node that
+# is drained, and at the time limit: the run saves, and the job ends unless its time was up. Slurm itself requeues preempted jobs.
+received= term= child= passed=
+trap 'received=1; pass_on' USR1 USR2
+trap 'received=1 term=1; pass_on' TERM INT HUP
 
-# Once, whenever there is a signal and a child. Either may come first, so each trap and each start calls this. As USR1, upon
-# which a run saves: srun kills its tasks at once on TERM.
+# Pass the first signal on to the child. Signal and child may come in any order, so each trap and each start calls this. As USR1,
+# on which a run saves: on TERM, srun kills its tasks immediately.
 pass_on() {
-    [[ -n $told && -n $child && -z $passed ]] || return 0
+    [[ -n $received && -n $child && -z $passed ]] || return 0
     passed=1
     kill -USR1 "$child" 2>/dev/null || true
 }
 
-# start COMMAND...: wait for its end. `code` is what it leaves with, and 75 where it is to be started again: it says so itself,
-# USR1 (138) or USR2 (140) came before it listened, or it was told to stop and has not finished.
+# start COMMAND...: run it and set `code` to its exit code. `code` is 75 if the command must run again: it exited with 75, or USR1
+# (138) or USR2 (140) killed it before it handled signals, or a signal stopped it before it was done.
 start() {
     code=75
-    [[ -z $told ]] || return 0
+    [[ -z $received ]] || return 0
     "$@" &
     child=$!
     pass_on
     while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done # a trap ends `wait` early
     wait "$child" && code=0 || code=$?
     child=
-    [[ $code != 138 && $code != 140 && (-z $told || $code == 0) ]] || code=75
+    [[ $code != 138 && $code != 140 && (-z $received || $code == 0) ]] || code=75
 }
 
-# The same, and three times more where a signal has killed it, as the kernel does where memory ends: it resumes by itself.
+# The same, with up to three more tries if a signal kills the command (SIGKILL when memory runs out). The command resumes by itself.
 start_again() {
     local try
     for try in 1 2 3 4; do
@@ -39,16 +38,16 @@ start_again() {
     done
 }
 
-# go_back FOLDER: put the job back into the queue, one task of an array by its own number, or end it if it was cancelled.
-# A launcher may be gone before its workers; each of them holds a lock in the run's folder until it has saved.
+# go_back FOLDER: requeue the job (or this task of an array), or end it if it was canceled. A launcher may die before its workers,
+# so wait for the locks that the workers hold in the folder of the run until they have saved.
 go_back() {
     local lock id="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
     for lock in "$1"/.lock_*; do [[ ! -e $lock ]] || flock -w 120 "$lock" true; done
     if [[ -n $term && $(squeue -h -j "$SLURM_JOB_ID" -o %r) != TimeLimit ]]; then
-        echo "job $id was told to end"
+        echo "job $id was canceled and ends"
         exit 143
     fi
-    echo "job $id goes back into the queue"
+    echo "job $id is requeued"
     scontrol requeue "$id"
     exit 75
 }

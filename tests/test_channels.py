@@ -15,8 +15,7 @@ from mmairl.config import load_config
 from mmairl.engine import run as launch
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.features import extract
-from mmairl.evaluation.on_features import extraction
+from mmairl.evaluation.features import extract, extraction
 from mmairl.evaluation.sets import evaluation_sets
 
 CONFIG = """
@@ -84,7 +83,7 @@ def run(file, work_dir):
 
 
 @pytest.mark.parametrize('made', CASES, indirect=True)
-def test_it_trains_and_every_command_takes_its_checkpoint(made, tmp_path, run_tool, capsys):
+def test_commands_accept_checkpoints_of_any_channels(made, tmp_path, run_tool, capsys):
     channels, file, root = made
     checkpoint = run(file, tmp_path / 'whole')
     assert load_checkpoint(checkpoint)['state_dict']['backbone.conv1.weight'].shape[1] == channels
@@ -113,7 +112,7 @@ def test_it_trains_and_every_command_takes_its_checkpoint(made, tmp_path, run_to
 
 
 @pytest.mark.parametrize('made', ['one channel in PNG'], indirect=True)
-def test_what_does_not_fit_is_one_sentence_before_the_first_step(made, tmp_path):
+def test_wrong_channels_raise_before_the_first_step(made, tmp_path):
     file = made[1]
 
     def said(**options) -> str:
@@ -128,7 +127,7 @@ def test_what_does_not_fit_is_one_sentence_before_the_first_step(made, tmp_path)
     assert '00.png has 1 channels' in said(**{'train_dataloader.dataset.channels': 5})
 
 
-def test_pretrain_measures_the_statistics_and_leaves_out_what_only_rgb_has(tmp_path):
+def test_pretrain_omits_rgb_views_for_other_channels(tmp_path):
     random, folder = np.random.default_rng(0), tmp_path / 'images'
     folder.mkdir()
     pixels = random.integers(0, 4096, (64, 40, 40, 2), np.uint16)

@@ -84,7 +84,7 @@ def config(folder: Path, values: dict | str, name: str = 'run.yaml') -> Path:
     return folder / name
 
 
-def test_a_config_in_yaml_has_bases_and_parts_of_projects_as_one_in_python(tmp_path):
+def test_yaml_config_has_bases_and_project_parts(tmp_path):
     config(tmp_path, dict(model=dict(a=1, b=dict(c=2)), train_cfg=dict(d=1)), 'one.json')
     config(tmp_path, dict(fast=dict(e=1)), 'two.yml')
     own = 'model: {a: 1e-3, b: {_delete_: true, f: 4}}\nfast: {e: "1e-3"}'
@@ -96,7 +96,7 @@ def test_a_config_in_yaml_has_bases_and_parts_of_projects_as_one_in_python(tmp_p
 
 
 @pytest.mark.parametrize('name', ['byol_lars_r50_200e.py', 'demo/mocov2plus_shapes.py', 'evaluation/voc2007_r50.py'])
-def test_a_config_written_as_yaml_or_json_is_equal_but_for_the_tuples_of_json(tmp_path, name):
+def test_written_config_equals_the_original(tmp_path, name):
     cfg = load_config(CONFIGS / name)
     cfg.dump(tmp_path / 'theirs.yaml')
     assert '!!python/tuple' in (tmp_path / 'theirs.yaml').read_text()
@@ -108,7 +108,7 @@ def test_a_config_written_as_yaml_or_json_is_equal_but_for_the_tuples_of_json(tm
         assert load_config(tmp_path / file).to_dict() == values
 
 
-def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path):
+def test_unreadable_configs_raise(tmp_path):
     for value in (object(), Path('a'), {1, object()}):
         for name in ('run.yaml', 'run.json'):
             with pytest.raises(UserError, match='not plain data'):

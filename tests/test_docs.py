@@ -96,6 +96,8 @@ def alternatives(word: str) -> list[str]:
 def check_command(command: list[str], made: set[str]) -> None:
     """Hold one command to the tool that it names. `made` are files that exist by then."""
     command = list(itertools.dropwhile(lambda word: re.match(r'^[A-Z_]+=', word), command))
+    if command[0] == 'mmairl':
+        command = [f'tools/{command[1]}.py', *command[2:]]
     tool = next((place for place, word in enumerate(command) if TOOL.search(word)), None)
     if tool is not None:
         words = itertools.takewhile(lambda word: word not in ('>', '|', '&&', '&', ';'), command[tool + 1 :])
@@ -189,7 +191,7 @@ def test_commands_are_accepted_by_their_tools():
 def test_paths_and_links_exist():
     wrong = []
     for page in PAGES:
-        spans = CODE.findall(prose(page))
+        spans = CODE.findall(prose(page)) if page != 'CHANGELOG.md' else []  # older entries name older paths
         wrong += [(page, path) for span in spans for path in alternatives(span) if not is_there(page, path)]
         wrong += [(page, said) for target in LINK.findall(prose(page)) if (said := broken_link(page, target))]
     assert not wrong

@@ -48,7 +48,7 @@ OPEN = [
 
 
 @pytest.mark.parametrize('url', SECRET)
-def test_a_url_with_a_secret_is_known_and_printed_without_it(url):
+def test_url_is_printed_without_its_secret(url):
     assert holds_secret(url) and holds_secret(f'a list of [{url}]')
     said = without_secrets(f"the shard '{url}' is gone; bring {url} back")
     assert 'verysecret' not in said and '@' not in said and '?' not in said
@@ -78,9 +78,7 @@ def test_sentence_around_a_url_keeps_its_punctuation():
 
 
 @pytest.mark.parametrize('url', [SECRET[0], SECRET[9], SECRET[14], SECRET[15]])
-def test_a_run_an_evaluation_and_a_study_leave_nothing_of_a_secret(
-    url, tmp_path, toy_config, run_tool, monkeypatch, capfd
-):
+def test_no_output_contains_a_secret(url, tmp_path, toy_config, run_tool, monkeypatch, capfd):
     """Also where the config comes from Python, as to the platform's own tool; all bytes that are left are searched."""
     monkeypatch.chdir(tmp_path)
     study = dict(

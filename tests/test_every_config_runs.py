@@ -71,7 +71,7 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
     assert run.train(on_shapes(resume=True)).iter == 2
 
 
-def test_every_config_has_a_schedule_that_ends_with_the_run_and_makes_its_views():
+def test_schedules_end_with_the_run_and_views_build():
     image, made = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
     for path in [*PRETRAINING, *CONFIGS.glob('supervised/*.py')]:
         cfg = load_config(str(path))

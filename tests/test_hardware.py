@@ -14,7 +14,7 @@ from mmairl import hardware
 from mmairl.hardware import cores, unusable_gpu
 
 
-def test_cores_are_those_that_the_machine_and_slurm_leave(monkeypatch):
+def test_cores_respect_machine_and_slurm(monkeypatch):
     """joblib knows affinity and control groups."""
     monkeypatch.setattr(hardware, 'cpu_count', lambda: 64)
     for of_task, expected in (('', 64), ('2', 2), ('0', 1)):
@@ -22,7 +22,7 @@ def test_cores_are_those_that_the_machine_and_slurm_leave(monkeypatch):
         assert cores() == expected
 
 
-def test_a_gpu_that_is_there_and_cannot_be_used_is_told_with_the_reason(monkeypatch):
+def test_unusable_gpu_is_reported_with_its_reason(monkeypatch):
     monkeypatch.setattr(hardware, 'glob', lambda pattern: ['/dev/nvidia0'] if 'nvidia' in pattern else [])
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
@@ -39,7 +39,7 @@ def test_a_gpu_that_is_there_and_cannot_be_used_is_told_with_the_reason(monkeypa
     assert unusable_gpu() == ''
 
 
-def test_the_cache_lies_with_the_temporary_files_where_the_home_cannot_be_written(tmp_path, monkeypatch):
+def test_cache_without_writable_home_is_temporary(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     assert hardware.cache() == tmp_path / 'cache/mmairl'
     monkeypatch.setattr(hardware.tempfile, 'gettempdir', lambda: str(tmp_path))
@@ -53,7 +53,7 @@ def test_the_cache_lies_with_the_temporary_files_where_the_home_cannot_be_writte
 
 @pytest.mark.parametrize('level', ['INFO', 'WARNING', 'ERROR'])
 @pytest.mark.parametrize('unusable', ['', 'the driver is too old'])
-def test_a_run_says_at_its_start_what_it_uses_at_every_level(toy_config, monkeypatch, capfd, level, unusable):
+def test_run_logs_its_hardware_at_every_level(toy_config, monkeypatch, capfd, level, unusable):
     from mmairl.engine import run
 
     monkeypatch.setattr(run, 'unusable_gpu', lambda: unusable)
@@ -66,7 +66,7 @@ def test_a_run_says_at_its_start_what_it_uses_at_every_level(toy_config, monkeyp
     assert bool(re.search('WARNING.* - 1 x cpu', said)) == (bool(unusable) and level != 'ERROR')
 
 
-def test_a_data_sets_places_are_told_without_what_may_be_secret():
+def test_data_locations_are_logged_without_secrets():
     inner = dict(root=['data', 'https://me:secret@host/a.tar?b=secret'], views=[])
     from mmairl.engine.run import places
 

@@ -75,7 +75,7 @@ def test_ground_floor_imports_no_room():
 
 @pytest.mark.parametrize('name', ['evaluation', 'analysis', 'transfer', 'study', 'report'])
 def test_checkpoint_readers_import_no_training_hooks(name):
-    readers = [one for one in arrows() if room(one) == name and '.online_' not in one]
+    readers = [one for one in arrows() if room(one) == name and not one.endswith('.online')]
     assert not [one for one in readers if any(other.startswith('mmairl.engine.hooks') for other in arrows()[one])]
 
 
@@ -93,3 +93,15 @@ def test_package_names_no_tool_and_no_project():
         strings = [node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)]
         started = [one for one in strings if isinstance(one, str) and one.startswith('tools/') and ' ' not in one]
         assert not started, f'{name} names {started[0]}'
+
+
+@pytest.mark.parametrize('folder', ['mmairl', 'tools'])
+def test_package_and_tools_import_no_project(folder):
+    """Projects use the package, and are not in the wheel."""
+    importing = [
+        f'{file.relative_to(ROOT)} imports {name}'
+        for file in sorted((ROOT / folder).rglob('*.py'))
+        for name in imported(file)
+        if name.split('.')[0] == 'projects'
+    ]
+    assert not importing

@@ -31,7 +31,7 @@ from mmairl.io import (
 )
 
 
-def test_the_caller_does_not_wait_for_the_disk_the_next_write_does_and_an_error_is_raised_once():
+def test_background_writer_raises_an_error_once():
     writer, gate, done = BackgroundWriter(), threading.Event(), []
 
     def slow() -> None:
@@ -58,7 +58,7 @@ def test_the_caller_does_not_wait_for_the_disk_the_next_write_does_and_an_error_
         (errno.EACCES, 'epoch_2.pth could not be written: Permission denied'),
     ],
 )
-def test_a_full_disk_and_a_missing_permission_are_one_sentence_and_the_older_file_stays(tmp_path, number, sentence):
+def test_failed_write_keeps_the_older_file(tmp_path, number, sentence):
     path = tmp_path / 'epoch_2.pth'
     path.write_text('older')
     with pytest.raises(UserError, match=sentence), replacing(path) as beside:
@@ -71,7 +71,7 @@ def test_a_full_disk_and_a_missing_permission_are_one_sentence_and_the_older_fil
         Path('/not/there').read_text()
 
 
-def test_an_output_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tmp_path):
+def test_unwritable_output_stays_unchanged(tmp_path):
     file, pipe = tmp_path / 'file', tmp_path / 'pipe'
     file.write_text('content')
     os.mkfifo(pipe)
@@ -88,7 +88,7 @@ def test_an_output_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tm
     assert file.read_text() == 'content' and pipe.is_fifo() and not list(tmp_path.glob('.*'))
 
 
-def test_what_a_killed_process_left_beside_an_output_is_removed_and_what_another_machine_writes_is_not(tmp_path):
+def test_only_stale_temporary_files_are_removed(tmp_path):
     gone = subprocess.Popen(['true'])
     gone.wait()
     left, running, other = (
@@ -101,7 +101,7 @@ def test_what_a_killed_process_left_beside_an_output_is_removed_and_what_another
     assert sorted(tmp_path.iterdir()) == sorted([running, other, tmp_path / 'out.txt'])
 
 
-def test_links_are_replaced_or_refused_and_never_followed(tmp_path):
+def test_links_are_never_followed(tmp_path):
     (tmp_path / 'own.txt').write_text('own')
     for name in ('out.txt', f'.out.txt.{platform.node()}.{os.getpid()}.tmp', 'log.txt'):
         (tmp_path / name).symlink_to(tmp_path / 'own.txt')
@@ -120,7 +120,7 @@ def test_what_is_no_whole_json_file_is_one_sentence(tmp_path, content):
         read_json(path)
 
 
-def test_an_older_checkpoint_goes_only_when_the_newer_one_is_there(tmp_path, monkeypatch):
+def test_old_checkpoint_is_removed_after_the_new_one(tmp_path, monkeypatch):
     """A disk that fills up at the third checkpoint, of which two are kept."""
     save, written = torch.save, []
 
@@ -165,14 +165,14 @@ class Whole(Declared):
     ('{"part": {}}', ": part: object missing required field `name`"),
     ('{"share": 0}', ': share: expected `float` > 0.0'),
 ])  # fmt: skip
-def test_content_of_another_type_is_one_sentence_with_its_place(tmp_path, content, sentence):
+def test_wrong_type_raises_with_its_place(tmp_path, content, sentence):
     (path := tmp_path / 'whole.json').write_text(content)
     with pytest.raises(UserError) as told:
         read_json(path, Whole)
     assert str(told.value).startswith(str(path)) and sentence in str(told.value)
 
 
-def test_yaml_that_stands_for_more_than_fits_into_memory_and_keys_that_are_no_text_are_refused(tmp_path):
+def test_yaml_bombs_and_other_keys_raise(tmp_path):
     path = tmp_path / 'many.yaml'
     for doubled, sentence in (('{<<: [*a, *a]}', 'tag:yaml.org,2002:merge'), ('[*a, *a]', 'it is too large')):
         lines = ['a0: &a0 {x: 1}', *(f'a{n}: &a{n} {doubled}'.replace('*a', f'*a{n - 1}') for n in range(1, 40))]

@@ -21,7 +21,7 @@ from mmairl.errors import UserError
 from mmairl.transfer.ops import use_torchvision_ops
 
 
-def test_a_training_checkpoint_loads_by_init_cfg_in_mmdet_and_mmseg(toy_config):
+def test_mmdet_and_mmseg_load_by_init_cfg(toy_config):
     use_torchvision_ops()
     pytest.importorskip('mmseg.models', reason='the core set-up has no mmdet and mmseg')
     pytest.importorskip('mmdet.models', reason='the core set-up has no mmdet and mmseg')
@@ -37,7 +37,7 @@ def test_a_training_checkpoint_loads_by_init_cfg_in_mmdet_and_mmseg(toy_config):
         assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
-def test_mmpretrain_imports_beside_a_transformers_that_it_does_not_know(tmp_path):
+def test_mmpretrain_imports_with_new_transformers(tmp_path):
     """A `transformers` of another age must not take ResNet down."""
     info = tmp_path / 'transformers-99.0.dist-info'
     info.mkdir()
@@ -52,7 +52,7 @@ def test_mmpretrain_imports_beside_a_transformers_that_it_does_not_know(tmp_path
     assert done.stdout.strip().endswith('fine'), done.stderr[-2000:]
 
 
-def test_a_config_of_ours_trains_and_saves_in_mmengines_own_runner(toy_config, caplog):
+def test_config_trains_in_mmengines_runner(toy_config, caplog):
     cfg = toy_config(steps=2, batch=8, width=8, **{'train_dataloader.batch_size': 8})
     run.register()
     runner = Runner.from_cfg(cfg)
@@ -67,7 +67,7 @@ def test_a_config_of_ours_trains_and_saves_in_mmengines_own_runner(toy_config, c
     assert runner.iter == 3
 
 
-def test_mmengines_own_runner_reads_data_without_workers():
+def test_mmengines_runner_loads_without_workers():
     """torch refuses a time to wait, and workers that stay, where there are none; only our runner sets them where there are."""
     data = dict(_delete_=True, type='Shapes', split='train', count=8, size=8)
     options = {
@@ -83,12 +83,12 @@ def test_mmengines_own_runner_reads_data_without_workers():
         del cfg.train_dataloader['timeout'], cfg.train_dataloader['persistent_workers']
 
 
-def test_a_batch_that_mmengines_runner_would_take_for_one_is_one_sentence(toy_config):
+def test_ambiguous_batch_raises_in_mmengines_runner(toy_config):
     with pytest.raises(UserError, match='takes one image a step if train_dataloader.batch_size is not set'):
         Runner.from_cfg(toy_config(steps=2)).train()
 
 
-def test_mmpretrains_own_script_trains_a_config_of_ours_as_our_tool_does(toy_config, tmp_path, monkeypatch):
+def test_mmpretrains_script_trains_as_our_tool(toy_config, tmp_path, monkeypatch):
     """Its train.py builds the `runner_type` of the config, after `custom_imports` has made the toy data known."""
     script = Path(find_spec('mmpretrain').origin).parent / '.mim/tools/train.py'
     if not script.is_file():
@@ -113,7 +113,7 @@ def test_mim_train_with_no_gpus_hides_them(tmp_path, run_tool, monkeypatch):
     assert os.environ['CUDA_VISIBLE_DEVICES'] == '' and (tmp_path / 'a.yaml').is_file()
 
 
-def test_our_network_trains_on_mmpretrains_own_data_views_and_preprocessor(toy_config, tmp_path):
+def test_network_trains_on_mmpretrains_data(toy_config, tmp_path):
     for number, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (16, 40, 40, 3), np.uint8)):
         Image.fromarray(pixels).save(tmp_path / f'{number:02}.png')
     view = [

@@ -58,7 +58,7 @@ def test_four_processes_normalise_and_shuffle_as_one(run_processes, tmp_path):
     run_processes(4, script.__file__, tmp_path, 'checks')
 
 
-def test_one_process_with_a_bad_batch_stops_the_step_of_both(two):
+def test_bad_batch_of_one_process_skips_both_steps(two):
     saved, folder = two
     assert saved['spoilt']['skipped'] == 1 and saved['mocov2plus']['skipped'] == 0
     assert all(value.isfinite().all() for value in saved['spoilt']['weights'].values())
@@ -84,7 +84,7 @@ stop_processes()
 """
 
 
-def test_a_work_dir_that_is_another_one_for_some_process_is_one_sentence(tmp_path, run_processes):
+def test_unshared_work_dir_raises(tmp_path, run_processes):
     """As on a machine that does not mount it."""
     for folder in ('run', '0/run', '1/run'):
         (tmp_path / folder).mkdir(parents=True)

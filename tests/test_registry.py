@@ -20,7 +20,8 @@ def registered() -> Iterator[tuple[str, str, str]]:
         for node in ast.walk(ast.parse(path.read_text())):
             for decorator in getattr(node, 'decorator_list', []):
                 if isinstance(decorator, ast.Call) and getattr(decorator.func, 'attr', '') == 'register_module':
-                    yield decorator.func.value.id, module, node.name
+                    name = decorator.args[0].value if decorator.args else node.name
+                    yield decorator.func.value.id, module, name
 
 
 def test_tables_name_every_registered_class():

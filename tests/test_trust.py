@@ -20,7 +20,7 @@ from mmairl.data.public import CIFAR10
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.curves import config_of
 from mmairl.errors import UserError
-from mmairl.evaluation.features import read_rows
+from mmairl.evaluation.feature_store import read_rows
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.health_page import write_health_page
@@ -57,7 +57,7 @@ def test_a_pickle_by_any_name_runs_nothing(tmp_path, canary, name):
     assert canary.exists(), 'a careless reader falls for the file'
 
 
-def test_the_platform_reads_files_and_addresses_by_the_same_rule(tmp_path, canary, monkeypatch):
+def test_platform_loads_files_and_urls_safely(tmp_path, canary, monkeypatch):
     hostile, plain = tmp_path / 'a.pth', tmp_path / 'plain.pth'
     torch.save(dict(state_dict={}, a=Canary(canary)), hostile)
     torch.save(dict(state_dict=dict(a=torch.ones(2))), plain)
@@ -76,7 +76,7 @@ def test_the_platform_reads_files_and_addresses_by_the_same_rule(tmp_path, canar
 
 
 @pytest.mark.parametrize('suffix', ['pkl', 'pickle', 'yaml', 'yml'])
-def test_annotations_that_the_platform_loads_by_their_suffix_run_nothing(tmp_path, canary, suffix):
+def test_annotations_of_any_suffix_run_nothing(tmp_path, canary, suffix):
     trust_mmengine_checkpoints()
     path = tmp_path / f'annotations.{suffix}'
     path.write_bytes(pickle.dumps(Canary(canary)))
@@ -90,7 +90,7 @@ def test_annotations_that_the_platform_loads_by_their_suffix_run_nothing(tmp_pat
     assert mmengine.load(path) == plain
 
 
-def test_batches_of_cifar_and_stored_features_run_nothing(tmp_path, canary):
+def test_cifar_batches_and_features_run_nothing(tmp_path, canary):
     for published in CIFAR10.published.train_list + CIFAR10.published.test_list:
         path = tmp_path / CIFAR10.published.base_folder / published[0]
         path.parent.mkdir(exist_ok=True)
@@ -148,7 +148,7 @@ def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeyp
 
 
 @pytest.mark.parametrize('text', ['a = (', '-' * 100_000 + '1', 'a = 1\0', '\xff'])
-def test_a_strangers_config_that_is_none_is_one_sentence(tmp_path, canary, text):
+def test_invalid_config_in_a_checkpoint_raises(tmp_path, canary, text):
     (folder := tmp_path / '20260101_000000/vis_data').mkdir(parents=True)
     (folder / 'config.py').write_text(text, 'latin1')
     sentence(lambda: config_of(tmp_path), canary, 'is no config that a run has written|cannot be read')

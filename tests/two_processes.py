@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from mmairl.engine import run
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
-from mmairl.evaluation.online_probe import OnlineProbeHook
+from mmairl.evaluation.online import OnlineProbeHook
 from mmairl.models.norm import SyncBN, each_view, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
 from mmairl.signals import stop_processes

@@ -1,12 +1,14 @@
 """Linear CKA (Kornblith et al. 2019): which stages of networks have the same features (Fig. 3b).
 
-The usual estimate of HSIC is biased: of independent features it is far above 0 as soon as they are wider than the batch is
+The usual estimate of HSIC is biased: for independent features it is far above 0 as soon as they are wider than the batch is
 long. `MinibatchCKA` averages the unbiased estimate over batches (Nguyen et al. 2021), for features of any width;
-`full_cka` is the biased one of all images at once, which papers report.
+`full_cka` is the biased estimate over all images at once, as papers report it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,92 +19,131 @@ from mmairl.models.backbones import pooled, stages
 SMALLEST = 4  # images: the unbiased estimate divides by n (n - 3)
 
 
-def unbiased_hsic(k: Tensor, l: Tensor) -> Tensor:  # noqa: E741, the statisticians' letter
-    """HSIC_1 of Gram matrices (..., n, n), whose diagonals are not looked at; the expectation is 0 for independent data."""
-    n = k.shape[-1]
-    k, l = (m - torch.diag_embed(m.diagonal(dim1=-2, dim2=-1)) for m in (k, l))  # noqa: E741
-    k_rows, l_rows = k.sum(-1), l.sum(-1)
-    trace = (k * l).sum((-2, -1))
-    sums = k_rows.sum(-1) * l_rows.sum(-1) / ((n - 1) * (n - 2))
-    return (trace + sums - 2 / (n - 2) * (k_rows * l_rows).sum(-1)) / (n * (n - 3))
+def unbiased_hsic(first: Tensor, second: Tensor) -> Tensor:
+    """Return HSIC_1 of Gram matrices (..., n, n), which ignores their diagonals; 0 on average for independent data."""
+    n = first.shape[-1]
+    first = _without_diagonal(first)
+    second = _without_diagonal(second)
+    first_rows = first.sum(-1)
+    second_rows = second.sum(-1)
+    trace = (first * second).sum((-2, -1))
+    sums = first_rows.sum(-1) * second_rows.sum(-1)
+    shared = (first_rows * second_rows).sum(-1)
+    return (trace + sums / ((n - 1) * (n - 2)) - 2 / (n - 2) * shared) / (n * (n - 3))
+
+
+def _without_diagonal(matrix: Tensor) -> Tensor:
+    return matrix - torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1))
 
 
 class MinibatchCKA:
-    """CKA between every one of `a` and every one of `b` sets of features, each (images, anything)."""
+    """CKA between each of `a` and each of `b` sets of features, each set of shape (images, anything)."""
 
     def __init__(self) -> None:
         self.cross: Tensor | float = 0.0
-        self.own: list[Tensor | float] = [0.0, 0.0]
+        self.own_a: Tensor | float = 0.0
+        self.own_b: Tensor | float = 0.0
 
     def update(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
-        """Add a batch: the same images in the same order in each set; a batch of fewer than four is left out."""
+        """Add a batch: the same images in the same order in each set. Batches of fewer than four images are ignored."""
         if len(a[0]) < SMALLEST:
             return
         grams_a = _gram_matrices(a)
         grams_b = grams_a if b is a else _gram_matrices(b)
         self.cross = self.cross + unbiased_hsic(grams_a[:, None], grams_b[None])
-        for side, grams in enumerate((grams_a, grams_b)):
-            self.own[side] = self.own[side] + unbiased_hsic(grams, grams)
+        self.own_a = self.own_a + unbiased_hsic(grams_a, grams_a)
+        self.own_b = self.own_b + unbiased_hsic(grams_b, grams_b)
 
     def value(self) -> Tensor:
-        """(sets of a, sets of b), 1 for features equal but for rotation and scale, NaN for features that do not vary."""
+        """Return CKA, (sets of a, sets of b).
+
+        It is 1 for features that are equal up to rotation and scale, and NaN for features that do not vary.
+        """
         if not isinstance(self.cross, Tensor):
-            raise UserError(f'CKA wants batches of {SMALLEST} images or more and saw none; raise the batch size')
-        product = self.own[0][:, None] * self.own[1][None]
-        return torch.where(product > 0, self.cross / product.clamp_min(0).sqrt(), torch.nan).cpu()
+            raise UserError(
+                f'CKA: no batch has {SMALLEST} images, which the unbiased estimate requires; raise --batch-size',
+                code='small-batch',
+            )
+        product = self.own_a[:, None] * self.own_b[None]
+        cka = self.cross / product.clamp_min(0).sqrt()
+        return torch.where(product > 0, cka, torch.nan).cpu()
 
 
 def _gram_matrices(features: Sequence[Tensor]) -> Tensor:
-    """(sets, n, n) inner products in float64, of features centred over the batch, which changes no HSIC and saves digits."""
-    flat = [x.flatten(1).float() for x in features]
-    return torch.stack([(x @ x.T).double() for x in (x - x.mean(dim=0) for x in flat)])
+    """Return inner products in float64, (sets, n, n).
+
+    The features are centered over the batch, which changes no HSIC and keeps digits.
+    """
+    grams = []
+    for x in features:
+        x = x.flatten(1).float()
+        x = x - x.mean(dim=0)
+        grams.append((x @ x.T).double())
+    return torch.stack(grams)
 
 
-def _features(networks: Sequence[nn.Module], batches: Iterable[Tensor]) -> Iterator[list[dict[str, Tensor]]]:
-    """For each batch, the features of each network's stages and, as 'pooled', its own."""
+def _stage_features(networks: Sequence[nn.Module], batches: Iterable[Tensor]) -> Iterator[list[dict[str, Tensor]]]:
+    """Yield for each batch the features of each network's stages, with its pooled features as 'pooled'."""
+    by_network: list[dict[str, Tensor]] = [{} for _ in networks]
     with ExitStack() as stack:
-        watched: list[dict[str, Tensor]] = [{} for _ in networks]
-        for network, features in zip(networks, watched):
-            last = {name: modules[-1] for name, modules in stages(network).items()}
-            if not last:
-                raise UserError(f'{type(network).__name__} has no stages that CKA knows; compare ResNets or ViTs')
-            for name, module in last.items():
-                hook = module.register_forward_hook(
-                    lambda *called, kept=features, name=name: kept.update({name: called[-1]})
-                )
+        for network, features in zip(networks, by_network):
+            for hook in _watch_stages(network, features):
                 stack.callback(hook.remove)
         for images in batches:
-            for network, features in zip(networks, watched):
+            for network, features in zip(networks, by_network):
                 features['pooled'] = pooled(network(images))
-            yield watched
+            yield by_network
+
+
+def _watch_stages(network: nn.Module, features: dict[str, Tensor]) -> list[Any]:
+    """Store the output of each stage under its name whenever the network runs, and return the hooks."""
+    last_modules = {name: modules[-1] for name, modules in stages(network).items()}
+    if not last_modules:
+        raise UserError(
+            f"CKA: the network has no known stages ('{type(network).__name__}'); compare ResNets or ViTs",
+            code='no-stages',
+        )
+    return [module.register_forward_hook(partial(_store, features, name)) for name, module in last_modules.items()]
+
+
+def _store(features: dict[str, Tensor], name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
+    features[name] = output
 
 
 @torch.inference_mode()
 def stage_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> tuple[Tensor, list[str], list[str]]:
-    """CKA of each stage of `a` with each of `b` on the same images, and the stages' names."""
+    """Return CKA of each stage of `a` with each stage of `b` on the same images, and the names of the stages."""
     similarity = MinibatchCKA()
-    for from_a, from_b in _features([a, b], batches):
+    for from_a, from_b in _stage_features([a, b], batches):
         similarity.update(list(from_a.values()), list(from_b.values()))
     return similarity.value(), list(from_a), list(from_b)
 
 
 @torch.inference_mode()
 def network_cka(networks: Sequence[nn.Module], batches: Iterable[Tensor], stage: str = 'pooled') -> Tensor:
-    """CKA of one stage between every two networks, such as the epochs of a run."""
+    """Return CKA of one stage between every two networks, such as the epochs of a run."""
     similarity = MinibatchCKA()
-    for by_network in _features(networks, batches):
-        for stages_of in by_network:
-            if stage not in stages_of:
-                raise UserError(f"a network has no stage '{stage}'; its stages are {', '.join(stages_of)}")
-        features = [stages_of[stage] for stages_of in by_network]
-        similarity.update(features, features)
+    for by_network in _stage_features(networks, batches):
+        for features in by_network:
+            if stage not in features:
+                known = ', '.join(features)
+                raise UserError(f"--stage: unknown stage '{stage}'; expected one of {known}", code='unknown-stage')
+        selected = [features[stage] for features in by_network]
+        similarity.update(selected, selected)
     return similarity.value()
 
 
 @torch.inference_mode()
 def full_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> float:
-    """CKA of the pooled features over all images at once, biased, as Kornblith et al. report it."""
-    pairs = [(pooled(a(images)).double().cpu(), pooled(b(images)).double().cpu()) for images in batches]
-    x, y = (torch.cat(side) for side in zip(*pairs))
-    x, y = x - x.mean(dim=0), y - y.mean(dim=0)
-    return ((x.T @ y).norm() ** 2 / ((x.T @ x).norm() * (y.T @ y).norm())).item()
+    """Return CKA of the pooled features over all images at once, biased, as Kornblith et al. report it."""
+    rows_a: list[Tensor] = []
+    rows_b: list[Tensor] = []
+    for images in batches:
+        rows_a.append(pooled(a(images)).double().cpu())
+        rows_b.append(pooled(b(images)).double().cpu())
+    x = torch.cat(rows_a)
+    y = torch.cat(rows_b)
+    x = x - x.mean(dim=0)
+    y = y - y.mean(dim=0)
+    cross = (x.T @ y).norm() ** 2
+    return (cross / ((x.T @ x).norm() * (y.T @ y).norm())).item()

@@ -1,4 +1,4 @@
-"""How embeddings lie on the sphere: alignment, uniformity, spectrum, and which changes of an image leave it where it is."""
+"""Geometry of embeddings on the sphere: alignment, uniformity, spectrum, and invariance to changes of an image."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,68 +10,103 @@ from torch import Tensor
 from mmairl.models.spectrum import singular_values
 
 BLOCK = 4096
+Change = Callable[[Tensor, float], Tensor]
 
 
 def alignment(first: Tensor, second: Tensor) -> float:
-    """Mean squared distance of the unit embeddings of two views of an image (Wang and Isola 2020); 0 is best."""
-    return (F.normalize(first.double()) - F.normalize(second.double())).square().sum(dim=1).mean().item()
+    """Return the mean squared distance of the unit embeddings of two views (Wang and Isola 2020); 0 is best."""
+    difference = F.normalize(first.double()) - F.normalize(second.double())
+    return difference.square().sum(dim=1).mean().item()
 
 
 def uniformity(x: Tensor, t: float = 2.0) -> float:
-    """log mean exp(-t d^2) over pairs of different images; -2t at the least, reached far from one another, 0 when collapsed."""
+    """Return ``log mean exp(-t d^2)`` over pairs of different images.
+
+    It is 0 after a collapse and at least -2t, which embeddings far from each other reach.
+    """
     x = F.normalize(x.double())
     total = x.new_zeros(())
     for block in x.split(BLOCK):
-        total += torch.exp(-t * (2 - 2 * block @ x.T).clamp_min(0)).sum()
+        squared_distance = (2 - 2 * block @ x.T).clamp_min(0)
+        total += torch.exp(-t * squared_distance).sum()
     pairs = len(x) * (len(x) - 1)
-    return ((total - len(x)) / pairs).clamp_min(torch.finfo(torch.float64).tiny).log().item()
+    smallest = torch.finfo(torch.float64).tiny
+    return ((total - len(x)) / pairs).clamp_min(smallest).log().item()
 
 
 def spectrum(x: Tensor) -> Tensor:
-    """The eigenvalues of the unit embeddings' covariance, descending, as fractions of their sum."""
+    """Return the eigenvalues of the unit embeddings' covariance, descending, as fractions of their sum."""
     values = singular_values(F.normalize(x.double()), centred=True).square()
-    return values / values.sum().clamp_min(torch.finfo(torch.float64).tiny)
+    smallest = torch.finfo(torch.float64).tiny
+    return values / values.sum().clamp_min(smallest)
 
 
-# Each change alone, from none (0) to strong (1), of images as floats in [0, 1].
-CHANGES: Mapping[str, Callable[[Tensor, float], Tensor]] = {
-    'crop': lambda x, s: T.resize(T.center_crop(x, _side(x, s)), list(x.shape[-2:]), antialias=True),
-    'flip': lambda x, s: x.flip(-1) if s else x,  # it has no strength
-    'brightness': lambda x, s: T.adjust_brightness(x, 1 + 0.8 * s),
-    'contrast': lambda x, s: T.adjust_contrast(x, 1 - 0.8 * s),
-    'saturation': lambda x, s: T.adjust_saturation(x, 1 - s),
-    'hue': lambda x, s: T.adjust_hue(x, 0.5 * s),
-    'blur': lambda x, s: T.gaussian_blur(x, max(3, x.shape[-1] // 20 * 2 + 1), sigma=2.0 * s) if s else x,
-    'solarize': lambda x, s: torch.where(x >= 1 - 0.9 * s, 1 - x, x) if s else x,
-    'rotation': lambda x, s: T.rotate(x, 90.0 * s, interpolation=T.InterpolationMode.BILINEAR) if s else x,
+def _crop(images: Tensor, strength: float) -> Tensor:
+    """Return the center, down to a fifth of the area, at the size of the image."""
+    size = list(images.shape[-2:])
+    share = (1 - 0.8 * strength) ** 0.5
+    center = [max(1, round(share * side)) for side in size]
+    return T.resize(T.center_crop(images, center), size, antialias=True)
+
+
+def _blur(images: Tensor, strength: float) -> Tensor:
+    kernel = max(3, images.shape[-1] // 20 * 2 + 1)
+    return T.gaussian_blur(images, kernel, sigma=2.0 * strength)
+
+
+def _solarize(images: Tensor, strength: float) -> Tensor:
+    return torch.where(images >= 1 - 0.9 * strength, 1 - images, images)
+
+
+def _rotate(images: Tensor, strength: float) -> Tensor:
+    return T.rotate(images, 90.0 * strength, interpolation=T.InterpolationMode.BILINEAR)
+
+
+# Single changes of images in [0, 1], by a strength from 0 (none) to 1. A flip has no strength.
+CHANGES: Mapping[str, Change] = {
+    'crop': _crop,
+    'flip': lambda images, strength: images.flip(-1),
+    'brightness': lambda images, strength: T.adjust_brightness(images, 1 + 0.8 * strength),
+    'contrast': lambda images, strength: T.adjust_contrast(images, 1 - 0.8 * strength),
+    'saturation': lambda images, strength: T.adjust_saturation(images, 1 - strength),
+    'hue': lambda images, strength: T.adjust_hue(images, 0.5 * strength),
+    'blur': _blur,
+    'solarize': _solarize,
+    'rotation': _rotate,
 }
-OF_RGB = ('brightness', 'contrast', 'saturation', 'hue')  # as torchvision has them
+UNCHANGED_AT_ZERO = ('flip', 'blur', 'solarize', 'rotation')  # not defined for strength 0
+RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')  # in torchvision
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def _side(images: Tensor, strength: float) -> list[int]:
-    """The middle of the image, down to a fifth of its area."""
-    return [max(1, round((1 - 0.8 * strength) ** 0.5 * side)) for side in images.shape[-2:]]
+def change_images(images: Tensor, name: str, strength: float) -> Tensor:
+    """Return images in [0, 1] after one change of `CHANGES`."""
+    if strength == 0 and name in UNCHANGED_AT_ZERO:
+        return images
+    return CHANGES[name](images, strength).clamp(0, 1)
 
 
 @torch.inference_mode()
 def invariance(
     embed: Callable[[Tensor], Tensor], images: Tensor, strengths: Sequence[float] = STRENGTHS
 ) -> dict[str, list[float]]:
-    """For each change alone, how much of the likeness to itself an image keeps as the change grows.
+    """Return for each change how much of its likeness to itself an image keeps as the change grows.
 
-    1 where the embedding does not notice, 0 where the changed image is no more like the image than another image is.
-    Images that are not RGB keep their colours.
+    1: the embedding does not notice. 0: the changed image is no more like the image than another image is. NaN if all
+    embeddings are equal. Images that are not RGB keep their colors.
     """
-    here = F.normalize(embed(images).double())
-    others = (here @ here.T).fill_diagonal_(0).sum() / (len(here) * (len(here) - 1))
-    apart = (
-        1 - others if (here - here[:1]).abs().max() > 1e-9 else torch.nan
-    )  # where all are one point there is no answer
+    original = F.normalize(embed(images).double())
+    pairs = len(original) * (len(original) - 1)
+    others = (original @ original.T).fill_diagonal_(0).sum() / pairs
+    collapsed = (original - original[:1]).abs().max() <= 1e-9
+    reach = torch.nan if collapsed else 1 - others
     kept = {}
-    for name, change in CHANGES.items():
-        if images.shape[1] != 3 and name in OF_RGB:
+    for name in CHANGES:
+        if images.shape[1] != 3 and name in RGB_ONLY:
             continue
-        there = (F.normalize(embed(change(images, strength).clamp(0, 1)).double()) for strength in strengths)
-        kept[name] = [(((here * x).sum(dim=1).mean() - others) / apart).item() for x in there]
+        kept[name] = []
+        for strength in strengths:
+            changed = F.normalize(embed(change_images(images, name, strength)).double())
+            likeness = (original * changed).sum(dim=1).mean()
+            kept[name].append(((likeness - others) / reach).item())
     return kept

@@ -184,7 +184,7 @@ def sample_features(network: nn.Module, cfg: Config, count: int = IMAGES, **load
             first, second = _embed_views(network, few)
             lidar.update(first)
             lidar.update(second)
-    changed = invariance(embed, torch.cat(list(few.raw()))[:CHANGED], strengths=(0.5, 1.0))
+    changed = invariance(embed, few.first(CHANGED), strengths=(0.5, 1.0))
     kept = {name: mean(values) for name, values in changed.items()}
     return Sample(features, moments, lidar, (first, second), kept)
 

@@ -1,6 +1,8 @@
-"""The images that networks are looked at with, and the networks themselves."""
+"""The images and networks that the analysis looks at."""
 
 from collections.abc import Iterator
+from itertools import islice
+from math import ceil
 
 import torch
 from mmengine import Config
@@ -19,37 +21,66 @@ from mmairl.registry import DATASETS, MODELS
 
 
 class Images:
-    """At most `count` test images of a config, as normalized batches; each iteration is one pass.
+    """At most `count` images of a config, as normalized batches; each iteration is one pass.
 
-    They are drawn at random, the same each time, so that the first of them are of all classes too. With `part` they are
-    training images of its evaluation.
+    They are sampled at random, always the same ones, so that the first of them have all classes.
+
+    Args:
+        cfg: A config with `evaluation`.
+        count: The largest number of images.
+        batch_size: Images in a batch.
+        workers: Processes that load images.
+        device: Where the batches are.
+        part: The part of `evaluation` that names the images: 'test' or 'train'.
+
+    Raises:
+        UserError: If the config has no `evaluation`.
     """
 
     def __init__(
-        self, cfg: Config, count: int, batch_size: int = 64, workers: int = 0, device: str = 'cpu', part: str = 'test'
+        self,
+        cfg: Config,
+        count: int,
+        batch_size: int = 64,
+        workers: int = 0,
+        device: str = 'cpu',
+        part: str = 'test',
     ) -> None:
         if not cfg.get('evaluation'):
-            raise UserError(f'{cfg.filename} names no images to look at; add evaluation = dict(train=..., test=...)')
-        self.cfg, self.batch_size, self.workers, self.device = cfg, batch_size, workers, device
-        self.described = cfg.evaluation[part]
-        self.dataset: Dataset = DATASETS.build(self.described)
-        chosen = torch.randperm(len(self.dataset), generator=torch.Generator().manual_seed(0))[:count]
-        self.subset = Subset(self.dataset, chosen.tolist())
-        self.normal = cfg.model.data_preprocessor
+            raise UserError(
+                f'{cfg.filename} names no images to look at; add evaluation = dict(train=..., test=...)',
+                code='no-evaluation',
+            )
+        self.cfg = cfg
+        self.batch_size = batch_size
+        self.workers = workers
+        self.device = device
+        self.dataset_config = cfg.evaluation[part]
+        self.dataset: Dataset = DATASETS.build(self.dataset_config)
+        order = torch.randperm(len(self.dataset), generator=torch.Generator().manual_seed(0))
+        self.subset = Subset(self.dataset, order[:count].tolist())
+        self.statistics = cfg.model.data_preprocessor
 
     def __len__(self) -> int:
         return len(self.subset)
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (self.normalise(images) for images in self.raw())
+        return (self.normalize(images) for images in self.raw())
 
     def raw(self) -> Iterator[Tensor]:
-        """Batches of floats in [0, 1] on the device."""
-        loader = DataLoader(self.subset, self.batch_size, num_workers=self.workers)
-        return (to_unit(batch['inputs'][0].to(self.device, non_blocking=True)) for batch in loader)
+        """Yield batches of floats in [0, 1] on the device."""
+        for batch in self._loader(self.subset):
+            images = batch['inputs'][0].to(self.device, non_blocking=True)
+            yield to_unit(images)
 
-    def normalise(self, images: Tensor) -> Tensor:
-        return normalize(images, self.normal.mean, self.normal.std).contiguous(memory_format=torch.channels_last)
+    def first(self, count: int) -> Tensor:
+        """Return the first images as floats in [0, 1]."""
+        batches = islice(self.raw(), ceil(count / self.batch_size))
+        return torch.cat(list(batches))[:count]
+
+    def normalize(self, images: Tensor) -> Tensor:
+        normalized = normalize(images, self.statistics.mean, self.statistics.std)
+        return normalized.contiguous(memory_format=torch.channels_last)
 
     @property
     def labels(self) -> Tensor:
@@ -60,30 +91,35 @@ class Images:
         return list(self.dataset.classes)
 
     def picture(self, index: int) -> Tensor:
-        """An image as stored."""
+        """Return an image as stored."""
         return self.dataset.raw(self.subset.indices[index])
 
     def views(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Two augmented views of each image as the config's training makes them, normalized."""
+        """Yield two augmented views of each image as the config's training creates them, normalized."""
         preprocessor = MODELS.build(self.cfg.model.data_preprocessor).to(self.device)
-        views = self.cfg.train_dataloader.dataset.get('views')  # none where the preprocessor makes them
-        dataset = DATASETS.build(self.described if views is None else with_views(self.described, views))
-        loader = DataLoader(Subset(dataset, self.subset.indices), self.batch_size, num_workers=self.workers)
-        for batch in loader:
+        config = self.dataset_config
+        views = self.cfg.train_dataloader.dataset.get('views')  # None if the preprocessor creates them
+        if views is not None:
+            config = with_views(config, views)
+        dataset = DATASETS.build(config)
+        for batch in self._loader(Subset(dataset, self.subset.indices)):
             first, second, *_ = preprocessor(batch, training=True)['inputs']
             yield first, second
 
+    def _loader(self, dataset: Dataset) -> DataLoader:
+        return DataLoader(dataset, self.batch_size, num_workers=self.workers)
+
     @torch.inference_mode()
     def embed(self, network: nn.Module, images: Tensor) -> Tensor:
-        """The pooled features of images in [0, 1]."""
-        return pooled(network(self.normalise(images))).float()
+        """Return the pooled features of images in [0, 1]."""
+        return pooled(network(self.normalize(images))).float()
 
     def network(self, checkpoint: str, part: str) -> nn.Module:
-        """The backbone of a checkpoint on the device: a ResNet of whatever size, or else the config's."""
-        backbone, cfg = read_backbone(checkpoint, part), self.cfg
+        """Return the backbone of a checkpoint on the device: a ResNet of any size, or else the config's network."""
+        backbone = read_backbone(checkpoint, part)
+        cfg = self.cfg
         if 'layer1.0.conv1.weight' in backbone.weights:
-            channels = cfg.model.backbone.get('in_channels', 3)
-            cfg = Config(
-                dict(model=dict(backbone={**resnet_of(backbone.weights, checkpoint), 'in_channels': channels}))
-            )
+            resnet = resnet_of(backbone.weights, checkpoint)
+            resnet['in_channels'] = self.cfg.model.backbone.get('in_channels', 3)
+            cfg = Config(dict(model=dict(backbone=resnet)))
         return load_backbone(cfg, backbone).to(self.device, memory_format=torch.channels_last)

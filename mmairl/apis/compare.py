@@ -103,13 +103,13 @@ def compare(
             f'compare: expected two networks or more, each by its name ({list(networks)}); add the other checkpoints',
             code='too-few-networks',
         )
-    require_known(tasks)
     rows: list[Row] = []
     configs = {}
     for name, paths in networks.items():
         row = external_row(name, paths, out / 'configs', base=rows[0] if rows else None)
         configs[name] = config_of(row.weights[0], data, config, options)
         rows.append(row)
+    require_known(tasks)  # after the configs, which may register protocols
     require_distinct_models(rows, configs)
     require_networks(rows, configs)
     for row in rows:

@@ -1,4 +1,4 @@
-"""A network that starts from a checkpoint's backbone: every weight fits, or the checkpoint is refused."""
+"""Start a network from a checkpoint's backbone: every weight fits, or it is an error."""
 
 import logging
 from collections.abc import Mapping
@@ -16,18 +16,30 @@ from mmairl.registry import WEIGHT_INITIALIZERS
 
 @WEIGHT_INITIALIZERS.register_module()
 class PretrainedBackbone:
-    """A backbone's start: where mmengine's `Pretrained` loads whatever happens to match, this loads every weight or refuses.
+    """Initialize a backbone from a checkpoint of any known project.
 
-    `prefix` is for a module that is a single stage, such as 'layer4.' for the head of a C4 detector.
+    mmengine's ``Pretrained`` loads whatever happens to match. This loads every weight, or raises.
+
+    Args:
+        checkpoint: The checkpoint.
+        part: 'student' or 'teacher'. Default: 'student'.
+        prefix: First part of the keys, for a module that is a single stage, such as ``'layer4.'`` for the head of a C4
+            detector. Default: the whole backbone.
+
+    Raises:
+        UserError: If there is no checkpoint, or if its weights are not exactly those of the module.
     """
 
     def __init__(self, checkpoint: str | None, part: str = 'student', prefix: str = '') -> None:
         if not checkpoint:
             raise UserError(
-                f'no checkpoint is given for {prefix.rstrip(".") or "the backbone"}; set `checkpoint` in its init_cfg, as by '
-                '--cfg-options model.backbone.init_cfg.checkpoint=CKPT'
+                f'init_cfg: {prefix.rstrip(".") or "the backbone"} has no checkpoint; set `checkpoint`, for example by '
+                '--cfg-options model.backbone.init_cfg.checkpoint=CKPT',
+                code='no-checkpoint',
             )
-        self.checkpoint, self.part, self.prefix = checkpoint, part, prefix
+        self.checkpoint = checkpoint
+        self.part = part
+        self.prefix = prefix
         self.network: Mapping[str, Tensor] | None = None
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
@@ -35,7 +47,7 @@ class PretrainedBackbone:
         try:
             backbone = read_backbone(self.checkpoint, self.part, network=self.network)
         except UserError as error:
-            # A module of some stages, such as a C4 detector's backbone, takes its part of a whole network.
+            # A module with some of the stages, such as a C4 detector's backbone, takes its part of a whole network.
             if self.network is None or error.code not in ('other-network', 'incomplete-network'):
                 raise
             backbone = read_backbone(self.checkpoint, self.part)
@@ -46,53 +58,65 @@ class PretrainedBackbone:
         whole, origin = self.weights()
         weights = weights_for(module, whole, self.prefix, self.checkpoint)
         module.load_state_dict(weights)
-        # After any initializer but mmengine's own, networks begin some weights anew: a ViT its positions and MLPs.
+        # Otherwise networks start some weights again, as a ViT its positions and MLPs, unless the initializer is mmengine's.
         module.init_cfg = dict(type='Pretrained', checkpoint=str(self.checkpoint))
         for part in module.modules():
             part._is_init = True
         print_log(f'{self.prefix or "backbone"}: {origin}, all {len(weights)} keys matched', logger='current')
-        will_learn = any(parameter.requires_grad for parameter in module.parameters())
-        if will_learn and (warning := warning_before_fine_tuning(weights, origin)):
-            print_log(warning, logger='current', level=logging.WARNING)
+        if any(parameter.requires_grad for parameter in module.parameters()):
+            warning = warning_before_fine_tuning(weights, origin)
+            if warning:
+                print_log(warning, logger='current', level=logging.WARNING)
 
 
 def weights_for(module: nn.Module, whole: dict[str, Tensor], prefix: str, path: str | Path) -> dict[str, Tensor]:
-    """All weights of a module out of the checkpoint's tensors whose names begin with `prefix`, or an error.
+    """Return all weights of a module from the checkpoint's tensors below a prefix.
 
-    A module that ends before the last stage, as a C4 detector's backbone does, takes the stages that it has.
+    A module that ends before the last stage, such as a C4 detector's backbone, takes the stages that it has.
+
+    Raises:
+        UserError: If the prefix matches nothing, or if the weights are not exactly those of the module.
     """
-    here = module.state_dict()
+    network = module.state_dict()
     inside = {key.removeprefix(prefix): value for key, value in whole.items() if key.startswith(prefix)}
     if not inside:
-        raise UserError(f"no key of {path} starts with '{prefix}'; its keys look like {list(whole)[:3]}")
-    stages = {key.split('.')[0] for key in here}
+        raise UserError(
+            f"prefix: no key of {path} starts with it ('{prefix}'); its keys look like {list(whole)[:3]}",
+            code='unknown-prefix',
+        )
+    stages = {key.split('.')[0] for key in network}
     weights = {key: value for key, value in inside.items() if key.split('.')[0] in stages}
     if not prefix:
-        weights = fitted(weights, here, path)
-    require_same_keys(weights, here, path)
+        weights = fitted(weights, network, path)
+    require_same_keys(weights, network, path)
     return weights
 
 
-def fitted(weights: dict[str, Tensor], here: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
-    """The weights with RGB kernels made to fit a first convolution of C channels, as timm does.
+def fitted(weights: dict[str, Tensor], network: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+    """Return the weights with RGB kernels fitted to a first convolution of C channels, as timm does.
 
-    One channel gets their sum. More get them in turn, times 3 / C, so that a grey image has the same response.
+    One channel gets their sum. Several get them in turn, times 3 / C, so that a gray image has the same response.
     """
-    key = next((key for key, value in here.items() if value.ndim == 4), None)
+    key = next((key for key, value in network.items() if value.ndim == 4), None)
     if key is None or key not in weights or weights[key].ndim != 4:
         return weights
-    kernels, wanted = weights[key], here[key].shape[1]
-    there = kernels.shape[1]
-    if there == wanted or kernels[:, :1].shape != here[key][:, :1].shape:
+    kernels = weights[key]
+    found = kernels.shape[1]
+    channels = network[key].shape[1]
+    if found == channels or kernels[:, :1].shape != network[key][:, :1].shape:
         return weights
-    if there != 3:
+    if found != 3:
         raise UserError(
-            f'{path} was trained on images of {there} channels and the first convolution of the config takes {wanted}; set '
-            f'model.backbone.in_channels={there} and channels={there} of the data sets, or give another checkpoint'
+            f'{path} was trained on images of {found} channels and the first convolution of the config takes {channels}; set '
+            f'model.backbone.in_channels={found} and channels={found} of the data sets, or give another checkpoint',
+            code='other-channels',
         )
-    if wanted == 1:
-        made, how = kernels.float().sum(1, keepdim=True), 'summed'
+    if channels == 1:
+        kernels_of_c = kernels.float().sum(1, keepdim=True)
+        how = 'summed'
     else:
-        made, how = kernels.float()[:, [c % 3 for c in range(wanted)]] * (3 / wanted), f'repeated, times 3/{wanted}'
-    print_log(f'{key} of {path}: the RGB kernels are {how}, to take {wanted} channels', logger='current')
-    return {**weights, key: made.to(kernels.dtype)}
+        turns = [channel % 3 for channel in range(channels)]
+        kernels_of_c = kernels.float()[:, turns] * (3 / channels)
+        how = f'repeated, times 3/{channels}'
+    print_log(f'{key} of {path}: the RGB kernels are {how}, to take {channels} channels', logger='current')
+    return {**weights, key: kernels_of_c.to(kernels.dtype)}

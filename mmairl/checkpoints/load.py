@@ -1,4 +1,4 @@
-"""A checkpoint out of any file, without running code from it, and what must hold of its weights."""
+"""Load any checkpoint without running code from it, and check its weights."""
 
 import logging
 import pickle
@@ -24,23 +24,34 @@ from mmairl.checkpoints.pickles import (
 )
 from mmairl.errors import UserError, explained, printable
 
-FOLDER = 0x10  # a record's attribute; torch reads nothing from a folder and reports success
+FOLDER = 0x10  # attribute of a zip record; torch reads nothing from a folder and reports success
+ZIP = b'PK\x03\x04'
+MAGIC = b'\x80\x8a\n'  # of a legacy pickle, without the byte of its protocol
 Device = str | torch.device | dict | Callable | None
 
 
 class DamagedCheckpoint(UserError):
-    """The file is not as it was written; an earlier one may be whole."""
+    """The file is not as it was written. An earlier checkpoint may be intact."""
 
 
 def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str, Any]:
-    """The dictionary in a .pth, .pkl or .safetensors file or a released model; what is wrong with the file is one sentence.
+    """Return the dictionary in a .pth, .pkl or .safetensors file, or in the file of a released model.
 
-    >>> load_checkpoint('work_dirs/demo/epoch_10.pth')['meta']['epoch']  # doctest: +SKIP
+    Args:
+        path: The file, or the name of a released model such as 'torchvision:resnet50'.
+        map_location: Device of the tensors, as in `torch.load`.
+
+    Raises:
+        DamagedCheckpoint: If the file is truncated or damaged.
+        UserError: If the file cannot be read, asks to run code, or holds no dictionary.
+
+    Example:
+        >>> load_checkpoint('work_dirs/demo/epoch_10.pth')['meta']['epoch']  # doctest: +SKIP
     """
     path = released_file(str(path)) if is_released(path) else Path(path).expanduser()
     try:
         if not path.is_file():
-            raise UserError(f'there is no checkpoint at {path}; check the path')
+            raise UserError(f'there is no checkpoint at {path}; check the path', code='no-checkpoint')
         if path.suffix == '.safetensors':
             return _load_safetensors(path)
         with path.open('rb') as file:
@@ -50,52 +61,74 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
     except UserError:
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise UserError(f'{path} needs more memory than there is; free some or use a larger machine') from error
+        raise UserError(
+            f'{path} needs more memory than this machine has; free some or use a larger machine', code='out-of-memory'
+        ) from error
     except OSError as error:
-        raise UserError(f'{path} cannot be read: {error.strerror}; check the file and its permissions') from error
+        raise UserError(
+            f'{path} cannot be read: {error.strerror}; check the file and its permissions', code='unreadable-file'
+        ) from error
     except Exception as error:  # a foreign or damaged pickle can fail in any opcode: IndexError, struct.error, ...
         raise _explained(path, error) from error
     if not isinstance(loaded, dict):
-        raise UserError(f'{path} holds a {type(loaded).__name__}, not a dictionary of weights; give a model file')
+        raise UserError(
+            f'{path} holds a {type(loaded).__name__}, not a dictionary of weights; give a model file',
+            code='no-dictionary',
+        )
     if isinstance(loaded.get('meta'), dict):
-        loaded['meta'].pop('config', None)  # text that mmengine's `resume` would run as Python
+        loaded['meta'].pop('config', None)  # mmengine's `resume` would run this text as Python
     return loaded
 
 
 def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
-    """The file is opened once: its sums are checked, then its content is built."""
+    """Check the sums of an open file, then build its content. The file is opened only once."""
     head = file.read(10)
     file.seek(0)
     if not head:
-        raise DamagedCheckpoint(f'the checkpoint {path} is empty (0 bytes); use an earlier one')
-    # torch writes a zip archive, or a pickle which begins with a magic number; whatever else is at most a plain pickle.
-    if not head.startswith(b'PK\x03\x04') and head[:1] + head[2:4] != b'\x80\x8a\n':
+        raise DamagedCheckpoint(
+            f'the checkpoint {path} is empty (0 bytes); use an earlier one', code='damaged-checkpoint'
+        )
+    # torch writes a zip archive, or a pickle that begins with a magic number. Other files are plain pickles.
+    is_zip = head.startswith(ZIP)
+    if not is_zip and head[:1] + head[2:4] != MAGIC:
         refuse_endless(file)
         file.seek(0)
         return PlainUnpickler(file, encoding='latin1').load()
-    if head.startswith(b'PK\x03\x04'):
+    skipped: list[str] = []
+    if is_zip:
         if fault := damage(file):
             raise DamagedCheckpoint(
-                f'{path} is truncated or damaged: {fault}; copy it again or use an earlier checkpoint'
+                f'{path} is truncated or damaged: {fault}; copy it again or use an earlier checkpoint',
+                code='damaged-checkpoint',
             )
-        with zipfile.ZipFile(file) as archive:
-            pickles = [name for name in archive.namelist() if name.endswith('.pkl')]
-            for name in pickles:
-                refuse_endless(archive.open(name))
-            lightning = any(b'pytorch-lightning_version' in archive.read(name) for name in pickles)
+        if _is_lightning(file):
+            skipped = _foreign_classes(file, path)
     else:
-        lightning = False
         for _ in range(LEGACY):
             refuse_endless(file)
     file.seek(0)
-    with torch.serialization.safe_globals(FOR_TORCH):
-        foreign = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file)) if lightning else []
-    if foreign:  # Lightning keeps settings beside the weights, as objects of anybody's classes
-        said = f'{path}: objects of {", ".join(foreign)} are left out, and nothing of them is run'
-        print_log(printable(said), logger='current', level=logging.WARNING)
-    file.seek(0)
-    with torch.serialization.safe_globals(FOR_TORCH + [(Skipped, name) for name in foreign]):
+    with torch.serialization.safe_globals(FOR_TORCH + [(Skipped, name) for name in skipped]):
         return torch.load(file, map_location=map_location, weights_only=True)  # noqa: TID251  weights only
+
+
+def _is_lightning(file: IO[bytes]) -> bool:
+    """Return whether Lightning wrote a zip archive, after refusing endless pickles in it."""
+    with zipfile.ZipFile(file) as archive:
+        pickles = [name for name in archive.namelist() if name.endswith('.pkl')]
+        for name in pickles:
+            refuse_endless(archive.open(name))
+        return any(b'pytorch-lightning_version' in archive.read(name) for name in pickles)
+
+
+def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
+    """Return and log the classes of settings that Lightning stores with the weights. Their objects are left out."""
+    file.seek(0)
+    with torch.serialization.safe_globals(FOR_TORCH):
+        names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
+    if names:
+        message = f'{path}: objects of {", ".join(names)} are left out, and none of their code runs'
+        print_log(printable(message), logger='current', level=logging.WARNING)
+    return names
 
 
 def run_of(path: Path) -> str | None:
@@ -112,7 +145,10 @@ def run_of(path: Path) -> str | None:
 
 
 def damage(file: IO[bytes] | Path) -> str | None:
-    """Return the fault of a zip archive of torch's, or None. `torch.load` looks at no sum, and a flipped bit is a weight."""
+    """Return what is wrong with a zip archive of torch, or None.
+
+    `torch.load` checks no sums, so that it would read a flipped bit as a weight.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             for record in archive.infolist():
@@ -121,22 +157,26 @@ def damage(file: IO[bytes] | Path) -> str | None:
             wrong = archive.testzip()
             return wrong and f'its record {wrong} does not have the sum that was written with it'
     except Exception:  # zipfile raises a dozen kinds for broken archives: BadZipFile, struct.error, NotImplementedError
-        return 'it is no whole zip archive, as torch writes them'
+        return 'it is not a complete zip archive as torch writes them'
 
 
 def _explained(path: Path, error: Exception) -> UserError:
-    """The one sentence for what a pickle asked for or failed in."""
+    """Return the error for a pickle that asked to run code, or that is damaged."""
     text = str(error)
     if held := re.search(r'it holds [^.\n]+', text):
-        return UserError(f'{path} was refused: {held[0]}; only load files that hold plain weights')
+        return UserError(
+            f'{path} was refused: {held[0]}; only load files that hold plain weights', code='unsafe-checkpoint'
+        )
     asked = re.search(r'GLOBAL (\S+)|asks to run (\S+)', text)
     if asked and isinstance(error, pickle.UnpicklingError):
         name = asked[1] or asked[2]
         return UserError(
-            f'{path} asks to run {name} while loading and was refused; only load files that hold plain weights'
+            f'{path} asks to run {name} while loading and was refused; only load files that hold plain weights',
+            code='unsafe-checkpoint',
         )
     return DamagedCheckpoint(
-        f'{path} is truncated or not a checkpoint that can be read; copy it again or give a .pth file of weights'
+        f'{path} is truncated or not a checkpoint that can be read; copy it again or give a .pth file of weights',
+        code='damaged-checkpoint',
     )
 
 
@@ -145,26 +185,30 @@ def _load_safetensors(path: Path) -> dict[str, Any]:
 
     try:
         with safe_open(path, framework='pt') as file:
-            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dictionary
+            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dictionary
             return dict(state_dict=weights, meta={ORIGIN: dict(file.metadata() or {})})
     except SafetensorError as error:
-        raise DamagedCheckpoint(f'{path} is truncated or not a safetensors file; copy it again') from error
+        raise DamagedCheckpoint(
+            f'{path} is truncated or not a safetensors file; copy it again', code='damaged-checkpoint'
+        ) from error
 
 
 def is_released(name: str | Path) -> bool:
-    """Whether it is the name of a model that others have released: 'torchvision:resnet50' stands for a file anywhere."""
+    """Return whether this names a released model, such as 'torchvision:resnet50', instead of a file."""
     return str(name).startswith('torchvision:')
 
 
 def released_file(name: str) -> Path:
-    """The supervised model's file where torch keeps such files, fetched the first time."""
+    """Return the file of a released model in torch's cache, downloading it the first time."""
     import torchvision
 
     try:
         url = torchvision.models.get_model_weights(name.partition(':')[2])['IMAGENET1K_V1'].url
     except (ValueError, KeyError) as error:
-        said = f"'{name}' is not a released model; say torchvision:NAME, such as torchvision:resnet50"
-        raise UserError(said) from error
+        raise UserError(
+            f"unknown released model ('{name}'); use torchvision:NAME, such as torchvision:resnet50",
+            code='unknown-model',
+        ) from error
     return fetched(url, Path(url).name, hash_prefix=Path(url).stem.rpartition('-')[2])
 
 
@@ -178,43 +222,50 @@ def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -
     return file
 
 
-def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: str | Path) -> None:
-    """Refuse a checkpoint unless it and the network name the same tensors, with the same shapes and kinds of numbers."""
-
-    def fault(key: str) -> str:
-        if key not in there:
-            return f'it lacks {key}'
-        if key not in here:
-            return f'it has {key} beyond the config'
-        # Counters, which are whole numbers here, are floats in some files.
-        if kind := wrong_kind(there[key], not here[key].is_floating_point()):
-            return f'{key} is {kind} there'
-        shapes = tuple(there[key].shape), tuple(here[key].shape)
-        return '' if shapes[0] == shapes[1] else f'{key} is {shapes[0]} there and {shapes[1]} in the config'
-
-    if faults := list(filter(None, map(fault, {**here, **there}))):
-        said = '; '.join(faults[:3]) + (f' (and {len(faults) - 3} more)' if faults[3:] else '')
+def require_same_keys(stored: dict[str, Tensor], network: dict[str, Tensor], path: str | Path) -> None:
+    """Raise unless a checkpoint and the network have the same tensor names, shapes and kinds of numbers."""
+    faults = [fault for key in {**network, **stored} if (fault := _key_fault(key, stored, network))]
+    if faults:
+        more = f' (and {len(faults) - 3} more)' if len(faults) > 3 else ''
         raise UserError(
-            f'checkpoint {path} holds another architecture: {said}; give the config it was trained with',
-            'other-architecture',
+            f'checkpoint {path} holds another architecture: {"; ".join(faults[:3])}{more}; give the config it was trained '
+            'with',
+            code='other-architecture',
         )
 
 
+def _key_fault(key: str, stored: dict[str, Tensor], network: dict[str, Tensor]) -> str:
+    """Return what is wrong with a tensor of a checkpoint, or ''."""
+    if key not in stored:
+        return f'it lacks {key}'
+    if key not in network:
+        return f'it has {key} beyond the config'
+    # Counters, which are whole numbers in the network, are floats in some files.
+    if kind := wrong_kind(stored[key], whole=not network[key].is_floating_point()):
+        return f'{key} is {kind} there'
+    found = tuple(stored[key].shape)
+    expected = tuple(network[key].shape)
+    return '' if found == expected else f'{key} is {found} there and {expected} in the config'
+
+
 def wrong_kind(value: object, whole: bool) -> str:
-    """Name the kind of a value that is no weight; '' of floats of two bytes or more and, where they may be, `whole` numbers.
+    """Return the kind of a value that is not a weight, or ''.
+
+    Floats of at least two bytes are weights, and whole numbers if `whole` allows them.
 
     >>> wrong_kind(torch.zeros(2, dtype=torch.int8), whole=True), wrong_kind('text', whole=True)
     ('int8', 'text')
     """
+    if isinstance(value, str):
+        return 'text'
     if not isinstance(value, Tensor):
-        return 'text' if isinstance(value, str) else str(getattr(value, 'dtype', type(value).__name__))
-    fits = (value.is_floating_point() and value.element_size() > 1) or (
-        whole and value.dtype in (torch.int32, torch.int64)
-    )
-    return '' if fits else str(value.dtype).removeprefix('torch.')
+        return str(getattr(value, 'dtype', type(value).__name__))
+    is_float = value.is_floating_point() and value.element_size() > 1
+    is_whole = whole and value.dtype in (torch.int32, torch.int64)
+    return '' if is_float or is_whole else str(value.dtype).removeprefix('torch.')
 
 
 def not_finite(weights: dict[str, Tensor]) -> list[str]:
-    """The tensors that hold a NaN or an infinity; a mask of minus infinities, which some networks keep, is none of them."""
+    """Return the tensors with a NaN or an infinity. Minus infinity is allowed, because masks of attention hold it."""
     floating = {key: value for key, value in weights.items() if value.is_floating_point()}
     return [key for key, value in floating.items() if (value.isnan() | value.isposinf()).any()]

@@ -1,7 +1,7 @@
 """NormRescale (Eq. 3): each weight of a LARS-trained network keeps its direction and takes an anchor's norm.
 
-The paper's form rescales gains and biases as well, so that the network computes something else until it is trained. The
-exact form rescales what batch norm makes free of scale, and moves statistics and gains so that the function stays.
+The paper's form also rescales gains and biases, so the network computes another function until it is trained. The exact form
+rescales only kernels whose scale batch norm removes, and adjusts statistics and gains so that the function stays the same.
 """
 
 import re
@@ -20,12 +20,12 @@ from mmairl.registry import WEIGHT_INITIALIZERS
 STATISTICS = ('keep', 'rescale')
 PER = ('tensor', 'channel')
 WHOLE_NUMBERS = 'it holds whole numbers'  # such as Swin's table of positions
-EPSILON = 1e-5  # of batch norm, in torch and in what trains by it
+EPSILON = 1e-5  # of torch's batch norm
 
 
 @dataclass(frozen=True)
 class Row:
-    """The change of one tensor; `why` says what kept it as it was."""
+    """The change of one tensor. `why` is the reason if it was not rescaled."""
 
     name: str
     norm: float
@@ -34,7 +34,9 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        return self.anchor / self.norm if self.anchor is not None and self.norm and not self.why else None
+        if self.anchor is None or not self.norm or self.why:
+            return None
+        return self.anchor / self.norm
 
 
 def normrescale(
@@ -45,23 +47,43 @@ def normrescale(
     statistics: str = 'keep',
     exact: bool = False,
 ) -> tuple[dict[str, Tensor], list[Row]]:
-    """Rescale every learnable tensor to the norm of the anchor's, or, without an anchor, by a constant factor.
+    """Rescale each learned tensor to the norm of the anchor's, or all by a constant factor.
 
-    `per='channel'` matches the norm of each output channel. `statistics='rescale'` treats a BN layer's running mean
-    and variance as weights too, as the paper's release did; counters are never touched. With `exact` the network
-    computes what it did: kernels before a batch norm are rescaled, and its gains as far as another one follows.
+    Args:
+        weights: Weights of the network to rescale.
+        anchor: Weights of the network that provides the norms. Exclusive with `constant`.
+        constant: The factor.
+        per: 'tensor' matches the norm of each tensor, 'channel' that of each output channel.
+        statistics: 'keep' leaves running means and variances, 'rescale' treats them as weights, as the paper's release did.
+            Counters never change.
+        exact: Whether to keep the function of the network: rescale kernels before a batch norm, and its gains if another
+            batch norm follows.
 
-    >>> new, rows = normrescale({'w': torch.tensor([3.0, 4.0])}, {'w': torch.tensor([0.0, 1.0])})
-    >>> new['w'], rows[0].ratio
-    (tensor([0.6000, 0.8000]), 0.2)
+    Returns:
+        The new weights, and the change of each tensor.
+
+    Raises:
+        UserError: If the options do not fit together, or if `exact` finds no kernel.
+
+    Example:
+        >>> new, rows = normrescale({'w': torch.tensor([3.0, 4.0])}, {'w': torch.tensor([0.0, 1.0])})
+        >>> new['w'], rows[0].ratio
+        (tensor([0.6000, 0.8000]), 0.2)
     """
     if (anchor is None) == (constant is None):
-        raise UserError('NormRescale takes its norms from an anchor or scales by a constant: give one of the two')
+        raise UserError('NormRescale: expected either an anchor or a constant; give one of them', code='no-anchor')
     if per not in PER or statistics not in STATISTICS:
-        raise UserError(f"per='{per}', statistics='{statistics}' are not NormRescale's; say {PER} and {STATISTICS}")
+        raise UserError(
+            f"NormRescale: unknown option (per='{per}', statistics='{statistics}'); expected per of {PER} and statistics of "
+            f'{STATISTICS}',
+            code='unknown-option',
+        )
     if exact:
         if statistics != 'keep':
-            raise UserError("the exact form moves the statistics itself; leave out statistics='rescale'")
+            raise UserError(
+                "NormRescale: the exact form adjusts statistics itself; leave out statistics='rescale'",
+                code='exact-statistics',
+            )
         return _keeping_function(weights, anchor, constant, per)
     new, rows = {}, []
     for key, weight in weights.items():
@@ -80,56 +102,73 @@ def normrescale(
 def _keeping_function(
     weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor] | None, constant: float | None, per: str
 ) -> tuple[dict[str, Tensor], list[Row]]:
-    """Rescale each kernel that batch norm follows, and each gain with its bias of which only such a kernel hears.
+    """Rescale each kernel before a batch norm, and each gain with its bias that feeds only such a kernel.
 
-    A batch norm whose input is c times as large has c and c^2 times the statistics; its gain makes up for epsilon.
+    A batch norm whose input grows by c has c and c^2 times the statistics. Its gain compensates for epsilon.
     """
-    new, rows, entering, anchor = dict(weights), [], {}, anchor or {}
+    new = dict(weights)
+    rows = []
+    entering: dict[str, Tensor | float] = {}  # factor of the input of each kernel
+    anchor = anchor or {}
     for key, weight in weights.items():
-        if not (names := _batch_norm_after(key, weights)):
+        names = _batch_norm_after(key, weights)
+        if not names:
             continue
         gain, bias, mean, variance = names
         row, factor = _change(key, weight, anchor.get(key), constant, per)
         rows.append(row)
         new[key] = _times(weight, factor)
         grown = torch.as_tensor(factor, dtype=torch.float64).flatten() * entering.get(key, 1.0)
-        new[mean], new[variance] = _times(weights[mean], grown), _times(weights[variance], grown**2)
-        was = weights[variance].double()
-        kept = (grown**2 * was + EPSILON).sqrt() / (grown * (was + EPSILON).sqrt())
-        new[gain] = _times(weights[gain], kept)
-        if (following := _next_kernel(key)) in weights:
-            both, other = (
-                torch.cat([net[gain], net[bias]]) if {gain, bias} <= net.keys() else None for net in (weights, anchor)
-            )
-            row, entering[following] = _change(f'{gain} and {bias}', both, other, constant, per)
+        new[mean] = _times(weights[mean], grown)
+        new[variance] = _times(weights[variance], grown**2)
+        before = weights[variance].double()
+        compensation = (grown**2 * before + EPSILON).sqrt() / (grown * (before + EPSILON).sqrt())
+        new[gain] = _times(weights[gain], compensation)
+        following = _next_kernel(key)
+        if following in weights:
+            affine = _joined(weights, gain, bias)
+            row, factor = _change(f'{gain} and {bias}', affine, _joined(anchor, gain, bias), constant, per)
             rows.append(row)
-            new[gain], new[bias] = (_times(tensor, entering[following]) for tensor in (new[gain], weights[bias]))
+            entering[following] = factor
+            new[gain] = _times(new[gain], factor)
+            new[bias] = _times(weights[bias], factor)
     if not rows:
-        raise UserError("the exact form is for kernels that batch norm follows, by a ResNet's names; leave out `exact`")
+        raise UserError(
+            "NormRescale: the exact form needs kernels before batch norms, by a ResNet's names; leave out `exact`",
+            code='no-exact-kernel',
+        )
     return new, rows
+
+
+def _joined(weights: Mapping[str, Tensor], gain: str, bias: str) -> Tensor | None:
+    """Return gain and bias of a batch norm as one tensor, or None if one is missing."""
+    if gain not in weights or bias not in weights:
+        return None
+    return torch.cat([weights[gain], weights[bias]])
 
 
 def _change(
     name: str, weight: Tensor, other: Tensor | None, constant: float | None, per: str
 ) -> tuple[Row, Tensor | float]:
-    """Return what becomes of a tensor, and the factor that makes it so."""
+    """Return the change of a tensor, and its factor."""
     norm = weight.double().norm().item()
     if constant is not None:
         return Row(name, norm, norm * constant, '' if norm else 'its norm is zero'), constant
     why = _why_not(weight, other)
-    row = Row(name, norm, None if other is None else other.double().norm().item(), why)
-    return row, 1.0 if why else _factor(weight, other, per)
+    target = None if other is None else other.double().norm().item()
+    return Row(name, norm, target, why), 1.0 if why else _factor(weight, other, per)
 
 
 def _batch_norm_after(kernel: str, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Return gain, bias, mean and variance of the batch norm that a ResNet has after a kernel; nothing after another."""
-    norm = re.sub(r'conv(\d+)\.weight$', r'bn\1', re.sub(r'downsample\.0\.weight$', 'downsample.1', kernel))
+    """Return gain, bias, mean and variance of the batch norm after a ResNet's kernel; () if there is none."""
+    norm = re.sub(r'downsample\.0\.weight$', 'downsample.1', kernel)
+    norm = re.sub(r'conv(\d+)\.weight$', r'bn\1', norm)
     names = tuple(f'{norm}.{name}' for name in ('weight', 'bias', 'running_mean', 'running_var'))
     return names if norm != kernel and all(name in weights for name in names) else ()
 
 
 def _next_kernel(kernel: str) -> str:
-    """Return the name of the kernel that alone hears of this one's batch norm, within a block of a ResNet."""
+    """Return the kernel that alone reads the batch norm after this one, within a block of a ResNet."""
     return re.sub(r'(?<=\.conv)\d+', lambda number: str(int(number[0]) + 1), kernel) if '.conv' in kernel else ''
 
 
@@ -146,13 +185,16 @@ def _why_not(weight: Tensor, anchor: Tensor | None) -> str:
 
 
 def _factor(weight: Tensor, anchor: Tensor, per: str) -> Tensor:
-    """|a| / |w| in double precision, of the tensor or of each output channel; one that is zero in either stays as it is."""
-    w, a = weight.double(), anchor.double()
+    """Return |a| / |w| in double precision, of the tensor or of each output channel; 1 for channels that are zero in either."""
+    w = weight.double()
+    a = anchor.double()
     if per == 'tensor' or w.ndim < 2:
         return a.norm() / w.norm()
     axes = tuple(range(1, w.ndim))
-    of_w, of_a = (torch.linalg.vector_norm(x, dim=axes, keepdim=True) for x in (w, a))
-    return torch.where((of_w > 0) & (of_a > 0), of_a / of_w.clamp_min(torch.finfo(torch.float64).tiny), 1.0)
+    of_w = torch.linalg.vector_norm(w, dim=axes, keepdim=True)
+    of_a = torch.linalg.vector_norm(a, dim=axes, keepdim=True)
+    ratio = of_a / of_w.clamp_min(torch.finfo(torch.float64).tiny)
+    return torch.where((of_w > 0) & (of_a > 0), ratio, 1.0)
 
 
 def _times(weight: Tensor, factor: Tensor | float) -> Tensor:
@@ -161,22 +203,40 @@ def _times(weight: Tensor, factor: Tensor | float) -> Tensor:
 
 
 def left_alone(rows: list[Row]) -> str:
-    """One sentence on the tensors that could not be rescaled, or nothing."""
+    """Return a message about the tensors that could not be rescaled, or ''."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.why:
             reasons.setdefault(row.why, []).append(row.name)
-    said = [f'{why}: {keys[0]}' + (f' and {len(keys) - 1} more' if keys[1:] else '') for why, keys in reasons.items()]
+    if not reasons:
+        return ''
+    parts = []
+    for why, keys in reasons.items():
+        more = f' and {len(keys) - 1} more' if len(keys) > 1 else ''
+        parts.append(f'{why}: {keys[0]}{more}')
     skipped = sum(map(len, reasons.values()))
-    return f'{skipped} of {len(rows)} tensors were left as they were ({"; ".join(said)})' if skipped else ''
+    return f'{skipped} of {len(rows)} tensors were left as they were ({"; ".join(parts)})'
 
 
 @WEIGHT_INITIALIZERS.register_module()
 class NormRescaled(PretrainedBackbone):
-    """A LARS-trained backbone with the norms of an anchor, made while a network is, so that a config needs no extra file.
+    """Initialize a backbone from a LARS-trained one with the norms of an anchor, without writing a file.
 
-    init_cfg=dict(type='NormRescaled', checkpoint='byol_lars.pth', anchor='byol_sgd.pth'), or `constant=0.1`; the
-    anchor may be a released model such as 'torchvision:resnet50'. In mmdet and mmseg the type is 'mmairl.NormRescaled'.
+    For example ``init_cfg=dict(type='NormRescaled', checkpoint='byol_lars.pth', anchor='byol_sgd.pth')``. In mmdet and
+    mmseg the type is ``'mmairl.NormRescaled'``.
+
+    Args:
+        checkpoint: The LARS-trained checkpoint.
+        anchor: The checkpoint with the norms, or a released model such as 'torchvision:resnet50'.
+        constant: A factor to use instead of an anchor.
+        part: 'student' or 'teacher' of the checkpoint. Default: 'student'.
+        anchor_part: 'student' or 'teacher' of the anchor. Default: 'student'.
+        per: 'tensor' or 'channel'. Default: 'tensor'.
+        prefix: First part of the keys, for a module that is a single stage. Default: the whole backbone.
+        exact: Whether to keep the function of the network. Default: False.
+
+    Raises:
+        UserError: If a tensor cannot be rescaled.
     """
 
     def __init__(
@@ -191,22 +251,20 @@ class NormRescaled(PretrainedBackbone):
         exact: bool = False,
     ) -> None:
         super().__init__(checkpoint, part, prefix)
-        self.anchor, self.anchor_part, self.constant, self.how = (
-            anchor,
-            anchor_part,
-            constant,
-            dict(per=per, exact=exact),
-        )
+        self.anchor = anchor
+        self.anchor_part = anchor_part
+        self.constant = constant
+        self.options = dict(per=per, exact=exact)
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
         weights, origin = super().weights()
         anchor = read_backbone(self.anchor, self.anchor_part).weights if self.anchor else None
-        rescaled, rows = normrescale(weights, anchor, self.constant, **self.how)
-        # A zero norm stays zero, as in a bias that was never moved; what does not fit is another network.
+        rescaled, rows = normrescale(weights, anchor, self.constant, **self.options)
+        # A zero norm, such as that of a bias that never moved, stays zero. Other tensors that do not fit are another network's.
         if skipped := left_alone([row for row in rows if row.norm and row.anchor != 0]):
             raise UserError(
-                f'NormRescale of {self.checkpoint} by {self.anchor}: {skipped}; use an anchor of the same network'
+                f'NormRescale of {self.checkpoint} by {self.anchor}: {skipped}; use an anchor of the same network',
+                code='other-anchor',
             )
-        return rescaled, f'{origin}, ' + (
-            f'with the norms of {self.anchor}' if anchor else f'scaled by {self.constant}'
-        )
+        change = f'with the norms of {self.anchor}' if anchor else f'scaled by {self.constant}'
+        return rescaled, f'{origin}, {change}'

@@ -1,4 +1,4 @@
-"""A backbone written the way another project reads it; every file says where its weights came from."""
+"""Write a backbone in the format of another project. Every file records where its weights came from."""
 
 import pickle
 import re
@@ -20,11 +20,18 @@ Weights = dict[str, Tensor]
 
 
 def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **record: object) -> None:
-    """Write `backbone` in the format `to`; `record` is added to what the file says of its origin.
+    """Write a backbone.
 
-    >>> write_backbone(read_backbone('moco_v2.pth.tar'), 'moco_v2.pkl', to='detectron2')  # doctest: +SKIP
+    Args:
+        backbone: The backbone.
+        path: The file, which must not be the one that the backbone comes from.
+        to: One of `WRITERS`: 'mmairl', 'torchvision', 'timm', 'detectron2' or 'safetensors'.
+        record: Further facts for the file's record of its origin.
+
+    Example:
+        >>> write_backbone(read_backbone('moco_v2.pth.tar'), 'moco_v2.pkl', to='detectron2')  # doctest: +SKIP
     """
-    with replacing(output(path, backbone.path)) as beside, beside.open('wb') as file:
+    with replacing(output(path, backbone.path)) as unfinished, unfinished.open('wb') as file:
         weights = {key: value.contiguous() for key, value in backbone.weights.items()}
         WRITERS[to](weights, portable({**backbone.record, **record}), file)
 
@@ -35,55 +42,60 @@ def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 
 def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """A bare dictionary of tensors, as torch's own models are released; the origin is an attribute of it."""
+    """Write a bare dictionary of tensors, as torch releases its models. The origin is an attribute of it."""
     state = OrderedDict(weights)
     vars(state)[ORIGIN] = origin
     torch.save(state, file)
 
 
 def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """By its names; its ViT has a class token, a table of positions and biases, and nothing beside them."""
+    """Write torchvision's names. Its ViT has a class token, positions and biases, and nothing else."""
     if any(key.endswith('cls_token') for key in weights):
         named = {rename(key, TORCHVISION_VIT): value for key, value in weights.items()}
-        left = any(re.search(r'^(vit|pre_norm|layers)\.|\.(attn|ffn)\.', key) for key in named)
-        if left or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
+        unnamed = any(re.search(r'^(vit|pre_norm|layers)\.|\.(attn|ffn)\.', key) for key in named)
+        if unnamed or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
             raise UserError(
-                'torchvision has no such ViT: its own has biases, and no registers, scales of layers or gates; write timm'
+                'torchvision has no such ViT: its own has biases, and no registers, layer scales or gates; write timm',
+                code='unwritable-network',
             )
         weights = named
     _plain(weights, origin, file)
 
 
 def _of_timm(weights: Weights) -> Weights:
-    names = TIMM if 'cls_token' in weights else DINOV3
-    if (
-        'cls_token' in weights and (tokens := weights['cls_token'].shape[1]) > 1
-    ):  # registers, which have no positions there
+    if 'cls_token' not in weights:
+        return {rename(key, DINOV3): value for key, value in weights.items()}
+    tokens = weights['cls_token'].shape[1]
+    if tokens > 1:
+        # timm's registers are a tensor of their own, without positions.
         places = weights['pos_embed']
         first = weights['cls_token'] + places[:, :tokens]
         parts = dict(cls_token=first[:, :1], reg_token=first[:, 1:], pos_embed=places[:, tokens:])
         weights = weights | {name: part.contiguous() for name, part in parts.items()}
-    return {rename(key, names): value for key, value in weights.items()}
+    return {rename(key, TIMM): value for key, value in weights.items()}
 
 
 def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """detectron2's own names as NumPy arrays; `matching_heuristics` lets it find them in C4 and in FPN models.
+    """Write detectron2's names as NumPy arrays. `matching_heuristics` lets C4 and FPN models find them.
 
-    NumPy has no bfloat16, so that such weights become float32.
+    NumPy has no bfloat16, so such weights become float32.
     """
     if 'conv1.weight' not in weights:
-        raise UserError('detectron2 has names for ResNets alone and this backbone is none; write another format')
+        raise UserError(
+            'detectron2 has only names for ResNets, and this backbone is another network; write another format',
+            code='unwritable-network',
+        )
     arrays = {
         rename(key, DETECTRON2): (value.float() if value.dtype == torch.bfloat16 else value).numpy()
         for key, value in weights.items()
-        if not key.endswith('num_batches_tracked')  # its BN layers have no such counter
+        if not key.endswith('num_batches_tracked')  # detectron2's batch norm has no counter
     }
     content = {'model': arrays, '__author__': 'mmairl', 'matching_heuristics': True, 'meta': {ORIGIN: origin}}
     pickle.dump(content, file, protocol=4)
 
 
 def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """By timm's names, which loads such files; a ResNet's are torchvision's, too."""
+    """Write timm's names, since timm loads such files. A ResNet's are also torchvision's."""
     from safetensors.torch import save
 
     metadata = {key: str(value) for key, value in origin.items()} | {'format': 'pt'}  # the hub's loader requires it

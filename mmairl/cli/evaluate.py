@@ -1,27 +1,32 @@
 """Measure a checkpoint by k-NN, a linear or fine-tuned classifier, logistic regression or SVMs.
 
-CONFIG is the config of the pre-training, or one of configs/evaluation for another data set. CKPT is a checkpoint of any known
-project, or a released model such as torchvision:resnet50. --init measures a baseline instead.
+PROTOCOL is one of these, or one that CONFIG registers by its custom_imports. CONFIG is the config of the pre-training, or one
+of configs/evaluation for another data set. CKPT is a checkpoint of any known project, or a released model such as
+torchvision:resnet50. --init measures a baseline instead.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mmairl.cli.flags import above_zero, add_config_options, count, device, parser_of, positive, seed
+from mmairl.cli.flags import ConfigOptions, above_zero, add_config_options, count, device, parser_of, positive, seed
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
-    from mmairl.evaluation.protocol import Result
+    from mmairl.evaluation.protocol import Protocol, Result
 
 PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune')
 BASELINES = ('random', 'pixels')
+# Arguments that are not settings of a protocol.
+GENERAL = ('protocol', 'config', 'checkpoint', 'init', 'part', 'prefix', 'out', 'cfg_options', 'settings')
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('evaluate', __doc__)
-    parser.add_argument('protocol', choices=PROTOCOLS, help='choose the protocol')
+    parser.add_argument(
+        'protocol', help=f'choose the protocol: {", ".join(PROTOCOLS)}, or one that the config registers'
+    )
     parser.add_argument('config', help='name the config of the model and of the data sets')
     parser.add_argument('checkpoint', nargs='?', metavar='CKPT', help='name the checkpoint; required without --init')
     parser.add_argument('--init', choices=BASELINES, help='measure a baseline instead of a checkpoint (default: none)')
@@ -29,81 +34,102 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--part', choices=['student', 'teacher'], default='student', help='choose the network (default: student)'
     )
     parser.add_argument('--prefix', help='read the backbone under this prefix of the keys (default: detect it)')
-    parser.add_argument(
+    parser.add_argument('--out', type=Path, help='write the scores to this JSON file (default: next to the checkpoint)')
+    add_config_options(parser)
+    # An argument that is absent keeps the protocol's default; one that the protocol does not have is an error.
+    add_settings(parser.add_argument_group('settings of protocols', argument_default=argparse.SUPPRESS))
+    add_resources(parser.add_argument_group('resources', argument_default=argparse.SUPPRESS))
+    return parser.parse_args(arguments)
+
+
+def add_settings(group: Any) -> None:
+    """Add the settings that change a score."""
+    group.add_argument(
         '--k',
+        '--ks',
         dest='ks',
         type=positive,
         nargs='+',
         metavar='K',
         help="knn: set the numbers of neighbors (default: the config's, or 20 200)",
     )
-    parser.add_argument('--temperature', type=above_zero, help='knn: set the temperature of the votes (default: 0.07)')
-    parser.add_argument(
+    group.add_argument('--temperature', type=above_zero, help='knn: set the temperature of the votes (default: 0.07)')
+    group.add_argument(
         '--recipe',
         help="linear, finetune: train by one of configs/_base_/recipes or by this config (default: the config's)",
     )
-    parser.add_argument(
+    group.add_argument(
         '--sweep',
         action=argparse.BooleanOptionalAction,
         help="linear: train many rates and decays in one pass and test the best (default: the config's evaluation.sweep)",
     )
-    parser.add_argument(
-        '--seed', type=seed, help='seed the classifier, the folds of svm and the held-out images of logreg (default: 0)'
+    group.add_argument(
+        '--seed',
+        type=seed,
+        help='logreg, svm, linear, finetune: seed the classifier, the folds or the held-out images (default: 0)',
     )
-    parser.add_argument(
+    group.add_argument(
         '--standardise', action='store_true', help='logreg: scale features to mean 0 and deviation 1 (default: off)'
     )
-    parser.add_argument(
+    group.add_argument(
         '--low-shot', action='store_true', help='svm: also train on few positive images per class (default: off)'
     )
-    parser.add_argument(
+    group.add_argument(
         '--near-duplicates',
         action='store_true',
         help='knn, logreg, svm: count test images nearly equal to a training image; also score without them (default: off)',
     )
-    parser.add_argument(
+    group.add_argument(
+        '--settings',
+        nargs='+',
+        action=ConfigOptions,
+        default={},
+        metavar='NAME=VALUE',
+        help='set any setting of the protocol by its name (default: none)',
+    )
+
+
+def add_resources(group: Any) -> None:
+    """Add the settings that change no score."""
+    group.add_argument(
         '--remeasure',
         action='store_true',
         help='measure again and replace the stored features, run and scores (default: off)',
     )
-    parser.add_argument(
+    group.add_argument(
         '--work-dir', type=Path, help='linear, finetune: store the run here and resume it (default: next to --out)'
     )
-    parser.add_argument(
+    group.add_argument(
         '--cache',
         type=Path,
         default=Path('work_dirs/features'),
-        help='store features here (default: work_dirs/features)',
+        help='knn, logreg, svm: store features here (default: work_dirs/features)',
     )
-    parser.add_argument(
+    group.add_argument(
         '--no-cache',
         action='store_const',
         const=None,
         dest='cache',
         help='store no features (default: store them in --cache)',
     )
-    parser.add_argument(
+    group.add_argument(
         '--device', type=device, help='knn, logreg, svm: compute features on this device (default: the GPU if any)'
     )
-    parser.add_argument(
+    group.add_argument(
         '--workers', type=count, help='load images in this many processes (default: up to 8 with a GPU, else 0)'
     )
-    parser.add_argument('--out', type=Path, help='write the scores to this JSON file (default: next to the checkpoint)')
-    parser.add_argument(
+    group.add_argument(
         '--launcher',
         choices=['none', 'pytorch', 'slurm'],
-        default='none',
         help='join the processes of this launcher (default: none)',
     )
-    add_config_options(parser)
-    return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
     if bool(args.checkpoint) == bool(args.init):
         raise UserError(
-            'give either a checkpoint or --init random / --init pixels, not both and not neither', code='subject'
+            'evaluate: expected either a checkpoint or --init random or --init pixels; give one of them', code='subject'
         )
     # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
     from mmengine.dist import is_main_process
@@ -111,23 +137,30 @@ def main(arguments: Sequence[str]) -> None:
     from mmairl.config import load_config
     from mmairl.engine.checks import check_parts
     from mmairl.engine.run import register
-    from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
+    from mmairl.evaluation.protocol import evaluate
     from mmairl.io import output
     from mmairl.signals import stop_processes
 
     register()
-    args.device = args.device or default_device()
-    args.workers = default_workers() if args.workers is None else args.workers
     cfg = load_config(args.config, args.cfg_options)
     out = args.out or default_out(args)
     output(out, args.checkpoint, args.config)
-    args.work_dir = args.work_dir or (out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run'))
-    settings = settings_for(**vars(args))
+    settings = settings_of(args, out)
     check_parts(cfg, ('model', 'evaluation'))
     result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings, prefix=args.prefix)
     if is_main_process():
         write(args, result, out)
     stop_processes()
+
+
+def settings_of(args: argparse.Namespace, out: Path) -> 'Protocol':
+    """Return the protocol with the settings of the command line."""
+    from mmairl.evaluation.protocol import default_device, default_workers, settings_for
+
+    work_dir = out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run')
+    settings = dict(work_dir=work_dir, device=default_device(), workers=default_workers())
+    settings.update({name: value for name, value in vars(args).items() if name not in GENERAL})
+    return settings_for(args.protocol, **settings, **args.settings)
 
 
 def default_out(args: argparse.Namespace) -> Path:

@@ -23,6 +23,7 @@ from mmairl.registry import (
     OPTIM_WRAPPERS,
     OPTIMIZERS,
     PARAM_SCHEDULERS,
+    PROTOCOLS,
     Registry,
 )
 
@@ -54,7 +55,7 @@ SECTIONS = {
     'auto_scale_lr': ('base_batch_size', 'enable'),
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
     'evaluation': ('train', 'val', 'test', 'batch_size', 'held_out', 'views', 'sweep', 'ks', 'precision', 'groups'),
-    'recipes': ('linear', 'finetune'),
+    'recipes': tuple(PROTOCOLS.names()),
     'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
     'strategy': ('type', 'zero_optimization', 'bf16'),
     'strategy.zero_optimization': ('stage', 'offload_optimizer', 'offload_param'),

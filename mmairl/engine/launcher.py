@@ -1,11 +1,11 @@
-"""torchrun with one meaning of being told to stop: `python -m mmairl.engine.launcher --nproc_per_node=2 SCRIPT ...`.
+"""torchrun that stops cleanly on signals: `python -m mmairl.engine.launcher --nproc_per_node=2 SCRIPT ...`.
 
-It takes torchrun's options. Told to stop, it passes that on, gives its processes the time to save, and leaves with 75; so it
-does when one of its processes was told. torch's own leaves with 1, starts such processes again where it may restart them, and
-dies of a signal that comes while it imports.
+It takes torchrun's options. On a signal to it or to one of its processes, it passes the signal on, gives its processes the
+time to save, and exits with 75. Torch's launcher exits with 1, may restart stopped processes, and dies of a signal that
+arrives during its imports.
 
-On one machine it listens on the loopback, on the port PORT or a free one. torch's own listens on all interfaces of the
-machine, and with --standalone it unpickles what anybody writes there.
+On one machine, it listens on the loopback, on the port PORT or a free one. Torch's launcher listens on all interfaces, and
+with --standalone it unpickles whatever anyone sends there.
 """
 
 if __name__ == '__main__':
@@ -35,17 +35,17 @@ LOOPBACK = '127.0.0.1'
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
-    """torch's rendezvous of fixed address, with a store made beforehand: no option of torch says where it listens."""
+    """Torch's static rendezvous with a store that listens on the loopback only; torch has no option for that."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         wanted = os.environ.get('PORT') or '0'
-        kinds = (OSError, ValueError, OverflowError)
-        with explained(f'PORT={wanted} cannot be listened on', 'set a free one, or none', kinds):
+        errors = (OSError, ValueError, OverflowError)
+        with explained(f'PORT={wanted} is not available', 'set a free port, or none', errors):
             listener = socket.create_server((LOOPBACK, int(wanted)))
         port = listener.getsockname()[1]
         super().__init__(LOOPBACK, port, rank=0, world_size=1, run_id=parameters.run_id, timeout=600)
         descriptor = listener.detach()
-        # only torch's older server takes a socket that listens already
+        # Only torch's older server accepts an open socket.
         self._store = TCPStore(
             LOOPBACK, port, 1, True, self.timeout, multi_tenant=True, master_listen_fd=descriptor, use_libuv=False
         )
@@ -55,17 +55,18 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 
 
 class PatientAgent(LocalElasticAgent):
-    """Starts no process again that was told to stop, and waits GRACE for them, not 30 s; torch has no option for either."""
+    """Torch's agent, but it never restarts stopped processes, and waits GRACE seconds for them instead of 30."""
 
-    starting, heard = False, 0
+    starting = False
+    received = 0
 
     @classmethod
     def stop(cls, number: int) -> None:
-        """Answer a signal as torch's own handler does, but once: its second signal leaves the processes behind.
+        """Answer a signal like torch's handler, but only once: on a second signal, torch would abandon its processes.
 
-        One that comes while processes start waits until all of them are known, or some would be left behind.
+        A signal that arrives while processes start is answered when all of them are known.
         """
-        cls.heard = number
+        cls.received = number
         if not cls.starting:
             raise SignalException(f'process {os.getpid()} got {signal.Signals(number).name}', signal.Signals(number))
 
@@ -75,8 +76,8 @@ class PatientAgent(LocalElasticAgent):
             return super()._start_workers(worker_group)
         finally:
             PatientAgent.starting = False
-            if self.heard:
-                self.stop(self.heard)
+            if self.received:
+                self.stop(self.received)
 
     def _monitor_workers(self, worker_group):
         result = super()._monitor_workers(worker_group)
@@ -84,7 +85,7 @@ class PatientAgent(LocalElasticAgent):
             self._remaining_restarts = 0
         return result
 
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, **others) -> None:  # torch 2.14 has a timeout there
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, **others) -> None:  # torch 2.14 adds a timeout
         if self._pcontext:
             self._pcontext.close(death_sig, GRACE)
         super()._shutdown(death_sig, **others)
@@ -94,7 +95,7 @@ class PatientAgent(LocalElasticAgent):
 def main() -> None:
     rendezvous_handler_registry.register('loopback', LoopbackRendezvous)
     api.LocalElasticAgent = PatientAgent
-    options = ['--signals-to-handle=SIGQUIT']  # the others are ours; torch wants one
+    options = ['--signals-to-handle=SIGQUIT']  # we handle the others; torch requires one
     if not any(word.startswith('--nnodes') for word in sys.argv[1:]):
         options += ['--nnodes=1', '--rdzv-backend=loopback', f'--rdzv-endpoint={LOOPBACK}:0']
     try:

@@ -1,6 +1,6 @@
-"""The backbone under test, loaded whole or not at all.
+"""The backbone under test: every weight is loaded, or it is an error.
 
-Evaluating the wrong network in silence is the field's classic error.
+Silently evaluating the wrong network is a classic error of the field.
 """
 
 import logging
@@ -19,7 +19,7 @@ from mmairl.checkpoints.read import Backbone, read_backbone, warn
 from mmairl.models.norm import measure_statistics, norms_of  # which registers mmpretrain's backbones as well
 from mmairl.registry import MODELS
 
-# A hidden factor: what `load_backbone` and `pooled` do unless they are told otherwise.
+# A hidden factor: the default of `load_backbone` and `pooled`.
 FEATURES = "the student's, pooled after the backbone"
 
 
@@ -38,6 +38,9 @@ def load_backbone(
         part: 'student' or 'teacher'.
         seed: Seed of the random start.
         prefix: The beginning of the backbone's keys in the checkpoint. None finds it.
+
+    Raises:
+        UserError: If the checkpoint does not fill every weight.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -46,7 +49,7 @@ def load_backbone(
             origin = f'random initialisation, seed {seed}'
             logger = MMLogger.get_current_instance()
             level = logger.level
-            logger.setLevel(logging.WARNING)  # mmengine would print how each tensor was started
+            logger.setLevel(logging.WARNING)  # mmengine would log the initialization of each tensor
             try:
                 getattr(backbone, 'init_weights', lambda: None)()
             finally:
@@ -94,7 +97,7 @@ def warn_of_other_statistics(cfg: Config, source: Backbone) -> None:
 
 
 def refresh_statistics(backbone: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Measure batch norm's statistics anew on these images: those of before do not suit weights that NormRescale changed."""
+    """Measure batch norm's statistics on these images, because NormRescale's weights invalidate the stored ones."""
     backbone.eval()
     for layer in norms_of(backbone):
         layer.train()

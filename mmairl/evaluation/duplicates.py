@@ -1,4 +1,4 @@
-"""Test images that a training image is nearly the same as, by their looks and by the features that are there."""
+"""Test images that nearly equal a training image, by their pixels and by their features."""
 
 import base64
 from collections.abc import Iterable
@@ -16,19 +16,24 @@ from mmairl.data.decode import to_unit
 from mmairl.data.splits import look_alikes, split_conflicts
 from mmairl.errors import printable
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.knn import nearest
+from mmairl.evaluation.neighbors import nearest
 
-CHANCE = 1e-4  # of images drawn one by one
-SAME, NEIGHBOURS = 1e-6, 10  # rounding of a cosine in float32, and how many tell how dense it is around an image
-SHOWN, SIDE = 12, 96  # pairs on a page, and their pixels
+CHANCE = 1e-4  # fraction of independent images that are marked
+SAME = 1e-6  # rounding of a cosine in float32
+NEIGHBORS = 10  # that measure the density around an image
+SHOWN = 12  # pairs on a page
+SIDE = 96  # pixels of a picture
 
 
 def too_near(distances: Tensor) -> Tensor:
-    """Mark test images by their distances (N, k), ascending, to the nearest of training, as only CHANCE of images would have.
+    """Mark test images that are closer to a training image than CHANCE explains.
 
-    Around an image the number of others within r grows as r^d, however dense they are there. So the d-th power of r of the
-    nearest, over that of the k-th, has a known distribution, close to an exponential one; the median and the upper quartile
-    tell d, as long as less than half of the images are duplicates. Of more than k copies of one image none is marked.
+    Around an image the number of others within r grows as r^d, at any density. So the d-th power of the distance to the
+    nearest, over that to the k-th, has a known distribution, close to exponential. Median and upper quartile give d, as
+    long as less than half of the images are duplicates. More than k copies of one image are not marked.
+
+    Args:
+        distances: Distances to the nearest training images, (N, k), ascending.
     """
     logs = distances.double().clamp_min(SAME).log()
     nearness = logs[:, 0] - logs[:, -1]
@@ -40,19 +45,22 @@ def too_near(distances: Tensor) -> Tensor:
 def near_duplicates(
     sets: tuple[Dataset, Dataset], features: tuple[Features, Features], device: str, workers: int
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return a mask of test rows with a near duplicate in training, and counts with pairs to look at.
+    """Return a mask of test rows with a near duplicate in training, and counts with example pairs.
 
-    Images whose labels differ from their look-alike's are label conflicts. They are counted and shown, and not in the mask.
+    Images whose labels differ from their look-alike's are label conflicts. They are counted and shown, but not masked.
     """
-    (train, test), (bank, query) = sets, features
-    bank_rows, rows = (np.delete(np.arange(len(dataset)), list(own.unreadable)) for dataset, own in zip(sets, features))
-    centre = bank.x.mean(0)  # else a network that finds all alike has hardly any angles
-    similarity, position = nearest(query.x - centre, bank.x - centre, NEIGHBOURS, device)
+    train, test = sets
+    bank, query = features
+    bank_rows = _rows(train, bank)
+    rows = _rows(test, query)
+    center = bank.x.mean(0)  # without it, features of a collapsed network have hardly any angles
+    similarity, position = nearest(query.x - center, bank.x - center, NEIGHBORS, device)
     close = too_near(1 - similarity).nonzero().flatten()
     by_features = dict(zip(rows[close].tolist(), bank_rows[position[close, 0]].tolist()))
     by_look = look_alikes(train, test, workers)
-    of_row, alike = dict(zip(rows.tolist(), similarity[:, 0].tolist())), by_features | by_look
-    by_similarity = dict(sorted(alike.items(), key=lambda pair: of_row.get(pair[0], 1.0)))
+    alike = by_features | by_look
+    similarity_of = dict(zip(rows.tolist(), similarity[:, 0].tolist()))
+    by_similarity = dict(sorted(alike.items(), key=lambda pair: similarity_of.get(pair[0], 1.0)))
     duplicates, conflicts = split_conflicts(by_similarity, train.labels, test.labels)
     found = dict(
         images=len(alike),
@@ -65,16 +73,20 @@ def near_duplicates(
     return np.isin(rows, list(duplicates)), found
 
 
+def _rows(dataset: Dataset, features: Features) -> np.ndarray:
+    """Return the position in the data set of each row of features."""
+    return np.delete(np.arange(len(dataset)), list(features.unreadable))
+
+
 def pictures(train: Dataset, test: Dataset, twins: Iterable[tuple[int, int]]) -> list[list[tuple[str, str]]]:
-    """Return the first test images and their twins, a picture and a name each, as a page shows pairs."""
+    """Return the first test images and their twins, each as a picture and a name, for a page."""
     return [[_shown(test, here), _shown(train, there)] for here, there in islice(twins, SHOWN)]
 
 
 def _shown(dataset: Dataset, index: int) -> tuple[str, str]:
-    """A small PNG in base64, and the image's name."""
+    """Return a small PNG in base64, and the image's name."""
     image = to_unit(dataset.raw(index))
-    small = F.interpolate(
-        (image[:3] if len(image) >= 3 else image[:1])[None], (SIDE, SIDE), mode='bilinear', antialias=True
-    )
+    shown = image[:3] if len(image) >= 3 else image[:1]
+    small = F.interpolate(shown[None], (SIDE, SIDE), mode='bilinear', antialias=True)
     pixels = (255 * small[0].clamp(0, 1)).byte().permute(1, 2, 0).numpy()[:, :, ::-1]
     return base64.b64encode(cv2.imencode('.png', pixels)[1]).decode(), printable(dataset.name(index))

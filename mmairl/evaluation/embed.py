@@ -1,4 +1,4 @@
-"""The features of any images by any checkpoint, in a line of Python."""
+"""Features of any images by any checkpoint, in one line of Python."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -47,34 +47,41 @@ def embed(
     patches: bool = False,
     out: str | Path | None = None,
 ) -> tuple[np.ndarray, list[str]] | tuple[np.ndarray, list[str], np.ndarray]:
-    """The pooled features of images, a row each, and the images' names; one that cannot be read is said and has no row.
+    """Return the pooled features of images, one row per image, and the images' names.
 
     Args:
-        checkpoint: of a ResNet or a ViT, from a run of ours or of any project that `tools/evaluate.py` reads.
-        images: a folder, an archive of tools/pack.py, a list of these, a file, an image or a list of them: of Pillow's, arrays
+        checkpoint: A checkpoint of a ResNet or ViT, of any project that `tools/evaluate.py` reads.
+        images: A folder, an archive of tools/pack.py, a file, an image, or a list of these. Images are Pillow's, arrays
             H x W or H x W x C, or tensors C x H x W, of uint8 unless the network was trained on images as they are stored.
         part: 'student' or 'teacher'.
-        prefix: the beginning of the backbone's keys, for a file of which mmairl does not find it.
-        size: the side of the central crop; by default that of the training's crops, if the checkpoint or a file next to it
-            (`config.json`, `preprocessor_config.json`) states it, or 224.
-        mean: mean of each channel, of values from 0 to 1; by default that of the training, stated like the size, or
+        prefix: First part of the backbone's keys. Default: found.
+        size: Side of the central crop. Default: that of the training's crops, if the checkpoint or a file next to it
+            (`config.json`, `preprocessor_config.json`) states it, else 224.
+        mean: Mean of each channel, of values from 0 to 1. Default: that of the training, stated like the size, else
             ImageNet's, with a warning.
-        std: standard deviation of each channel, like the mean.
-        config: the config of a network of another kind, or of a ViT with other heads than a warning says.
-        batch: images at a time.
-        workers: processes that load images.
-        device: by default the GPU, where there is one.
-        patches: give the features of a ResNet's cells or a ViT's patches in place of pooled ones: (images, cells, C), mapped
-            from the file `out`, and third the cells' centres, (cells, 2), as y and x from 0 to 1 of the crop. An image that
-            cannot be read has a row of NaN, since rows are written as they come.
-        out: the .npy file of the patches.
+        std: Standard deviation of each channel, like the mean.
+        config: Config of another kind of network, or of a ViT whose heads differ from those in a warning.
+        batch: Images per batch.
+        workers: Number of processes that load images.
+        device: Device of the network. Default: the GPU, if there is one.
+        patches: Whether to return features of a ResNet's cells or a ViT's patches instead of pooled ones.
+        out: The .npy file for the patches.
 
-    >>> features, names = mmairl.embed('runs/a/epoch_100.pth', 'images/')  # doctest: +SKIP
-    >>> features.shape  # doctest: +SKIP
-    (5000, 512)
-    >>> cells, names, places = mmairl.embed('vit.pth', 'images/', patches=True, out='cells.npy')  # doctest: +SKIP
-    >>> cells.shape, places[0]  # doctest: +SKIP
-    ((5000, 196, 384), array([0.036, 0.036]))
+    Returns:
+        Features (images, C) and names, without unreadable images, which raise a warning. With `patches`: features
+        (images, cells, C) mapped from `out`, in which unreadable images are NaN; all names; and the cells' centers
+        (cells, 2) as y and x from 0 to 1 of the crop.
+
+    Raises:
+        UserError: If the checkpoint has no known network, or if an image has an unknown format.
+
+    Example:
+        >>> features, names = mmairl.embed('runs/a/epoch_100.pth', 'images/')  # doctest: +SKIP
+        >>> features.shape  # doctest: +SKIP
+        (5000, 512)
+        >>> cells, names, places = mmairl.embed('vit.pth', 'images/', patches=True, out='cells.npy')  # doctest: +SKIP
+        >>> cells.shape, places[0]  # doctest: +SKIP
+        ((5000, 196, 384), array([0.036, 0.036]))
     """
     cfg, backbone, normal, views, channels = embedding_network(
         checkpoint, part, config, prefix, mean=mean, std=std, size=size
@@ -89,8 +96,8 @@ def embed(
         x, _, readable = (torch.cat(column) for column in columns)
     if left_out := [name for name, fine in zip(names, readable) if not fine]:
         row = 'a row of NaN' if patches else 'no row'
-        said = f'{len(left_out)} images cannot be read and have {row}, first {printable(left_out[0])}'
-        warnings.warn(said, stacklevel=3)
+        message = f'{len(left_out)} images cannot be read and have {row}, first {printable(left_out[0])}'
+        warnings.warn(message, stacklevel=3)
     if patches:
         return x, names, places
     return x[readable].numpy(), [name for name, fine in zip(names, readable) if fine]
@@ -99,30 +106,34 @@ def embed(
 def write_patches(
     out: str | Path | None, cfg: Config, weights: Backbone, dataset: ViewDataset, how: Extraction
 ) -> tuple[np.ndarray, np.ndarray, Tensor]:
-    """Write the features of every cell of the backbone's last map, batch by batch; return them mapped, and the cells' centres.
+    """Write the features of each cell of the backbone's last map; return them mapped, the centers, and what was readable.
 
-    Rows are written, not mapped: a full disk is then an error and not a signal.
+    Rows are written, not mapped, so that a full disk raises an error instead of a signal.
     """
     if out is None:
-        raise UserError("patches are written to a file as they come; say where, as out='patches.npy'")
+        raise UserError("embed: patches are written to a file; set out='patches.npy'", code='no-out')
     if 'VisionTransformer' in cfg.model.backbone.type:
         cfg.model.backbone.out_type = 'featmap'
-    backbone, fine = load_backbone(cfg, weights).to(how.device), []
-    with replacing(output(out, weights.path)) as beside, beside.open('wb') as file:
+    backbone = load_backbone(cfg, weights).to(how.device)
+    all_readable = []
+    with replacing(output(out, weights.path)) as unfinished, unfinished.open('wb') as file:
         for images, _, readable in how.images(dataset):
             with torch.no_grad():
                 last = backbone(images)[-1]
             if last.ndim != 4:
-                raise UserError(f'the {cfg.model.backbone.type} gives no map of features; set its out_type to one')
-            if not fine:
+                raise UserError(
+                    f'{cfg.model.backbone.type} returns no map of features; set its out_type to one',
+                    code='no-feature-map',
+                )
+            if not all_readable:
                 shape = (len(dataset), last.shape[2] * last.shape[3], last.shape[1])
                 np.lib.format.write_array_header_1_0(file, dict(descr='<f4', fortran_order=False, shape=shape))
             x = last.flatten(2).transpose(1, 2).float().cpu().contiguous()
             x[~readable] = torch.nan
             file.write(x.numpy().tobytes())
-            fine.append(readable)
+            all_readable.append(readable)
     y, x = ((torch.arange(length) + 0.5) / length for length in last.shape[2:])
-    return np.load(out, mmap_mode='r'), torch.cartesian_prod(y, x).numpy(), torch.cat(fine)
+    return np.load(out, mmap_mode='r'), torch.cartesian_prod(y, x).numpy(), torch.cat(all_readable)
 
 
 def embedding_network(
@@ -135,7 +146,7 @@ def embedding_network(
     std: Sequence[float] | None = None,
     size: int | None = None,
 ) -> tuple[Config, Backbone, dict, Views, int | None]:
-    """Return a config with the network, its weights, and the statistics, the view and the channels of its images."""
+    """Return a config with the network, its weights, and the statistics, view and channels of its images."""
     register()
     cfg = load_config(config) if config else None
     backbone = read_backbone(checkpoint, part, prefix, tensors_of_config(cfg) if cfg else None)
@@ -167,15 +178,21 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
     alone = len(shape) == 3 and (isinstance(images, Tensor) or shape[2] in (1, 2, 3, 4, channels))
     if alone or len(shape) < 3 or not isinstance(images, Iterable):
         images = [images]
-    if not (given := [as_array(item) for item in images]):
-        raise UserError('there are no images to embed: the list is empty')
-    if all(isinstance(item, (str, Path)) and (Path(item).is_dir() or str(item).endswith(SUFFIXES)) for item in given):
-        return Mixture({str(item): dataset_of(item, None, channels) for item in given}, views=views)
-    return Given(given, views, channels)
+    items = [as_array(item) for item in images]
+    if not items:
+        raise UserError('embed: the list of images is empty; add some', code='no-images')
+    if all(_is_collection(item) for item in items):
+        return Mixture({str(item): dataset_of(item, None, channels) for item in items}, views=views)
+    return ListedImages(items, views, channels)
+
+
+def _is_collection(item: object) -> bool:
+    """Return whether an item is a folder or an archive of images."""
+    return isinstance(item, (str, Path)) and (Path(item).is_dir() or str(item).endswith(SUFFIXES))
 
 
 def as_array(image: One) -> str | Path | Image.Image | np.ndarray:
-    """A tensor, whose channels are first, as an array, whose channels are last; anything else as it is."""
+    """Return a tensor, whose channels are first, as an array, whose channels are last; anything else as it is."""
     if not isinstance(image, Tensor):
         return image
     image = image.detach().cpu()
@@ -183,29 +200,33 @@ def as_array(image: One) -> str | Path | Image.Image | np.ndarray:
     return (image.movedim(-3, -1) if image.ndim > 2 else image).numpy()
 
 
-class Given(ViewDataset):
-    """Images by their paths, or in memory as Pillow or NumPy has them."""
+class ListedImages(ViewDataset):
+    """Images by their paths, or in memory as Pillow images or arrays."""
 
     def __init__(self, images: list[str | Path | Image.Image | np.ndarray], views: Views, channels: int | None) -> None:
         super().__init__(views, channels)
         for number, image in enumerate(images):
             self.require_image(image, number)
-        self.images, self.labels, self.classes = images, torch.full((len(images),), -1), []
+        self.images = images
+        self.labels = torch.full((len(images),), -1)
+        self.classes = []
 
     def require_image(self, image: object, number: int) -> None:
-        """Refuse what is no image in memory; 8 bits are shown as they are, and how to show others nobody says."""
-        said = type(image).__name__
-        if isinstance(image, np.ndarray):
-            grey, said = image.ndim == 2, f'an array {" x ".join(map(str, image.shape))} of {image.dtype}'
-            shown = image.dtype in (bool, np.uint8) or (grey and image.dtype == np.uint16)
-            fits = self.as_stored or (shown and (grey or (image.ndim == 3 and 1 <= image.shape[2] <= 4)))
-            if fits and image.size:
-                return
-        elif isinstance(image, (str, Path, Image.Image)):
+        """Raise unless an item is an image. Values of more than 8 bits have no defined brightness, except as stored."""
+        kind = type(image).__name__
+        if isinstance(image, (str, Path, Image.Image)):
             return
+        if isinstance(image, np.ndarray):
+            kind = f'an array {" x ".join(map(str, image.shape))} of {image.dtype}'
+            gray = image.ndim == 2
+            known_depth = image.dtype in (bool, np.uint8) or (gray and image.dtype == np.uint16)
+            known_shape = gray or (image.ndim == 3 and 1 <= image.shape[2] <= 4)
+            if image.size and (self.as_stored or (known_depth and known_shape)):
+                return
         raise UserError(
-            f'image {number} is {said}; give a path, an image of Pillow, or uint8 from 0 to 255 as an array height x width '
-            '(x channels) or a tensor channels x height x width'
+            f'image {number} is {kind}; give a path, a Pillow image, or uint8 from 0 to 255 as an array height x width '
+            '(x channels) or a tensor channels x height x width',
+            code='unknown-image',
         )
 
     def name(self, index: int) -> str:

@@ -1,49 +1,98 @@
-"""L2-regularised logistic regression on frozen features, as in BYOL's transfer table.
+"""L2-regularized logistic regression on frozen features, as in BYOL's transfer table.
 
-The strength is chosen on validation images; the test set is looked at once. Each fit reaches the minimum: by Newton's method
-with gradients in float64, and conjugate gradients with products in float32 for its linear systems (Nocedal and Wright 2006,
-ch. 7). L-BFGS, which BYOL names, has the same minimum and stops far from it at both ends of the grid.
+Each fit reaches the minimum: Newton's method with gradients in float64, and conjugate gradients with products in float32
+for its linear systems (Nocedal and Wright 2006, ch. 7). L-BFGS, which BYOL names, has the same minimum and stops far from it
+at both ends of the grid.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from logging import WARNING
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from mmengine import Config
 from mmengine.logging import print_log
 from torch import Tensor
 
+from mmairl.checkpoints.read import Backbone
 from mmairl.data.splits import split_by_class
+from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.metrics import scores_of
+from mmairl.evaluation.metrics import packed, scores_of
+from mmairl.evaluation.protocol import Scores
+from mmairl.registry import PROTOCOLS
 
-# BYOL's 45 strengths, from strong to weak, so that each fit starts from the one before it.
+# BYOL's 45 strengths, from strong to weak, so that each fit starts from the previous one.
 STRENGTHS = tuple((10 ** torch.linspace(5, -6, 45, dtype=torch.float64)).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-PARABOLA = ((), (1,), (2, -1), (3, -3, 1))  # through the last minima of the path: where the next one is guessed
-ROWS = 65536  # of the features at a time in float64
-WIDEST = 8192  # of features or images, whichever are fewer, that principal axes are computed of; more cost minutes
-DOUBLE = 2048  # of them that are computed in float64; beyond, float32 takes half the time
-TOLERANCE = 1e-4  # of the last step over the weights; what is left then is a twentieth of it, by FORCING
-FORCING = 0.01  # how far each linear system is solved
-STEPS, INNER = 100, 300  # at most
-BALANCE = 1e-5  # of the gradient over strength |W|, the size of the two terms that cancel at the minimum
-NEVER = 1e6  # the score, negative, of a class without a training image
+PARABOLA = ((), (1,), (2, -1), (3, -3, 1))  # extrapolates the next minimum from the previous ones
+ROWS = 65536  # features converted to float64 at a time
+WIDEST = 8192  # the smaller of features and images, up to which principal axes are computed; more take minutes
+DOUBLE = 2048  # and up to which they are computed in float64; beyond, float32 takes half the time
+TOLERANCE = 1e-4  # last step relative to the weights; with FORCING, the remaining error is a twentieth of it
+FORCING = 0.01  # relative residual of each linear system
+STEPS = 100  # at most, of Newton's method
+INNER = 300  # at most, of conjugate gradients in each
+BALANCE = 1e-5  # gradient relative to strength |W|, the size of the two terms that cancel at the minimum
+NEVER = 1e6  # minus the score of a class without a training image
+
+
+@PROTOCOLS.register_module('logreg')
+@dataclass(frozen=True)
+class LogisticRegressionProtocol(FeatureProtocol):
+    """L2-regularized logistic regression (BYOL's transfer table).
+
+    The strength is chosen on validation images: the config's, or a fifth of the training images. A test image of a class
+    without a training image counts as wrong.
+
+    Args:
+        standardise: Whether to scale features to mean 0 and deviation 1. Default: False.
+        seed: Seed of the images that are held out. Default: 0.
+    """
+
+    standardise: bool = False
+    seed: int = 0
+
+    validation: ClassVar = 'choose'
+
+    def identity(self, cfg: Config, subject: Backbone | str) -> dict[str, Any]:
+        return dict(standardise=self.standardise, strengths=len(STRENGTHS), seed=self.seed)
+
+    def score(self, split: Split) -> tuple[Scores, dict]:
+        fitted = logistic_regression(
+            split.train,
+            split.test,
+            split.val,
+            split.metric,
+            device=self.device,
+            standardise=self.standardise,
+            seed=self.seed,
+        )
+        details = asdict(fitted)
+        scores = {f'logistic regression, {name}': score for name, score in details.pop('scores').items()}
+        details['right'] = None if fitted.right is None else packed(fitted.right)
+        return scores, {'features': 'standardised' if self.standardise else 'as they are', **details}
 
 
 @dataclass(frozen=True)
 class LogisticRegression:
-    """Test scores in percent, the L2 strength they were reached with, and of every strength the validation score.
+    """The result of a fit.
 
-    `gradient` is the norm of the objective's gradient where each fit has ended, the last one's under 0.
+    Attributes:
+        scores: Test scores in percent.
+        strength: The L2 strength that validation images chose.
+        held_out: Validation score of each strength.
+        gradient: Norm of the objective's gradient at the end of each fit; 0 is the key of the last one.
+        right: Which test images are recognized, if each has one class.
     """
 
     scores: dict[str, float]
     strength: float
     held_out: dict[float, float]
     gradient: dict[float, float]
-    right: Tensor | None = None  # which test images are recognised, where each has one class
+    right: Tensor | None = None
 
 
 def logistic_regression(
@@ -56,37 +105,54 @@ def logistic_regression(
     standardise: bool = False,
     seed: int = 0,
 ) -> LogisticRegression:
-    """Choose the strength on `val`, or a fifth of the training set, fit again on both, look at the test set once."""
+    """Choose the strength on validation images, fit again on all images, and score the test images once.
+
+    Args:
+        train: Training images.
+        test: Test images.
+        val: Validation images. Default: a fifth of each class of the training images.
+        metric: Metric of the data set.
+        strengths: L2 strengths to choose from.
+        device: Device of the fits.
+        standardise: Whether to scale features to mean 0 and deviation 1.
+        seed: Seed of the images that are held out.
+    """
     if val is None:
         fit_part, held_part = split_by_class(train.y, seed, groups=train.groups)
         train, val = (Features(train.x[part], train.y[part]) for part in (fit_part, held_part))
-    classes = train.y.shape[1] if train.y.ndim == 2 else int(max(train.y.max(), val.y.max())) + 1
+    classes = train.y.shape[1] if train.y.ndim == 2 else int(max(part.y.max() for part in (train, val, test))) + 1
     prepare = _standardiser(train.x) if standardise else Tensor.float
-    objective, held_out, gradient = Objective(prepare(train.x).to(device), train.y.to(device), classes), {}, {}
+    objective = Objective(prepare(train.x).to(device), train.y.to(device), classes)
     x_val = prepare(val.x).to(device)
+    held_out: dict[float, float] = {}
+    gradient: dict[float, float] = {}
     path: list[Tensor] = []
-    tied: dict[float, Tensor] = {}  # the best strengths so far, and their weights
+    tied: dict[float, Tensor] = {}  # weights of the best strengths so far
     for strength in sorted(strengths, reverse=True):
         start = sum(factor * weight for factor, weight in zip(PARABOLA[len(path)], path)) if path else None
         fit = objective.minimise(strength, start)
         path = [fit.inner, *path[:2]]
         gradient[strength] = fit.gradient
         if not fit.solved:
-            print_log(f'logistic regression at strength {strength:.1e} is not solved and left out', level=WARNING)
+            print_log(f'logistic regression at strength {strength:.1e} did not converge and is left out', level=WARNING)
             continue
-        score = next(iter(scores_of(metric, scores(x_val, fit.weight).cpu(), val.y).values()))
+        on_val = scores_of(metric, scores(x_val, fit.weight).cpu(), val.y)
+        score = next(iter(on_val.values()))
         if score > max(held_out.values(), default=-1.0):
             tied.clear()
         held_out[strength] = score
         if score == max(held_out.values()):
             tied[strength] = fit.inner
-    # Small validation sets leave ties: the middle one is neither at the edge of vanishing nor of overfitting.
+    # Small validation sets leave ties. The middle one is neither close to vanishing nor to overfitting.
     best = list(tied)[len(tied) // 2]
-    x, y = torch.cat([train.x, val.x]), torch.cat([train.y, val.y]).to(device)
+    x = torch.cat([train.x, val.x])
+    y = torch.cat([train.y, val.y]).to(device)
     prepare = _standardiser(x) if standardise else Tensor.float
-    axes, known = objective.axes, objective.known
-    del objective, x_val  # the device holds one training set
-    both = Objective(prepare(x).to(device), y, classes, axes if axes is not None and len(axes) == len(axes.T) else None)
+    axes = objective.axes
+    known = objective.known
+    del objective, x_val  # frees the device for the second training set
+    complete = axes is not None and len(axes) == len(axes.T)
+    both = Objective(prepare(x).to(device), y, classes, axes if complete else None)
     same = both.axes is axes and both.known.equal(known)
     fit = both.minimise(best, tied[best] if same else None)
     gradient[0.0] = fit.gradient
@@ -96,7 +162,7 @@ def logistic_regression(
 
 
 def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
-    """Mean 0 and deviation 1 per dimension; a constant dimension is left at zero rather than blown up."""
+    """Return a function that scales each dimension to mean 0 and deviation 1. A constant dimension becomes zero."""
     mean, std = x.mean(dim=0), x.std(dim=0)
     std = torch.where(std > 1e-6, std, torch.ones_like(std))
     return lambda values: (values - mean).div_(std)
@@ -104,7 +170,7 @@ def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True)
 class Minimum:
-    """The weights of a fit: (classes, D + 1) with the bias in the last column, and the same in the objective's axes."""
+    """The weights of a fit, (classes, D + 1) with the bias last, in the features' and in the objective's axes."""
 
     weight: Tensor
     inner: Tensor
@@ -113,30 +179,33 @@ class Minimum:
 
 
 class Objective:
-    """The mean cross-entropy of `x` (N, D) and `y`, plus strength/2 |W|^2; the bias is not penalised.
+    """The mean cross-entropy of `x` (N, D) and `y`, plus strength/2 |W|^2. The bias is not penalized.
 
-    scikit-learn's `C` is 1 / (N strength). Where an image has several labels each class is its own yes or no, and -1 is
-    not counted. Inside, features are centred and along their principal axes, which changes no minimum and makes the
-    Hessian's diagonal a good preconditioner.
+    scikit-learn's `C` is 1 / (N strength). If images have several labels, each class is a binary problem, in which -1 does
+    not count. Internally, features are centered and rotated to their principal axes. This changes no minimum and makes
+    the diagonal of the Hessian a good preconditioner.
     """
 
     def __init__(self, x: Tensor, y: Tensor, classes: int, axes: Tensor | None = None) -> None:
         self.several = y.ndim == 2
         if self.several:
-            counted, target = y >= 0, y == 1
+            counted = y >= 0
+            target = y == 1
             self.known = target.any(0) & (counted & ~target).any(0)
             self.counted = counted[:, self.known]
         else:
             target = torch.zeros(len(y), classes, dtype=torch.bool, device=y.device).scatter_(1, y[:, None], True)
-            self.known, self.counted = target.any(0), target.new_ones(len(y), 1)
+            self.known = target.any(0)
+            self.counted = target.new_ones(len(y), 1)
         self.certain = torch.where(target.any(0), NEVER, -NEVER).double()
         self.target = target[:, self.known]
         self.mean = torch.stack([block.double().sum(0) for block in x.split(ROWS)]).sum(0) / len(x)
-        centred = (block.double() - self.mean for block in x.split(ROWS))
+        centered = (block.double() - self.mean for block in x.split(ROWS))
         self.axes = _principal_axes(x, self.mean) if axes is None and min(x.shape) <= WIDEST else axes
-        along = (block if self.axes is None else block @ self.axes for block in centred)
+        along = (block if self.axes is None else block @ self.axes for block in centered)
         size = x.shape[1] if self.axes is None else self.axes.shape[1]
-        self.x = torch.ones(len(x), size + 1, device=x.device)  # filled in place: joined blocks would take it twice
+        # Filled in place, because joined blocks would need the memory twice.
+        self.x = torch.ones(len(x), size + 1, device=x.device)
         for rows, block in zip(self.x.split(ROWS), along):
             rows[:, :-1] = block
 
@@ -144,8 +213,9 @@ class Objective:
         return zip(*(column.split(ROWS) for column in (self.x, self.counted, *columns)))
 
     def gradient(self, weight: Tensor, strength: float) -> tuple[Tensor, Tensor]:
-        """In float64, and every image's class probabilities."""
-        total, probabilities = F.pad(strength * weight[:, :-1], (0, 1)), []
+        """Return the gradient in float64, and the class probabilities of each image."""
+        total = F.pad(strength * weight[:, :-1], (0, 1))
+        probabilities = []
         for x, counted, target in self._blocks(self.target):
             x = x.double()
             scores = x @ weight.T
@@ -155,7 +225,10 @@ class Objective:
         return total, torch.cat(probabilities)
 
     def hessian(self, p: Tensor, direction: Tensor, strength: float) -> Tensor:
-        """Times a direction. Between the products all is in float64: of certain classes 1 - p is what is left of p."""
+        """Return the Hessian times a direction.
+
+        Everything but the products is in float64, because 1 - p vanishes in float32 for certain classes.
+        """
         total = F.pad(strength * direction[:, :-1], (0, 1))
         for x, counted, q in self._blocks(p):
             change = q * (x @ direction.T.float())
@@ -168,20 +241,21 @@ class Objective:
         total = F.pad(p.new_full((p.shape[1], self.x.shape[1] - 1), strength), (0, 1))
         for x, counted, q in self._blocks(p):
             total += (q * (1 - q) * counted).T.float() @ x.square() / len(self.x)
-        # Where every image is certain of its class, the bias has no curvature left, and dividing by it gave NaN.
+        # If every image is certain of its class, the bias has no curvature, and a division by it would give NaN.
         return total.clamp_min(strength)
 
     def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
-        """Newton's method until a step is small beside the weights, from zero or from `start`."""
+        """Run Newton's method from zero or from `start` until a step is small relative to the weights."""
         weight = self.mean.new_zeros(self.target.shape[1], self.x.shape[1]) if start is None else start
         gradient, p = self.gradient(weight, strength)
         solved = False
         for _ in range(STEPS):
             step = self._newton_step(gradient, p, strength)
-            length, slope = 1.0, (gradient * step).sum().abs()
+            length = 1.0
+            slope = (gradient * step).sum().abs()
             while True:
                 after, p_after = self.gradient(weight + length * step, strength)
-                # The slope tells where the minimum along the step is; the objective itself is too flat there.
+                # The slope locates the minimum along the step, where the objective itself is too flat.
                 if (after * step).sum() <= slope / 2 or length < 1e-4:
                     break
                 length /= 2
@@ -195,10 +269,12 @@ class Objective:
         return Minimum(self._plain(weight), weight, gradient.norm().item(), solved)
 
     def _newton_step(self, gradient: Tensor, p: Tensor, strength: float) -> Tensor:
-        """Solve the linear system by conjugate gradients, preconditioned by the diagonal."""
+        """Solve the linear system by conjugate gradients with a diagonal preconditioner."""
         scale = gradient.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-        residual, curvature = -gradient / scale, self.curvature(p, strength)
-        step, towards = torch.zeros_like(residual), residual / curvature
+        residual = -gradient / scale
+        curvature = self.curvature(p, strength)
+        step = torch.zeros_like(residual)
+        towards = residual / curvature
         product = first = (residual * towards).sum()
         for _ in range(INNER):
             bent = self.hessian(p, towards, strength)
@@ -208,15 +284,16 @@ class Objective:
             step += product / along * towards
             residual = residual - product / along * bent
             downhill = residual / curvature
-            product, before = (residual * downhill).sum(), product
+            before = product
+            product = (residual * downhill).sum()
             if product <= FORCING**2 * first:
                 break
             towards = downhill + product / before * towards
-        # Scores of all classes raised together change no probability.
+        # A shift of all classes' scores changes no probability.
         return step * scale if self.several else (step - step.mean(dim=0)) * scale
 
     def _plain(self, weight: Tensor) -> Tensor:
-        """The weights for the features as they are given, with a constant for classes that have no image to learn from."""
+        """Return the weights in the axes of the features, with a constant score for classes without a training image."""
         inner = weight[:, :-1] if self.axes is None else weight[:, :-1] @ self.axes.T
         plain = weight.new_zeros(len(self.known), len(self.mean) + 1)
         plain[:, -1] = self.certain
@@ -225,22 +302,22 @@ class Objective:
 
 
 def _principal_axes(x: Tensor, mean: Tensor) -> Tensor:
-    """(D, axes): all D of them, or those along which the images differ where there are fewer images."""
+    """Return axes as columns: all D, or with fewer images those along which the images differ."""
     dtype = torch.float64 if min(x.shape) <= DOUBLE else torch.float32
     blocks = ((block.double() - mean).to(dtype) for block in x.split(ROWS))
     if len(x) >= x.shape[1]:
         return torch.linalg.eigh(sum(block.T @ block for block in blocks))[1].double()
-    centred = torch.cat(list(blocks))
-    squares, along = torch.linalg.eigh(centred @ centred.T)
+    centered = torch.cat(list(blocks))
+    squares, along = torch.linalg.eigh(centered @ centered.T)
     kept = squares >= 1e-12 * squares.max()  # weights along the others are zero at the minimum
-    return torch.linalg.qr(centred.T @ along[:, kept])[0].double()
+    return torch.linalg.qr(centered.T @ along[:, kept])[0].double()
 
 
 def _small(step: Tensor, weight: Tensor, least: float) -> bool:
-    """Whether a step is small beside the weights."""
+    """Return whether a step is small relative to the weights."""
     return bool(step.abs().max() <= TOLERANCE * weight.abs().max().clamp_min(least))
 
 
 def scores(x: Tensor, weight: Tensor) -> Tensor:
-    """Class scores in float64."""
+    """Return class scores in float64."""
     return torch.cat([F.linear(block.double(), weight[:, :-1], weight[:, -1]) for block in x.split(ROWS)])

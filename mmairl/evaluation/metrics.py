@@ -1,4 +1,4 @@
-"""Metrics of classification, from class scores and labels, at once or batch by batch in a runner."""
+"""Classification metrics from class scores and labels, at once or batch by batch in a runner."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -12,24 +12,39 @@ from torch import Tensor
 from mmairl.errors import Diverged, UserError
 from mmairl.registry import METRICS
 
-MANY, FEW = 100, 20  # training images of a class: many-shot above the one, few-shot below the other
+MANY = 100  # training images of a class, above which it is many-shot
+FEW = 20  # and below which it is few-shot
 
 
 def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
-    """The scores in percent, by name, that a data set with this `metric` is reported by; `scores` are (images, classes)."""
+    """Return the scores in percent that a data set with this metric is reported by.
+
+    Args:
+        metric: The data set's metric: 'top-1', 'mean per class' or '11-point mAP'.
+        scores: Class scores, (images, classes).
+        labels: Class of each image, or (images, classes) with 1, 0, and -1 for labels that do not count.
+
+    Raises:
+        Diverged: If a score is not finite.
+        UserError: If a label is out of range, or if the metric is unknown.
+    """
     require_finite(scores)
+    classes = scores.shape[1]
     if labels.ndim == 1:
-        require_labels(labels, scores.shape[1])
-    return ranked_scores(metric, scores if labels.ndim == 2 else best_five(scores), labels, scores.shape[1])
+        require_labels(labels, classes)
+        scores = best_five(scores)
+    return ranked_scores(metric, scores, labels, classes)
 
 
 def packed(right: Tensor) -> dict[str, Any]:
-    """Pack which images are recognised into a bit an image, for a JSON file."""
-    return dict(images=len(right), bits=base64.b64encode(np.packbits(right.cpu().numpy())).decode())
+    """Return which images are recognized as one bit per image, for a JSON file."""
+    bits = np.packbits(right.cpu().numpy())
+    return dict(images=len(right), bits=base64.b64encode(bits).decode())
 
 
 def unpacked(bitmap: Mapping[str, Any]) -> np.ndarray:
-    """
+    """Return the booleans of `packed`.
+
     >>> unpacked(packed(torch.tensor([True, False, True])))
     array([ True, False,  True])
     """
@@ -38,27 +53,34 @@ def unpacked(bitmap: Mapping[str, Any]) -> np.ndarray:
 
 
 def best_five(scores: Tensor) -> Tensor:
-    """The classes with the highest scores, best first; fewer where there are fewer."""
+    """Return the classes with the highest scores, best first; fewer if there are fewer classes."""
     return scores.topk(min(5, scores.shape[-1]), dim=-1).indices
 
 
 def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[str, float]:
-    """From each image's best classes or, where it can be of several, its scores; of five classes, the five best say nothing."""
+    """Return the scores from each image's best classes, or from class scores if it can have several classes.
+
+    Top-5 is left out with five classes or fewer.
+    """
     if y.ndim == 2:
         return {'mAP (11 points)': 100 * mean_ap(best, y, ap11), 'mAP': 100 * mean_ap(best, y)}
     if metric == 'mean per class':
-        return {metric: 100 * torch.stack(list(recalls(best[:, 0], y).values())).mean().item()}
+        of_class = list(recalls(best[:, 0], y).values())
+        return {metric: 100 * torch.stack(of_class).mean().item()}
     if metric != 'top-1':
         raise UserError(
-            f"metric={metric!r} of the data set is not known; use 'top-1', 'mean per class' or '11-point mAP'."
+            f"metric: unknown metric of the data set ('{metric}'); expected top-1, mean per class or 11-point mAP",
+            code='unknown-metric',
         )
     right = best == y[:, None]
-    top1 = {'top-1': 100 * right[:, 0].double().mean().item()}
-    return top1 | ({'top-5': 100 * right.any(dim=1).double().mean().item()} if classes > 5 else {})
+    scores = {'top-1': 100 * right[:, 0].double().mean().item()}
+    if classes > 5:
+        scores['top-5'] = 100 * right.any(dim=1).double().mean().item()
+    return scores
 
 
 def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
-    """The fraction recognised of each class in `y`.
+    """Return the fraction recognized of each class in `y`.
 
     >>> recalls(torch.tensor([0, 0, 0]), torch.tensor([0, 0, 1]))
     {0: tensor(1., dtype=torch.float64), 1: tensor(0., dtype=torch.float64)}
@@ -69,97 +91,117 @@ def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
 
 
 def shot_report(predicted: Tensor, y: Tensor, train_counts: Tensor) -> dict[str, float]:
-    """Mean accuracy in percent of the classes with many (> 100), medium or few (< 20) training images (Liu et al. 2019)."""
+    """Return the mean accuracy in percent of many- (> 100), medium- and few-shot (< 20) classes (Liu et al. 2019)."""
     require_labels(y, len(train_counts))
     groups: dict[str, list[Tensor]] = {'many': [], 'medium': [], 'few': []}
     for label, recall in recalls(predicted, y).items():
         count = int(train_counts[label])
-        groups['many' if count > MANY else 'few' if count < FEW else 'medium'].append(recall)
+        name = 'many' if count > MANY else 'few' if count < FEW else 'medium'
+        groups[name].append(recall)
     return {name: 100 * torch.stack(group).mean().item() for name, group in groups.items() if group}
 
 
 def average_precision(scores: Tensor, y: Tensor) -> float:
-    """The precision at every step of recall, weighted by the step: the sum of (R_n - R_{n-1}) P_n.
+    """Return the sum of (R_n - R_{n-1}) P_n: the precision at each step of recall, weighted by the step.
 
     >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]))
     0.8333333333333333
     """
-    from sklearn.metrics import average_precision_score  # it takes a second, which single labels need not pay
+    from sklearn.metrics import average_precision_score  # takes a second to import
 
     return float(average_precision_score(y.numpy() == 1, scores.numpy()))
 
 
 def ap11(scores: Tensor, y: Tensor) -> float:
-    """VOC2007's: the mean over the recalls 0, 0.1, ..., 1 of the best precision at that recall or beyond."""
+    """Return VOC2007's average precision: the mean, over recalls 0, 0.1, ..., 1, of the best precision from there on."""
     from sklearn.metrics import precision_recall_curve
 
     precision, recall, _ = precision_recall_curve(y.numpy() == 1, scores.numpy())
-    # scikit-learn ends its curve with a precision of 1 that no image has
+    # scikit-learn ends its curve with a precision of 1 that no image reaches.
     reached = [precision[:-1][recall[:-1] >= tenth / 10].max() for tenth in range(11)]
     return float(sum(reached)) / 11
 
 
 def mean_ap(scores: Tensor, labels: Tensor, measure: Callable[[Tensor, Tensor], float] = average_precision) -> float:
-    """Mean over the classes of the average precision, or of `ap11`.
+    """Return the mean over classes of the average precision, or of `ap11`.
 
-    An image with label -1 for a class (VOC's 'difficult') does not count there; a class without a positive has no
-    average precision and is left out.
+    An image with label -1 for a class (VOC's 'difficult') does not count there. Classes without a positive are left out.
     """
-    shown = (labels == 1).any(dim=0).nonzero().squeeze(1).tolist()
-    if not shown:
+    present = (labels == 1).any(dim=0).nonzero().squeeze(1).tolist()
+    if not present:
         raise UserError(
-            'no image is of any class, so there is no average precision; check the labels of the test data.'
+            'average precision: no test image is of any class; check the labels of the test data',
+            code='no-positives',
         )
-    counted = {label: labels[:, label] != -1 for label in shown}
-    each = [measure(scores[rows, label], labels[rows, label]) for label, rows in counted.items()]
+    each = []
+    for label in present:
+        rows = labels[:, label] != -1
+        each.append(measure(scores[rows, label], labels[rows, label]))
     return sum(each) / len(each)
 
 
 @METRICS.register_module()
 class HeadAccuracy(BaseMetric):
-    """The scores of a data set in percent, image by image, so that processes and padded last batches add nothing.
+    """The scores of a data set in percent, collected per image, so that padding and processes change nothing.
 
-    `train_counts`, the training images of each class, adds the many-, medium- and few-shot classes' accuracies. With
-    several heads each score's name ends in @ and the head's number. Images that could not be read are counted instead.
-    `halves` adds the first score of each half of every class, so that one can choose and the other report.
+    Unreadable images are counted instead of scored. With several heads, the name of each score ends in ``@`` and the
+    number of the head.
+
+    Args:
+        metric: The data set's metric. Default: 'top-1'.
+        train_counts: Training images of each class; adds the accuracies of many-, medium- and few-shot classes.
+        halves: Whether to add the main score of each half of every class, so that one half can choose and the other
+            report. Default: False.
     """
 
     default_prefix = ''
 
     def __init__(self, metric: str = 'top-1', train_counts: Sequence[int] | None = None, halves: bool = False) -> None:
         super().__init__()
-        self.metric, self.train_counts, self.halves = metric, train_counts, halves
+        self.metric = metric
+        self.train_counts = train_counts
+        self.halves = halves
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         readable = data_batch.get('data_samples', {}).get('readable')
         for outputs in data_samples:
-            scores, labels = outputs['scores'].cpu(), outputs['label'].cpu()
+            scores = outputs['scores'].cpu()
+            labels = outputs['label'].cpu()
             require_finite(scores.flatten(1))
             self.classes = scores.shape[2]
-            if labels.ndim == 1:  # the best suffice, and are a two hundredth of ImageNet's scores
-                scores = best_five(scores)
-            counts = torch.ones(len(labels), dtype=torch.bool) if readable is None else readable.bool().cpu()
-            self.results += list(zip(scores, labels, counts))
+            if labels.ndim == 1:
+                scores = best_five(scores)  # a two hundredth of ImageNet's scores
+            counted = torch.ones(len(labels), dtype=torch.bool) if readable is None else readable.bool().cpu()
+            self.results += list(zip(scores, labels, counted))
 
     def compute_metrics(self, results: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:
         ranked, labels, readable = (torch.stack(column) for column in zip(*results))
-        ranked, labels, scored = ranked[readable], labels[readable], {}
-        for head in range(ranked.shape[1]):
-            best, suffix = ranked[:, head], f'@{head}' if ranked.shape[1] > 1 else ''
-            scores = ranked_scores(self.metric, best, labels, self.classes)
-            for half in (0, 1) if self.halves else ():
-                part = half_of(labels) == half
-                own = ranked_scores(self.metric, best[part], labels[part], self.classes)
-                scores[f'half {half}'] = next(iter(own.values()))
-            if self.train_counts is not None and self.metric == 'top-1':
-                shots = shot_report(best[:, 0], labels, torch.as_tensor(self.train_counts))
-                scores |= {f'{group}-shot': value for group, value in shots.items()}
-            scored |= {f'{name}{suffix}': value for name, value in scores.items()}
-        return scored | ({} if readable.all() else {'unreadable test images': float((~readable).sum())})
+        ranked = ranked[readable]
+        labels = labels[readable]
+        heads = ranked.shape[1]
+        scores = {}
+        for head in range(heads):
+            suffix = f'@{head}' if heads > 1 else ''
+            of_head = self._head_scores(ranked[:, head], labels)
+            scores |= {f'{name}{suffix}': value for name, value in of_head.items()}
+        if not readable.all():
+            scores['unreadable test images'] = float((~readable).sum())
+        return scores
+
+    def _head_scores(self, best: Tensor, labels: Tensor) -> dict[str, float]:
+        scores = ranked_scores(self.metric, best, labels, self.classes)
+        for half in (0, 1) if self.halves else ():
+            rows = half_of(labels) == half
+            of_half = ranked_scores(self.metric, best[rows], labels[rows], self.classes)
+            scores[f'half {half}'] = next(iter(of_half.values()))
+        if self.train_counts is not None and self.metric == 'top-1':
+            shots = shot_report(best[:, 0], labels, torch.as_tensor(self.train_counts))
+            scores |= {f'{group}-shot': value for group, value in shots.items()}
+        return scores
 
 
 def half_of(labels: Tensor) -> Tensor:
-    """Return 0 or 1 for each image, in turn within its class.
+    """Return 0 or 1 for each image, alternating within its class.
 
     >>> half_of(torch.tensor([1, 0, 1, 0])).tolist()
     [0, 0, 1, 1]
@@ -173,14 +215,18 @@ def half_of(labels: Tensor) -> Tensor:
 def require_finite(scores: Tensor) -> None:
     broken = int((~scores.isfinite()).any(dim=1).sum())
     if broken:
-        raise Diverged(f'{broken} of {len(scores)} images have scores that are NaN or infinite; the training diverged.')
+        raise Diverged(
+            f'{broken} of {len(scores)} images have scores that are NaN or infinite; the training diverged',
+            code='scores-not-finite',
+        )
 
 
 def require_labels(y: Tensor, classes: int) -> None:
-    """One class an image, of those that there are."""
+    """Raise unless each label is one of the classes."""
     wrong = y[(y < 0) | (y >= classes)]
     if len(wrong):
         raise UserError(
-            f'label {int(wrong[0])} is out of range: the classifier has {classes} classes, 0 to {classes - 1}; '
-            'check that the test data have the classes of the training data and a label for every image.'
+            f"labels: out of range ('{int(wrong[0])}'); the classifier has {classes} classes, 0 to {classes - 1}; check that "
+            'the test data have the classes of the training data and a label for every image',
+            code='label-out-of-range',
         )

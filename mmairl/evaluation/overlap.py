@@ -23,20 +23,29 @@ def shared_images(one: Dataset, two: Dataset, rows: Sequence[int] | None = None)
 
     Only files whose size occurs in both data sets are read.
     """
-    sides = list(_leaves(one, rows)), list(_leaves(two))
-    sizes = [[_sizes(*leaf) for leaf in leaves] for leaves in sides]
-    if all(known is not None for side in sizes for known in side):
-        common = np.intersect1d(*(np.concatenate([[], *side]) for side in sizes))
-        sides = [
-            [(dataset, picked[np.isin(known, common)]) for (dataset, picked), known in zip(leaves, side)]
-            for leaves, side in zip(sides, sizes)
-        ]
-    there = {digest: name for name, digest in _digests(sides[1])}
-    return [(name, there[digest]) for name, digest in _digests(sides[0]) if digest in there]
+    first = list(_leaves(one, rows))
+    second = list(_leaves(two))
+    first, second = _of_common_size(first, second)
+    names = {digest: name for name, digest in _digests(second)}
+    return [(name, names[digest]) for name, digest in _digests(first) if digest in names]
+
+
+def _of_common_size(first: list[Leaf], second: list[Leaf]) -> tuple[list[Leaf], list[Leaf]]:
+    """Leave out images whose size does not occur on the other side; all stay if a size is unknown."""
+    first_sizes = [_sizes(*leaf) for leaf in first]
+    second_sizes = [_sizes(*leaf) for leaf in second]
+    if any(sizes is None for sizes in [*first_sizes, *second_sizes]):
+        return first, second
+    common = np.intersect1d(np.concatenate([[], *first_sizes]), np.concatenate([[], *second_sizes]))
+
+    def selected(leaves: list[Leaf], sizes: list[np.ndarray]) -> list[Leaf]:
+        return [(dataset, rows[np.isin(known, common)]) for (dataset, rows), known in zip(leaves, sizes)]
+
+    return selected(first, first_sizes), selected(second, second_sizes)
 
 
 def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Leaf]:
-    """Yield the data sets below those that pick, relabel or mix images."""
+    """Yield the data sets below those that select, relabel or mix images."""
     rows = np.arange(len(dataset)) if rows is None else np.asarray(rows)
     if hasattr(dataset, 'sets'):
         for part, first, end in zip(dataset.sets.values(), dataset.bounds, dataset.bounds[1:]):
@@ -49,7 +58,7 @@ def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Lea
 
 
 def _sizes(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
-    """Return the bytes of each image's file; None where only reading it tells."""
+    """Return the bytes of each image's file, or None if only reading tells."""
     if isinstance(dataset, FileDataset):
         blocks = [rows[at : at + BLOCK] for at in range(0, len(rows), BLOCK)]
         with ThreadPoolExecutor(THREADS) as pool:
@@ -77,7 +86,7 @@ def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
 
 
 def _has_parquet(dataset: Dataset) -> bool:
-    """Whether images lie in Parquet files, whose index has no sizes in bytes and whose reader serves one thread."""
+    """Return whether images are in Parquet files, whose index has no sizes and whose reader supports one thread."""
     return isinstance(dataset, Shards) and any(shard.endswith('.parquet') for shard in dataset.contents.shards)
 
 

@@ -1,94 +1,224 @@
-"""One measurement, start to end: a checkpoint or a baseline, on a config's data, by one of five protocols."""
+"""Evaluation protocols: the base class of all, and `evaluate`, which scores one model by one protocol.
 
-import dataclasses
+A protocol is a dataclass registered in `PROTOCOLS`. Its fields are its settings. docs/add.md explains how to add one.
+"""
+
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from mmengine import Config
+from torch.utils.data import Dataset
 
-from mmairl.checkpoints.read import read_backbone
+from mmairl.checkpoints.read import Backbone, read_backbone
 from mmairl.engine.distributed import start_processes
-from mmairl.errors import UserError
-from mmairl.evaluation import by_training, on_features
+from mmairl.errors import UserError, closest
 from mmairl.evaluation.backbone import tensors_of_config
-from mmairl.evaluation.by_training import TrainingSettings
 from mmairl.evaluation.features import on_main_process
-from mmairl.evaluation.identity import NAME, data_identity, identity_of
-from mmairl.evaluation.on_features import FeatureSettings
-from mmairl.evaluation.sets import CHOOSE_BY_VAL, evaluation_sets, require_no_test_images, with_views
+from mmairl.evaluation.identity import config_identity, data_identity, identity_of
+from mmairl.evaluation.sets import evaluation_sets, require_no_test_images, with_views
 from mmairl.hardware import cores
-from mmairl.io import read_json
+from mmairl.registry import PROTOCOLS
 
 BASELINES = ('random', 'pixels')
-ON_FEATURES, BY_TRAINING = on_features.PROTOCOLS, by_training.PROTOCOLS
-Settings = FeatureSettings | TrainingSettings
+Scores = dict[str, float]
+Sets = Mapping[str, tuple[dict, Dataset]]
+NEUTRAL = {'neutral': True}  # metadata of a setting that changes no score
 
 
 @dataclass(frozen=True)
 class Result:
-    """One row of a results table: a subject, its scores in percent by name, and the seconds it took.
+    """The scores of one subject.
 
-    `identity` is what the scores depend on (`evaluation.identity`); `left_out` counts what they do not tell of.
+    Attributes:
+        subject: How tables call the model or baseline.
+        scores: Scores in percent by name. The first is the main one.
+        seconds: Time of the measurement.
+        details: Further values of the protocol, such as what it chose.
+        identity: Everything that the scores depend on (`mmairl.evaluation.identity`).
+        left_out: Counts of unreadable images, and of classes without an image.
     """
 
     subject: str
-    scores: dict[str, float]
+    scores: Scores
     seconds: float
     details: dict = field(default_factory=dict)
     identity: dict = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
 
 
-def settings_for(protocol: str, **options: Any) -> Settings:
-    """Return the settings of a protocol out of the options of all; an option that is None is left at its default.
+@dataclass(frozen=True)
+class Protocol:
+    """One way to score a model on labeled images. The fields are the settings.
 
-    >>> settings_for('knn', ks=[20], recipe=None, work_dir='a').ks
-    [20]
+    Subclass `FeatureProtocol` or `TrainingProtocol`, and register the class with a name::
+
+        @PROTOCOLS.register_module('ncm')
+        @dataclass(frozen=True)
+        class NearestClassMean(FeatureProtocol): ...
+
+    Class attributes:
+        validation: What the validation images of a config are for: ``'join'`` them to the training images, ``'choose'``
+            hyperparameters by them, or ``'recipe'``, where the recipe decides.
+        labels: The labels it can score: ``'single'``, ``'multi'`` or both.
+        metric: ``'dataset'`` if scores follow the metric of the data set, else the name of its only metric.
+        null_rows: The baselines that a study adds to this protocol's tables.
+        trains: Whether it trains a network by a recipe. If not, it shares extracted features with other protocols.
+        columns: The papers' columns for ImageNet, with the score of each.
+
+    Args:
+        device: Device that features are computed on.
+        workers: Number of processes that load images.
+        launcher: How the processes of a distributed evaluation were started.
+        remeasure: Whether to replace stored features or runs.
+        cache: Folder of stored features. None stores none.
+        work_dir: Folder of the training runs.
     """
-    kind = FeatureSettings if protocol in ON_FEATURES else TrainingSettings
-    names = {own.name for own in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in options.items() if name in names and value is not None})
+
+    device: str = field(default='cpu', metadata=NEUTRAL)
+    workers: int = field(default=0, metadata=NEUTRAL)
+    launcher: str = field(default='none', metadata=NEUTRAL)
+    remeasure: bool = field(default=False, metadata=NEUTRAL)
+    cache: Path | None = field(default=None, metadata=NEUTRAL)
+    work_dir: Path = field(default=Path('work_dirs/evaluation'), metadata=NEUTRAL)
+
+    validation: ClassVar[Literal['join', 'choose', 'recipe']] = 'join'
+    labels: ClassVar[tuple[str, ...]] = ('single', 'multi')
+    metric: ClassVar[str] = 'dataset'
+    null_rows: ClassVar[tuple[str, ...]] = BASELINES
+    trains: ClassVar[bool] = False
+    columns: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def name(self) -> str:
+        """The name that the class is registered under."""
+        return next(name for name, kind in PROTOCOLS.module_dict.items() if kind is type(self))
+
+    def identity(self, cfg: Config, subject: Backbone | str) -> dict[str, Any]:
+        """Return the settings that change a score. Override this if a default depends on the config."""
+        chosen = {own.name: getattr(self, own.name) for own in fields(self) if not own.metadata.get('neutral')}
+        return config_identity(chosen)
+
+    def chooses(self, cfg: Config, trials: bool = False) -> bool:
+        """Return whether validation or held-out images choose anything; `trials` if a study tunes this protocol."""
+        return self.validation == 'choose' and 'val' in cfg.get('evaluation', {})
+
+    def images_seen(self, cfg: Config, images: int | None, trials: int | None = None) -> int | None:
+        """Return how many images pass through the network, given the number of training images. None is unknown.
+
+        A study's plan computes hours from it. Test images are not counted.
+        """
+        return images
+
+    def run(
+        self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
+    ) -> tuple[Scores, dict, dict[str, int]]:
+        """Return scores in percent, details, and counts of what was left out."""
+        raise NotImplementedError
+
+
+def protocol_class(name: str) -> type[Protocol]:
+    """Return a registered protocol's class; raise a `UserError` if there is none."""
+    if not is_protocol(name):
+        known = PROTOCOLS.names()
+        raise UserError(
+            f"unknown protocol ('{name}'); expected one of {', '.join(known)}, or one that the config's `custom_imports` "
+            f'registers{closest(name, known)}',
+            code='unknown-protocol',
+        )
+    return PROTOCOLS.get(name)
+
+
+def is_protocol(name: str) -> bool:
+    """Return whether a protocol is registered under this name."""
+    return name in PROTOCOLS.names()
+
+
+def settings_for(protocol: str, **options: Any) -> Protocol:
+    """Return a protocol with these settings; an option that is None keeps its default.
+
+    Raises:
+        UserError: If the protocol does not exist, or has no such setting.
+
+    Example:
+        >>> settings_for('knn', ks=[20], temperature=None).ks
+        [20]
+    """
+    kind = protocol_class(protocol)
+    chosen = {name: value for name, value in options.items() if value is not None}
+    settings = [own.name for own in fields(kind)]
+    for name in chosen:
+        if name not in settings:
+            own = settings[len(fields(Protocol)) :]
+            raise UserError(
+                f"{protocol}: unknown setting ('{name}'); {protocol} has {', '.join(own) or 'no settings'}",
+                code='unknown-setting',
+            )
+    return kind(**chosen)
 
 
 def evaluate(
     cfg: Config,
     protocol: str,
-    subject: str | Path,
+    subject: str | Path | Backbone,
     part: str = 'student',
-    settings: Settings | None = None,
+    settings: Protocol | None = None,
     asked: Mapping[str, Any] | None = None,
     prefix: str | None = None,
 ) -> Result:
-    """Measure one subject by one protocol; `asked` is added to what the result depends on.
+    """Score one model or baseline by one protocol.
 
-    `prefix` is the beginning of the backbone's keys in a checkpoint, which is found if it is None.
+    Args:
+        cfg: The config with the network as `model.backbone` and the data as `evaluation`.
+        protocol: Name of a registered protocol.
+        subject: A checkpoint, a `Backbone` that has been read before, or a baseline: 'random' or 'pixels'.
+        part: 'student' or 'teacher'.
+        settings: The protocol's settings, from `settings_for`.
+        asked: Further facts that the result depends on.
+        prefix: First part of the backbone's keys in the checkpoint. None finds it.
 
-    >>> evaluate(cfg, 'knn', 'work_dirs/demo/epoch_10.pth').scores  # doctest: +SKIP
-    {'k-NN, k = 20': 71.3, 'k-NN, k = 200': 69.8}
+    Returns:
+        The scores in percent, with the identity of the result.
+
+    Raises:
+        UserError: If the protocol is unknown, or if checkpoint, config and data do not fit together.
+
+    Example:
+        >>> evaluate(cfg, 'knn', 'work_dirs/demo/epoch_10.pth').scores  # doctest: +SKIP
+        {'k-NN, k = 20': 71.3, 'k-NN, k = 200': 69.8}
     """
-    if protocol not in (known := (*ON_FEATURES, *BY_TRAINING)):
-        raise UserError(f"there is no protocol '{protocol}'; say one of {', '.join(known)}")
-    settings, began = settings or settings_for(protocol), time.perf_counter()
+    settings = settings or settings_for(protocol)
+    if not isinstance(settings, protocol_class(protocol)):
+        raise UserError(f'{protocol}: expected its own settings; use settings_for', code='other-settings')
+    began = time.perf_counter()
     start_processes(settings.launcher)
-    read = str(subject) if subject in BASELINES else read_backbone(subject, part, prefix, tensors_of_config(cfg))
+    loaded = _loaded(cfg, subject, part, prefix)
     sets = evaluation_sets(cfg, protocol)
-    if protocol == CHOOSE_BY_VAL and 'val' in sets:
+    if settings.validation == 'choose' and 'val' in sets:
         on_main_process(lambda: require_no_test_images(cfg.evaluation, sets['val'][1], sets['test'][1]))
-    built = {str(with_views(described, None)): dataset for described, dataset in sets.values()}
+    built = {_data_key(described): dataset for described, dataset in sets.values()}
 
-    def looked_at(described: Mapping) -> dict[str, Any]:
-        return data_identity(described, built.get(str(with_views(described, None))))
+    def identity_of_data(described: Mapping) -> dict[str, Any]:
+        return data_identity(described, built.get(_data_key(described)))
 
-    identity = on_main_process(lambda: identity_of(cfg, protocol, read, settings, asked, looked_at))
-    road = on_features if protocol in ON_FEATURES else by_training
-    scores, details, left_out = road.measure(cfg, protocol, read, settings, sets, identity)
-    if protocol in BY_TRAINING:  # a finished run may be of an earlier version
-        identity = read_json(settings.work_dir / NAME)
-    return Result(name_of(subject, part), scores, time.perf_counter() - began, details, identity, left_out)
+    identity = on_main_process(lambda: identity_of(cfg, settings, loaded, asked, identity_of_data))
+    scores, details, left_out = settings.run(cfg, loaded, sets, identity)
+    identity = details.pop('identity', identity)
+    seconds = time.perf_counter() - began
+    return Result(name_of(subject, part), scores, seconds, details, identity, left_out)
+
+
+def _loaded(cfg: Config, subject: str | Path | Backbone, part: str, prefix: str | None) -> Backbone | str:
+    if isinstance(subject, Backbone) or subject in BASELINES:
+        return subject
+    return read_backbone(subject, part, prefix, tensors_of_config(cfg))
+
+
+def _data_key(described: Mapping) -> str:
+    return str(with_views(described, None))
 
 
 def default_device() -> str:
@@ -96,11 +226,13 @@ def default_device() -> str:
 
 
 def default_workers() -> int:
-    """How many processes load images: none on a CPU, whose cores the network takes."""
+    """Return the number of processes that load images: none on a CPU, where the network needs every core."""
     return min(8, cores()) if torch.cuda.is_available() else 0
 
 
-def name_of(subject: str | Path, part: str) -> str:
-    """How a table calls a subject."""
+def name_of(subject: str | Path | Backbone, part: str) -> str:
+    """Return how a table calls a subject."""
     names = {'pixels': 'raw pixels', 'random': 'random initialisation'}
+    if isinstance(subject, Backbone):
+        subject = subject.path
     return names.get(str(subject), f'{part} of {Path(subject).name}')

@@ -1,6 +1,6 @@
-"""Recipes of training on top of a backbone: a recipe, the network of one config and the data of its evaluation make a run.
+"""Recipes of protocols that train: a recipe, the network of one config and the data of its evaluation make a run.
 
-Twenty data sets and ten recipes are thirty files and not two hundred.
+Twenty data sets and ten recipes are thirty files instead of two hundred.
 """
 
 import copy
@@ -8,32 +8,39 @@ from pathlib import Path
 
 import torch
 from mmengine import Config, ConfigDict
+from torch import Tensor
 
 from mmairl.config import home, load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Readable
+from mmairl.evaluation.metrics import HeadAccuracy
 from mmairl.evaluation.sets import precision_of, with_views
-from mmairl.registry import DATASETS
+from mmairl.registry import DATASETS, PROTOCOLS
 
-DEFAULT = dict(linear='linear_sgd_100e', finetune='finetune_20k')
-NEEDED = ('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'train_cfg')
-LONG_TAIL = 10  # times the images of the smallest class in the largest: then the tail is scored for itself
+REQUIRED = ('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'train_cfg')
+LONG_TAIL = 10  # the largest class over the smallest, from which scores of rare classes are added
 
 
 def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
-    """The recipe asked for or the one that the config names; else the paper's for the optimizer of the pre-training."""
-    named = cfg.get('recipes', {}).get(protocol) if name is None else None
-    lars = cfg.get('optim_wrapper', {}).get('optimizer', {}).get('type') == 'LARS'
-    chosen = name or named or ('linear_lars_80e' if protocol == 'linear' and lars else DEFAULT[protocol])
-    ours = {path.stem: path for path in (home() / 'configs/_base_/recipes').glob('*.py')}
-    if chosen not in ours and not Path(chosen).suffix:
+    """Return the recipe `name`, else the config's, else the protocol's for the optimizer of the pre-training."""
+    chosen = name or cfg.get('recipes', {}).get(protocol)
+    if chosen is None:
+        kind = PROTOCOLS.get(protocol)
+        by_lars = cfg.get('optim_wrapper', {}).get('optimizer', {}).get('type') == 'LARS'
+        chosen = kind.lars_recipe_name if by_lars and kind.lars_recipe_name else kind.recipe_name
+    shipped = {path.stem: path for path in (home() / 'configs/_base_/recipes').glob('*.py')}
+    names = ', '.join(sorted(shipped))
+    if chosen not in shipped and not Path(chosen).suffix:
         raise UserError(
-            f"there is no recipe '{chosen}'; give one of {', '.join(sorted(ours))}, or the path of a config"
+            f"{protocol}: unknown recipe ('{chosen}'); expected one of {names}, or the path of a config",
+            code='unknown-recipe',
         )
-    recipe = load_config(str(ours.get(chosen, chosen)))
-    if lacking := [key for key in NEEDED if key not in recipe]:
+    recipe = load_config(str(shipped.get(chosen, chosen)))
+    lacking = [key for key in REQUIRED if key not in recipe]
+    if lacking:
         raise UserError(
-            f'{chosen} is not a recipe, for it lacks {", ".join(lacking)}; give one of {", ".join(sorted(ours))}'
+            f"{protocol}: not a recipe, because it lacks {', '.join(lacking)} ('{chosen}'); use one of {names}",
+            code='no-recipe',
         )
     return recipe
 
@@ -41,53 +48,85 @@ def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
 def compose(
     cfg: Config, recipe: Config, train: dict, test: dict, start: dict | None, work_dir: str | Path, workers: int = 4
 ) -> Config:
-    """The recipe with the config's network, which begins from `start` (an init_cfg), on the data sets `train` and `test`."""
-    made = copy.deepcopy(recipe)
-    made.model.merge(_network(cfg, recipe, start))
-    labelled = DATASETS.build(train)
-    made.model.classes = len(labelled.classes)
-    size = Readable(DATASETS.build(test))[0]['inputs'][0].shape[-1]  # of the images that are tested: crops get it, too
+    """Return the config of a run: the recipe with a config's network and data sets.
+
+    Args:
+        cfg: The config with the backbone.
+        recipe: The recipe of the training.
+        train: Config of the training images.
+        test: Config of the test images.
+        start: The `init_cfg` of the backbone. None starts at random.
+        work_dir: Folder of the run.
+        workers: Number of processes that load images.
+    """
+    composed = copy.deepcopy(recipe)
+    composed.model.merge(_network(cfg, recipe, start))
+    images = DATASETS.build(train)
+    composed.model.classes = len(images.classes)
+    # Training crops get the size of the test images.
+    size = Readable(DATASETS.build(test))[0]['inputs'][0].shape[-1]
     view = [{'size': size, **step} if 'Crop' in step['type'] else step for step in recipe.train_view]
     on_gpu = torch.cuda.is_available()
-    if on_gpu:  # whose convolutions want this layout
-        made.setdefault('fast', dict(channels_last=True))
-    if (precision := precision_of(cfg)) != 'float32' and recipe.model.get('frozen'):
-        made.fast = {**made.get('fast', {}), 'precision': precision}
-    loader = dict(num_workers=workers, persistent_workers=workers > 0, pin_memory=on_gpu)
-    loader['collate_fn'] = dict(type='default_collate')
-    made.train_dataloader = dict(
+    if on_gpu:
+        composed.setdefault('fast', dict(channels_last=True))
+    precision = precision_of(cfg)
+    if precision != 'float32' and recipe.model.get('frozen'):
+        composed.fast = {**composed.get('fast', {}), 'precision': precision}
+    loader = dict(
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=on_gpu,
+        collate_fn=dict(type='default_collate'),
+    )
+    composed.train_dataloader = dict(
         **loader,
-        drop_last=len(labelled) >= made.total_batch_size,
+        drop_last=len(images) >= composed.total_batch_size,
         sampler=dict(type='ResumableSampler', shuffle=True),
         dataset=with_views(train, [view]),
     )
-    made.test_dataloader = dict(
+    composed.test_dataloader = dict(
         **loader,
         batch_size=cfg.evaluation.get('batch_size', 256),
         sampler=dict(type='ResumableSampler', shuffle=False),
         dataset=dict(type='Readable', dataset=test),
     )
-    made.test_cfg = dict()
-    of_one_class = labelled.labels.ndim == 1
-    counts = labelled.labels.bincount(minlength=len(labelled.classes)) if of_one_class else torch.ones(1)
-    long_tail, halves = counts.max() >= LONG_TAIL * counts[counts > 0].min(), recipe.get('halves', False)
-    shots = counts.tolist() if long_tail else None
-    made.test_evaluator = dict(type='HeadAccuracy', metric=labelled.metric, train_counts=shots, halves=halves)
-    made.work_dir = str(work_dir)
-    return made
+    composed.test_cfg = dict()
+    composed.test_evaluator = dict(
+        type=HeadAccuracy.__name__,  # imported, so that its source is part of the protocol's
+        metric=images.metric,
+        train_counts=_long_tail(images.labels, len(images.classes)),
+        halves=recipe.get('halves', False),
+    )
+    composed.work_dir = str(work_dir)
+    return composed
+
+
+def _long_tail(labels: Tensor, classes: int) -> list[int] | None:
+    """Return the training images of each class if their numbers differ by LONG_TAIL, else None."""
+    if labels.ndim != 1:
+        return None
+    counts = labels.bincount(minlength=classes)
+    smallest = counts[counts > 0].min()
+    return counts.tolist() if counts.max() >= LONG_TAIL * smallest else None
 
 
 def _network(cfg: Config, recipe: Config, start: dict | None) -> dict:
-    """The config's backbone with what the recipe says of it, where a backbone of its kind has such a key."""
+    """Return the config's backbone with the recipe's settings of it, if a backbone of its kind has them."""
     backbone = copy.deepcopy(cfg.model.backbone)
     backbone.pop('init_cfg', None)
-    backbone.update({key: value for key, value in recipe.model.get('backbone', {}).items() if key in backbone})
+    overrides = recipe.model.get('backbone', {})
+    backbone.update({key: value for key, value in overrides.items() if key in backbone})
     if start is not None:
         backbone.init_cfg = start
     width = cfg.model.get('in_channels') or cfg.model.get('projector', {}).get('in_channels')
     if width is None:
-        raise UserError(f'{cfg.filename} does not say how wide its features are; set model.in_channels')
+        raise UserError(
+            f'model.in_channels: {cfg.filename} does not state the width of its features; set model.in_channels',
+            code='unknown-width',
+        )
     preprocessor = {key: cfg.model.data_preprocessor[key] for key in ('type', 'mean', 'std')}
     return ConfigDict(
-        backbone=ConfigDict(_delete_=True, **backbone), in_channels=width, data_preprocessor=ConfigDict(preprocessor)
+        backbone=ConfigDict(_delete_=True, **backbone),
+        in_channels=width,
+        data_preprocessor=ConfigDict(preprocessor),
     )

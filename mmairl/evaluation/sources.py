@@ -27,6 +27,9 @@ VERSIONED = (OURS, 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg', 'torch', 
 INSTALLED = ('site-packages', 'dist-packages')
 STANDARD_LIBRARY = tuple(Path(sysconfig.get_path(name)) for name in ('stdlib', 'platstdlib'))
 NOT_FOUND = 'not found'
+ROOM = f'{OURS}.evaluation'
+# Modules that decide which results match, not what a score is. Identities have a revision of their own.
+BOOKKEEPING = tuple(f'{ROOM}.{name}' for name in ('identity', 'protocol', 'sources', 'duplicates', 'overlap'))
 
 
 def outside_sources(cfg: Config) -> dict[str, str]:
@@ -34,7 +37,8 @@ def outside_sources(cfg: Config) -> dict[str, str]:
 
     A config imports by `custom_imports`, by a `type` with dots and by the path of a Python file.
     """
-    direct, files = set(), {}
+    direct: set[str] = set()
+    files: dict[str, Path] = {}
     imports = (cfg.get('custom_imports') or {}).get('imports') or ()
     imports = [imports] if isinstance(imports, str) else list(imports)
     direct.update(imports)
@@ -64,15 +68,27 @@ def changed_sources(before: Mapping[str, str] | None, now: Mapping[str, str] | N
     return f'the source of {", ".join(names)}' if names else ''
 
 
-def protocol_source(protocol: str, shared: Iterable[str]) -> str:
-    """Return a digest of a protocol: its own file, the files of `evaluation` that this imports, and the `shared` ones."""
-    room = f'{OURS}.evaluation'
+def protocol_source(kind: type) -> str:
+    """Return a digest of a protocol: the modules of its class and its bases, and what these import of the evaluation room.
+
+    Modules that only keep books do not count.
+    """
+    modules = {base.__module__ for base in kind.__mro__} - {'builtins', 'abc'}
 
     def find(name: str) -> Path | None:
-        return _package_file(name) if name.startswith(f'{room}.') else None
+        if name in BOOKKEEPING:
+            return None
+        if name.startswith(f'{ROOM}.'):
+            return _package_file(name)
+        path = getattr(sys.modules.get(name), '__file__', None) if name in modules else None
+        return Path(path) if path else None
 
-    own = _closure([f'{room}.{protocol}'], find)
-    return _digest({**own, **{name: _source(_package_file(f'{room}.{name}'), name)[0] for name in shared}})
+    return _digest(_closure(sorted(modules), find))
+
+
+def room_source(names: Iterable[str]) -> str:
+    """Return a digest of files of the evaluation room."""
+    return _digest({name: _source(_package_file(f'{ROOM}.{name}'), name)[0] for name in names})
 
 
 def package_source() -> str:

@@ -1,39 +1,77 @@
-"""One linear SVM a class on frozen features, in full and with few positives (Goyal et al. 2019, VOC07).
+"""One linear SVM per class on frozen features, in full and with few positives (Goyal et al. 2019, VOC07).
 
-Scores are the average precision of scikit-learn; where Goyal's code interpolates it or counts an image that is
-'difficult' for a class as a negative in training, ours does neither.
+Scores are scikit-learn's average precision. Two deviations from Goyal's code: it interpolates the precision, and it counts
+an image that is 'difficult' for a class as a negative in training.
 """
 
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
-from joblib import Parallel, delayed
 from mmengine.logging import print_log
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, StratifiedKFold
-from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from mmairl.errors import UserError
+from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.features import Features, progress
 from mmairl.evaluation.metrics import ap11, average_precision, mean_ap, require_labels, scores_of
+from mmairl.evaluation.protocol import Scores
+from mmairl.registry import PROTOCOLS
 
-# The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Of equal costs the smallest is taken.
+if TYPE_CHECKING:  # scikit-learn takes a second to import, so functions import it
+    from sklearn.svm import LinearSVC
+
+# The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Of equally good costs the smallest wins.
 COSTS = tuple(sorted([10.0**power for power in range(-7, 3)] + [2.0**power for power in range(-19, -3)]))
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 96)
-LOW_SHOT_COST = 0.5  # fixed, for k positives are too few to choose by and the test set is not for choosing
+LOW_SHOT_COST = 0.5  # fixed: k positives are too few to choose by, and the test set is not for choosing
 FOLDS = 3
 ITERATIONS = 2000
 
 
+@PROTOCOLS.register_module('svm')
+@dataclass(frozen=True)
+class LinearSVM(FeatureProtocol):
+    """One-vs-rest linear SVMs, the VOC07 protocol.
+
+    Each class chooses its cost by cross-validation on the training images, so each needs three images, and validation
+    images join the training images. Scores are mAP, and top-1 if each image has one class.
+
+    Args:
+        low_shot: Whether to also train with few positive images per class. Default: False.
+        seed: Seed of the folds and of the low-shot draws. Default: 0.
+    """
+
+    low_shot: bool = False
+    seed: int = 0
+
+    metric: ClassVar = 'mAP'
+
+    def score(self, split: Split) -> tuple[Scores, dict]:
+        jobs = max(1, self.workers)
+        fitted = svm(split.train, split.test, seed=self.seed, jobs=jobs)
+        scores = {'SVM, mAP': fitted.map, 'SVM, mAP (11 points)': fitted.map11}
+        if fitted.accuracy is not None:
+            scores['SVM, top-1'] = fitted.accuracy
+        details = {'cost': fitted.cost, 'per_class': fitted.per_class}
+        if self.low_shot:
+            details['low_shot'] = low_shot(split.train, split.test, seed=self.seed, jobs=jobs)
+        return scores, details
+
+
 @dataclass(frozen=True)
 class SVMResult:
-    """Test scores in percent: mAP, VOC2007's 11-point mAP, each class's AP; and the cost each class chose.
+    """Test scores in percent.
 
-    `accuracy` is that of the class with the highest decision value, None where an image can be of several.
+    Attributes:
+        map: Mean average precision.
+        map11: Mean of VOC2007's 11-point average precision.
+        per_class: Average precision of each class with a test image.
+        cost: The cost that each class chose.
+        accuracy: Top-1 by the highest decision value. None if images can have several classes.
     """
 
     map: float
@@ -44,32 +82,26 @@ class SVMResult:
 
 
 def svm(train: Features, test: Features, costs: Sequence[float] = COSTS, seed: int = 0, jobs: int = 1) -> SVMResult:
-    """Choose each class's cost by 3-fold average precision on the training images, fit on all, score on test.
+    """Choose the cost of each class by 3-fold average precision, fit on all training images, and score on test.
 
-    >>> svm(train, test, jobs=16).per_class[14]  # doctest: +SKIP
+    Raises:
+        UserError: If a class has too few training images, or groups, for the folds.
+
+    Example:
+        >>> svm(train, test, jobs=16).per_class[14]  # doctest: +SKIP
     """
     y, y_test = label_matrices(train, test)
     for label, column in enumerate(y.T):
-        for kind, value in (('of', 1), ('not of', 0)):
-            rows = (column == value).numpy()
-            if train.groups is not None and len({*train.groups[rows]}) == 1:
-                raise UserError(
-                    f'the training images {kind} class {label} are all of one group, so that a fold has none to learn from; '
-                    'add images of another group or leave the class out'
-                )
-            if (count := int(rows.sum())) < FOLDS:
-                raise UserError(
-                    f'{count} training images are {kind} class {label}, and its SVM chooses the cost by {FOLDS} folds '
-                    f'with one in each; add images or leave the class out.'
-                )
-    x, x_test = unit(train.x), unit(test.x)
-    fitted = _in_parallel(
-        _fit_class, [(x, column.numpy(), sorted(costs), seed, train.groups) for column in y.T], 'SVM', jobs
-    )
-    if unfinished := [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]:
+        _require_folds(column, label, train.groups)
+    x = unit(train.x)
+    x_test = unit(test.x)
+    tasks = [(x, column.numpy(), sorted(costs), seed, train.groups) for column in y.T]
+    fitted = _in_parallel(_fit_class, tasks, 'SVM', jobs)
+    unfinished = [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]
+    if unfinished:
         print_log(f'the SVMs of classes {unfinished} stopped at {ITERATIONS} iterations', logger='current')
     decisions = torch.tensor(np.stack([model.decision_function(x_test) for model, _ in fitted], axis=1))
-    ap = {label: _ap(decisions[:, label], y_test[:, label]) for label in _shown(y_test)}
+    ap = {label: _ap(decisions[:, label], y_test[:, label]) for label in _classes_with_test_image(y_test)}
     return SVMResult(
         map=float(np.mean(list(ap.values()))),
         map11=100 * mean_ap(decisions, y_test, ap11),
@@ -77,6 +109,25 @@ def svm(train: Features, test: Features, costs: Sequence[float] = COSTS, seed: i
         cost={label: cost for label, (_, cost) in enumerate(fitted)},
         accuracy=scores_of('top-1', decisions, test.y)['top-1'] if test.y.ndim == 1 else None,
     )
+
+
+def _require_folds(labels: Tensor, label: int, groups: np.ndarray | None) -> None:
+    """Raise unless every fold can have an image of the class and one of the others."""
+    for kind, value in (('of', 1), ('not of', 0)):
+        rows = (labels == value).numpy()
+        if groups is not None and len(set(groups[rows])) == 1:
+            raise UserError(
+                f'svm: the training images {kind} class {label} are all of one group, and each fold needs some; '
+                'add images of another group or leave the class out',
+                code='one-group',
+            )
+        count = int(rows.sum())
+        if count < FOLDS:
+            raise UserError(
+                f'svm: {count} training images are {kind} class {label}, and its SVM chooses the cost by {FOLDS} folds '
+                'with one in each; add images or leave the class out',
+                code='few-images',
+            )
 
 
 def low_shot(
@@ -88,22 +139,25 @@ def low_shot(
     seed: int = 0,
     jobs: int = 1,
 ) -> dict[str, dict[int, float]]:
-    """Mean and standard deviation over `samples` independent draws of the test mAP in percent, by k.
+    """Return mean and standard deviation over `samples` independent draws of the test mAP in percent, for each k.
 
     Each class learns from k positives and (classes - 1) k negatives, or all there are. Within a draw the images of a
-    smaller k are among those of a larger one. A k that some class has too few positives for is left out.
+    smaller k are among those of a larger one. A k that exceeds the positives of a class is left out.
     """
     y, y_test = label_matrices(train, test)
-    shots, shown, others = _possible(shots, y), _shown(y_test), max(1, y.shape[1] - 1)
-    x, x_test = unit(train.x), unit(test.x)
+    shots = _possible_shots(shots, y)
+    classes = _classes_with_test_image(y_test)
+    others = max(1, y.shape[1] - 1)
+    x = unit(train.x)
+    x_test = unit(test.x)
     tasks = [
         (rows, x, y[:, label], x_test, y_test[:, label], cost, seed)
         for sample in range(samples)
-        for label in shown
+        for label in classes
         for rows in draw(y[:, label], shots, others, (seed, sample, label))
     ]
     scored = _in_parallel(_ap_from, tasks, 'low-shot SVM', jobs)
-    maps = np.array(scored).reshape(samples, len(shown), len(shots)).mean(axis=1)
+    maps = np.array(scored).reshape(samples, len(classes), len(shots)).mean(axis=1)
     return {
         'mean': dict(zip(shots, maps.mean(axis=0).tolist())),
         'std': dict(zip(shots, maps.std(axis=0).tolist())),
@@ -111,19 +165,19 @@ def low_shot(
 
 
 def draw(labels: Tensor, shots: Sequence[int], others: int, seed: tuple[int, ...]) -> list[np.ndarray]:
-    """Rows of k positives and `others` k negatives of a class, or all there are, for each k of `shots`."""
+    """Return, for each k of `shots`, rows of k positives and `others` k negatives of a class, or all there are."""
     generator = np.random.default_rng(seed)
     positive, negative = (generator.permutation(np.flatnonzero(labels == value)) for value in (1, 0))
     return [np.concatenate([positive[:shot], negative[: others * shot]]) for shot in shots]
 
 
 def unit(x: Tensor) -> np.ndarray:
-    """Rows of length 1 in float64, which is what liblinear computes in."""
+    """Return rows of length 1 in float64, which liblinear computes in."""
     return torch.nn.functional.normalize(x.double()).numpy()
 
 
 def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
-    """Labels of shape (images, classes): 1, 0, or -1 where an image is not counted; single labels become one-vs-rest."""
+    """Return labels (images, classes) of 1, 0, or -1 for images that do not count; single labels become one-vs-rest."""
     if train.y.ndim == 2:
         return train.y, test.y
     classes = int(train.y.max()) + 1
@@ -131,61 +185,78 @@ def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
     return tuple(torch.nn.functional.one_hot(data.y, classes) for data in (train, test))
 
 
-def classifier(cost: float, seed: int) -> LinearSVC:
-    """Goyal's SVM, where positives weigh twice; solved in the dual when there are fewer images than features."""
+def classifier(cost: float, seed: int) -> 'LinearSVC':
+    """Return Goyal's SVM: positives weigh twice, and the dual is solved if there are fewer images than features."""
+    from sklearn.svm import LinearSVC
+
     return LinearSVC(C=cost, class_weight={1: 2, -1: 1}, max_iter=ITERATIONS, dual='auto', random_state=seed)
 
 
 def _in_parallel(compute: Callable, tasks: Sequence[tuple], label: str, jobs: int) -> list:
-    done = Parallel(jobs, return_as='generator')(delayed(compute)(*task) for task in tasks)
-    return list(progress(done, label, len(tasks)))
+    from joblib import Parallel, delayed
+
+    results = Parallel(jobs, return_as='generator')(delayed(compute)(*task) for task in tasks)
+    return list(progress(results, label, len(tasks)))
 
 
 def _fit_class(
     x: np.ndarray, labels: np.ndarray, costs: Sequence[float], seed: int, groups: np.ndarray | None
-) -> tuple[LinearSVC, float]:
-    """The SVM of one class, and the cost it was given by cross-validation."""
-    x, y = x[labels != -1], np.where(labels[labels != -1] == 1, 1, -1)
-    folds = (StratifiedKFold if groups is None else StratifiedGroupKFold)(FOLDS, shuffle=True, random_state=seed)
-    groups = groups if groups is None else groups[labels != -1]
+) -> tuple['LinearSVC', float]:
+    """Return the SVM of one class, and the cost that cross-validation chose."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, StratifiedKFold
+
+    counted = labels != -1
+    y = np.where(labels[counted] == 1, 1, -1)
+    if groups is None:
+        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    else:
+        folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
+        groups = groups[counted]
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', ConvergenceWarning)  # the largest costs reach the limit, as published
         grid = GridSearchCV(classifier(1.0, seed), {'C': costs}, scoring='average_precision', cv=folds)
-        grid.fit(x, y, groups=groups)
+        grid.fit(x[counted], y, groups=groups)
     return grid.best_estimator_, grid.best_params_['C']
 
 
 def _ap_from(
     rows: np.ndarray, x: np.ndarray, labels: Tensor, x_test: np.ndarray, test_labels: Tensor, cost: float, seed: int
 ) -> float:
-    """Test AP in percent of one class, learnt from these rows of the training images."""
+    """Return the test AP in percent of one class, trained on these rows."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    y = np.where(labels.numpy()[rows] == 1, 1, -1)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', ConvergenceWarning)
-        model = classifier(cost, seed).fit(x[rows], np.where(labels.numpy()[rows] == 1, 1, -1))
+        model = classifier(cost, seed).fit(x[rows], y)
     return _ap(torch.tensor(model.decision_function(x_test)), test_labels)
 
 
 def _ap(decisions: Tensor, labels: Tensor) -> float:
-    """In percent, over the images that count."""
-    return 100 * average_precision(decisions[labels != -1], labels[labels != -1])
+    counted = labels != -1
+    return 100 * average_precision(decisions[counted], labels[counted])
 
 
-def _possible(shots: Sequence[int], labels: Tensor) -> list[int]:
-    """The numbers of positives that every class can supply."""
+def _possible_shots(shots: Sequence[int], labels: Tensor) -> list[int]:
+    """Return the numbers of positives that every class has."""
     least, scarce = (value.item() for value in (labels == 1).sum(dim=0).min(dim=0))
     possible = [shot for shot in shots if shot <= least]
-    why = f'class {scarce} has {least} positive training images'
+    reason = f'class {scarce} has {least} positive training images'
     if not possible:
         raise UserError(
-            f'low-shot SVMs with {list(shots)} positives are not possible, where {why}; add some or leave it out'
+            f'svm: low-shot SVMs with {list(shots)} positives are not possible, because {reason}; add images or leave the '
+            'class out',
+            code='few-images',
         )
-    if left_out := [shot for shot in shots if shot not in possible]:
-        print_log(f'low-shot SVMs with {left_out} positives are left out: {why}', logger='current')
+    dropped = [shot for shot in shots if shot > least]
+    if dropped:
+        print_log(f'low-shot SVMs with {dropped} positives are left out: {reason}', logger='current')
     return possible
 
 
-def _shown(labels: Tensor) -> list[int]:
-    """The classes with a test image; the others have no average precision, and the log names them."""
+def _classes_with_test_image(labels: Tensor) -> list[int]:
+    """Return the classes with a test image, and log the others, which have no average precision."""
     present = (labels == 1).any(dim=0)
     absent = (~present).nonzero().squeeze(1).tolist()
     if absent:

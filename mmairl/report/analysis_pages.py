@@ -129,7 +129,7 @@ def geometry_page(
     add_maps(page, labelled, images.classes, seed)
     for name, bank in labelled.items():
         same = (images.picture, bank)
-        add_neighbours(page, same, same, images.classes, f'What lies nearest for {name}?')
+        add_neighbours(page, same, same, images.classes, f'Nearest neighbors by {name}')
     return page.write(out / 'geometry.html')
 
 

@@ -19,10 +19,9 @@ from mmairl.analysis.subjects import Images
 from mmairl.engine.curves import read_scalars
 from mmairl.engine.run import train
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.features import Features, extract
+from mmairl.evaluation.features import Features, extract, extraction
 from mmairl.evaluation.knn import knn_right
 from mmairl.evaluation.logreg import QUICK, logistic_regression
-from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.protocol import Result
 from mmairl.evaluation.sets import evaluation_sets
 from mmairl.registry import DATASETS, MODELS

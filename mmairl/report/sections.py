@@ -1,4 +1,4 @@
-"""Parts of several pages: images as they are shown, maps, nearest neighbours, and the names of curves."""
+"""Parts of several pages: pictures of images, feature maps, nearest neighbors, and the names of curves."""
 
 import base64
 import io
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from markupsafe import Markup
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
@@ -14,75 +15,95 @@ from mmairl.analysis.feature_map import tsne
 from mmairl.data.datasets import innermost_dataset
 from mmairl.data.decode import to_unit
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.knn import nearest
+from mmairl.evaluation.neighbors import nearest
 from mmairl.report.charts import chart
 from mmairl.report.page import Page, fill
 
-MAPPED, NEIGHBOURS, QUERIES = 1000, 7, 8
-REACH = 3  # standard deviations from the mean to black and to white, where an image is no photograph
+MAPPED = 1000  # images on a map
+NEIGHBORS = 7
+QUERIES = 8
+REACH = 3  # standard deviations between the mean and black or white, for images that are no photographs
 CURVES = {
     'loss': 'loss',
     'instance_accuracy': 'instance accuracy, %',
     'lr': 'learning rate',
     'momentum': 'teacher momentum',
 }
-FRACTIONS = ('instance_accuracy', 'probe_accuracy')  # the online k-NN logs percent
+FRACTIONS = {'instance_accuracy', 'probe_accuracy'}  # the online k-NN logs percent
+Picture = tuple[str, str]  # a PNG in base64 and its alternative text
 
 
 def percent(name: str, curve: tuple[Sequence[int], Sequence[float]]) -> tuple[list[int], list[float]]:
-    """Return a curve with an accuracy that is logged as a fraction in percent, anything else as it is."""
+    """Return a curve, in percent if it is an accuracy that is logged as a fraction."""
     steps, values = curve
-    return list(steps), [100 * value for value in values] if name in FRACTIONS else list(values)
+    scale = 100 if name in FRACTIONS else 1
+    return list(steps), [scale * value for value in values]
 
 
 def some(dataset: Dataset, count: int, seed: int) -> list[int]:
-    """Up to `count` images, drawn without putting back."""
-    return np.random.default_rng(seed).choice(len(dataset), min(count, len(dataset)), replace=False).tolist()
+    """Return the indices of up to `count` random images, without repetition."""
+    generator = np.random.default_rng(seed)
+    count = min(count, len(dataset))
+    return generator.choice(len(dataset), count, replace=False).tolist()
 
 
 def augmented(dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int], seed: int = 0) -> list[Tensor]:
-    """Each view of the chosen images exactly as training makes it, as uint8."""
+    """Return each view of the chosen images exactly as in training, as uint8."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        views = preprocessor(default_collate([dataset[i] for i in chosen]), training=True)['inputs']
+        batch = default_collate([dataset[index] for index in chosen])
+        views = preprocessor(batch, training=True)['inputs']
     low, high = black_and_white(dataset, preprocessor)
-    return [in_bytes(view.float() * preprocessor.std + preprocessor.mean, low, high) for view in views]
+    images = [view.float() * preprocessor.std + preprocessor.mean for view in views]
+    return [in_bytes(image, low, high) for image in images]
 
 
 def black_and_white(dataset: Dataset, preprocessor: nn.Module) -> tuple[Tensor | float, Tensor | float]:
-    """The values that a page shows as black and white: 0 and 1 of photographs, and others around each channel's mean."""
+    """Return the values to show as black and white: 0 and 1 for photographs, and a range around the mean otherwise."""
     if not innermost_dataset(dataset).as_stored:
         return 0.0, 1.0
-    return preprocessor.mean - REACH * preprocessor.std, preprocessor.mean + REACH * preprocessor.std
+    reach = REACH * preprocessor.std
+    return preprocessor.mean - reach, preprocessor.mean + reach
 
 
 def in_bytes(values: Tensor, low: Tensor | float = 0.0, high: Tensor | float = 1.0) -> Tensor:
-    return (255 * ((values - low) / (high - low))).round().clamp(0, 255).byte()
+    scaled = (values - low) / (high - low)
+    return (255 * scaled).round().clamp(0, 255).byte()
 
 
-def picture(image: Tensor, alt: str) -> tuple[str, str]:
-    """A CHW image as PNG in base64, with the text that stands for it: its first three channels, or its first."""
+def picture(image: Tensor, alt: str) -> Picture:
+    """Return a CHW image as PNG, with its alternative text. Of other channel counts, the first three or the first."""
     shown = image[:3] if len(image) >= 3 else image[:1]
-    shown = shown if shown.dtype is torch.uint8 else in_bytes(to_unit(shown))
-    array, buffer = shown.permute(1, 2, 0).numpy(), io.BytesIO()
-    Image.fromarray(array.squeeze(2) if array.shape[2] == 1 else array).save(buffer, format='PNG')
+    if shown.dtype is not torch.uint8:
+        shown = in_bytes(to_unit(shown))
+    array = shown.permute(1, 2, 0).numpy()
+    if array.shape[2] == 1:
+        array = array.squeeze(2)
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, format='PNG')
     return base64.b64encode(buffer.getvalue()).decode(), alt
 
 
 def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], seed: int) -> None:
-    """A map for each entry of `features`, of the same images."""
-    maps = []
-    for title, bank in features.items():
-        chosen = np.random.default_rng(seed).permutation(len(bank.x))[:MAPPED]
-        points, labels = tsne(bank.x[chosen], seed), bank.y[chosen].numpy()
-        along = points[:, 0].argsort()
-        points, labels = points[along], labels[along]
-        series = {str(name): tuple(points[labels == label].T) for label, name in enumerate(classes)}
-        maps.append(chart(series, title, dots=True, ticks=['']))
-    page.add_named('maps', count=min(MAPPED, len(bank.x)), figure=maps)
+    """Add a t-SNE map of the same images for each entry of `features`."""
+    maps = [_map(title, bank, classes, seed) for title, bank in features.items()]
+    count = min(MAPPED, *(len(bank.x) for bank in features.values()))
+    page.add_named('maps', count=count, figure=maps)
 
 
-Pictures = Callable[[int], Tensor]  # an image as stored, by its row in the features
+def _map(title: str, bank: Features, classes: Sequence[str], seed: int) -> Markup:
+    chosen = np.random.default_rng(seed).permutation(len(bank.x))[:MAPPED]
+    points = tsne(bank.x[chosen], seed)
+    labels = bank.y[chosen].numpy()
+    order = points[:, 0].argsort()
+    points = points[order]
+    labels = labels[order]
+    series = {str(name): tuple(points[labels == label].T) for label, name in enumerate(classes)}
+    return chart(series, title, dots=True, ticks=[''])
+
+
+Pictures = Callable[[int], Tensor]  # the stored image of a row of the features
+Neighbor = tuple[Picture, bool]  # its picture, and whether its class is that of the query
 
 
 def add_neighbours(
@@ -90,21 +111,37 @@ def add_neighbours(
     train: tuple[Pictures, Features],
     test: tuple[Pictures, Features],
     classes: Sequence[str],
-    title: str = 'What lies nearest?',
+    title: str = 'Nearest neighbors',
 ) -> None:
-    """The first test image of each class with its nearest training images, or nearest others of one and the same set."""
-    (train_picture, bank), (test_picture, query) = train, test
-    firsts = [int((query.y == label).nonzero()[0]) for label in query.y.unique()[:QUERIES]]
-    itself = int(bank is query)
-    _, positions = nearest(query.x[firsts], bank.x, NEIGHBOURS + itself)
+    """Add the first test image of each class with its nearest training images.
 
-    def neighbour(row: int, label: int) -> tuple[tuple[str, str], bool]:
-        its_label = int(bank.y[row])
-        return picture(train_picture(row), str(classes[its_label])), its_label == label
+    Args:
+        page: The page to extend.
+        train: The images and features to search. If they are those of `test`, the query itself is excluded.
+        test: The images and features of the queries.
+        classes: The names of the classes.
+        title: The heading.
+    """
+    train_picture, bank = train
+    test_picture, query = test
+    labels = query.y.unique()[:QUERIES]
+    firsts = [int((query.y == label).nonzero()[0]) for label in labels]
+    skipped = int(bank is query)
+    _, positions = nearest(query.x[firsts], bank.x, NEIGHBORS + skipped)
+
+    def neighbor(row: int, label: int) -> Neighbor:
+        own_label = int(bank.y[row])
+        return picture(train_picture(row), str(classes[own_label])), own_label == label
 
     shown = []
-    for first, row in zip(firsts, positions[:, itself:].tolist()):
+    for first, rows in zip(firsts, positions[:, skipped:].tolist()):
         label = int(query.y[first])
-        shown.append((picture(test_picture(first), str(classes[label])), [neighbour(i, label) for i in row]))
-    drawn = fill('pictures.html', pairs=(), neighbours=shown)
-    page.add_named('neighbours', heading=title, classes=len(firsts), count=NEIGHBOURS, figure=drawn)
+        image = picture(test_picture(first), str(classes[label]))
+        shown.append((image, [neighbor(row, label) for row in rows]))
+    page.add_named(
+        'neighbours',
+        heading=title,
+        classes=len(firsts),
+        count=NEIGHBORS,
+        figure=fill('pictures.html', pairs=(), neighbours=shown),
+    )

@@ -109,9 +109,9 @@ def prepare_study(
         raise UserError(f"{path} has no `tasks` for the scale '{sizes.name}'{near}", code='no-tasks-for-scale')
     study = replace(study, seeds=tuple(seeds or sizes.seeds or study.seeds))
     tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks
-    require_known(tasks)
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
     study, configs, rows_left_out = at_scale(study, sizes, tasks)
+    require_known(tasks)  # after the configs, which may register protocols
     require_fair(compare(study, configs))
     return PreparedStudy(study, sizes, configs, tasks, folder, rows_left_out)
 

@@ -7,14 +7,14 @@ from mmengine.config import Config
 from msgspec.structs import replace
 
 from mmairl.errors import UserError
-from mmairl.evaluation.protocol import BY_TRAINING
-from mmairl.evaluation.sets import CHOOSE_BY_VAL, held_out
+from mmairl.evaluation.protocol import settings_for
+from mmairl.evaluation.sets import held_out
 from mmairl.study.external import compare_stated, require_distinct_models
 from mmairl.study.factors import changed, same_run
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.search import searched_keys
 from mmairl.study.spec import Row, Study
-from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of, recipe
+from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of
 
 # Views have another place in a config if a scale, or the config, creates them on the device.
 VIEWS = 'train_dataloader.dataset.views'
@@ -106,14 +106,8 @@ def require_clean_choices(study: Study, configs: Mapping[str, Config], tasks: Se
 
 def _chooses(study: Study, cfg: Config, task: str) -> bool:
     """Return True if a task chooses by images that are held out, or by `evaluation.val`."""
-    protocol = protocol_of(task)
-    evaluation = (data_of(task) or cfg).get('evaluation', {})
-    if protocol == CHOOSE_BY_VAL:
-        return 'val' in evaluation
-    if protocol not in BY_TRAINING:
-        return False
-    sweeps = protocol == 'linear' and evaluation.get('sweep')
-    return bool(task in study.tune or sweeps or recipe(cfg, task).get('trials'))
+    protocol = settings_for(protocol_of(task))
+    return protocol.chooses(data_of(task) or cfg, trials=task in study.tune)
 
 
 def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]:

@@ -16,15 +16,14 @@ from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
 from msgspec.structs import asdict
 
-from mmairl.checkpoints.read import read_backbone
+from mmairl.checkpoints.read import Backbone, read_backbone
 from mmairl.config import load_config
 from mmairl.engine.curves import read_scalars
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import difference, identity_of, versions
 from mmairl.evaluation.protocol import (
-    ON_FEATURES,
-    Settings,
+    Protocol,
     default_device,
     default_workers,
     evaluate,
@@ -46,21 +45,20 @@ BLOCK = 2**20  # bytes
 
 def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
     """Measure a task, or read its result if one of the same identity is stored."""
-    cfg, protocol, settings = settings_of(task, folder, asked)
+    cfg, settings = settings_of(task, folder, asked)
+    subject: Backbone | str
     if asked.untrained:
-        subject = weights = asked.untrained
+        subject = asked.untrained
         made = {}
     else:
-        subject = last_checkpoint(folder)
-        weights = read_backbone(str(subject), network=tensors_of_config(cfg))
+        subject = read_backbone(str(last_checkpoint(folder)), network=tensors_of_config(cfg))
         made = read_json(folder / 'trained.json', Trained).made
-    identity = on_main_process(lambda: identity_of(cfg, protocol, weights, settings, made))
+    identity = on_main_process(lambda: identity_of(cfg, settings, subject, made))
     if stored := on_main_process(lambda: _stored(folder, task, identity)):
         return stored
     path = result_file(folder, task, identity)
-    place = dict(cache=folder / FEATURES) if protocol in ON_FEATURES else dict(work_dir=path.with_suffix(''))
-    settings = replace(settings, **place, launcher=launcher)
-    result = evaluate(cfg, protocol, subject, settings=settings, asked=made)
+    settings = replace(settings, cache=folder / FEATURES, work_dir=path.with_suffix(''), launcher=launcher)
+    result = evaluate(cfg, settings.name, subject, settings=settings, asked=made)
     tuned = {key: result.details[key] for key in ('chosen', 'held_out', 'halves') if key in result.details}
     measured = Measured(
         scores=result.scores,
@@ -74,8 +72,8 @@ def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
     return measured
 
 
-def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, str, Settings]:
-    """Return the config, the protocol and the settings of a task."""
+def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, Protocol]:
+    """Return the config of a task, and its protocol with its settings."""
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     task_data = data_of(task)
     task, _, seed = task.partition('#')
@@ -93,7 +91,7 @@ def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, str, Set
         seed=int(seed) if seed else None,
         trials=asked.tuned.get(task, ()) or None,
     )
-    return cfg, protocol, settings
+    return cfg, settings
 
 
 def _stored(folder: Path, task: str, identity: Mapping[str, Any]) -> Measured | None:

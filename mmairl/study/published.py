@@ -1,5 +1,6 @@
-"""The papers' numbers, as data in configs/studies/_published; never mixed with measured ones without saying which is which."""
+"""Published numbers, as data in configs/studies/_published. They are never mixed with measured ones without a mark."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -7,38 +8,50 @@ from mmairl.config import home
 from mmairl.errors import UserError
 from mmairl.io import read_yaml
 
-BESIDE = ('columns', 'printed', 'notes')  # of a table: what is no row
-SETTINGS = {'beta'}  # what tells a published row from others; no score
+NOT_ROWS = ('columns', 'printed', 'notes')  # keys of a table that are not rows
+SETTINGS = {'beta'}  # columns that identify a row and are not scores
+FIRST_TABLES = ('revisit_airl.table1_ladder', 'revisit_airl.table2_optimizer_crossover')
 
 
 @cache
 def tables() -> dict[str, dict]:
-    """Every published table, by paper."""
+    """Return every published table, by paper."""
     folder = home() / 'configs' / 'studies' / '_published'
     return {path.stem: read_yaml(path, dict) for path in sorted(folder.glob('*.yaml'))}
 
 
 def rows(name: str) -> dict[str, dict[str, float]]:
-    """A table's rows as dictionaries, whether they are printed so, as lists under columns, or as one number.
+    """Return a table's rows as dictionaries, whether they are printed so, as lists under columns, or as one number.
 
     >>> rows('byol.table1_linear_in1k')['resnet50']
     {'top1': 74.3, 'top5': 91.6}
     """
-    table, columns = tables(), ()
-    for part in name.split('.') if name else ():
+    if not name:
+        return {}
+    table: Any = tables()
+    columns: Sequence[str] = ()
+    for part in name.split('.'):
         if not isinstance(table, dict) or part not in table:
-            raise UserError(f"there is no published table '{name}'; see configs/studies/_published")
+            raise UserError(
+                f"there is no published table '{name}'; see configs/studies/_published", code='no-published-table'
+            )
         table = table[part]
-        columns = table.get('columns', columns) if isinstance(table, dict) else columns
-    found = enumerate(table) if isinstance(table, list) else table.items() if name else ()
-    return {str(key): _numbers(row, columns) for key, row in found if key not in BESIDE}
+        if isinstance(table, dict):
+            columns = table.get('columns', columns)
+    entries = enumerate(table) if isinstance(table, list) else table.items()
+    return {str(key): _numbers(row, columns) for key, row in entries if key not in NOT_ROWS}
 
 
-def _numbers(row: Any, columns: list[str]) -> dict[str, float]:
-    if not isinstance(row, dict):
-        row = dict(zip(columns, row)) if isinstance(row, list) else {'top1': row}
-    known = {key: value for key, value in row.items() if value is not None and not isinstance(value, bool)}
-    return {key: value for key, value in known.items() if key not in SETTINGS}
+def _numbers(row: Any, columns: Sequence[str]) -> dict[str, float]:
+    if isinstance(row, list):
+        row = dict(zip(columns, row))
+    elif not isinstance(row, dict):
+        row = {'top1': row}
+    numbers = {}
+    for key, value in row.items():
+        if value is not None and not isinstance(value, bool) and key not in SETTINGS:
+            numbers[key] = value
+    return numbers
 
 
 def row(name: str) -> dict[str, float]:
@@ -48,8 +61,9 @@ def row(name: str) -> dict[str, float]:
     (77.1, 0.541)
     """
     table, _, key = name.rpartition('/')
-    near = [table] if table else [f'revisit_airl.{name}' for name in ('table1_ladder', 'table2_optimizer_crossover')]
-    known = {key: row for name in near for key, row in rows(name).items()}
+    known: dict[str, dict[str, float]] = {}
+    for place in (table,) if table else FIRST_TABLES:
+        known |= rows(place)
     if key not in known:
-        raise UserError(f"the paper has no row '{key}'; there are {', '.join(known)}")
+        raise UserError(f"the paper has no row '{key}'; there are {', '.join(known)}", code='no-published-row')
     return known[key]

@@ -23,8 +23,8 @@ from mmairl.checkpoints.write import write_backbone
 from mmairl.config import load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics, tensors_of_config
+from mmairl.evaluation.features import extraction
 from mmairl.evaluation.identity import ABSENT, UNKNOWN, config_identity, data_identity, difference
-from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.io import read_json, write_json, write_text
 from mmairl.registry import DATASETS

@@ -1,4 +1,4 @@
-"""A study is carried out: what is missing runs, seeds are added until all is decided, and its networks are looked into."""
+"""Run a study: complete its runs, add seeds until every comparison is decided, and analyze its networks."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,26 +10,29 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.report import analysis_pages
 from mmairl.study.collect import collect
-from mmairl.study.reuse import last_checkpoint
 from mmairl.study.runs import Run, execute, lay_out, unfinished
 from mmairl.study.scale import Scale
-from mmairl.study.spec import Study
+from mmairl.study.schema import last_checkpoint
+from mmairl.study.spec import Look, Study
 from mmairl.study.statistics.compare_rows import Comparison
 from mmairl.study.statistics.sequential import Plan, open_rows
 
+IMAGES = 5000  # that an instrument sees
+BATCH = 64
+
 
 def complete(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[str], None]) -> None:
-    """Run what is not finished, `jobs` beside each other on `devices` each, with a line for each that begins or ends."""
+    """Run what is not finished, `jobs` at a time on `devices` each, with a line for each that begins or ends."""
     done = len(runs) - len(unfinished(runs))
     say(f'{done} of {len(runs)} runs are finished')
     for run in runs:
-        if differs := run.stale_reason:
-            say(f'{run.name} is measured anew, since this has changed: {differs}')
+        if reason := run.stale_reason:
+            say(f'{run.name} is measured anew, since this has changed: {reason}')
 
-    def report(run: Run, what: str) -> None:
+    def report(run: Run, event: str) -> None:
         nonlocal done
-        done += what == 'done'
-        say(f'[{done}/{len(runs)}] {run.name}: {what}')
+        done += event == 'done'
+        say(f'[{done}/{len(runs)}] {run.name}: {event}')
 
     execute(runs, jobs, devices, report)
 
@@ -44,47 +47,54 @@ def until_decided(
     finish: Callable[[Sequence[Run]], None],
     say: Callable[[str], None],
 ) -> list[Run]:
-    """Add seeds and `finish` their runs, look by look, until nothing is open, the plan is at its end, or a run is not finished.
+    """Add seeds and `finish` their runs until every comparison is decided, the plan has ended, or a run is not finished.
 
-    Returns all runs.
+    Returns:
+        All runs.
     """
     say(plan.words)
-    last, rows, runs, analyzed = max(study.seeds), study.rows, [], 0
+    last = max(study.seeds)
     seeds = [*study.seeds, *range(last + 1, last + 1 + plan.most - len(study.seeds))]
+    rows = study.rows
+    runs: list[Run] = []
+    analyzed = 0
     for count, _ in plan.analyses:
-        left = {row.name for row in rows}
-        runs += [run for run in lay_out(study, configs, seeds[analyzed:count], tasks, out) if run.row.name in left]
+        names = {row.name for row in rows}
+        planned = lay_out(study, configs, seeds[analyzed:count], tasks, out)
+        runs += [run for run in planned if run.row.name in names]
         analyzed = count
         finish(runs)
         record = collect(study, configs, scale, runs, out)
         if not all(run.done for run in runs):
             break
         say(record['sequential']['looks'][-1])
-        first = record['comparisons'][record['metrics'][0]['key']]
-        if not (rows := open_rows(study, [Comparison(**comparison) for comparison in first])):
+        primary = record['comparisons'][record['metrics'][0]['key']]
+        rows = open_rows(study, [Comparison(**comparison) for comparison in primary])
+        if not rows:
             break
     return runs
 
 
 def look_into(study: Study, configs: dict[str, Config], runs: Sequence[Run], out: Path) -> list[Path]:
-    """Write the pages of the study's looks into its networks, of the first seed and where all of their rows are finished."""
+    """Write the pages of the instruments that the study names, of the first seed, if all of their rows are finished."""
     pages = []
     for number, look in enumerate(study.look):
         first = {run.row.name: run for run in runs if run.row.name in look.rows and run.seed == runs[0].seed}
-        if not all(run.done for run in first.values()):
-            continue
-        subjects = {name: (str(last_checkpoint(first[name].folder)), 'student') for name in look.rows}
-        folder = out / f'{look.instrument}_{number}'
-        if look.instrument == 'norms':
-            networks = {name: read_backbone(*subject) for name, subject in subjects.items()}
-            pages.append(analysis_pages.norms_page(networks, folder))
-            continue
-        images = Images(configs[look.rows[0]], 5000, 64, default_workers(), default_device())
-        if look.instrument == 'cka' and len(look.rows) > 2:
-            pages.append(analysis_pages.cka_lines_page(subjects, images, False, folder))
-        elif look.instrument == 'cka':
-            pages.append(analysis_pages.cka_page(subjects, images, 'pooled', False, False, folder))
-        else:
-            published = {row.name: study.printed(row) for row in study.rows}
-            pages.append(analysis_pages.geometry_page(subjects, images, False, folder, 0, published))
+        if all(run.done for run in first.values()):
+            pages.append(instrument_page(study, configs, look, first, out / f'{look.instrument}_{number}'))
     return pages
+
+
+def instrument_page(study: Study, configs: dict[str, Config], look: Look, runs: dict[str, Run], folder: Path) -> Path:
+    """Write the page of one instrument."""
+    subjects = {name: (str(last_checkpoint(runs[name].folder)), 'student') for name in look.rows}
+    if look.instrument == 'norms':
+        networks = {name: read_backbone(*subject) for name, subject in subjects.items()}
+        return analysis_pages.norms_page(networks, folder)
+    images = Images(configs[look.rows[0]], IMAGES, BATCH, default_workers(), default_device())
+    if look.instrument == 'geometry':
+        published = {row.name: study.printed(row) for row in study.rows}
+        return analysis_pages.geometry_page(subjects, images, False, folder, 0, published)
+    if len(look.rows) > 2:
+        return analysis_pages.cka_lines_page(subjects, images, False, folder)
+    return analysis_pages.cka_page(subjects, images, 'pooled', False, False, folder)

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from mmairl.config import config_text
 from mmairl.errors import UserError
-from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES
 from mmairl.evaluation.sets import SPLITS, held_out
 from mmairl.evaluation.sources import changed_sources, outside_sources
 from mmairl.hardware import cores
 from mmairl.io import appending, read_json, read_text, write_json, write_text
+from mmairl.registry import PROTOCOLS
 from mmairl.signals import AGAIN, SIGNALS, start, stop
 from mmairl.study.external import checkpoint_path, require_networks, stated_factors
 from mmairl.study.measure import forget
@@ -32,7 +32,7 @@ from mmairl.study.schema import Asked, Chosen, Result, set_aside
 from mmairl.study.search import FIRST, Search, trial_options
 from mmairl.study.spec import Row, Study
 from mmairl.study.stale import stale_reason
-from mmairl.study.task_names import is_local, is_measured, recipe
+from mmairl.study.task_names import is_local, is_measured, recipe, trains_classifier
 from mmairl.study.trials import trial_counts
 from mmairl.transfer.tasks import require_platform
 
@@ -350,9 +350,10 @@ def _tunable_recipe(cfg: Config, task: str) -> Config:
     if not is_local(task):
         require_platform([task])
     own = recipe(cfg, task)
-    if task.partition('@')[0] not in BY_TRAINING and 'held_out' not in own:
+    if not trains_classifier(task) and 'held_out' not in own:
+        tunable = [name for name in PROTOCOLS.names() if trains_classifier(name)]
         raise UserError(
-            f"tune: '{task}' has no images to choose by; `tune` requires {', '.join(BY_TRAINING)}, or a task whose config "
+            f"tune: '{task}' has no images to choose by; `tune` requires {', '.join(tunable)}, or a task whose config "
             'has `held_out` images',
             code='not-tunable',
         )
@@ -390,7 +391,7 @@ def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out:
         changed.evaluation = dict(others, train=fit, test=held)
         asked = Asked(
             FIRST + number,
-            (search.criterion,) if search.criterion in ON_FEATURES else (),
+            (search.criterion,),
             trial=options,
             splits=splits,
             sources=outside_sources(changed),

@@ -17,8 +17,9 @@ from scipy.stats import qmc
 
 from mmairl.config import by_key
 from mmairl.errors import UserError
-from mmairl.evaluation.protocol import ON_FEATURES
+from mmairl.evaluation.protocol import protocol_class
 from mmairl.io import Declared
+from mmairl.registry import PROTOCOLS
 
 MOST_TRIALS = 10_000  # of a row in a search
 SPARE = 16  # points for each trial, of which those that repeat another trial are passed over
@@ -122,15 +123,20 @@ class Search(Declared, frozen=True):
         if self.criterion.split(' ')[0] == 'label_free':
             raise UserError(
                 f"search.criterion: searches no longer choose without labels ('{self.criterion}'); set one of "
-                f'{", ".join(ON_FEATURES)}, or choose among finished trials with projects/label_free',
+                f'{", ".join(criteria())}, or choose among finished trials with projects/label_free',
                 code='label-free-moved',
             )
-        if self.criterion not in ON_FEATURES:
+        if self.criterion not in criteria():
             raise UserError(
-                f"search.criterion: unknown protocol ('{self.criterion}'); set one of {', '.join(ON_FEATURES)}, which "
+                f"search.criterion: unknown protocol ('{self.criterion}'); set one of {', '.join(criteria())}, which "
                 'is measured on images held out of the training labels',
                 code='unknown-criterion',
             )
+
+
+def criteria() -> list[str]:
+    """Return the protocols that a search can choose by: those that train nothing."""
+    return [name for name in PROTOCOLS.names() if not protocol_class(name).trains]
 
 
 def require_distinct(dimensions: Mapping[str, Dimension]) -> None:

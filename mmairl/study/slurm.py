@@ -1,4 +1,10 @@
-"""A study's runs as Slurm jobs, by what a site wants of each; or as plain commands for any other scheduler."""
+"""Submit a study's runs as Slurm jobs by a site's profile, or print plain commands for any other scheduler.
+
+submitit is not used. Its executor pickles each call and reads the pickle on the node (`core.PicklingExecutor`), its jobs ignore
+SIGTERM (`SignalHandler.bypass`) and requeue only calls that return a new pickle, it does not split arrays at the site's
+limits, and it reads states from accounting (sacct), which sites need not have. Our jobs run a command on a folder, requeue on
+exit code 75, and their states come from squeue and the folder.
+"""
 
 import os
 import shlex
@@ -106,63 +112,82 @@ def shared(devices: int, cluster: Cluster) -> tuple[int, int]:
 
 
 def submit(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster, say: Callable[[str], None]) -> None:
-    """Submit the runs that are not done and not in the queue, each after those whose weights it takes.
+    """Submit the runs that are neither done nor in the queue, each after the runs whose weights it uses.
 
-    Runs that wait for none are tasks of an array, in portions as large as the site's limits let them be.
+    Runs that wait for none are tasks of an array, in portions as large as the site's limits allow.
     """
     if not shutil.which('sbatch'):
-        raise UserError('there is no sbatch here; give this command where Slurm is, or take --print-commands')
+        raise UserError(
+            'there is no sbatch here; give this command where Slurm is, or take --print-commands', code='no-sbatch'
+        )
     script = write_text(out / 'jobs' / 'job.sh', job_script(devices, out, cluster))
     before = in_order(runs)
     queued = {run for run, (state, _) in read_queue(runs).items() if state not in ENDED}
     left = [run for run in before if run not in queued]
-    free = [run for run in left if not before[run]]
-    groups, portion, total = [free, *([run] for run in left if before[run])], PORTION, len(left)
+    total = len(left)
     say(f'{len(runs) - len(before)} runs are done, {len(before) - total} are in the queue, {total} are to be submitted')
+    groups = [[run for run in left if not before[run]]]
+    groups += [[run] for run in left if before[run]]
+    portion = PORTION
     submitted = 0
     for group in groups:
         while group:
-            part, jobs = group[:portion], [job_of(other) for other in before[group[0]]]
-            for run in part:
-                write_text(run.folder / 'job.sh', run_script(run, devices, cluster))
-            after = [f'--dependency=afterok:{":".join(jobs)}', '--kill-on-invalid-dep=yes'] if jobs else []
+            part = group[:portion]
             name = part[0].slug if len(part) == 1 else out.name
-            array = f'--array=0-{len(part) - 1}'
-            folders = [run.folder.absolute() for run in part]
-            number, refusal = sbatch(array, f'--job-name={name}', *after, script, *folders)
+            number, refusal = _submit_array(part, before[part[0]], name, script, devices, cluster)
             if number:
-                for index, run in enumerate(part):
-                    write_text(run.folder / 'job.txt', f'{number}_{index}\n')
-                submitted, group = submitted + len(part), group[portion:]
+                submitted += len(part)
+                group = group[portion:]
                 say(f'{submitted} of {total} are submitted: job {number}, {name}')
             elif len(part) > 1:
                 portion = len(part) // 2
             else:
                 raise UserError(
                     f'{submitted} of {total} runs are submitted, and Slurm refuses {name}: {refusal}; correct the profile, or '
-                    'where that is a limit, give the same command again when jobs have ended'
+                    'where that is a limit, give the same command again when jobs have ended',
+                    code='slurm-refused',
                 )
 
 
-def sbatch(*words: object) -> tuple[str, str]:
+def _submit_array(
+    part: Sequence[Run], before: Sequence[Run], name: str, script: Path, devices: int, cluster: Cluster
+) -> tuple[str, str]:
+    """Submit runs as the tasks of one array; return its number and '', or '' and the reason of the refusal."""
+    for run in part:
+        write_text(run.folder / 'job.sh', run_script(run, devices, cluster))
+    options = [f'--array=0-{len(part) - 1}', f'--job-name={name}']
+    if before:
+        jobs = ':'.join(job_of(run) for run in before)
+        options += [f'--dependency=afterok:{jobs}', '--kill-on-invalid-dep=yes']
+    number, refusal = sbatch(*options, script, *(run.folder.absolute() for run in part))
+    if number:
+        for index, run in enumerate(part):
+            write_text(run.folder / 'job.txt', f'{number}_{index}\n')
+    return number, refusal
+
+
+def sbatch(*arguments: object) -> tuple[str, str]:
     """Return the number of a new job and '', or '' and why there is none.
 
-    Where Slurm is full, sbatch would try for two minutes without another word.
+    If Slurm is full, sbatch would retry for two minutes without output.
     """
-    with subprocess.Popen(['sbatch', '--parsable', *map(str, words)], stdout=-1, stderr=-1, text=True) as process:
-        said = []
+    command = ['sbatch', '--parsable', *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        messages = []
         for line in process.stderr:
-            said.append(line.strip().removeprefix('sbatch: error: '))
+            messages.append(line.strip().removeprefix('sbatch: error: '))
             if 'retrying' in line:
                 process.kill()
-                limit = [line for line in _asked('scontrol', 'show', 'config') if line.startswith('MaxJobCount')]
-                said.append(' '.join(''.join(limit).split()))
+                limit = [line for line in _output('scontrol', 'show', 'config') if line.startswith('MaxJobCount')]
+                messages.append(' '.join(''.join(limit).split()))
         numbers = process.stdout.read().split()
-    return ('', '; '.join(said)) if process.returncode else (numbers[-1].partition(';')[0], '')
+    if process.returncode:
+        return '', '; '.join(messages)
+    return numbers[-1].partition(';')[0], ''
 
 
 def job_of(run: Run) -> str:
-    """Return the job that the run was last submitted as; '' where it never was."""
+    """Return the job that the run was last submitted as, or ''."""
     path = run.folder / 'job.txt'
     return read_text(path).strip() if path.is_file() else ''
 
@@ -173,37 +198,47 @@ def read_queue(runs: Sequence[Run]) -> Queue:
     if not jobs:
         return {}
     arrays = {run: job.partition('_')[0] for run, job in jobs.items()}
-    lines = _asked(
-        'squeue', '-h', '--array', '--states=all', '--format=%i %T %r', f'--jobs={",".join({*arrays.values()})}'
-    )
-    known = {job: (state, reason) for job, state, reason in (line.split(' ', 2) for line in lines)}
-    # Slurm forgets that an array was one where its only task was cancelled.
-    return {run: known[name] for run, job in jobs.items() for name in (arrays[run], job) if name in known}
+    numbers = ','.join({*arrays.values()})
+    lines = _output('squeue', '-h', '--array', '--states=all', '--format=%i %T %r', f'--jobs={numbers}')
+    known = {}
+    for line in lines:
+        job, state, reason = line.split(' ', 2)
+        known[job] = (state, reason)
+    queue = {}
+    for run, job in jobs.items():
+        for name in (arrays[run], job):  # Slurm reports an array by its number alone if its only task was canceled
+            if name in known:
+                queue[run] = known[name]
+    return queue
 
 
-def _asked(*command: str) -> list[str]:
-    said = subprocess.run(command, capture_output=True, text=True)
-    if said.returncode and 'Invalid job id' not in said.stderr:  # a job that ended a while ago
-        raise UserError(f'Slurm does not answer: {" ".join(said.stderr.split())}; give the same command again later')
-    return said.stdout.splitlines()
+def _output(*command: str) -> list[str]:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode and 'Invalid job id' not in done.stderr:  # a job that ended a while ago
+        message = ' '.join(done.stderr.split())
+        raise UserError(
+            f'Slurm does not answer: {message}; give the same command again later', code='slurm-does-not-answer'
+        )
+    return done.stdout.splitlines()
 
 
 def status_in(queue: Queue | None, run: Run) -> tuple[str, str]:
-    """Return what a run does, and what is said of it, by its folder and by the queue; None is of a machine without Slurm."""
-    (what, said), job = status(run), job_of(run)
-    if what in ('done', 'running') or not job or queue is None:
-        return what, said
-    begun = run.folder / 'begun.txt'
-    began = begun.is_file() and read_text(begun).strip() == job
+    """Return the state of a run and a message, by its folder and by the queue (None on a machine without Slurm)."""
+    folder_state, message = status(run)
+    job = job_of(run)
+    if folder_state in ('done', 'running') or not job or queue is None:
+        return folder_state, message
+    path = run.folder / 'begun.txt'
+    began = path.is_file() and read_text(path).strip() == job
     state, reason = queue.get(run, ('', ''))
     because = f'{reason if reason != "None" else "no reason yet"} (job {job})'
     if state == 'PENDING':
-        return 'requeued' if began else 'pending', because
+        return ('requeued' if began else 'pending'), because
     if state and state not in ENDED:
-        return state.lower(), said
+        return state.lower(), message
     if state == 'CANCELLED':
-        return 'cancelled', said if began else f'it had not begun; Slurm said {because}'
-    if not began:
-        end = f'ended as {state} ({reason})' if state else 'was cancelled, or ended,'
-        return 'never started', f'job {job} {end} before it began; can its node see {run.folder}?'
-    return what, said
+        return 'cancelled', message if began else f'it had not begun; Slurm said {because}'
+    if began:
+        return folder_state, message
+    end = f'ended as {state} ({reason})' if state else 'was cancelled, or ended,'
+    return 'never started', f'job {job} {end} before it began; can its node see {run.folder}?'

@@ -55,13 +55,13 @@ def _changed_settings(folder: Path, result: Result, asked: Asked, checkpoint: Pa
     """Return the first task whose identity has changed, with what changed in it."""
     weights = asked.untrained
     for task in filter(is_local, result.scores):
-        cfg, protocol, settings = settings_of(task, folder, asked)
+        cfg, settings = settings_of(task, folder, asked)
         if weights is None:
             try:
                 weights = read_backbone(str(checkpoint), network=tensors_of_config(cfg))
             except UserError as error:
                 return f'checkpoint ({UNKNOWN}{error})'
-        current = identity_of(cfg, protocol, weights, settings, result.made, known_data)
+        current = identity_of(cfg, settings, weights, result.made, known_data)
         if changed := difference(result.identities.get(task, {}), current, but=['code']):
             return f'{task}: {changed}'
     return ''

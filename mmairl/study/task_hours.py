@@ -7,12 +7,12 @@ from itertools import chain
 
 from mmengine.config import Config
 
-from mmairl.evaluation.protocol import ON_FEATURES
+from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sets import innermost
 from mmairl.study.cost import counted_work, work_per_image
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row, Study
-from mmairl.study.task_names import data_of, is_local, recipe
+from mmairl.study.task_names import data_of, is_local, is_on_features, protocol_of, recipe
 
 BATCH = 64  # to count with; virtual replicas of batch norm want some images each
 
@@ -43,29 +43,22 @@ def task_hours(
     rate = usual.time * scale.rate if usual else 0
     hours, extracted = {}, set()
     for task in tasks:
-        protocol, _, elsewhere = task.partition('#')[0].partition('@')
+        elsewhere = task.partition('#')[0].partition('@')[2]
         spent = _task_work(cfg, task, scale, (trials or {}).get(task)) if is_local(task) and rate else None
         hours[task] = spent and spent / rate / 3600
-        if protocol in ON_FEATURES:
+        if is_on_features(task):
             hours[task] = 0.0 if elsewhere in extracted else hours[task]
             extracted.add(elsewhere)
     return hours
 
 
 def _task_work(cfg: Config, task: str, scale: Scale, trials: int | None) -> float | None:
-    data, trains = data_of(task) or cfg, recipe(cfg, task)
-    images, tested = _images(cfg, data.evaluation.train, scale), innermost(data.evaluation.test)
+    data = data_of(task) or cfg
+    trains = recipe(cfg, task)
+    tested = innermost(data.evaluation.test)
     sizes = [step['size'] for step in chain([tested], *tested.get('views', [])) if 'size' in step]
-    if trains:
-        length, trials = trains.train_cfg, trials or len(trains.get('trials') or ())
-        seen = (
-            length.max_iters * trains.total_batch_size
-            if 'max_iters' in length
-            else images and images * length.max_epochs
-        )
-        images = seen and seen * (trials + 1)  # the best of them once more for the test
-        if task.startswith('linear') and data.evaluation.get('sweep'):  # all pairs in a pass, and the best once more
-            images = images and 2 * images
+    protocol = settings_for(protocol_of(task))
+    images = protocol.images_seen(data, _images(cfg, data.evaluation.train, scale), trials)
     if not images or not sizes:
         return None
     network = dict(

@@ -14,8 +14,9 @@ from mmengine.config import Config
 
 from mmairl.config import load_config
 from mmairl.errors import UserError
-from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES
+from mmairl.evaluation.protocol import is_protocol, protocol_class
 from mmairl.evaluation.recipes import recipe_of
+from mmairl.registry import PROTOCOLS
 from mmairl.transfer.tasks import TASKS
 
 _load_once = cache(load_config)
@@ -27,28 +28,38 @@ def protocol_of(task: str) -> str:
 
 
 def is_local(task: str) -> bool:
-    """Return True if `tools/evaluate.py` measures the task, False if `tools/transfer.py` does."""
+    """Return True if `tools/evaluate.py` measures the task, False if `tools/transfer.py` does.
+
+    Only protocols that train a classifier can train it again from another seed.
+    """
     parts = re.fullmatch(r'(\w+)(@[^#]+)?(#\d+)?', task)
     if not parts:
         return False
     protocol, _, seed = parts.groups()
-    return protocol in BY_TRAINING or (protocol in ON_FEATURES and not seed)
+    return is_protocol(protocol) and (not seed or protocol_class(protocol).trains)
+
+
+def trains_classifier(task: str) -> bool:
+    """Return True if a protocol trains a classifier, by a recipe and from a seed."""
+    return is_local(task) and protocol_class(protocol_of(task)).trains
+
+
+def is_on_features(task: str) -> bool:
+    """Return True if a protocol trains nothing, and shares features with the others of its kind."""
+    return is_local(task) and not protocol_class(protocol_of(task)).trains
 
 
 def is_measured(untrained: str | None, task: str) -> bool:
-    """Return True if a row has the task: a random network has local tasks only, raw pixels those on features only."""
+    """Return True if a row has the task: null rows have only the protocols that list them."""
     if not untrained:
         return True
-    if untrained == 'random':
-        return is_local(task)
-    return task.partition('@')[0] in ON_FEATURES
+    return is_local(task) and untrained in protocol_class(protocol_of(task)).null_rows
 
 
 def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
     """Return the config that a task trains by; empty if it trains nothing or its platform is not installed."""
-    protocol = protocol_of(task)
-    if protocol in BY_TRAINING:
-        return recipe_of(data_of(task) or cfg, protocol)
+    if trains_classifier(task):
+        return recipe_of(data_of(task) or cfg, protocol_of(task))
     if is_local(task):
         return {}
     try:
@@ -68,7 +79,7 @@ def require_known(tasks: Sequence[str]) -> None:
     for task in tasks:
         data_of(task)  # raises if the config does not exist
         if not is_local(task) and task not in TASKS:
-            known = ', '.join(dict.fromkeys([*ON_FEATURES, *BY_TRAINING, *TASKS]))
+            known = ', '.join(dict.fromkeys([*PROTOCOLS.names(), *TASKS]))
             raise UserError(
                 f"task: '{task}' is unknown; use {known}, PROTOCOL@CONFIG with a config of configs/evaluation, or "
                 'linear#1 for a second classifier seed',

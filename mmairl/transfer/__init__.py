@@ -1,6 +1,6 @@
-"""The parts for the transfer tables that mmdet and mmseg lack; each module is imported by the configs that name it.
+"""Components for the transfer tables that mmdet and mmseg lack. The configs that name a module import it.
 
-Both import all of mmcv's ops at once, so what stands in for ops that are not installed has to be there before.
+mmdet and mmseg import all of mmcv's ops at once, so the replacement of missing ops has to be in place before.
 """
 
 from mmairl.transfer.ops import use_torchvision_ops

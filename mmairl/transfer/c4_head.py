@@ -1,4 +1,4 @@
-"""The fifth stage of a ResNet-C4 detector: pre-trained like the rest of the backbone, then normalised once more."""
+"""The fifth stage of a ResNet-C4 detector: pre-trained like the rest of the backbone, with one more norm."""
 
 from mmcv.cnn import build_norm_layer
 from mmdet.models.backbones import ResNet
@@ -10,11 +10,16 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class Res5Head(ResLayer):
-    """ResNet's `layer4` on every region, followed by a newly initialised batch norm and no ReLU, as in MoCo's detectors.
+    """ResNet's `layer4` on every region, followed by a newly initialized batch norm and no ReLU, as in MoCo's detectors.
 
-    Self-supervised weights have another scale than supervised ones; the extra norm brings them to one. The layer has
-    torchvision's layout (stride in the 3x3), all of it is trained, and its norms use batch statistics. `init_cfg` is that
-    of `layer4` alone: `dict(type='mmairl.PretrainedBackbone', checkpoint=CKPT, prefix='layer4.')`.
+    Self-supervised weights have another scale than supervised ones, and the extra norm makes them equal. The layer has
+    torchvision's layout (stride in the 3x3), all of it is trained, and its norms use batch statistics.
+
+    Args:
+        depth: Depth of the ResNet. Default: 50.
+        norm_cfg: Config of the norms. Default: mmairl's SyncBN.
+        init_cfg: Initialization of `layer4`, such as
+            ``dict(type='mmairl.PretrainedBackbone', checkpoint=CKPT, prefix='layer4.')``.
     """
 
     def __init__(self, depth: int = 50, norm_cfg: dict | None = None, init_cfg: dict | None = None) -> None:

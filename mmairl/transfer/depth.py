@@ -1,4 +1,4 @@
-"""NYUv2 depth as BYOL measures it, which mmseg lacks: Laina et al.'s up-projection, the reverse Huber loss, the views."""
+"""NYUv2 depth as BYOL measures it, which mmseg lacks: Laina et al.'s up-projection, reverse Huber loss and views."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from mmairl.registry import MODELS, TRANSFORMS
 
 
 class UpProjection(nn.Module):
-    """Twice the size: zeros between the values, then a 5x5 and a 3x3 convolution beside a 5x5 shortcut (Laina et al. 2016)."""
+    """Double the size: insert zeros, then add a branch of 5x5 and 3x3 convolutions to a 5x5 shortcut (Laina et al. 2016)."""
 
     def __init__(self, in_channels: int, out_channels: int, norm_cfg: dict) -> None:
         super().__init__()
@@ -34,7 +34,14 @@ class UpProjection(nn.Module):
 
 @MODELS.register_module()
 class UpProjectionHead(BaseModule):
-    """Depth in metres from the last stage's features: up-projections and a 3x3 convolution; for mmseg's DepthEstimator."""
+    """Depth in meters from the last stage's features: up-projections and a 3x3 convolution. For mmseg's DepthEstimator.
+
+    Args:
+        in_channels: Width of the last stage.
+        channels: Width of each up-projection.
+        norm_cfg: Config of the norms. Default: mmairl's SyncBN.
+        init_cfg: Initialization of the head.
+    """
 
     num_classes = out_channels = 1
     align_corners = False
@@ -57,13 +64,16 @@ class UpProjectionHead(BaseModule):
         return dict(loss_depth=reverse_huber(depth, truth.to(depth)))
 
     def predict(self, features: tuple[Tensor, ...], metas: list[dict], test_cfg: dict) -> Tensor:
-        """At the input's size, and above 0, since the metrics divide by it."""
+        """Return depth at the input's size, above 0 because the metrics divide by it."""
         depth = F.interpolate(self(features), metas[0]['img_shape'][:2], mode='bilinear')
         return depth.clamp_min(1e-3)
 
 
 def reverse_huber(depth: Tensor, truth: Tensor) -> Tensor:
-    """berHu: |e| up to c = max |e| / 5 over the batch, (e^2 + c^2) / 2c beyond; pixels without a depth (0) do not count."""
+    """Return the berHu loss: |e| up to c = max |e| / 5 over the batch, (e^2 + c^2) / 2c beyond.
+
+    Pixels without a depth (0) do not count.
+    """
     error = (depth - truth)[truth > 0].abs()
     if not len(error):
         return depth.sum() * 0
@@ -73,30 +83,39 @@ def reverse_huber(depth: Tensor, truth: Tensor) -> Tensor:
 
 @TRANSFORMS.register_module()
 class NYUAugmentation:
-    """BYOL's views of an image with its depth: the middle `crop` (width, height), flip, grey, brightness, saturation, hue."""
+    """BYOL's views of an image with its depth: center crop, flip, grayscale, brightness, saturation and hue.
+
+    Args:
+        crop: Width and height of the crop.
+    """
 
     def __init__(self, crop: tuple[int, int]) -> None:
         self.crop = crop
 
     def __call__(self, results: dict) -> dict:
-        image, depth = (self._centre(results[key]) for key in ('img', 'gt_depth_map'))
+        image = self._center(results['img'])
+        depth = self._center(results['gt_depth_map'])
         if np.random.rand() < 0.5:
-            image, depth = image[:, ::-1], depth[:, ::-1]
-        results['img'], results['gt_depth_map'] = self._coloured(image), np.ascontiguousarray(depth)
+            image = image[:, ::-1]
+            depth = depth[:, ::-1]
+        results['img'] = self._colored(image)
+        results['gt_depth_map'] = np.ascontiguousarray(depth)
         results['img_shape'] = results['img'].shape[:2]
         return results
 
-    def _centre(self, array: np.ndarray) -> np.ndarray:
+    def _center(self, array: np.ndarray) -> np.ndarray:
         width, height = self.crop
-        top, left = (array.shape[0] - height) // 2, (array.shape[1] - width) // 2
+        top = (array.shape[0] - height) // 2
+        left = (array.shape[1] - width) // 2
         return array[top : top + height, left : left + width]
 
-    def _coloured(self, image: np.ndarray) -> np.ndarray:
-        """Jitter the colours of an image as mmcv reads it, whose channels are blue, green, red."""
+    def _colored(self, image: np.ndarray) -> np.ndarray:
+        """Jitter the colors of an image in mmcv's order: blue, green, red."""
         x = torch.from_numpy(image[:, :, ::-1].copy()).permute(2, 0, 1).float() / 255
         x = (x + np.random.uniform(-0.1255, 0.1255)).clamp(0, 1)
         x = T.adjust_saturation(x, np.random.uniform(0.5, 1.5))
         x = T.adjust_hue(x, np.random.uniform(-0.2, 0.2))
         if np.random.rand() < 0.3:
             x = T.rgb_to_grayscale(x, num_output_channels=3)
-        return np.ascontiguousarray((x * 255).round().byte().permute(1, 2, 0).numpy()[:, :, ::-1])
+        rgb = (x * 255).round().byte().permute(1, 2, 0).numpy()
+        return np.ascontiguousarray(rgb[:, :, ::-1])

@@ -1,6 +1,6 @@
-"""One checkpoint through the tasks: its backbone is written once, each task runs in its own folder, its scores are read back.
+"""Run the transfer tasks of one checkpoint: write its backbone once, run each task in its own folder, read the scores.
 
-A task is a process of its own, or several: python -m mmairl.transfer.execute FOLDER
+A task is one process or several: python -m mmairl.transfer.execute FOLDER
 """
 
 if __name__ == '__main__':
@@ -38,7 +38,13 @@ from mmairl.transfer.tasks import TASKS, config_of
 
 @dataclass(frozen=True)
 class Place:
-    """The folder that has `data/`, the folder of this checkpoint's runs, and the number of processes of a run."""
+    """Where and how tasks run.
+
+    Attributes:
+        data: The folder with `data/`.
+        work_dir: The folder of this checkpoint's runs.
+        gpus: Number of processes of a run.
+    """
 
     data: Path
     work_dir: Path
@@ -46,11 +52,13 @@ class Place:
 
 
 def prepare(checkpoint: str, part: str, anchor: str | None, place: Place) -> tuple[Path, int]:
-    """The backbone as a checkpoint of ours, rescaled where an anchor is given, and its depth.
+    """Write the backbone, rescaled if there is an anchor, and return its file and depth.
 
-    A folder that holds the runs of other weights is refused before anything is written.
+    Raises:
+        UserError: If the folder holds runs of other weights. Nothing is written then.
     """
-    backbone, origin = read_backbone(checkpoint, part), {}
+    backbone = read_backbone(checkpoint, part)
+    origin = {}
     depth = resnet_of(backbone.weights, checkpoint)['depth']
     if anchor is not None:
         backbone.weights.update(NormRescaled(checkpoint, anchor, part=part).weights()[0])
@@ -65,25 +73,28 @@ def prepare(checkpoint: str, part: str, anchor: str | None, place: Place) -> tup
 def run_task(
     name: str, start: Path, depth: int, place: Place, options: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
-    """The task's scores in percent by the paper's columns; a finished task is read, an interrupted one is resumed."""
-    found = _measured(place.work_dir / name, name, start, depth, place, options or {})
-    return {column: TASKS[name].times(column) * found[key] for column, key in TASKS[name].scores.items()}
+    """Return the task's scores in percent by the papers' columns. Finished tasks are read, interrupted ones resumed."""
+    task = TASKS[name]
+    scores = _measured(place.work_dir / name, name, start, depth, place, options or {})
+    return {column: task.times(column) * scores[key] for column, key in task.scores.items()}
 
 
 def tune_task(
     name: str, start: Path, depth: int, place: Place, trials: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Return the best of `trials`, options of the task's config, on images that it holds out, and what all scored there."""
-    column, key = next(iter(TASKS[name].scores.items()))
+    """Return the best of `trials`, which are options of the task's config, on held-out images, and all scores there."""
+    task = TASKS[name]
+    column, key = next(iter(task.scores.items()))
     halves: dict[str, list[float]] = {}
     for number, options in enumerate(trials):
         trial = f'trial_{number}'
-        found = _measured(place.work_dir / f'{name}_{trial}', name, start, depth, place, options, held_out=True)
-        halves[trial] = [TASKS[name].times(column) * half.get(key, 0.0) for half in found['halves']]
+        folder = place.work_dir / f'{name}_{trial}'
+        measured = _measured(folder, name, start, depth, place, options, held_out=True)
+        halves[trial] = [task.times(column) * half.get(key, 0.0) for half in measured['halves']]
     tried = {trial: mean(scores) for trial, scores in halves.items()}
     best = max(tried, key=tried.get)
-    kept = dict(chosen=best, held_out=tried, halves=halves, trials=list(trials))
-    return trials[list(tried).index(best)], kept
+    record = dict(chosen=best, held_out=tried, halves=halves, trials=list(trials))
+    return trials[list(tried).index(best)], record
 
 
 def _measured(
@@ -95,11 +106,13 @@ def _measured(
     options: Mapping[str, Any],
     held_out: bool = False,
 ) -> dict[str, Any]:
-    """Return what a run of the task scores by its own names, on the test images or on the halves of those held out."""
-    task, config = TASKS[name], str(config_of(name, depth))
+    """Return the scores of a run by its own names, on the test images or on both halves of held-out ones."""
+    task = TASKS[name]
+    config = str(config_of(name, depth))
     cfg = load_config(config, dict(options))
     root = FUNCTIONS.build(cfg.drawn) if 'drawn' in cfg else place.data
-    data = sorted(str(file) for path in task.data or ('data',) for file in (root / path).rglob('*') if file.is_file())
+    files = (file for path in task.data or ('data',) for file in (root / path).rglob('*'))
+    data = sorted(str(file) for file in files if file.is_file())
     identity = dict(
         weights=weights_identity(read_backbone(start).weights),
         config=config_identity(cfg.to_dict()),
@@ -109,14 +122,22 @@ def _measured(
     claim(folder, identity)
     done = folder / 'result.json'
     if not done.is_file():
-        asked = dict(config=config, options=dict(options), held_out=held_out, protocol=task.protocol, depth=depth)
-        write_json(folder / 'task.json', dict(asked, start=str(start.resolve()), data=str(root)))
+        request = dict(
+            config=config,
+            options=dict(options),
+            held_out=held_out,
+            protocol=task.protocol,
+            depth=depth,
+            start=str(start.resolve()),
+            data=str(root),
+        )
+        write_json(folder / 'task.json', request)
         _run(folder, place.gpus)
     return read_json(done)
 
 
 def _run(folder: Path, processes: int) -> None:
-    """This module as a command, on each GPU or as that many CPU processes; its output is the user's to see."""
+    """Run this module as a command, with one process per GPU or as many CPU processes. Its output is not captured."""
     command = ['-m', 'mmairl.transfer.execute', str(folder)]
     if processes > 1:
         torchrun = ['-m', 'mmairl.engine.launcher', f'--nproc_per_node={processes}']
@@ -127,11 +148,14 @@ def _run(folder: Path, processes: int) -> None:
     finally:
         stop([process])
     if code:
-        raise UserError(f'the run in {folder} has failed; see its messages above, and start it again to resume it')
+        raise UserError(
+            f'the run in {folder} has failed; see its messages above, and start it again to resume it',
+            code='failed-run',
+        )
 
 
 def start_from(cfg: Config, checkpoint: str) -> Config:
-    """Take every pre-trained part of the config's model from one checkpoint."""
+    """Start every pre-trained part of the config's model from one checkpoint."""
     for init in dicts(cfg.model):
         if init.get('type') == 'mmairl.PretrainedBackbone':
             init['checkpoint'] = str(checkpoint)
@@ -139,50 +163,56 @@ def start_from(cfg: Config, checkpoint: str) -> Config:
 
 
 def take_network(cfg: Config, network: dict) -> None:
-    """Make the config's ResNet as deep and wide as `network`, and what follows it as wide as its stages."""
+    """Give the config's ResNet the size of `network`, and the module after it the widths of its stages."""
     cfg.model.backbone.update({key: network[key] for key in ('depth', 'stem_channels', 'base_channels')})
-    widths = [network['base_channels'] * 2**stage * (1 if network['depth'] < 50 else 4) for stage in range(4)]
-    cfg.model['neck' if 'neck' in cfg.model else 'decode_head'].in_channels = widths
+    expansion = 1 if network['depth'] < 50 else 4
+    after = 'neck' if 'neck' in cfg.model else 'decode_head'
+    cfg.model[after].in_channels = [network['base_channels'] * 2**stage * expansion for stage in range(4)]
 
 
 def dicts(node: object) -> Iterator[dict]:
-    """Every dictionary in a config."""
+    """Yield every dictionary in a config."""
     return (value for _, value in walk(node) if isinstance(value, dict))
 
 
-def _by_protocol(cfg: Config, asked: Mapping[str, Any], args: argparse.Namespace) -> dict[str, float]:
-    cfg.model.backbone.depth, cfg.model.in_channels = asked['depth'], 512 if asked['depth'] < 50 else 2048
+def _by_protocol(cfg: Config, request: Mapping[str, Any], folder: Path, launcher: str) -> dict[str, float]:
+    depth = request['depth']
+    cfg.model.backbone.depth = depth
+    cfg.model.in_channels = 512 if depth < 50 else 2048
     settings = settings_for(
-        asked['protocol'],
+        request['protocol'],
         device=default_device(),
         workers=default_workers(),
         cache=Path('work_dirs/features'),
-        work_dir=args.folder / 'result',
-        launcher=args.launcher,
+        work_dir=folder / 'result',
+        launcher=launcher,
     )
-    return evaluate(cfg, asked['protocol'], asked['start'], settings=settings).scores
+    return evaluate(cfg, request['protocol'], request['start'], settings=settings).scores
 
 
-def _by_platform(cfg: Config, asked: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """Train and test by mmdet or mmseg; with `held_out`, on both halves of such images, where one that diverges has nothing."""
-    cfg = start_from(cfg, asked['start'])
+def _by_platform(cfg: Config, request: Mapping[str, Any], folder: Path, launcher: str) -> dict[str, Any]:
+    """Train and test by mmdet or mmseg; with `held_out`, test on both halves of held-out images.
+
+    A run that diverges has no scores on held-out images.
+    """
+    cfg = start_from(cfg, request['start'])
     if 'drawn' in cfg:
-        take_network(cfg, resnet_of(read_backbone(asked['start']).weights, asked['start']))
-    # The share of a process in total_batch_size, and not mmdet's 2 of 8 GPUs.
-    cfg.train_dataloader.batch_size = None
-    cfg.work_dir, cfg.resume = str(args.folder), True
-    if not asked['held_out']:
-        train(cfg, args.launcher)
-        return _last_scores(args.folder)
+        take_network(cfg, resnet_of(read_backbone(request['start']).weights, request['start']))
+    cfg.train_dataloader.batch_size = None  # the process's share of total_batch_size, not mmdet's 2 of 8 GPUs
+    cfg.work_dir = str(folder)
+    cfg.resume = True
+    if not request['held_out']:
+        train(cfg, launcher)
+        return _last_scores(folder)
     first, second = (copy.deepcopy(cfg) for _ in cfg.held_out)
     for half, changes in zip((first, second), cfg.held_out):
         half.merge_from_dict(changes)
     first.update(test_dataloader=second.val_dataloader, test_evaluator=second.val_evaluator, test_cfg=dict())
     try:
-        tested = train(first, args.launcher).test()
+        tested = train(first, launcher).test()
     except Diverged:
         return dict(halves=[{}, {}])
-    return dict(halves=[_last_scores(args.folder), {name: float(value) for name, value in tested.items()}])
+    return dict(halves=[_last_scores(folder), {name: float(value) for name, value in tested.items()}])
 
 
 def _last_scores(folder: Path) -> dict[str, float]:
@@ -191,20 +221,24 @@ def _last_scores(folder: Path) -> dict[str, float]:
 
 @one_sentence_errors
 def main() -> None:
+    """Run the task of one folder."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('folder', type=Path, help='of a task, with its task.json')
-    parser.add_argument('--launcher', choices=['none', 'pytorch'], default='none')
+    parser.add_argument('folder', type=Path, help='run the task of this folder, as its task.json describes it')
+    parser.add_argument(
+        '--launcher', choices=['none', 'pytorch'], default='none', help='start processes this way (none)'
+    )
     args = parser.parse_args()
     register()
-    asked = read_json(args.folder / 'task.json')
-    cfg = load_config(asked['config'], asked['options'])
+    request = read_json(args.folder / 'task.json')
+    cfg = load_config(request['config'], request['options'])
     for node in dicts(cfg._cfg_dict):
         for key, value in node.items():
             if isinstance(value, str) and value.startswith('data/'):
-                node[key] = str(Path(asked['data']) / value)
-    found = _by_protocol(cfg, asked, args) if asked['protocol'] else _by_platform(cfg, asked, args)
+                node[key] = str(Path(request['data']) / value)
+    run = _by_protocol if request['protocol'] else _by_platform
+    scores = run(cfg, request, args.folder, args.launcher)
     if is_main_process():
-        write_json(args.folder / 'result.json', found)
+        write_json(args.folder / 'result.json', scores)
     stop_processes()
 
 

@@ -1,8 +1,8 @@
 """Run mmdet and mmseg without mmcv's compiled ops: torchvision's RoIAlign and NMS stand in for mmcv's.
 
-mmcv-lite holds the Python of `mmcv.ops`, but not the compiled module `mmcv._ext` that it calls. Building it takes 20 minutes,
-so a stand-in is put in its place. What a ResNet detector needs is computed by torchvision, any other op is an error when it is
-called. mmcv's own ops are used where they are installed and fit the machine.
+mmcv-lite has the Python of `mmcv.ops`, but not the compiled module `mmcv._ext` that it calls. Building it takes 20 minutes, so
+this module replaces it. torchvision computes what a ResNet detector needs; any other op raises when it is called. mmcv's own
+ops are used if they are installed and fit the machine.
 """
 
 import sys
@@ -23,17 +23,17 @@ NAME = 'mmcv._ext'
 
 
 def use_torchvision_ops() -> bool:
-    """Make `mmcv.ops` importable and say whether torchvision's ops are used; call it before mmdet or mmseg is imported."""
+    """Make `mmcv.ops` importable and return whether torchvision's ops are used. Call this before importing mmdet or mmseg."""
     if NAME in sys.modules:
         return isinstance(sys.modules[NAME], TorchvisionOps)
     try:
         compiled = import_module(NAME)
         if not torch.cuda.is_available() or compiled.get_compiling_cuda_version() != 'not available':
             return False
-    except ImportError:  # mmcv-lite, or ops that were built for another torch
+    except ImportError:  # mmcv-lite, or ops built for another torch
         pass
     sys.modules[NAME] = TorchvisionOps()
-    # mmdet imports one op's class from here, where it is missing if this was imported before the stand-in was there.
+    # mmdet imports one op's class from here. It is missing if the module was imported before this replacement.
     if transformer := sys.modules.get('mmcv.cnn.bricks.transformer'):
         transformer.MultiScaleDeformableAttention = import_module('mmcv.ops').MultiScaleDeformableAttention
     return True
@@ -51,20 +51,21 @@ class TorchvisionOps(ModuleType):
         self.get_compiler_version = self.get_compiling_cuda_version = lambda: 'not available'
 
     def __getattr__(self, name: str) -> Callable:
-        """Any other op: it exists, since `mmcv.ops` imports all of them at once, and it cannot be called."""
+        """Return any other op, which raises when called. `mmcv.ops` imports all ops at once, so each must exist."""
         if name.startswith('__'):
             raise AttributeError(name)
 
         def not_compiled(*args: object, **kwargs: object) -> NoReturn:
             raise UserError(
-                f'{name} is an op of mmcv that torchvision has not; build it with requirements/install.sh ops'
+                f"mmcv op '{name}' has no torchvision equivalent; install mmcv with compiled ops (requirements/install.sh ops)",
+                code='no-compiled-op',
             )
 
         return not_compiled
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """The indices of the boxes that stay, best first; `offset` 1 means that a box includes its last pixel."""
+    """Return the indices of the selected boxes, best first; with `offset` 1 a box includes its last pixel."""
     corners = boxes + boxes.new_tensor([0, 0, offset, offset])
     # mmcv compares in float32, where 0.7 is a little less than in Python's float64.
     return torchvision.ops.nms(corners, scores, float(np.float32(iou_threshold)))
@@ -79,9 +80,9 @@ def roi_align_forward(
 def roi_align_backward(
     grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argmax_x: Tensor, grad_input: Tensor, **options: float | bool
 ) -> None:
-    """The op is linear in its input, so its gradient is found from any input, here from zeros.
+    """Compute the gradient from zeros: the op is linear in its input, so any input gives the same gradient.
 
-    torchvision's own backward has no public name; this costs one more forward pass, which is small beside the heads.
+    torchvision's own backward has no public name. This costs one more forward pass, which is small next to the heads.
     """
     with torch.enable_grad():
         zeros = torch.zeros_like(grad_input, requires_grad=True)
@@ -100,6 +101,9 @@ def _roi_align(
     aligned: bool,
 ) -> Tensor:
     if pool_mode == 0:
-        raise UserError("torchvision's RoIAlign has no pool_mode='max'; build mmcv's with requirements/install.sh ops")
+        raise UserError(
+            "RoIAlign: torchvision has no pool_mode='max'; install mmcv with compiled ops (requirements/install.sh ops)",
+            code='no-compiled-op',
+        )
     size = (aligned_height, aligned_width)
     return torchvision.ops.roi_align(input, rois, size, spatial_scale, sampling_ratio, aligned)

@@ -1,4 +1,4 @@
-"""AP, AP50 and AP75 on VOC, the three numbers of the paper's tables."""
+"""AP, AP50 and AP75 on VOC, the three scores of the paper's tables."""
 
 import numpy as np
 from mmdet.evaluation import VOCMetric
@@ -14,10 +14,15 @@ class VOCDetectionMetric(VOCMetric):
     """VOC2007's own AP (11 points, 'difficult' boxes ignored) at each IoU of 0.5, 0.55, ..., 0.95, and their mean.
 
     The published tables come from detectron2's VOC evaluator, which takes the thresholds from COCO and the precision at
-    each from VOC2007's protocol; pycocotools' 101 points give another number for the same detections. detectron2 also
-    rounds scores to 0.001 and boxes to 0.1 pixels, which moves AP by up to 0.5; `detectron2_rounding` does the same. mmdet's
-    `eval_map` has one threshold a call, sorts equal scores in any order and starts processes that may not end, so
-    it is not used. Values are fractions, as mmdet's are.
+    each from VOC2007's protocol; pycocotools' 101 points give another number for the same detections. mmdet's `eval_map`
+    is not used: it has one threshold per call, sorts equal scores in any order and starts processes that may not end.
+    Values are fractions, as mmdet's are.
+
+    Args:
+        collect_device: Device that results are gathered on. Default: 'cpu'.
+        prefix: Prefix of the scores' names.
+        detectron2_rounding: Whether to round scores to 0.001 and boxes to 0.1 pixels as detectron2 does, which changes AP
+            by up to 0.5. Default: False.
     """
 
     def __init__(
@@ -30,10 +35,12 @@ class VOCDetectionMetric(VOCMetric):
         if self.detectron2_rounding:
             results = [(truth, [_rounded(rows) for rows in found]) for truth, found in results]
         classes = [average_precision(results, label) for label in range(len(self.dataset_meta['classes']))]
-        ap = np.mean([one for one in classes if one is not None] or [np.zeros(len(THRESHOLDS))], axis=0)
-        found = dict(AP=float(ap.mean()), AP50=float(ap[0]), AP75=float(ap[5]))
-        MMLogger.get_current_instance().info(', '.join(f'{name} {100 * value:.2f}' for name, value in found.items()))
-        return found
+        present = [of_class for of_class in classes if of_class is not None]
+        ap = np.mean(present or [np.zeros(len(THRESHOLDS))], axis=0)
+        scores = dict(AP=float(ap.mean()), AP50=float(ap[0]), AP75=float(ap[5]))
+        line = ', '.join(f'{name} {100 * value:.2f}' for name, value in scores.items())
+        MMLogger.get_current_instance().info(line)
+        return scores
 
 
 def _rounded(rows: np.ndarray) -> np.ndarray:
@@ -42,8 +49,10 @@ def _rounded(rows: np.ndarray) -> np.ndarray:
 
 
 def average_precision(results: list[tuple[dict, list]], label: int) -> np.ndarray | None:
-    """AP of a class at each threshold, or None where the class has no object."""
-    objects, scores, outcomes = 0, [np.zeros(0)], [np.zeros((0, len(THRESHOLDS)))]
+    """Return the AP of a class at each threshold, or None if no object is of the class."""
+    objects = 0
+    scores = [np.zeros(0)]
+    outcomes = [np.zeros((0, len(THRESHOLDS)))]
     for truth, found in results:
         boxes = truth['bboxes'][truth['labels'] == label]
         difficult = truth['bboxes_ignore'][truth['labels_ignore'] == label]
@@ -54,32 +63,44 @@ def average_precision(results: list[tuple[dict, list]], label: int) -> np.ndarra
     if not objects:
         return None
     outcome = np.concatenate(outcomes)[np.argsort(-np.concatenate(scores), kind='stable')]
-    right, wrong = np.cumsum(outcome == 1, axis=0), np.cumsum(outcome == -1, axis=0)
-    recall, precision = right / objects, right / np.maximum(right + wrong, 1)
+    right = np.cumsum(outcome == 1, axis=0)
+    wrong = np.cumsum(outcome == -1, axis=0)
+    recall = right / objects
+    precision = right / np.maximum(right + wrong, 1)
     levels = [np.where(recall >= level * 0.1, precision, 0).max(axis=0, initial=0) for level in range(11)]
     return np.mean(levels, axis=0)
 
 
 def match(found: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> np.ndarray:
-    """Each detection of an image, best first, at each threshold: 1 if it finds a box first, 0 if a difficult one, else -1."""
+    """Return 1, 0 or -1 for each detection of an image, best first, at each threshold.
+
+    1 is the first match of a box, 0 a match of a difficult box, and -1 anything else.
+    """
     outcome = np.full((len(found), len(THRESHOLDS)), -1)
     truth = np.concatenate([boxes.reshape(-1, 4), difficult.reshape(-1, 4)]).astype(np.float64)
     if not len(found) or not len(truth):
         return outcome
-    overlaps, taken = overlap(found, truth), np.zeros((len(truth), len(THRESHOLDS)), bool)
-    for row, (at, best) in enumerate(zip(overlaps.argmax(axis=1), overlaps.max(axis=1))):
-        enough = best >= THRESHOLDS
-        if at < len(boxes):
-            outcome[row, enough & ~taken[at]] = 1
-            taken[at] |= enough
+    overlaps = overlap(found, truth)
+    taken = np.zeros((len(truth), len(THRESHOLDS)), bool)
+    for row, of_detection in enumerate(overlaps):
+        box = of_detection.argmax()
+        enough = of_detection[box] >= THRESHOLDS
+        if box < len(boxes):
+            outcome[row, enough & ~taken[box]] = 1
+            taken[box] |= enough
         else:
             outcome[row, enough] = 0
     return outcome
 
 
 def overlap(found: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """IoU of boxes whose corners are pixels, both inside, as in VOC."""
-    first, last = np.maximum(found[:, None, :2], truth[:, :2]), np.minimum(found[:, None, 2:], truth[:, 2:])
-    both = np.clip(last - first + 1, 0, None).prod(axis=2)
-    areas = [(boxes[:, 2:] - boxes[:, :2] + 1).prod(axis=1) for boxes in (found, truth)]
-    return both / (areas[0][:, None] + areas[1] - both)
+    """Return the IoU of boxes whose corner pixels both belong to the box, as in VOC."""
+    first = np.maximum(found[:, None, :2], truth[:, :2])
+    last = np.minimum(found[:, None, 2:], truth[:, 2:])
+    intersection = np.clip(last - first + 1, 0, None).prod(axis=2)
+    union = _area(found)[:, None] + _area(truth) - intersection
+    return intersection / union
+
+
+def _area(boxes: np.ndarray) -> np.ndarray:
+    return (boxes[:, 2:] - boxes[:, :2] + 1).prod(axis=1)

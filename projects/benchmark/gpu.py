@@ -48,7 +48,7 @@ KERNELS = 10  # of the profile, the costliest
 
 def commands(device: str, quick: bool, out: Path) -> dict[str, list[tuple[list[str], int]]]:
     """The stages by name: the words behind `python` of their processes, and the seconds that each may take."""
-    benchmark = ['tools/benchmark.py', '--device', device, *(['--quick'] if quick else [])]
+    benchmark = ['-m', 'projects.benchmark', '--device', device, *(['--quick'] if quick else [])]
     few = ['train_dataloader.dataset.count=512', 'evaluation.train.count=600', 'evaluation.test.count=120']
     demo = ['--cfg-options', 'train_cfg.max_epochs=1', *few] if quick else []
     steps = ['-m', 'projects.benchmark.gpu', device, 'tiny' if quick else 'full', str(out / 'ways.txt')]

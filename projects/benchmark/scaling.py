@@ -1,6 +1,6 @@
 """The gain by a second process, and the cost of the machine, batch norm's exchange and DDP's settings.
 
-tools/benchmark.py --suite scaling: a row per way of running, each process on one thread.
+python -m projects.benchmark --suite scaling: a row per way of running, each process on one thread.
 """
 
 import json

@@ -12,7 +12,7 @@ from mmairl.analysis.cka import stage_cka
 from mmairl.checkpoints.normrescale import normrescale
 from mmairl.checkpoints.norms import weight_norms
 from mmairl.engine.optim.head_sgd import HeadSGD
-from mmairl.evaluation.knn import nearest
+from mmairl.evaluation.neighbors import nearest
 from mmairl.models.classifier import Classifier
 from projects.benchmark.augment import augment
 from projects.benchmark.crops import crops

@@ -17,7 +17,14 @@ from mmengine.config import Config
 
 from mmairl.analysis.measures import Measure
 from mmairl.config import load_config, walk
-from mmairl.evaluation.protocol import ON_FEATURES, default_device, default_workers, evaluate, settings_for
+from mmairl.evaluation.protocol import (
+    default_device,
+    default_workers,
+    evaluate,
+    is_protocol,
+    protocol_class,
+    settings_for,
+)
 from mmairl.io import read_json, write_json
 from mmairl.report.page import ENVIRONMENT, fill
 from mmairl.study.analyses import ANALYSES, Analysis
@@ -60,7 +67,8 @@ class Network:
 
 def measured_networks(study: Study, configs: Mapping[str, Config], runs: Sequence[Run]) -> tuple[str, list[Network]]:
     """Measure the networks of all finished runs, and return the task that tests them and the networks."""
-    task = next((task for run in runs if run.part != 'trial' for task in run.tasks if task in ON_FEATURES), 'knn')
+    tasks = [task for run in runs if run.part != 'trial' for task in run.tasks if is_protocol(task)]
+    task = next((task for task in tasks if not protocol_class(task).trains), 'knn')
     chosen = set(_choose(runs))
     finished = [run for run in runs if (run.row.trains or run.row.along) and run.result and run.result.checkpoint]
     ready = [run for run in finished if run.part != 'trial' or run.folder in chosen]

@@ -23,7 +23,7 @@ from mmairl.config import load_config
 from mmairl.engine.run import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.on_features import extraction
+from mmairl.evaluation.features import extraction
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import read_json
 from mmairl.models.backbones import pooled

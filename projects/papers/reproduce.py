@@ -8,6 +8,7 @@ import yaml
 from mmairl.study.spec import catalogue
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = [ROOT / 'configs/studies', *(ROOT / f'projects/{name}/studies' for name in ('judge', 'msbreg'))]
 REPRODUCE = """# Reproduce the papers
 
 Each table and figure is a [study](studies.md), or a command, or a sentence that says why not. A study lists configs, the
@@ -31,8 +32,8 @@ What the papers do not say, and we chose, is on the page of [assumptions](assump
 {coverage}
 ## The studies
 
-In `configs/studies/`; a figure or table without another name is of *Revisiting the Critical Factors of AIRL*. The table is
-made by `python tools/study.py --list`.
+In `configs/studies/`; those that need a project are in its folder `studies`. A figure or table without another name is of
+*Revisiting the Critical Factors of AIRL*. The table is made by `python tools/study.py --list`.
 
 {catalogue}
 ## One row by hand
@@ -84,15 +85,21 @@ def assumption_rows() -> str:
     found = ''
     for path in sorted([*ROOT.glob('configs/**/*.py'), *ROOT.glob('projects/*/configs/*.py')]):
         for line in ast.parse(path.read_text()).body:
-            if isinstance(line, ast.Assign) and line.targets[0].id == 'assumptions':
+            if isinstance(line, ast.Assign) and getattr(line.targets[0], 'id', '') == 'assumptions':
                 said = [word.value.value for word in line.value.keywords if word.value.value]
                 found += ''.join(f'| {text} | `{path.relative_to(ROOT).as_posix()}` |\n' for text in said)
     return found
 
 
+def catalogue_rows(folder: Path) -> str:
+    """Return the studies of a folder as rows of one table, which begins with the first folder."""
+    table = catalogue(folder)
+    return table if folder == FOLDERS[0] else table.split('\n', 2)[2]
+
+
 def pages() -> dict[Path, str]:
     """The pages as they should be."""
-    reproduce = REPRODUCE.format(coverage=coverage_table(), catalogue=catalogue(ROOT / 'configs' / 'studies'))
+    reproduce = REPRODUCE.format(coverage=coverage_table(), catalogue=''.join(map(catalogue_rows, FOLDERS)))
     return {
         ROOT / 'docs' / 'reproduce.md': reproduce,
         ROOT / 'docs' / 'assumptions.md': ASSUMPTIONS.format(rows=assumption_rows()),

@@ -1,7 +1,7 @@
 """Put the same numbers through other libraries' code and ours: python -m projects.parity.compare [--write].
 
 Each comparison first undoes the factors that it names, so that what is left is a difference of the code. Prints a Markdown
-table; `--write` puts it into README.md beside this file. Code that is not installed or does not run here is a row that says so.
+table; `--write` puts it into tables.md beside this file. Code that is not installed or does not run here is a row that says so.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from mmairl.config import config_path
 from mmairl.engine.hooks.after_step import momentum_at
 from mmairl.engine.optim.lars import LARS
-from mmairl.evaluation.knn import nearest, vote
+from mmairl.evaluation.neighbors import nearest, vote
 from mmairl.models.heads import ContrastiveHead, RegressionHead
 from mmairl.models.heads.barlow import BarlowTwinsHead
 from mmairl.models.heads.contrastive import InfoNCEHead
@@ -33,7 +33,7 @@ from mmairl.models.heads.lejepa import LeJEPAHead
 from mmairl.models.heads.swav import SwAVHead
 from mmairl.models.heads.vicreg import VICRegHead
 
-README = Path(__file__).with_name('README.md')
+TABLES = Path(__file__).with_name('tables.md')
 TABLE = re.compile(r'(?<=<!-- table -->\n).*?(?=<!-- end -->)', re.DOTALL)
 PACKAGES = {'lightly': 'lightly', 'solo': 'solo-learn', 'stable_pretraining': 'stable-pretraining'}
 # What a comparison returns: ours, theirs, and the factors by which theirs differs from the paper's definition.
@@ -368,12 +368,12 @@ def table() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--write', action='store_true', help='put the table into README.md')
+    parser.add_argument('--write', action='store_true', help='put the table into tables.md')
     args = parser.parse_args()
     text = table()
     print(text)
     if args.write:
-        README.write_text(TABLE.sub(lambda _: text, README.read_text()))
+        TABLES.write_text(TABLE.sub(lambda _: text, TABLES.read_text()))
 
 
 if __name__ == '__main__':

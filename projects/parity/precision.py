@@ -20,7 +20,7 @@ from mmairl.engine.run import register
 from mmairl.registry import DATASETS, MODELS
 from projects.benchmark.step import quiet
 
-README = Path(__file__).with_name('README.md')
+TABLES = Path(__file__).with_name('tables.md')
 TABLE = re.compile(r'(?<=<!-- precision -->\n).*?(?=<!-- end -->)', re.DOTALL)
 # By depth: the width of the features, and the steps before which is measured.
 NETWORKS = {18: (512, (0, 10, 30, 100)), 50: (2048, (0, 10))}
@@ -97,7 +97,7 @@ def rows(depth: int, batch: int = 32, size: int = 64) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--write', action='store_true', help='put the table into README.md')
+    parser.add_argument('--write', action='store_true', help='put the table into tables.md')
     args = parser.parse_args()
     lines = ['| ' + ' | '.join(COLUMNS) + ' |', '|' + '---|' * len(COLUMNS)]
     for depth in NETWORKS:
@@ -105,7 +105,7 @@ def main() -> None:
             print(line, flush=True)
             lines.append(line)
     if args.write:
-        README.write_text(TABLE.sub('\n'.join(lines) + '\n', README.read_text()))
+        TABLES.write_text(TABLE.sub('\n'.join(lines) + '\n', TABLES.read_text()))
 
 
 if __name__ == '__main__':

@@ -3,6 +3,11 @@
 python -m projects.worth IMAGES --labels labels.csv --weights torchvision:resnet50 --minutes 60 [--plan]
 """
 
+if __name__ == '__main__':
+    from mmairl.cli import prepare
+
+    prepare()  # before the imports below, which take seconds
+
 import argparse
 
 from mmairl.cli.flags import ConfigOptions, above_zero, count, positive, seed

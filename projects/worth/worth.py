@@ -29,7 +29,8 @@ from mmairl.engine.run import register, train
 from mmairl.errors import UserError, cleared_frames
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import embedding_network
-from mmairl.evaluation.features import Extraction, Readable, read_rows, stored
+from mmairl.evaluation.feature_store import read_rows, stored
+from mmairl.evaluation.features import Extraction, Readable
 from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, key_of, weights_identity
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import read_json, write_json

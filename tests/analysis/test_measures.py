@@ -76,6 +76,9 @@ class DrawnImages:
     def raw(self):
         return self.rows.split(8)
 
+    def first(self, count):
+        return self.rows[:count]
+
     def views(self):
         return zip(self.rows.split(8), self.rows.flip(0).split(8))
 

@@ -172,7 +172,7 @@ def test_foreign_files_and_missing_ones_are_one_sentence(tmp_path):
     refused(tmp_path / 'text.pth', 'not a checkpoint')
     refused(tmp_path, 'no checkpoint')
     for name in ('torchvision:resnet5', 'torchvision:vit_h_14'):  # the latter was trained on other images alone
-        refused(name, 'is not a released model')
+        refused(name, 'unknown released model')
 
 
 def test_a_record_that_claims_to_be_a_folder_is_refused(tmp_path):

@@ -15,6 +15,7 @@ from mmairl.checkpoints import normrescale as rescaling
 from mmairl.checkpoints.write import WRITERS
 from mmairl.cli import convert, evaluate, main, normrescale, transfer
 from mmairl.evaluation import knn, protocol
+from mmairl.registry import PROTOCOLS
 from mmairl.study.statistics import sequential
 from mmairl.transfer import tasks
 
@@ -106,7 +107,7 @@ def test_config_names_work_after_the_package_is_imported(tmp_path, imports, call
 
 
 def test_choices_in_parsers_equal_those_of_the_package():
-    assert set(evaluate.PROTOCOLS) == {*protocol.ON_FEATURES, *protocol.BY_TRAINING}
+    assert set(evaluate.PROTOCOLS) == PROTOCOLS.module_of.keys()
     assert evaluate.BASELINES == protocol.BASELINES
     assert transfer.DEFAULT == tasks.DEFAULT and set(transfer.TASKS) == set(tasks.TASKS)
     assert (*WRITERS, 'onnx') == convert.FORMATS

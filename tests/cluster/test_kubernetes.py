@@ -10,7 +10,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_pods_of_the_docs_job_are_the_machines_of_one_run(tmp_path):
+def test_pods_of_the_documented_job_are_one_run(tmp_path):
     (tmp_path / 'python').write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / 'python').chmod(0o755)
     text = re.search(r'### Kubernetes.*?```yaml\n(.*?)```', (ROOT / 'docs/scale.md').read_text(), re.DOTALL)[1]

@@ -126,7 +126,7 @@ def started(slurm, tmp_path_factory) -> Started:
 
 
 @pytest.mark.parametrize('command', TOLD_TO_STOP)
-def test_a_study_job_that_is_told_to_stop_saves_and_comes_back_unless_it_was_cancelled(slurm, started, command):
+def test_signaled_job_saves_and_requeues(slurm, started, command):
     expected = TOLD_TO_STOP[command]
     assert bool(ended(slurm, started[command], expected, 1)) == (expected == WENT_ON)
 
@@ -140,9 +140,7 @@ def test_a_study_job_goes_on_or_fails_as_its_run_does(slurm, started, command):
     assert (failed.read_text() if failed.is_file() else '') == said
 
 
-def test_a_study_job_of_two_nodes_saves_in_all_its_processes_and_comes_back_unless_it_was_cancelled(
-    slurm, folder, monkeypatch
-):
+def test_signaled_job_of_two_nodes_saves_and_requeues(slurm, folder, monkeypatch):
     """Also where a process was killed before, and the others have ended by themselves."""
     commands = ('scancel JOB', 'scancel --full --signal=TERM JOB', 'scancel --batch --signal=USR1 JOB')
     runs = {command: run_in(folder / str(number)) for number, command in enumerate(commands)}
@@ -155,7 +153,7 @@ def test_a_study_job_of_two_nodes_saves_in_all_its_processes_and_comes_back_unle
         assert done == (['node1 3 3 slurm\n', 'node2 3 3 slurm\n'] if TOLD_TO_STOP[command] == WENT_ON else [])
 
 
-def test_runs_wait_for_those_whose_weights_they_take_and_end_where_these_fail(slurm, folder, monkeypatch):
+def test_runs_wait_for_their_sources(slurm, folder, monkeypatch):
     """Also where the source goes back into the queue meanwhile, and where the command is given again."""
     source, broken = run_in(folder / 'source'), run_in(folder / 'broken')
     rescaled = run_in(folder / 'rescaled', (source.folder,))
@@ -173,7 +171,7 @@ def test_runs_wait_for_those_whose_weights_they_take_and_end_where_these_fail(sl
     assert not (never.folder / 'begin').exists() and jobs.status_in(jobs.read_queue([never]), never)[0] == 'cancelled'
 
 
-def test_hundreds_of_runs_are_submitted_in_portions_and_taken_up_where_slurm_was_full(tmp_path, folder, monkeypatch):
+def test_runs_are_submitted_in_portions(tmp_path, folder, monkeypatch):
     """Each run is a job once, and all get done."""
     monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF.replace('=3600', '=2') + 'MaxJobCount=12\nMaxArraySize=5\n')
     result = (
@@ -201,7 +199,7 @@ def states_of(runs: Iterable[Run]) -> list[str]:
     return [jobs.status_in(queue, run)[0] for run in runs]
 
 
-def test_what_the_queue_says_of_each_run(slurm, folder):
+def test_queue_states_of_runs(slurm, folder):
     limited, cancelled, unseen, requeued = runs = [run_in(folder / name) for name in 'abcd']
     numbers = [*submit(dict.fromkeys(runs[:3], 'sleep 100'), 'short', time='9'), *submit({requeued: 'sleep 100'})]
     slurm('scancel', numbers[1])
@@ -223,7 +221,7 @@ def test_what_the_queue_says_of_each_run(slurm, folder):
     slurm('scancel', *numbers)
 
 
-def test_a_study_begun_where_its_node_cannot_see_it_is_one_sentence(slurm, folder, monkeypatch):
+def test_folder_invisible_to_a_node_is_reported(slurm, folder, monkeypatch):
     run, gone = run_in(folder / 'run'), folder / 'gone'
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -251,7 +249,7 @@ date +%s >> end
 
 
 @pytest.mark.slow
-def test_a_run_on_a_node_that_cannot_be_reached_any_more_is_never_in_two_places(tmp_path, folder, monkeypatch):
+def test_run_on_a_lost_node_never_runs_twice(tmp_path, folder, monkeypatch):
     """Its daemon stops, and its processes go on; Slurm starts the job on the other node."""
     monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF + 'SlurmdTimeout=6\n')
     (daemons := tmp_path / 'daemons').mkdir()
@@ -301,7 +299,7 @@ def python(folder) -> str:
     return str(folder / 'python')
 
 
-def test_the_job_of_the_docs_saves_in_all_its_tasks_and_goes_on_unless_it_was_cancelled(slurm, folder, python):
+def test_documented_job_saves_and_requeues(slurm, folder, python):
     """Also where one of them was killed before."""
     expected = {
         'scancel JOB': CANCELLED,
@@ -329,7 +327,7 @@ TOLD_SRUN = [
 ]
 
 
-def test_srun_passes_on_what_its_script_is_told_and_all_tasks_save(slurm, folder, python):
+def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
     """srun itself would kill them on TERM and HUP, and ask on INT. All at once, as the tasks wait most of the time."""
     running = []
     for number, (_, _, waits) in enumerate(TOLD_SRUN):
@@ -355,7 +353,7 @@ def test_srun_passes_on_what_its_script_is_told_and_all_tasks_save(slurm, folder
         assert [(own / f'saved{task}').is_file() for task in (0, 1)] == [not waits] * 2
 
 
-def test_gpus_are_asked_for_where_the_partition_has_some(slurm, folder):
+def test_gpus_are_requested_if_the_partition_has_any(slurm, folder):
     """And the tasks have the CPUs that were asked for, where sbatch's --cpus-per-task was set as well."""
     (folder / 'python').write_text('#!/bin/bash\necho "$SLURM_CPUS_PER_TASK CPUs, ${SLURM_GPUS_ON_NODE-0} GPUs"\n')
     (folder / 'python').chmod(0o755)
@@ -377,7 +375,7 @@ exit 75
 
 
 @pytest.mark.slow
-def test_a_study_job_goes_on_after_its_time_limit_also_where_that_ends_its_save(slurm, folder):
+def test_job_resumes_after_its_time_limit(slurm, folder):
     """The first job has three minutes, and is told two before their end; the second has one minute."""
     longer = RUN.replace('{1..3000}', '{1..30000}')
     runs = [(run_in(folder / 'told'), longer, '3'), (run_in(folder / 'late'), SLOW, '1')]

@@ -21,8 +21,8 @@ from mmairl.data.sampler import ResumableSampler
 from mmairl.engine.checks import check_config
 from mmairl.errors import UserError
 from mmairl.evaluation.embed import dataset_of
-from mmairl.evaluation.on_features import FeatureSettings, by_set
-from mmairl.evaluation.protocol import evaluate
+from mmairl.evaluation.feature_protocol import by_set
+from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.report.map_page import by_class, name_of
 
 pytestmark = pytest.mark.usefixtures('own_cache')
@@ -178,7 +178,7 @@ def test_evaluation_has_each_sets_own_score(places, tmp_path):
     both = dict(type='Mixture', sets={name: three(places)[name] for name in 'ab'})
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
     cfg.evaluation = dict(train=both, test=both, batch_size=8)
-    result = evaluate(cfg, 'knn', 'pixels', settings=FeatureSettings(ks=(3,)))
+    result = evaluate(cfg, 'knn', 'pixels', settings=settings_for('knn', ks=(3,)))
     scores = result.scores
     assert list(scores) == ['k-NN, k = 3', 'k-NN, k = 3, a', 'k-NN, k = 3, b']
     assert scores['k-NN, k = 3'] == pytest.approx((10 * scores['k-NN, k = 3, a'] + 14 * scores['k-NN, k = 3, b']) / 24)

@@ -76,7 +76,7 @@ def test_a_signal_while_processes_start_is_answered_when_all_are_known(monkeypat
         agent._pcontext = 'all of them'
 
     monkeypatch.setattr(torchrun.LocalElasticAgent, '_start_workers', start)
-    monkeypatch.setattr(torchrun.PatientAgent, 'heard', 0)
+    monkeypatch.setattr(torchrun.PatientAgent, 'received', 0)
     agent = torchrun.PatientAgent.__new__(torchrun.PatientAgent)
     with pytest.raises(torchrun.SignalException):
         agent._start_workers(None)

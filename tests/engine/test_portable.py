@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from harness import toy
+from mmengine.hooks import EmptyCacheHook
 
+from mmairl.config import load_config
 from mmairl.engine import run
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
 
@@ -171,3 +173,16 @@ def test_checkpoints_load_by_init_cfg_in_mmdet_and_mmseg(saved, kind):
     pytest.importorskip(f'{kind}.version', reason='the core set-up has no mmdet and mmseg')
     files = [file for writer in WRITERS[:3] for file in saved[writer]]
     assert without_mmairl(BUILD, kind, *files).count('loaded 120') == 3
+
+
+def test_the_config_in_a_checkpoint_survives_braces_and_classes(toy_config, tmp_path):
+    """mmengine replaces `{{ ... }}` in the text of a config, and cannot read the class that a type may be."""
+    cfg = toy_config(steps=1, width=4)
+    cfg.note = 'a {{ b }}'
+    cfg.custom_hooks = [dict(type=EmptyCacheHook)]
+    runner = run.train(cfg)
+    text = load_checkpoint(Path(runner.work_dir) / 'iter_1.pth')['meta']['cfg']
+    (tmp_path / 'again.py').write_text(text)
+    again = load_config(tmp_path / 'again.py')
+    assert again.note == 'a {{ b }}'
+    assert again.custom_hooks[0].type.endswith('.EmptyCacheHook')

@@ -31,6 +31,20 @@ class Noise(ViewDataset):
         return self.images[index]
 
 
+@DATASETS.register_module(force=True)
+class Labeled(Noise):
+    """Noise whose images can have several classes, or whose class is one of the first `classes`."""
+
+    def __init__(self, count: int = 45, seed: int = 0, several: bool = False, classes: int = 3, views=None) -> None:
+        super().__init__(count, seed, views)
+        if several:
+            self.labels = torch.nn.functional.one_hot(self.labels, 3)
+            self.labels[::5, 1] = 1
+            self.metric = '11-point mAP'
+        else:
+            self.labels = self.labels % classes
+
+
 CONFIG = """
 model = dict(
     type='Siamese',

@@ -9,8 +9,8 @@ import torch
 from mmairl.config import load_config
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.duplicates import too_near
-from mmairl.evaluation.knn import nearest
 from mmairl.evaluation.metrics import unpacked
+from mmairl.evaluation.neighbors import nearest
 from mmairl.registry import DATASETS
 
 
@@ -52,7 +52,7 @@ def test_they_are_counted_shown_and_left_out_beside_the_score(
     config_file.write_text(
         config_file.read_text().replace("dict(type='Noise', count=30, seed=1)", "dict(type='Leaking')")
     )
-    how = ('--init', 'pixels', '--k', 3, '--near-duplicates', '--out', tmp_path / 'a.json')
+    how = ('--init', 'pixels', '--near-duplicates', '--cfg-options', 'evaluation.ks=[3]', '--out', tmp_path / 'a.json')
     run_tool('tools/evaluate.py', protocol, config_file, *how)
     record = json.loads((tmp_path / 'a.json').read_text())
     found = record['details']['near_duplicates']

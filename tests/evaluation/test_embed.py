@@ -86,7 +86,7 @@ def test_one_image_grey_ones_and_tensors_are_images_too_and_what_is_none_is_one_
         (np.uint8(7), '0 is uint8; give'),
         (torch.tensor(7), r'0 is an array  of int64; give'),
     ):
-        with pytest.raises(UserError, match=f'^image {said} a path, an image of Pillow, or uint8') as caught:
+        with pytest.raises(UserError, match=f'^image {said} a path, a Pillow image, or uint8') as caught:
             mmairl.embed(checkpoint, images)
         assert '\n' not in str(caught.value)
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_read_has_no_row_and_what_is_not_there_is_one_sentence(ne
     np.testing.assert_allclose(features, expected(network, pixels[:1], *IMAGENET), rtol=1e-4, atol=1e-5)
     for images, sentence in (
         ([tmp_path / 'c.png'], r'none of the 1 images can be read.*c\.png'),
-        ([], 'the list is empty'),
+        ([], 'list of images is empty'),
         ([tmp_path / 'b.png'], r'none of the 1 images can be read.*b\.png'),
     ):
         with pytest.raises(UserError, match=sentence):
@@ -140,7 +140,7 @@ def test_cells_of_a_resnet_have_the_pooled_features_for_their_mean_and_lie_in_ro
     assert [name[-5] for name in names] == [*'abcd'] and np.isnan(cells[1]).all()
     np.testing.assert_allclose(cells[[0, 2, 3]].mean(1), expected(network, pixels[:3], *IMAGENET), rtol=1e-4, atol=1e-5)
     assert places.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]  # y, then x
-    with pytest.raises(UserError, match='say where, as out='):
+    with pytest.raises(UserError, match='set out='):
         mmairl.embed(tmp_path / 'resnet18.pth', tmp_path, patches=True)
 
 

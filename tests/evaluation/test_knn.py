@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from mmairl.evaluation import knn
+from mmairl.evaluation import knn, neighbors
 
 
 def test_accuracy_equals_scikit_learns(digits):
@@ -17,9 +17,9 @@ def test_accuracy_equals_scikit_learns(digits):
 
 def test_blocks_give_what_the_whole_similarity_matrix_gives(digits, monkeypatch):
     train, test = digits
-    monkeypatch.setattr(knn, 'QUERY_BLOCK', 100)
-    monkeypatch.setattr(knn, 'BANK_BLOCK', 37)
-    similarity, position = knn.nearest(test.x, train.x, 50)
+    monkeypatch.setattr(neighbors, 'QUERY_BLOCK', 100)
+    monkeypatch.setattr(neighbors, 'BANK_BLOCK', 37)
+    similarity, position = neighbors.nearest(test.x, train.x, 50)
     unit = [part.x.double().numpy() / np.linalg.norm(part.x.double(), axis=1, keepdims=True) for part in (test, train)]
     whole = unit[0] @ unit[1].T
     np.testing.assert_allclose(similarity, -np.sort(-whole, axis=1)[:, :50], atol=1e-5)
@@ -30,7 +30,7 @@ def test_blocks_give_what_the_whole_similarity_matrix_gives(digits, monkeypatch)
 def test_a_near_neighbour_outvotes_two_far_ones_and_votes_overflow_at_no_temperature():
     for temperature, apart in ((0.07, 0.1), (1e-4, 0.001)):
         near = torch.tensor([[1.0, 1 - apart, 1 - apart]], dtype=torch.float64)
-        scores = knn.vote(near, torch.tensor([[1, 0, 0]]), 3, temperature)
+        scores = neighbors.vote(near, torch.tensor([[1, 0, 0]]), 3, temperature)
         np.testing.assert_allclose(scores[0], [2 * np.exp(-apart / temperature), 1, 0], rtol=1e-5)
 
 
@@ -39,4 +39,4 @@ def test_more_neighbours_than_images_are_all_images(digits, monkeypatch):
     monkeypatch.setattr(knn, 'print_log', lambda text, **_: said.append(text))
     found, wanted = (knn.knn_right(*digits, ks=[20, k]) for k in (5000, 1200))
     assert list(found) == list(wanted) == [20, 1200] and all(found[k].equal(wanted[k]) for k in found)
-    assert said == ['there are 1200 training images: all of them vote for a larger k']
+    assert len(said) == 1 and 'only 1200 training images' in said[0]

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from mmairl.engine import run
 from mmairl.errors import UserError
-from mmairl.evaluation.online_probe import OnlineProbeHook
+from mmairl.evaluation.online import OnlineProbeHook
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
 
@@ -85,12 +85,11 @@ def test_what_is_saved_does_not_move_with_the_steps_that_follow(toy_config):
     assert not places & {found.data_ptr() for found in kept if isinstance(found, torch.Tensor)}
 
 
-@pytest.mark.parametrize(
-    'wrong,sentence', [(dict(classes=1), '2 classes'), (dict(classes=3), 'label 3 and OnlineProbeHook 3')]
-)
-def test_a_wrong_number_of_classes_is_one_sentence(toy_config, wrong, sentence):
-    with pytest.raises(UserError, match=sentence):
-        run.train(toy_config(width=8, custom_hooks=[{**PROBE, **wrong}]))
+@pytest.mark.parametrize('classes, code', [(1, 'few-classes'), (3, 'label-out-of-range')])
+def test_probe_rejects_wrong_number_of_classes(toy_config, classes, code):
+    with pytest.raises(UserError) as error:
+        run.train(toy_config(width=8, custom_hooks=[{**PROBE, 'classes': classes}]))
+    assert error.value.code == code
 
 
 def test_training_is_the_same_to_the_last_bit_with_both(toy_config, tmp_path, monkeypatch):

@@ -20,9 +20,9 @@ def test_the_papers_recipes_are_chosen_by_the_optimizer_of_the_pre_training():
     assert recipe_of(lars, 'linear').optim_wrapper.optimizer.to_dict() == dict(
         type='SGD', lr=0.8, momentum=0.9, weight_decay=0.0, nesterov=True
     )
-    with pytest.raises(UserError, match="no recipe 'linear_adam'; give one of .*linear_sgd_100e"):
+    with pytest.raises(UserError, match='linear_adam.*linear_sgd_100e'):
         recipe_of(sgd, 'linear', 'linear_adam')
-    with pytest.raises(UserError, match='is not a recipe, for it lacks train_view'):
+    with pytest.raises(UserError, match='not a recipe, because it lacks train_view'):
         recipe_of(sgd, 'linear', str(CONFIGS / 'demo/mocov2plus_shapes.py'))
 
 

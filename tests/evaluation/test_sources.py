@@ -10,6 +10,7 @@ from mmairl.evaluation import sources
 from mmairl.evaluation.identity import difference, features_key, identity_of
 from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sources import NOT_FOUND, changed_sources, outside_sources, package_source, protocol_source
+from mmairl.registry import PROTOCOLS
 
 FILES = {
     'a_method.py': 'import torch\nimport mmengine\nimport a_helper\n\ndef loss(x):\n    return a_helper.scale * x\n',
@@ -91,14 +92,17 @@ def edit(path: Path) -> None:
     path.write_text(path.read_text() + '\nEDITED = 1\n')
 
 
+NAMES = ['knn', 'logreg', 'svm', 'linear', 'finetune']
+
+
 @pytest.mark.parametrize('file, protocols', [
-    ('knn', ['knn']), ('metrics', ['logreg', 'svm', 'linear', 'finetune']), ('features', ['knn', 'logreg', 'svm']),
-    ('by_training', ['linear', 'finetune']), ('embed', []),
+    ('knn', ['knn']), ('neighbors', ['knn']), ('metrics', NAMES), ('features', NAMES), ('sets', NAMES),
+    ('feature_protocol', ['knn', 'logreg', 'svm']), ('training_protocol', ['linear', 'finetune']),
+    ('recipes', ['linear', 'finetune']), ('embed', []), ('identity', []),
 ])  # fmt: skip
 def test_protocol_source_follows_its_implementation(package, file, protocols):
     def digests() -> dict[str, str]:
-        names = ('knn', 'logreg', 'svm', 'linear', 'finetune')
-        return {name: protocol_source(name, settings_for(name).implementation) for name in names}
+        return {name: protocol_source(PROTOCOLS.get(name)) for name in NAMES}
 
     before, whole = digests(), package_source()
     edit(package / f'{file}.py')
@@ -107,22 +111,22 @@ def test_protocol_source_follows_its_implementation(package, file, protocols):
 
 
 def test_corrected_protocol_is_another_result_of_the_same_features(package, cfg):
-    before = identity_of(cfg, 'knn', 'pixels', settings_for('knn'))
+    before = identity_of(cfg, settings_for('knn'), 'pixels')
     edit(package / 'knn.py')
-    after = identity_of(cfg, 'knn', 'pixels', settings_for('knn'))
+    after = identity_of(cfg, settings_for('knn'), 'pixels')
     assert difference(before, after).startswith('sources.protocol (')
     keys = {features_key(identity, 'train', cfg.evaluation.train) for identity in (before, after)}
     assert len(keys) == 1
     edit(package / 'features.py')
-    keys.add(features_key(identity_of(cfg, 'knn', 'pixels', settings_for('knn')), 'train', cfg.evaluation.train))
+    keys.add(features_key(identity_of(cfg, settings_for('knn'), 'pixels'), 'train', cfg.evaluation.train))
     assert len(keys) == 2
 
 
 def test_outside_module_is_another_result(folder, cfg):
     cfg.merge_from_dict(IMPORTS)
-    before = identity_of(cfg, 'knn', 'pixels', settings_for('knn'))
+    before = identity_of(cfg, settings_for('knn'), 'pixels')
     (folder / 'a_helper.py').write_text('scale = 0.0\n')
-    after = identity_of(cfg, 'knn', 'pixels', settings_for('knn'))
+    after = identity_of(cfg, settings_for('knn'), 'pixels')
     assert difference(before, after).startswith('sources.imports.a_helper (')
     keys = {features_key(identity, 'train', cfg.evaluation.train) for identity in (before, after)}
     assert len(keys) == 2

@@ -123,8 +123,9 @@ def test_shots_that_a_class_cannot_supply_are_left_out_and_said(digits, said):
     train = Features(train.x[kept], train.y[kept])
     assert list(low_shot(train, test, shots=(2, 5, 6, 96), samples=1)['mean']) == [2, 5]
     assert said == ['low-shot SVMs with [6, 96] positives are left out: class 7 has 5 positive training images']
-    with pytest.raises(UserError, match=r'with \[6\] positives are not possible, where class 7 has 5 positive'):
+    with pytest.raises(UserError, match='class 7 has 5 positive') as error:
         low_shot(train, test, shots=(6,))
+    assert error.value.code == 'few-images'
 
 
 def test_classes_too_small_for_the_folds_and_labels_that_do_not_fit_are_one_sentence(digits, kinds):
@@ -132,11 +133,11 @@ def test_classes_too_small_for_the_folds_and_labels_that_do_not_fit_are_one_sent
     for value, kind in ((1, 'of'), (0, 'not of')):
         labels = train.y.clone()
         labels[(labels[:, 2] == value).nonzero().flatten()[2:], 2] = 1 - value
-        with pytest.raises(UserError, match=f'^2 training images are {kind} class 2, and its SVM .* by 3 folds'):
+        with pytest.raises(UserError, match=f'2 training images are {kind} class 2, and its SVM .* by 3 folds'):
             svm(Features(train.x, labels), test, GRID)
     column = digits[0].y == 0
     groups = np.where(column.numpy(), 'one', [f'p{number % 5}' for number in range(len(column))])
     with pytest.raises(UserError, match='the training images of class 0 are all of one group'):
         svm(dataclasses.replace(digits[0], groups=groups), digits[1], GRID)
-    with pytest.raises(UserError, match='label 10 is out of range'):
+    with pytest.raises(UserError, match=r'labels: out of range'):
         svm(digits[0], Features(digits[1].x, digits[1].y + 1))

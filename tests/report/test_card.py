@@ -37,7 +37,7 @@ def checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize('to,name', [('timm', 'r18.pth'), ('safetensors', 'model.safetensors')])
-def test_the_card_says_what_the_checkpoint_knows_and_leaves_the_licence_open(checkpoint, tmp_path, run_tool, to, name):
+def test_card_shows_the_checkpoints_settings(checkpoint, tmp_path, run_tool, to, name):
     run_tool('tools/convert.py', checkpoint, tmp_path / 'hub' / name, '--to', to)
     text = (tmp_path / 'hub' / 'README.md').read_text()
     _, head, body = text.split('---\n', 2)
@@ -59,7 +59,7 @@ def test_the_card_says_what_the_checkpoint_knows_and_leaves_the_licence_open(che
     assert '| knn | 71.25 | folder |' in body and '99' not in body and 'log_level' not in body
 
 
-def test_weights_from_elsewhere_are_not_said_to_be_ours(checkpoint, tmp_path, run_tool):
+def test_card_of_foreign_weights_claims_no_recipe(checkpoint, tmp_path, run_tool):
     torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'theirs.pth')
     run_tool('tools/convert.py', tmp_path / 'theirs.pth', tmp_path / 'hub' / 'a.pth', '--to', 'timm')
     text = (tmp_path / 'hub' / 'README.md').read_text()
@@ -75,7 +75,7 @@ def test_its_lines_of_timm_run(checkpoint, tmp_path, run_tool, monkeypatch):
     assert there['model'](torch.randn(1, 3, 64, 64)).shape == (1, 512)
 
 
-def test_a_readme_that_is_there_stays_and_other_formats_have_no_card(checkpoint, tmp_path, run_tool):
+def test_existing_readme_is_not_replaced(checkpoint, tmp_path, run_tool):
     (tmp_path / 'README.md').write_text('mine')
     run_tool('tools/convert.py', checkpoint, tmp_path / 'r18.pth', '--to', 'timm')
     assert (tmp_path / 'README.md').read_text() == 'mine' and (tmp_path / 'r18.pth.md').is_file()

@@ -52,7 +52,7 @@ def runs(tmp_path):
     return one, two
 
 
-def test_a_config_is_read_as_mmengine_writes_it_and_never_run(tmp_path):
+def test_stored_config_is_read_without_running_it(tmp_path):
     cfg = Config(
         dict(a=dict(type='A', betas=(0.9, 0.99)), b=[dict(k=None)], c={'x y': -1.5, 'n': float('inf')}, d='"\'\n')
     )
@@ -66,7 +66,7 @@ def test_a_config_is_read_as_mmengine_writes_it_and_never_run(tmp_path):
     assert config_of(tmp_path)['b'] == dict(c=1) and not (tmp_path / 'ran').exists()
 
 
-def test_only_what_differs_is_listed_and_how_each_ended(runs, tmp_path):
+def test_page_lists_differences_and_final_values(runs, tmp_path):
     for start, source in enumerate((None, 'run/iter_4.pth')):  # a later start has the checkpoint that it went on from
         with open(runs[0] / f'2026010{start}_000000/vis_data/config.py', 'a') as file:
             file.write(f'load_from = {source!r}\n')
@@ -80,7 +80,7 @@ def test_only_what_differs_is_listed_and_how_each_ended(runs, tmp_path):
     assert table(page, 1) == [['x/run', '3', '8', '6', '71.25', '1'], ['y/run', '4', '8', 'never', '—', '1']]
 
 
-def test_scores_of_other_images_or_checkpoints_are_columns_of_their_own(runs, tmp_path):
+def test_scores_of_other_data_have_their_own_columns(runs, tmp_path):
     leave(runs[1], 'knn', 'student', {'k-NN, k = 20': 60.0}, config='configs/evaluation/cifar10_r50.py')
     page = write_compare_page(runs, tmp_path / 'page.html')
     assert [row[4:6] for row in table(page, 1)] == [['71.25', '—'], ['—', '60.00']]
@@ -90,7 +90,7 @@ def test_scores_of_other_images_or_checkpoints_are_columns_of_their_own(runs, tm
     assert {*table(page, 1)[0][4:7]} == {'71.25', '50.00', '—'} and 'k-NN, k = 20, a, student' in page.read_text()
 
 
-def test_curves_stand_over_each_other_by_epoch_by_images_and_by_hours(runs, tmp_path):
+def test_curves_have_epochs_images_and_hours(runs, tmp_path):
     page = write_compare_page(runs, tmp_path / 'page.html').read_text()
     (drawn,) = (
         {run['name']: (run['x'], run['y']) for run in one['series']} for one in charts(page) if one['title'] == 'loss'

@@ -17,7 +17,7 @@ def leave(folder: Path, name: str, subject: str, scores: dict, **more) -> None:
     (folder / f'{name}.json').write_text(json.dumps(record))
 
 
-def test_scores_of_one_subject_share_a_row_and_data_sets_have_tables_of_their_own(tmp_path):
+def test_each_data_set_has_a_table_of_subjects(tmp_path):
     leave(tmp_path, '1', 'x', {'k-NN, k = 20': 50.0})
     leave(tmp_path, '2', 'x', {'linear, top-1': 60.0})
     leave(tmp_path, '3', 'y', {'k-NN, k = 20': 40.0})
@@ -34,7 +34,7 @@ def test_scores_of_one_subject_share_a_row_and_data_sets_have_tables_of_their_ow
     assert page.count('<table>') == 2 and '>70.0<' in page and '–' in page
 
 
-def test_scores_on_other_images_of_the_same_name_share_no_row_and_the_page_says_what_differs(tmp_path):
+def test_other_images_have_their_own_table(tmp_path):
     for number, (content, score) in enumerate([('old', 'k-NN, k = 20'), ('new', 'linear, top-1'), ('old', 'SVM, mAP')]):
         identity = dict(weights='1', data=dict(test=dict(content=content)), protocol=score)
         leave(tmp_path, str(number), 'x', {score: 50.0}, identity=identity)
@@ -46,7 +46,7 @@ def test_scores_on_other_images_of_the_same_name_share_no_row_and_the_page_says_
     )
 
 
-def test_a_score_by_other_settings_or_of_another_network_is_a_row_of_its_own(tmp_path):
+def test_other_settings_have_their_own_row(tmp_path):
     for number, (kind, temperature, score) in enumerate(
         [('a', 0.07, 60.0), ('a', 0.1, 50.0), ('a', 0.07, 61.0), ('b', 0.07, 40.0)]
     ):
@@ -71,7 +71,7 @@ def test_few_labelled_images_are_drawn(tmp_path):
     assert '30.0' in page and '33.3' in page
 
 
-def test_one_score_against_another_over_checkpoints_with_their_correlation(tmp_path, run_tool, capsys):
+def test_plot_shows_the_correlation_of_two_scores(tmp_path, run_tool, capsys):
     for i, (x, y) in enumerate([(60, 20), (65, 25), (70, 30)]):
         leave(tmp_path / 'runs', f'{i}x', f'net{i}', {'linear, top-1': x})
         leave(tmp_path / 'runs', f'{i}y', f'net{i}', {'finetune, top-1': y}, config='configs/evaluation/lt.py')
@@ -84,7 +84,7 @@ def test_one_score_against_another_over_checkpoints_with_their_correlation(tmp_p
     assert 'no result has the score' in capsys.readouterr().err
 
 
-def test_files_of_one_name_in_two_folders_and_one_that_was_replaced_are_networks_of_their_own(tmp_path):
+def test_networks_of_one_name_have_distinct_rows(tmp_path):
     for number, run in enumerate(('sgd', 'lars')):
         checkpoint = f'work_dirs/{run}/epoch_60.pth'
         leave(tmp_path, f'{run}1', 'student of epoch_60.pth', {'k-NN, k = 20': 90.0 - number}, checkpoint=checkpoint)

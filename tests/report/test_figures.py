@@ -27,7 +27,7 @@ def lab(colour: str, seen: object) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_colours_or_shapes_tell_rows_apart_for_each_kind_of_colour_blindness():
+def test_series_are_distinct_for_color_blind_readers():
     for kind, seen in SEEN.items():
         labs = [lab(colour, seen) for colour in COLORS]
         for i, j in combinations(range(len(COLORS)), 2):
@@ -47,7 +47,7 @@ def test_a_long_name_stays_on_one_line():
     assert short('a\nb' + 'c' * 100, 10) == 'a bcccccc…' and short('name') == 'name'
 
 
-def test_a_line_without_a_number_is_drawn_nowhere_and_one_with_a_single_number_is_a_mark():
+def test_empty_and_single_point_lines_are_drawn():
     paths = re.findall(' d="(.*?)"', chart({'a': ([], []), 'b': ([1], [2.0]), 'c': ([1, 3], [2.0, 4.0])}, 't', 'x'))
     assert paths == ['', 'M0 150h0', 'M0 150L460 0']
     assert re.findall(' d="(.*?)"', chart({'c': ([1, 3], [2.0, 4.0])}, 't', 'x', dots=True)) == ['M0 150h0M460 0h0']

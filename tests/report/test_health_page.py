@@ -44,7 +44,7 @@ def states(text: str) -> dict[str, str]:
     return {label: word for _, word, label in found}
 
 
-def test_tiles_show_the_present_state_in_a_word_and_a_shape_the_worst_first(work_dir, tmp_path):
+def test_tiles_show_states_worst_first(work_dir, tmp_path):
     text = write_health_page(work_dir, tmp_path / 'page.html').read_text()
     found = states(text)
     assert list(found.items())[:2] == [('spread of the keys', 'bad'), ('own key nearer than others by', 'watch')]
@@ -55,7 +55,7 @@ def test_tiles_show_the_present_state_in_a_word_and_a_shape_the_worst_first(work
     sound(text)
     assert text.count('class="curves') == 6 + 1 + REFERENCE
     assert 'Health of run &lt;1&gt;' in text and 'run <1>' not in text
-    beside = [f'Beside other runs: {scale}' for scale in SCALES]
+    beside = [f'Reference runs: {scale}' for scale in SCALES]
     assert re.findall('<h2>([^<]+)</h2>', text)[-len(beside) :] == beside
 
 
@@ -84,13 +84,13 @@ def test_a_run_that_diverged_is_drawn_and_said(tmp_path):
     assert 'the loss is nan: the run has diverged' in text
 
 
-def test_the_tool_writes_the_page_into_the_work_dir_and_its_first_use_still_works(work_dir, run_tool, capsys):
+def test_command_writes_the_page_into_the_work_dir(work_dir, run_tool, capsys):
     run_tool('tools/report.py', 'health', work_dir)
     assert capsys.readouterr().out.splitlines()[-1] == str(work_dir / 'health.html')
     assert (work_dir / 'health.html').is_file()
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/report.py', work_dir)
-    assert 'measure something with tools/evaluate.py first' in capsys.readouterr().err
+    assert 'no results in' in capsys.readouterr().err
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/report.py', 'health', write_scalars(work_dir / 'no hook', dict(step=1, loss=2.0)))
     assert 'logged no health; set default_hooks.health' in capsys.readouterr().err

@@ -59,7 +59,7 @@ def page(checkpoint, folder, tmp_path_factory):
     return map_images(checkpoint, folder, tmp_path_factory.mktemp('out') / 'map.html', size=SIZE, device='cpu')
 
 
-def test_neighbours_on_the_page_are_those_of_knn_features_by_brute_force(page, checkpoint, folder):
+def test_neighbors_equal_brute_force(page, checkpoint, folder):
     data = data_of(page)
     assert data['names'][:2] == ['a/00.png', 'a/02.png'] and len(data['names']) == 41 and 'a/50.png' in page.read_text()
     assert data['classes'] == ['a', 'b'] and data['labels'] == [0] * 20 + [1] * 21
@@ -87,7 +87,7 @@ def test_neighbours_on_the_page_are_those_of_knn_features_by_brute_force(page, c
     )
 
 
-def test_a_page_with_patches_has_the_cells_of_some_readable_images(checkpoint, folder, tmp_path):
+def test_page_with_patches_has_cells(checkpoint, folder, tmp_path):
     page = map_images(checkpoint, folder, tmp_path / 'map.html', size=64, device='cpu', patches=5)
     cells = data_of(page)['cells']
     assert (cells['of'], cells['rows'], cells['columns'], cells['count']) == ([0, 10, 20, 30, 40], 2, 2, 4)
@@ -132,7 +132,7 @@ def test_a_column_colours_by_kinds_or_by_fifths(tmp_path):
         by_column(['other.png'], tmp_path / 'a.csv', 'kind')
 
 
-def test_where_no_map_can_be_drawn_a_sentence_says_why(checkpoint, folder, tmp_path, run_tool, capsys):
+def test_map_without_enough_images_raises(checkpoint, folder, tmp_path, run_tool, capsys):
     def said(images, checkpoint=checkpoint) -> str:
         options = ('--images', images, '--size', SIZE, '--out', tmp_path / 'm.html')
         with pytest.raises(SystemExit, match='2'):

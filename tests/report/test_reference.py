@@ -24,7 +24,7 @@ def write_study(folder, states):
     (folder / 'study.json').write_text(json.dumps(dict(rows=rows, scale=dict(name='small', text='a small one'))))
 
 
-def test_finished_runs_replace_those_of_their_scale_thinned_with_both_ends(tmp_path):
+def test_stored_curves_replace_those_of_the_scale(tmp_path):
     write_study(tmp_path, ['done', 'running', 'done'])
     out = tmp_path / 'reference.json'
     out.write_text(json.dumps(dict(small='older', other='kept')))
@@ -44,7 +44,7 @@ def test_finished_runs_replace_those_of_their_scale_thinned_with_both_ends(tmp_p
     assert error.value.code == 'no-finished-run'
 
 
-def test_what_is_kept_is_of_the_study_and_tells_a_collapse_by_its_spread():
+def test_stored_references_show_a_collapse():
     rows = {row.name for row in read_study(home() / 'configs/studies/reference_curves.yaml').rows}
     for scale, kept in json.loads(STORED.read_text()).items():
         assert kept['text'] == read_scale(scale).text

@@ -23,7 +23,7 @@ def test_views_are_training_views_as_bytes():
     assert torch.equal(first, images) and torch.equal(second, images.flip(-1))
 
 
-def test_neighbours_are_framed_by_whether_they_are_right(tmp_path):
+def test_neighbors_are_framed_by_class(tmp_path):
     data = DATASETS.build(SHAPES)
     perfect = Features(F.one_hot(data.labels).float(), data.labels)
     wrong = Features(perfect.x, (data.labels + 1) % len(data.classes))
@@ -35,7 +35,7 @@ def test_neighbours_are_framed_by_whether_they_are_right(tmp_path):
         assert text.count('"picture right"') == right and text.count('"picture wrong"') == 8 * 7 - right
 
 
-def test_a_score_that_a_subject_lacks_is_a_dash_and_the_best_is_marked(capsys):
+def test_missing_score_is_a_dash(capsys):
     rows = (('raw pixels', 31.2, 40.0), ('random initialisation', 25.04, 33.3), ('trained <student>', 71.9, 80.5))
     results = [Result(name, {'k-NN, k = 20': knn, 'linear': linear}, 1.5) for name, knn, linear in rows]
     results.append(Result('[bold]teacher', {'linear': 99.0}, 0.5))
@@ -53,7 +53,7 @@ def test_a_score_that_a_subject_lacks_is_a_dash_and_the_best_is_marked(capsys):
     ] in lines
 
 
-def test_a_table_is_whole_in_a_pipe_and_a_list_in_a_narrow_terminal(capsys, monkeypatch):
+def test_table_is_a_list_in_a_narrow_terminal(capsys, monkeypatch):
     columns, rows = ['against', 'ours'], [(f'case {i}', ['another library ' * 5, f'{i}.5 ms']) for i in range(2)]
     rows.append(('[/bold] \x1b[2J\nforged', ['', '']))
     monkeypatch.setenv('COLUMNS', '80')
@@ -67,6 +67,6 @@ def test_a_table_is_whole_in_a_pipe_and_a_list_in_a_narrow_terminal(capsys, monk
     assert 'case 1' in lines and '  ours: 1.5 ms' in lines and max(map(len, lines)) <= 80
 
 
-def test_numbers_of_a_table_keep_seven_digits_and_a_name_is_no_formula(tmp_path):
+def test_csv_keeps_seven_digits_and_no_formula(tmp_path):
     path = save_table(('a', 'b'), [('=1+1', 1 / 3), ('x', None)], tmp_path / 'table')
     assert path.read_text().splitlines() == ['a,b', "'=1+1,0.3333333", 'x,']

@@ -1,4 +1,9 @@
-"""Runs of mmairl on the software GPU or, to compare with, on the CPU: python runs.py {cuda,cpu} OUT WORK_DIR."""
+"""Runs of mmairl on the software GPU or, to compare with, on the CPU.
+
+    python runs.py {cuda,cpu} OUT WORK_DIR {quick,slow}
+
+`slow` are the cases that `make test` leaves to `make test-all`.
+"""
 
 import copy
 import os
@@ -7,7 +12,7 @@ from contextlib import nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 
-DEVICE, OUT, WORK = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+DEVICE, OUT, WORK, SELECTION = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]
 if 'SOFTGPU' in os.environ:
     import softgpu
 
@@ -87,6 +92,7 @@ ONE = {
     'zero3': ('mocov2plus_r50_200e.py', {**ON_DEVICE, 'strategy': strategy_named('zero3')}),
     'zero2_float16': ('mocov2plus_r50_200e.py', {**ON_DEVICE, **FLOAT16, 'strategy': strategy_named('zero2')}),
 }
+SLOW = ('mocov1', 'smocov2plus', 'byol_lars', 'zero1', 'zero3')
 TWO = {
     'mocov2plus': ONE['mocov2plus'],
     'bfloat16': ONE['bfloat16'],
@@ -269,7 +275,8 @@ def main() -> None:
     trust_mmengine_checkpoints()
     start_processes(LAUNCHER)
     alone = LAUNCHER == 'none'
-    cases = ONE if alone else TWO
+    quick = SELECTION == 'quick'
+    cases = {case: run for case, run in ONE.items() if (case not in SLOW) == quick} if alone else TWO
     if DEVICE == 'cpu':  # whose whole networks ZeRO's runs are compared with
         cases = {case: run for case, run in cases.items() if not case.startswith('zero')}
     if DEVICE == 'cuda' and alone:  # DDP and NCCL on a machine with one GPU as well
@@ -279,9 +286,9 @@ def main() -> None:
     found = {
         case: outcome(config(name, case, options), ddp.get(case, LAUNCHER)) for case, (name, options) in cases.items()
     }
-    if alone:
+    if alone and quick:
         found.update(evaluated=evaluated(), resumed=resumed(), heads=heads())
-    if alone and DEVICE == 'cuda':
+    if alone and quick and DEVICE == 'cuda':
         found['planted'] = {kind: planted(kind) for kind in PLANTED}
     if get_rank() == 0:
         torch.save(found, OUT)

@@ -1,7 +1,8 @@
 """A GPU in software: torch's own CUDA code on a runtime without kernels, with the numbers of the CPU's kernels.
 
-Import it before torch; the environment's SOFTGPU names the folder that build.py has filled. Devices, streams, events, the
-caching allocator, pinned memory, `torch.cuda.set_sync_debug_mode` and NCCL's process group are torch's own code. Under
+Import it before torch; the environment's SOFTGPU names the folder that build_runtime.py has filled. Devices, streams,
+events, the caching allocator, pinned memory, `torch.cuda.set_sync_debug_mode` and NCCL's process group are torch's own
+code. Under
 `Numbers` each operation on CUDA tensors runs twice: as it is, with its checks and allocations and without kernels, and on CPU
 tensors over the same memory, which fills in the numbers. It finds wrong devices and waits; it says nothing of speed.
 """

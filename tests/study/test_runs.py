@@ -13,7 +13,8 @@ from study.small_runs import run_in
 
 from mmairl.errors import UserError
 from mmairl.study import runs
-from mmairl.study.runs import Run, execute
+from mmairl.study.runs import Run, _any_trial_finished, execute
+from mmairl.study.schema import REQUEST_AND_LOGS, set_aside
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
@@ -131,3 +132,32 @@ def test_a_transfer_that_is_told_to_stop_tells_its_tool_and_waits_for_it(tmp_pat
     time.sleep(0.2)
     process.send_signal(number)
     assert process.wait(60) == 75 and (tmp_path / 'saved').read_text() == 'SIGTERM'
+
+
+def test_set_aside_takes_the_first_free_folder(tmp_path):
+    run = tmp_path / 'seed_0'
+    for number in (1, 2):
+        run.mkdir()
+        (run / 'weights.pth').touch()
+        assert set_aside(run) == tmp_path / f'seed_0_set_aside_{number}'
+    assert not run.exists()
+
+
+def test_set_aside_keeps_the_request_and_logs(tmp_path):
+    run = tmp_path / 'seed_0'
+    (run / 'asked').mkdir(parents=True)
+    for name in ('asked.json', 'log.txt', '.lock_0', 'weights.pth', 'chosen.json'):
+        (run / name).touch()
+    moved = set_aside(run, keep=REQUEST_AND_LOGS, last='chosen.json')
+    assert {path.name for path in moved.iterdir()} == {'weights.pth', 'chosen.json'}
+    assert {path.name for path in run.iterdir()} == {'asked', 'asked.json', 'log.txt', '.lock_0'}
+
+
+def test_trial_set_aside_is_no_finished_trial(tmp_path):
+    search = tmp_path / 'search_0'
+    (search / '0_set_aside_1').mkdir(parents=True)
+    (search / '0_set_aside_1' / 'result.json').touch()
+    assert not _any_trial_finished(search)
+    (search / '1').mkdir()
+    (search / '1' / 'result.json').touch()
+    assert _any_trial_finished(search)

@@ -101,7 +101,7 @@ def test_what_cannot_be_searched_is_one_sentence(tmp_path):
         refused(tmp_path, said, dimensions=dict(new=dimension))
     refused(tmp_path, 'two dimensions vary', dimensions=dict(rate=RATE, again=dict(RATE, times=[0.5, 2])))
     refused(tmp_path, 'expected', budget=0.5)
-    refused(tmp_path, "no criterion 'linear@imagenet'", criterion='linear@imagenet')
+    refused(tmp_path, 'unknown protocol', criterion='linear@imagenet')
     with pytest.raises(UserError, match='this study has one row'):
         path = tmp_path / 'single.yaml'
         path.write_text(json.dumps(dict(title='x', rows=[dict(name='a', config='mocov2_r50_200e.py')], search=SEARCH)))
@@ -536,7 +536,7 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
         written(tmp_path, {}, dict(weights={0: str(tmp_path / 'a.pth')}), tune=dict(finetune=tune), seeds=[0])
     )
     theirs = plan_runs(beside, resolved(beside, 'demo'), (0,), ('finetune',), tmp_path / 'beside')[1]
-    assert theirs.asked.given and theirs.asked.tuned['finetune'] == asked[0]  # of networks from elsewhere, too
+    assert theirs.asked.external and theirs.asked.tuned['finetune'] == asked[0]  # of networks from elsewhere, too
     assert asked[0] == asked[1] != asked[2] and asked[0][0] == {} and len(asked[0]) == 3
     _, _, settings = measure.settings_of('finetune', runs[0].folder, runs[0].asked)
     assert settings.trials == asked[0]

@@ -34,7 +34,7 @@ DEAF = 'echo > ready; exec sleep 60'  # torchrun, before its workers are there
 OUTLIVED = "flock .lock_0 sh -c 'echo > ready; sleep 1; echo > saved' & wait"  # a launcher by its worker
 AT_ONCE = "trap 'exit 75' USR1; kill -USR1 $PPID; for i in {1..100}; do sleep 0.1; done"
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM
-ENDS, GOES_ON = (143, 'job 12_3 was told to end\n'), (75, 'job 12_3 goes back into the queue\nrequeue 12_3\n')
+ENDS, GOES_ON = (143, 'job 12_3 was canceled and ends\n'), (75, 'job 12_3 is requeued\nrequeue 12_3\n')
 
 
 @pytest.mark.parametrize('command, signals, reason, expected', [

@@ -23,7 +23,8 @@ from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study, read_study
 
 STUDY_KEYS, ROW_KEYS = Study.__struct_fields__, Row.__struct_fields__
-STUDIES = Path(__file__).parents[2] / 'configs' / 'studies'
+ROOT = Path(__file__).parents[2]
+STUDIES = ROOT / 'configs' / 'studies'
 
 ROWS = (
     dict(name='one', config='mocov2plus_r50_200e.py'),
@@ -52,9 +53,9 @@ def resolved(study: Study, scale: str = 'in1k') -> dict[str, Config]:
 
 
 @cache
-def at(name: str, scale: str) -> tuple[Study, dict[str, Config]]:
+def at(name: str, scale: str, folder: str = 'configs') -> tuple[Study, dict[str, Config]]:
     """A ready study and its rows' configs at a scale."""
-    study = read_study(STUDIES / f'{name}.yaml')
+    study = read_study(ROOT / folder / f'studies/{name}.yaml')
     return study, resolved(study, scale)
 
 
@@ -70,7 +71,7 @@ def test_a_smaller_scale_keeps_the_factors_and_adds_none():
 
 def test_a_scale_with_another_batch_has_the_rate_that_belongs_to_it():
     """Rates are linear in the batch, whichever a config begins with."""
-    (study, full), (_, small) = at('msbreg', 'in1k'), at('msbreg', 'in100')
+    (study, full), (_, small) = at('msbreg', 'in1k', 'projects/msbreg'), at('msbreg', 'in100', 'projects/msbreg')
     for row in study.rows:
         rates = [
             configs[row.name].optim_wrapper.optimizer.lr / configs[row.name].total_batch_size

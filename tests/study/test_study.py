@@ -261,7 +261,7 @@ def test_a_study_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path, number
     _, said = process.communicate(timeout=600)
     if number != signal.SIGKILL:
         assert process.returncode == 75
-        assert said == f'stopped by {signal.Signals(number).name}; the same command goes on where it can\n'
+        assert said == f'stopped by {signal.Signals(number).name}; run the same command to resume\n'
         saved = int(Path((folder / 'last_checkpoint').read_text()).stem.removeprefix('iter_'))
         assert saved < 40 and not (folder / 'trained.json').exists()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('out/runs/*/*/result.json')}

@@ -75,7 +75,7 @@ class Shards(ViewDataset):
             raise UnreadableImage(Reason.TOO_LARGE)
 
         if self.cache or not far.is_far(name):
-            return retried(lambda: local(name, stamp, self.cache, start, size), name)
+            return retried(lambda: read_local(name, stamp, self.cache, start, size), name)
         if far.ending(name).endswith('.parquet'):
             raise UserError(
                 f'{printable(name)} is read group by group; set cache of the data set to a folder of this node'
@@ -83,14 +83,14 @@ class Shards(ViewDataset):
         return far.part(name, stamp, start, size)
 
 
-def local(name: str, stamp: far.Stamp, cache: NodeCache | None, start: int, size: int) -> bytes:
+def read_local(name: str, stamp: far.Stamp, cache: NodeCache | None, start: int, size: int) -> bytes:
     """An image of a shard that is a file of this node; one that is overwritten while it is open is refused."""
     try:
-        file = opened(os.getpid(), name, stamp, cache)
+        file = open_shard(os.getpid(), name, stamp, cache)
         parquet = far.ending(name).endswith('.parquet')
         data = parquet_image(file, name, start, size) if parquet else os.pread(file.fileno(), size, start)
     except OSError:
-        opened.cache_clear()  # a mount that went and came back needs its files opened again
+        open_shard.cache_clear()  # a mount that went and came back needs its files opened again
         raise
     if not far.is_far(name):
         far.refuse_other(name, far.stamp_in(os.fstat(file.fileno())), stamp)
@@ -98,6 +98,6 @@ def local(name: str, stamp: far.Stamp, cache: NodeCache | None, start: int, size
 
 
 @lru_cache(OPEN)
-def opened(process: int, name: str, stamp: far.Stamp, cache: NodeCache | None) -> io.FileIO:
+def open_shard(process: int, name: str, stamp: far.Stamp, cache: NodeCache | None) -> io.FileIO:
     """An open shard. Each process has its own, and keeps one that the cache has let go."""
     return io.FileIO(cache.local(name, stamp) if far.is_far(name) else name)

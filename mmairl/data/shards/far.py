@@ -270,17 +270,17 @@ def read_opened(system: Any, path: str, url: str, stamp: Stamp, start: int, size
     s3fs compares the version of each answer itself. Other packages do not, so they are asked for it after the read.
     """
     try:
-        file = opened(os.getpid(), threading.get_ident(), url, stamp)
+        file = open_remote(os.getpid(), threading.get_ident(), url, stamp)
         file.seek(start)
         data = file.read(size)
         return (stamp if options(url) else far_stamp(system, path)), data
     except Exception:
-        opened.cache_clear()  # open it again, and compare its version again
+        open_remote.cache_clear()  # open it again, and compare its version again
         raise
 
 
 @lru_cache(OPEN)
-def opened(process: int, thread: int, url: str, stamp: Stamp) -> BinaryIO:
+def open_remote(process: int, thread: int, url: str, stamp: Stamp) -> BinaryIO:
     """Open a shard that reads only the bytes that are requested.
 
     Each process has its own, because connections do not survive a fork. So does each thread, because a thread that is given up

@@ -1,8 +1,8 @@
-"""The index of the images of many shards: made once, and kept in files that all processes of a node map into memory.
+"""The index of the images of many shards, in files that all processes of a node map into memory.
 
-The files lie in the user's cache, under a digest of the shards' names, sizes and times of change, and of the bytes of small
-ones, so that a changed shard is searched again. What is found in a shard has a file of its own until all shards are searched,
-so that a killed search goes on.
+The files are in the user's cache, under a digest of the shards' names, sizes and modification times, and of the content of
+small ones, so that a changed shard is indexed again. The result for each shard has a file of its own until all shards are
+done, so that a killed search resumes.
 """
 
 import glob
@@ -37,13 +37,13 @@ from mmairl.io import read_json, replacing, write_json
 
 SUFFIXES = ('.tar', '.parquet', '.arrow')
 THREADS = 16  # that wait for a network disk
-VERSION = 3  # of the files below a folder
+VERSION = 3  # of the index files
 BRACES = re.compile(r'\{(?:(\d{1,18})\.\.(\d{1,18})|([^{}]*,[^{}]*))\}')
 PART = re.compile(r'(.*-)(\d{1,18})-of-(\d{1,18})(\D*)')
-MOST = 10**6  # shards by one pattern
-FEW = 4  # so many shards are searched without other processes
-UNUSED = 30 * 86400  # seconds after which another index of the same shards goes
-WHOLE = 256 * 2**20  # bytes of all shards together, up to which every byte counts: it takes a fifth of a second
+MAX_SHARDS = 10**6  # of one pattern
+FEW = 4  # shards that one process indexes alone
+UNUSED = 30 * 86400  # seconds after which another index of the same shards is removed
+HASHED = 256 * 2**20  # bytes of all shards up to which their content is hashed, in a fifth of a second
 
 
 class Index:
@@ -51,32 +51,35 @@ class Index:
 
     def __init__(self, folder: Path, shards: Sequence[str]) -> None:
         content = read_json(folder / 'about.json')
-        self.folder, self.shards, self.about = folder, list(shards), content['about']
+        self.folder = folder
+        self.shards = list(shards)
+        self.about = content['about']
         self.classes: list[str] = content['classes']
         self.stamps = [tuple(stamp) for stamp in content['stamps']]
         self.bounds = np.cumsum([0, *content['counts']])
-        # The same for what is read at once: a shard or, of Parquet, a row group.
+        # The same for what can only be read whole: a shard or, in Parquet, a row group.
         self.units = np.cumsum([0, *content['units']])
-        # Copy on write, since torch takes no array that cannot be written.
+        # Copy on write, because torch accepts no read-only array.
         self.starts, self.sizes, self.labels, self.name_ends = np.load(folder / 'rows.npy', mmap_mode='c')
         self.names = np.load(folder / 'names.npy', mmap_mode='c')
 
     def __reduce__(self) -> tuple:
-        """Without the arrays: a spawned worker maps them itself."""
+        """Pickle without the arrays: a spawned worker maps them itself."""
         return Index, (self.folder, self.shards)
 
     def place(self, image: int) -> tuple[int, int, int]:
-        """Shard, start and size of an image."""
-        return int(np.searchsorted(self.bounds, image, 'right')) - 1, int(self.starts[image]), int(self.sizes[image])
+        """Return shard, start and size of an image."""
+        shard = int(np.searchsorted(self.bounds, image, 'right')) - 1
+        return shard, int(self.starts[image]), int(self.sizes[image])
 
     def name(self, image: int) -> str:
-        """The image's name in its shard; '' where the shard gives none."""
+        """Return the image's name in its shard; '' if the shard has no names."""
         start = self.name_ends[image - 1] if image else 0
         return os.fsdecode(self.names[start : self.name_ends[image]].tobytes())
 
 
 def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
-    """The index of these shards. It is made if there is none, by one process of a node."""
+    """Return the index of these shards. One process of a node creates it if it is missing."""
     stamps, contents = stamps_of(shards)
     if not cache:
         for shard, stamp in zip(shards, stamps):
@@ -89,68 +92,102 @@ def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
         with FileLock(home / '.lock'):
             if not (folder / 'about.json').is_file():
                 build(shards, stamps, folder, cache)
-                # Others may be of another node's copies of the shards.
-                for old in set(home.iterdir()) - {folder, home / '.lock'}:
-                    if old.stat().st_mtime < time.time() - UNUSED:
-                        shutil.rmtree(old)
+                remove_unused(home, folder)
     with suppress(OSError):
         os.utime(folder)  # it is in use
     return Index(folder, shards)
 
 
+def remove_unused(home: Path, folder: Path) -> None:
+    """Remove old indexes of the same shards. Recent ones may describe another node's copies."""
+    for other in set(home.iterdir()) - {folder, home / '.lock'}:
+        if other.stat().st_mtime < time.time() - UNUSED:
+            shutil.rmtree(other)
+
+
 def build(shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: NodeCache | None) -> None:
-    """Search the shards side by side, then put all together."""
-    parts = [folder / f'shard_{at:06}.npz' for at in range(len(shards))]
-    left = [place for place in zip(parts, shards, stamps) if not place[0].is_file()]
-    workers = min(hardware.cores(), len(left)) if len(left) > FEW else 0
-    own = torch.Generator()  # a run draws the same numbers, whether or not the index is there
+    """Index the shards in several processes, then join the results."""
+    parts = [folder / f'shard_{number:06}.npz' for number in range(len(shards))]
+    pending = [job for job in zip(parts, shards, stamps) if not job[0].is_file()]
+    workers = min(hardware.cores(), len(pending)) if len(pending) > FEW else 0
     loader = DataLoader(
-        left, batch_size=None, collate_fn=partial(search, cache=cache), num_workers=workers, generator=own
+        pending,
+        batch_size=None,
+        collate_fn=partial(search, cache=cache),
+        num_workers=workers,
+        generator=torch.Generator(),  # a run draws the same numbers, whether or not the index exists
     )
-    for _ in track(loader, 'looking for images in shards', len(left), disable=not is_main_process()):
+    for _ in track(loader, 'looking for images in shards', len(pending), disable=not is_main_process()):
         pass
-    about = []
+    notes = []
     for part in parts:
         with np.load(part, allow_pickle=False) as saved:
-            about.append(json.loads(str(saved['about'])))
-    refuse_unlike(shards, about)
-    classes = about[0]['classes']
-    if about[0]['kind'] == 'names':
-        classes = sorted({name for told in about for name in told['classes']})
-    elif about[0]['kind'] == 'numbers':
-        classes = [str(number) for number in range(1 + max(told['highest'] for told in about))]
-    counts, letters = ([told[what] for told in about] for what in ('count', 'letters'))
-    rows = np.lib.format.open_memmap(folder / 'rows.npy', 'w+', np.int64, (4, sum(counts)))
-    names = np.lib.format.open_memmap(folder / 'names.npy', 'w+', np.uint8, (sum(letters),))
-    number, first, letter = {name: at for at, name in enumerate(classes)}, 0, 0
-    for part, told in zip(parts, about):
-        _, _, labels, name_ends = here = rows[:, first : first + told['count']]
-        with np.load(part, allow_pickle=False) as saved:
-            here[:] = saved['rows']
-            names[letter : letter + told['letters']] = saved['names']
-        name_ends += letter
-        if told['kind'] == 'names':
-            labels[:] = np.array([*(number[name] for name in told['classes']), -1])[labels]  # -1, of none, is the last
-        first, letter = first + told['count'], letter + told['letters']
-    rows.flush()
-    names.flush()
-    units = [size for told in about for size in told['units']]
-    content = dict(classes=classes, stamps=stamps, counts=counts, units=units, about=about[0]['about'])
+            notes.append(json.loads(str(saved['about'])))
+    refuse_unlike(shards, notes)
+    classes = join_classes(notes)
+    join_rows(parts, notes, classes, folder)
+    content = dict(
+        classes=classes,
+        stamps=stamps,
+        counts=[note['count'] for note in notes],
+        units=[size for note in notes for size in note['units']],
+        about=notes[0]['about'],
+    )
     write_json(folder / 'about.json', content)
     for part in parts:
         part.unlink()
 
 
-def search(place: tuple[Path, str, far.Stamp], cache: NodeCache | None) -> None:
+def join_classes(notes: list[dict]) -> list[str]:
+    """Return the classes of all shards."""
+    if notes[0]['kind'] == 'names':
+        return sorted({name for note in notes for name in note['classes']})
+    if notes[0]['kind'] == 'numbers':
+        highest = max(note['highest'] for note in notes)
+        return [str(number) for number in range(highest + 1)]
+    return notes[0]['classes']
+
+
+def join_rows(parts: list[Path], notes: list[dict], classes: list[str], folder: Path) -> None:
+    """Write the rows and the names of all shards, shard by shard, into files that are mapped."""
+    count = sum(note['count'] for note in notes)
+    letters = sum(note['letters'] for note in notes)
+    rows = np.lib.format.open_memmap(folder / 'rows.npy', 'w+', np.int64, (4, count))
+    names = np.lib.format.open_memmap(folder / 'names.npy', 'w+', np.uint8, (letters,))
+    number_of = {name: number for number, name in enumerate(classes)}
+    row = letter = 0
+    for part, note in zip(parts, notes):
+        block = rows[:, row : row + note['count']]
+        with np.load(part, allow_pickle=False) as saved:
+            block[:] = saved['rows']
+            names[letter : letter + note['letters']] = saved['names']
+        _, _, labels, name_ends = block
+        name_ends += letter
+        if note['kind'] == 'names':
+            numbers = [number_of[name] for name in note['classes']]
+            labels[:] = np.array([*numbers, -1])[labels]  # the last serves the label -1
+        row += note['count']
+        letter += note['letters']
+    rows.flush()
+    names.flush()
+
+
+def search(job: tuple[Path, str, far.Stamp], cache: NodeCache | None) -> None:
     """Write the images of a shard to a file of its own."""
-    part, shard, stamp = place
+    part, shard, stamp = job
     with on_disk(shard, stamp, cache) as file:
         rows = rows_of(file, printable(shard))
     name_ends = np.cumsum([len(name) for name in rows.names])
-    about = dict(kind=rows.kind, classes=rows.classes, about=rows.about)
-    about.update(count=len(rows.starts), highest=int(rows.labels.max()), letters=int(name_ends[-1]))
-    about['units'] = list(rows.groups or [len(rows.starts)])
-    with replacing(part) as beside, beside.open('wb') as written:
+    about = dict(
+        kind=rows.kind,
+        classes=rows.classes,
+        about=rows.about,
+        count=len(rows.starts),
+        highest=int(rows.labels.max()),
+        letters=int(name_ends[-1]),
+        units=list(rows.groups or [len(rows.starts)]),
+    )
+    with replacing(part) as temporary, temporary.open('wb') as written:
         np.savez(
             written,
             rows=np.stack([rows.starts, rows.sizes, rows.labels, name_ends]),
@@ -159,77 +196,100 @@ def search(place: tuple[Path, str, far.Stamp], cache: NodeCache | None) -> None:
         )
 
 
-def refuse_unlike(shards: Sequence[str], about: list[dict]) -> None:
-    """Shards that are not labelled alike."""
-    first = about[0]
-    for shard, told in zip(shards, about):
-        if told['kind'] != first['kind'] or (told['kind'] == 'classes' and told['classes'] != first['classes']):
+def refuse_unlike(shards: Sequence[str], notes: list[dict]) -> None:
+    """Raise if the labels of two shards are of different kinds or classes."""
+    first = notes[0]
+    for shard, note in zip(shards, notes):
+        if note['kind'] != first['kind'] or (note['kind'] == 'classes' and note['classes'] != first['classes']):
             raise UserError(
-                f'the labels of {printable(shard)} ({told["kind"]}) are not those of {printable(shards[0])} ({first["kind"]})'
-                ', or have other classes; give shards of one data set'
+                f'the labels of {printable(shard)} ({note["kind"]}) are not those of {printable(shards[0])} ({first["kind"]})'
+                ', or have other classes; set shards of one data set',
+                code='unlike-shards',
             )
 
 
 def stamps_of(shards: Sequence[str]) -> tuple[list[far.Stamp], list[str]]:
-    """Size and time of change of each shard, and of small ones of this machine, which may keep these, a digest."""
+    """Return size and modification time of each shard, and digests of small local ones, which may keep both."""
     try:
-        first = far.stamp_of(shards[0])  # alone: where a storage hangs, a pool waits for all that it has begun
+        first = far.stamp_of(shards[0])  # alone: if a storage hangs, a pool waits for all requests that it has begun
         with ThreadPoolExecutor(THREADS) as pool:
             stamps = [first, *pool.map(far.stamp_of, shards[1:])]
-        whole = sum(stamp[0] for stamp in stamps) <= WHOLE and not any(map(far.is_far, shards))
-        return stamps, [hashlib.sha256(Path(shard).read_bytes()).hexdigest() for shard in shards if whole]
+        if sum(stamp[0] for stamp in stamps) > HASHED or any(map(far.is_far, shards)):
+            return stamps, []
+        return stamps, [hashlib.sha256(Path(shard).read_bytes()).hexdigest() for shard in shards]
     except OSError as error:
         raise UserError(
-            f'the shard {printable(error.filename)} cannot be read ({error.strerror}); bring it back, or correct the pattern'
+            f'the shard {printable(error.filename)} cannot be read ({error.strerror}); restore it, or correct the pattern',
+            code='unreadable-shard',
         ) from error
 
 
 def shards_at(root: str | Path | Sequence[str]) -> list[str]:
-    """The shards that a config names: a file, a folder of them, a pattern, a list file (.txt), or a list of all these."""
+    """Return the shards of a config: a file, a folder of them, a pattern, a list file (.txt), or a list of all these."""
     places = root if isinstance(root, (list, tuple)) else [root]
     names = (name for place in places for name in braces(os.fspath(place)))
-    shards = list(islice((shard for name in names for shard in files_at(name)), MOST + 1))
-    if len(shards) > MOST:
+    shards = list(islice((shard for name in names for shard in files_at(name)), MAX_SHARDS + 1))
+    if len(shards) > MAX_SHARDS:
         raise UserError(
-            f'{printable(places[0])} names more than {MOST} shards; correct its numbers', code='many-shards'
+            f'{printable(places[0])} names more than {MAX_SHARDS} shards; correct its numbers', code='many-shards'
         )
     if not shards or len(set(shards)) < len(shards):
-        raise UserError('the list of shards is empty, or names one twice; name one or more, each once')
+        raise UserError(
+            'the list of shards is empty, or names one twice; name one or more, each once', code='bad-shard-list'
+        )
     return shards
 
 
 def files_at(place: str) -> Iterator[str]:
-    """The shards of a place without braces; of a list file, those of its lines."""
+    """Yield the shards of a place without braces; for a list file, those of its lines."""
     if far.is_far(place) or not place.endswith('.txt') or os.path.isdir(place):
         yield from matching(place)
         return
-    folder, lines = os.path.dirname(os.path.abspath(place)), read_lines(place, 'shards')
-    for line in lines:
+    folder = os.path.dirname(os.path.abspath(place))
+    for line in read_lines(place, 'shards'):
         for name in braces(line if far.is_far(line) else os.path.join(folder, line)):
             yield from matching(name)
 
 
 def matching(place: str) -> list[str]:
-    """The shards of a place that is no list."""
-    here, shards, is_folder = os.path.abspath(place), [], os.path.isdir(place)
+    """Return the shards of a file, folder or pattern. Raise if there are none, or if some of a folder are missing."""
+    is_folder = os.path.isdir(place)
     if far.is_far(place):
-        shards = [place] if far.ending(place).endswith(SUFFIXES) and '*' not in place else far.listed(place, SUFFIXES)
+        is_file = far.ending(place).endswith(SUFFIXES) and '*' not in place
+        shards = [place] if is_file else far.listed(place, SUFFIXES)
+        is_folder = not is_file and '*' not in place
     elif is_folder:
-        shards = sorted(entry.path for entry in os.scandir(here) if entry.name.endswith(SUFFIXES) and entry.is_file())
-    elif place.endswith(SUFFIXES):
-        name = existing(place) if glob.has_magic(place) else place
-        rest = place.removeprefix(name)
-        shards = sorted(map(os.path.abspath, glob.glob(glob.escape(name) + rest))) if glob.has_magic(rest) else [here]
+        entries = os.scandir(os.path.abspath(place))
+        shards = sorted(entry.path for entry in entries if entry.name.endswith(SUFFIXES) and entry.is_file())
+    else:
+        shards = local_matches(place) if place.endswith(SUFFIXES) else []
     if not shards:
-        inside = sorted(entry.name for entry in os.scandir(place) if entry.is_dir()) if is_folder else []
-        below = f' (below it are {printable(", ".join(inside[:5]))})' if inside else ''
         raise UserError(
-            f'{printable(place)} names no shard{below}; give a file {", ".join("NAME" + end for end in SUFFIXES)}, a folder '
-            'of them, a pattern such as train-{000000..000146}.tar or train-*.parquet, or a list of shards NAME.txt'
+            f'{printable(place)} names no shard{folders_below(place)}; set a file '
+            f'{", ".join("NAME" + suffix for suffix in SUFFIXES)}, a folder of them, a pattern such as '
+            'train-{000000..000146}.tar or train-*.parquet, or a list of shards NAME.txt',
+            code='no-shards',
         )
-    if is_folder or (far.is_far(place) and shards != [place] and '*' not in place):
+    if is_folder:
         refuse_gaps(shards)
     return shards
+
+
+def local_matches(place: str) -> list[str]:
+    """Return the files of a pattern. A name that exists is not a pattern, whatever characters it has."""
+    name = existing(place) if glob.has_magic(place) else place
+    pattern = place.removeprefix(name)
+    if not glob.has_magic(pattern):
+        return [os.path.abspath(place)]
+    return sorted(map(os.path.abspath, glob.glob(glob.escape(name) + pattern)))
+
+
+def folders_below(place: str) -> str:
+    """Name the folders in a folder that has no shards, for an error message."""
+    if not os.path.isdir(place):
+        return ''
+    names = sorted(entry.name for entry in os.scandir(place) if entry.is_dir())
+    return f' (it contains the folders {printable(", ".join(names[:5]))})' if names else ''
 
 
 def refuse_gaps(shards: Sequence[str]) -> None:
@@ -254,26 +314,31 @@ def refuse_gaps(shards: Sequence[str]) -> None:
 
 
 def existing(pattern: str) -> str:
-    """The longest beginning of a pattern that is a folder or file: a name, whatever characters are in it."""
+    """Return the longest beginning of a pattern that is a folder or file: a name, whatever characters it has."""
     while pattern and not os.path.exists(pattern):
         pattern = os.path.dirname(pattern)
     return pattern
 
 
 def braces(pattern: str) -> Iterator[str]:
-    """The names that a pattern stands for, as in a shell: a{01..03}.tar, {train,val}.tar; a{1}.tar is a name."""
+    """Yield the names of a pattern, as in a shell: a{01..03}.tar, {train,val}.tar. a{1}.tar is a name."""
     pattern = pattern.removeprefix('file://')
     inner = BRACES.search(pattern, len(existing(pattern))) if '{' in pattern else None
     if not inner:
         yield pattern
         return
-    if inner[3] is None:
-        first, last = int(inner[1]), int(inner[2])
-        if abs(last - first) >= MOST:
-            raise UserError(f'{printable(pattern)} names more than {MOST} shards; correct its numbers')
-        step = 1 if first <= last else -1
-        words = [f'{number:0{len(inner[1])}}' for number in range(first, last + step, step)]
-    else:
-        words = inner[3].split(',')
+    words = number_range(inner[1], inner[2], pattern) if inner[3] is None else inner[3].split(',')
     for word in words:
         yield from braces(pattern[: inner.start()] + word + pattern[inner.end() :])
+
+
+def number_range(first: str, last: str, pattern: str) -> list[str]:
+    """Return the numbers from first to last, with the digits of the first."""
+    start = int(first)
+    end = int(last)
+    if abs(end - start) >= MAX_SHARDS:
+        raise UserError(
+            f'{printable(pattern)} names more than {MAX_SHARDS} shards; correct its numbers', code='many-shards'
+        )
+    step = 1 if start <= end else -1
+    return [f'{number:0{len(first)}}' for number in range(start, end + step, step)]

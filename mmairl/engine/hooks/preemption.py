@@ -1,4 +1,4 @@
-"""A run that is told to stop finishes its optimizer step, in all its processes, and saves itself."""
+"""Save a run and stop it after a signal."""
 
 import signal
 from functools import cache
@@ -15,18 +15,16 @@ from mmairl.registry import HOOKS
 from mmairl.signals import Listener, Stopped
 
 
-@cache
-def host_group(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
-    """The processes over gloo, joined once for all runs of a process, such as those of a sweep."""
-    return dist.new_group(backend='gloo')
-
-
 @HOOKS.register_module()
 class PreemptionHook(Hook):
-    """When one process is told to stop, all of them stop after the same optimizer step and `iter_N.pth` is written.
+    """After a signal to any process, stop all processes after the same optimizer step and write `iter_N.pth`.
 
-    Each step's flags are added up over a gloo group while the next step runs, so that no device is waited for and no process
-    stops alone.
+    Each step, the flags of all processes are combined over gloo while the next step runs. This does not block the device,
+    and no process stops alone.
+
+    Raises:
+        Stopped: When the checkpoint is written. The command exits with 75.
+        UserError: If the run has no ExactCheckpointHook to save it.
     """
 
     priority = 'LOWEST'  # after the checkpoint hook
@@ -38,46 +36,53 @@ class PreemptionHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self.listener = Listener()
         self.group = host_group(dist.group.WORLD) if get_world_size() > 1 else None
-        self.asked: tuple[torch.Tensor, dist.Work] | None = None
+        self.pending: tuple[torch.Tensor, dist.Work] | None = None
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        told = self._told()
-        if told and runner.optim_wrapper.should_update() and runner.iter + 1 < runner.max_iters:
-            self._leave(runner, told)
+        received = self._combine()
+        if received and runner.optim_wrapper.should_update() and runner.iter + 1 < runner.max_iters:
+            self._leave(runner, received)
 
-    def _told(self) -> int:
-        """The signal that some process has had, known to all of them from the same step on."""
+    def _combine(self) -> int:
+        """Return the signal that any process had received one step ago, which is the same in all processes."""
         if self.group is None:
-            return self.listener.told
-        known = 0
-        if self.asked is not None:
-            flag, work = self.asked
+            return self.listener.received
+        received = 0
+        if self.pending is not None:
+            flag, work = self.pending
             work.wait()
-            known = int(flag)
-        flag = torch.tensor(self.listener.told)
-        self.asked = flag, dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group, async_op=True)
-        return known
+            received = int(flag)
+        flag = torch.tensor(self.listener.received)
+        self.pending = flag, dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group, async_op=True)
+        return received
 
     def _leave(self, runner: Runner, number: int) -> None:
+        name = signal.Signals(number).name
         hook = next((hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)), None)
         if hook is None:
             raise UserError(
-                'the run was asked to stop and cannot save itself, so that its steps are lost; set '
-                "default_hooks.checkpoint.type='ExactCheckpointHook'"
+                f'stopped by {name} without saving, so all steps since the last checkpoint are lost; set '
+                "default_hooks.checkpoint.type='ExactCheckpointHook'",
+                code='cannot-save',
             )
-        steps, self.leaving = runner.iter + 1, True
+        steps = runner.iter + 1
+        self.leaving = True
         path = hook.save_as(runner, f'iter_{steps}.pth', dict(epoch=runner.epoch, iter=steps))
         hook.writer.finish()
         self.after_train(runner)
-        name = signal.Signals(number).name
-        raise Stopped(f'stopped by {name} after {steps} iterations: {path} is written; go on with --resume')
+        raise Stopped(f'stopped by {name} after {steps} iterations: {path} is written; resume with --resume')
 
     def after_train(self, runner: Runner) -> None:
-        if self.asked is not None:
-            self.asked[1].wait()
+        if self.pending is not None:
+            self.pending[1].wait()
         self.after_run(runner)
 
     def after_run(self, runner: Runner) -> None:
-        """Also of a run that ended early."""
-        if self.listener:
+        if self.listener:  # None if the run failed before its first step
             self.listener.close(self.leaving)
+
+
+@cache
+def host_group(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Return the group of all processes over gloo. It is created once for all runs of a process, such as those of a sweep."""
+    return dist.new_group(backend='gloo')

@@ -1,16 +1,17 @@
-"""One page over all studies of a folder, the newest first: what was asked, how far it is, what came out."""
+"""The page over all studies of a folder, newest first: question, progress and results."""
 
 import time
 from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from mmairl.errors import UserError
 from mmairl.io import read_json
 from mmairl.report.page import write_page
 from mmairl.study.pages.study_page import verdict_words
-from mmairl.study.pages.study_tables import column_cells, columns, signed
+from mmairl.study.pages.study_tables import BLANK, column_cells, columns, signed
 from mmairl.study.statistics.summary import effects_of_factors, progress
 from mmairl.study.statistics.verdict_words import EQUIVALENT, HIGHER, INCONCLUSIVE, LOWER, current_verdict
 
@@ -20,30 +21,28 @@ WITH_EFFECT = (HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE)
 
 
 def write_studies_page(folder: str | Path) -> Path:
-    """index.html in the folder that holds the studies' folders; of what is no study there is a sentence."""
+    """Write index.html into the folder that has the studies' folders. What is not a study is listed with the reason.
+
+    Raises:
+        UserError: If there is no such folder, or no folder in it.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(
-            f'there is no folder {folder}; give the one that holds the folders of studies, such as work_dirs/studies'
+            f'there is no folder {folder}; give the one that holds the folders of studies, such as work_dirs/studies',
+            code='no-folder',
         )
-    studies, others = [], {}
+    studies = []
+    others = {}
     for path in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
         try:
-            study = read_json(path / 'study.json')
-            changed = (path / 'study.json').stat().st_mtime
-            shown = {name: str(study[name]) for name in ('title', 'question')}
-            shown |= dict(scale=study['scale']['name'], done='{} of {}'.format(*progress(study)), scores=_scores(study))
-            written = time.strftime('%Y-%m-%d %H:%M', time.localtime(changed))
-            linked = (path / 'page.html').is_file()
-            studies.append(dict(shown, folder=path.name, linked=linked, changed=changed, written=written))
+            studies.append(_shown(path))
         except UNREADABLE as error:
-            if getattr(error, 'code', '') == 'no-file':
-                others[path.name] = 'no study.json is in it: no study, or one that has not collected yet (--collect)'
-                continue
-            reason = getattr(error, 'code', '') or type(error).__name__
-            others[path.name] = f'its study.json is no record of a study ({reason}); collect it again'
+            others[path.name] = _reason(error)
     if not studies and not others:
-        raise UserError(f'there is no study in {folder}; give the folder that holds the folders of studies')
+        raise UserError(
+            f'there is no study in {folder}; give the folder that holds the folders of studies', code='no-studies'
+        )
     return write_page(
         folder / 'index.html',
         'studies.html',
@@ -55,22 +54,58 @@ def write_studies_page(folder: str | Path) -> Path:
     )
 
 
+def _shown(folder: Path) -> dict[str, Any]:
+    """Return what the page shows of a study."""
+    study = read_json(folder / 'study.json')
+    changed = (folder / 'study.json').stat().st_mtime
+    finished, asked = progress(study)
+    return dict(
+        title=str(study['title']),
+        question=str(study['question']),
+        scale=study['scale']['name'],
+        done=f'{finished} of {asked}',
+        scores=_scores(study),
+        folder=folder.name,
+        linked=(folder / 'page.html').is_file(),
+        changed=changed,
+        written=time.strftime('%Y-%m-%d %H:%M', time.localtime(changed)),
+    )
+
+
+def _reason(error: Exception) -> str:
+    code = getattr(error, 'code', '')
+    if code == 'no-file':
+        return 'no study.json is in it: no study, or one that has not collected yet (--collect)'
+    return f'its study.json is no record of a study ({code or type(error).__name__}); collect it again'
+
+
 def _scores(study: Mapping) -> list[str]:
-    """The first score, its best and its last row, and its verdicts."""
+    """Return the first score's label, its best row, its last row, and its verdicts."""
     if not study['metrics']:
-        return ['—'] * 4
+        return [BLANK] * 4
     metric = study['metrics'][0]
-    cells = zip(study['rows'], column_cells(study, columns(study)[0]))
-    rows = [(row['name'], cell) for row, cell in cells if cell.numbers]
-    said = [f'{name}: {cell.value} {cell.spread} (n = {cell.n})' for name, cell in rows]
-    best = max(range(len(rows)), key=lambda row: mean(rows[row][1].numbers), default=None)
+    best = last = BLANK
+    highest = None
+    for row, cell in zip(study['rows'], column_cells(study, columns(study)[0])):
+        if not cell.numbers:
+            continue
+        last = f'{row["name"]}: {cell.value} {cell.spread} (n = {cell.n})'
+        score = mean(cell.numbers)
+        if highest is None or score > highest:
+            best = last
+            highest = score
+    return [metric['label'], best, last, _verdicts(study, metric['key']) or BLANK]
+
+
+def _verdicts(study: Mapping, key: str) -> str:
+    """Return the rows or effects of each verdict, with their sizes."""
+    compared = study['comparisons'].get(key, ())
+    if effects := effects_of_factors(study).get(key):
+        compared = [effect for effect in effects if effect['asked']]
     by_verdict: dict[str, list[str]] = {}
-    compared = study['comparisons'].get(metric['key'], ())
-    if crossed := effects_of_factors(study).get(metric['key']):
-        compared = [effect for effect in crossed if effect['asked']]
     for comparison in compared:
-        in_points = current_verdict(comparison) in WITH_EFFECT and comparison.get('share') is None
-        effect = f' ({signed(comparison["estimate"], 1)})' if in_points else ''
-        by_verdict.setdefault(verdict_words(comparison), []).append(comparison['row'] + effect)
-    verdicts = '; '.join(f'{words}: {", ".join(names)}' for words, names in by_verdict.items())
-    return [metric['label'], *((said[best], said[-1]) if said else ('—', '—')), verdicts or '—']
+        size = ''
+        if current_verdict(comparison) in WITH_EFFECT:
+            size = f' ({signed(comparison["estimate"], 1)})'
+        by_verdict.setdefault(verdict_words(comparison), []).append(comparison['row'] + size)
+    return '; '.join(f'{words}: {", ".join(names)}' for words, names in by_verdict.items())

@@ -1,8 +1,8 @@
-"""The page of a study: what was measured here beside what was published, and every number a click from its run."""
+"""The page of a study: measured next to published scores, with a link from every number to its run."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from math import isfinite
 from pathlib import Path
 from statistics import mean
@@ -32,25 +32,46 @@ from mmairl.study.pages.study_tables import (
     table_lines,
 )
 from mmairl.study.statistics.summary import cost_summary, effect_range, effects_of_factors, progress
-from mmairl.study.statistics.verdict_words import DECISIONS, EQUIVALENT, INCONCLUSIVE, current_verdict, decision_of
+from mmairl.study.statistics.verdict_words import (
+    DECISIONS,
+    EQUIVALENT,
+    INCONCLUSIVE,
+    current_verdict,
+    decision_of,
+)
 
-POINTS = 240  # of a curve, which stands on the pages of two rows
+POINTS = 240  # of a curve, which is on the pages of two rows
+MARGIN = 0.1  # of the range of a column's numbers, at both ends of its scale
+FLOPS = EngFormatter('FLOP')
 
 
 def write_study_page(study: Mapping, out: str | Path) -> Path:
-    """Write the study as one file; its links to folders and checkpoints are relative to where its study.json lies."""
-    heads, table, factors = columns(study), table_lines(study), effects_of_factors(study)
-    charts = [drawn for place, column in enumerate(heads) if (drawn := _chart(study, column, table, place))]
+    """Write the page of a study as one file.
+
+    Args:
+        study: The record of the study, the content of its study.json.
+        out: The page. Its links to folders and checkpoints are relative to the folder of study.json.
+
+    Returns:
+        The path of the page.
+    """
+    return write_page(out, 'study.html', **page_data(study))
+
+
+def page_data(study: Mapping) -> dict[str, Any]:
+    """Return what the template shows."""
+    heads = columns(study)
+    table = table_lines(study)
     runs = [run for row in study['rows'] for run in row['runs']]
-    trained = [run for run in chain(runs, search_runs(study)) if 'of' not in run.get('made', ())]  # and not rescaled
+    rescaled_key = 'of'
+    trained = [run for run in [*runs, *search_runs(study)] if rescaled_key not in run.get('made', ())]
+    charts = [_chart(study, column, table, number) for number, column in enumerate(heads)]
     groups = dict.fromkeys(row['group'] for row in study['rows'] if row['group'])
-    return write_page(
-        out,
-        'study.html',
+    return dict(
         title=study['title'],
         lead=study['question'],
         study=study,
-        labels={metric['key']: metric['label'] for metric in study['metrics']},
+        labels=_labels(study),
         progress=progress(study),
         unfinished=Counter(run['state'] for run in runs if run['state'] != 'done').most_common(),
         timed=[run for run in trained if run.get('seconds')],
@@ -59,10 +80,10 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         kinds=[(kind, len(list(part))) for kind, part in groupby(column.kind for column in heads)],
         columns=heads,
         rows=[_row(study, line) for line in table],
-        scales=[_ends(table, place) for place in range(len(heads))],
-        colours={group: COLORS[n % len(COLORS)] for n, group in enumerate(groups)},
-        charts=charts,
-        factors=factors,
+        scales=[_scale(table, number) for number in range(len(heads))],
+        colours={group: COLORS[number % len(COLORS)] for number, group in enumerate(groups)},
+        charts=list(filter(None, charts)),
+        factors=effects_of_factors(study),
         searches=search_section(study) if study.get('search') else None,
         analyses=analysis_sections(study),
         cost=cost_summary(study),
@@ -71,40 +92,24 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         reach=effect_range,
         verdict_words=verdict_words,
         verdict_class=verdict_class,
-        with_prefix=lambda flops: EngFormatter('FLOP')(float(f'{flops:.4g}')),
+        with_prefix=with_prefix,
     )
 
 
+def _labels(study: Mapping) -> dict[str, str]:
+    return {metric['key']: metric['label'] for metric in study['metrics']}
+
+
+def with_prefix(flops: float) -> str:
+    """Return FLOPs with four digits and a prefix, e.g. '2.5 PFLOP'."""
+    return FLOPS(float(f'{flops:.4g}'))
+
+
 def duration(seconds: float) -> str:
-    """In the unit that a person would take."""
+    """Return a duration in seconds, minutes or hours, e.g. '2.0 h'."""
     if seconds < 120:
         return f'{seconds:.0f} s'
     return f'{seconds / 60:.0f} min' if seconds < 7200 else f'{seconds / 3600:.1f} h'
-
-
-def _chart(study: Mapping, column: Column, rows: Sequence[Line], place: int) -> Markup | None:
-    """A chart of one column, where the study asks for one and two rows or more have a number."""
-    kind, published = study['figure'].get('kind'), column.kind == 'published'
-    intervals = {} if published else study.get('intervals', {}).get(column.key, {})
-    points = [(line.row, line.cells[place].numbers, intervals.get(line.row['name'])) for line in rows]
-    if column.kind == 'gap' or sum(bool(values) for _, values, _ in points) < 2:
-        return None
-    title = f'{column.label}, {column.kind}'
-    if kind == 'lines':
-        return study_lines(points, title, study['figure'].get('x', ''))
-    labels = {metric['key']: metric['label'] for metric in study['metrics']}
-    x = study['figure'].get('x') if study['figure'].get('x') in labels else next(iter(labels), None)
-    if kind != 'scatter' or published or column.key == x:
-        return None
-    across = [Column('measured', x, '').numbers(line.row) for line in rows]
-    return study_scatter(points, [mean(scores) if scores else None for scores in across], title, labels[x])
-
-
-def _ends(rows: Sequence[Line], place: int) -> tuple[float, float]:
-    """The ends of a column's scale: its numbers, with a tenth of their range beside them."""
-    numbers = [number for line in rows for number in line.cells[place].numbers] or [0.0]
-    room = 0.1 * (max(numbers) - min(numbers)) or 1.0
-    return min(numbers) - room, max(numbers) + room
 
 
 def verdict_words(effect: Mapping) -> str:
@@ -120,23 +125,76 @@ def verdict_class(effect: Mapping) -> str:
     return decision if decision in DECISIONS or verdict == INCONCLUSIVE else 'untested'
 
 
+def _chart(study: Mapping, column: Column, lines: Sequence[Line], number: int) -> Markup | None:
+    """Return the chart of a column, if the study asks for one and two rows or more have a number."""
+    figure = study['figure']
+    published = column.kind == 'published'
+    intervals = {} if published else study.get('intervals', {}).get(column.key, {})
+    points = [(line.row, line.cells[number].numbers, intervals.get(line.row['name'])) for line in lines]
+    if column.kind == 'gap' or sum(bool(values) for _, values, _ in points) < 2:
+        return None
+    title = f'{column.label}, {column.kind}'
+    if figure.get('kind') == 'lines':
+        return study_lines(points, title, figure.get('x', ''))
+    if figure.get('kind') != 'scatter' or published:
+        return None
+    labels = _labels(study)
+    x = figure.get('x') if figure.get('x') in labels else next(iter(labels), None)
+    if column.key == x:
+        return None
+    across = []
+    for line in lines:
+        scores = Column('measured', x, '').numbers(line.row)
+        across.append(mean(scores) if scores else None)
+    return study_scatter(points, across, title, labels[x])
+
+
+def _scale(lines: Sequence[Line], number: int) -> tuple[float, float]:
+    """Return the ends of a column's scale: the range of its numbers, with a margin."""
+    numbers = [0.0]
+    if any(line.cells[number].numbers for line in lines):
+        numbers = [value for line in lines for value in line.cells[number].numbers]
+    margin = MARGIN * (max(numbers) - min(numbers)) or 1.0
+    return min(numbers) - margin, max(numbers) + margin
+
+
 def _row(study: Mapping, line: Line) -> dict[str, Any]:
-    """A row of the table and of the list of runs, beside the row that it builds on: curves, a line a seed, and settings."""
-    runs, base = line.row['runs'], next((row['runs'] for row in study['rows'] if row['name'] == line.row['on']), [])
-    named = {f'seed {run["seed"]}': run.get('curves', {}) for run in runs}
-    named |= {f'base, seed {run["seed"]}': run.get('curves', {}) for run in base}
-    figures = []
-    for name in dict.fromkeys(name for run in runs for name in run.get('curves') or ()):
-        series = {key: percent(name, curves[name]) for key, curves in named.items() if name in curves}
-        figures.append(chart(series, CURVES.get(name, name.replace('_', ' ')), 'step', points=POINTS))
-    columns, differ = differences({'base': _settings(base), 'this row': _settings(runs)}) if base else ((), ())
-    scores = [{key: value for key, value in run.get('scores', {}).items() if isfinite(value)} for run in runs]
-    beside = html_table(columns, differ, words=True) if differ else ''
-    return dict(line=line, beside=beside, figures=figures, runs=list(zip(runs, scores)))
+    """Return a row of the table and of the list of runs, with its curves and settings next to those of its base row."""
+    runs = line.row['runs']
+    base = next((row['runs'] for row in study['rows'] if row['name'] == line.row['on']), [])
+    scores = []
+    for run in runs:
+        scores.append({key: value for key, value in run.get('scores', {}).items() if isfinite(value)})
+    return dict(
+        line=line,
+        beside=_setting_table(base, runs),
+        figures=_curve_charts(runs, base),
+        runs=list(zip(runs, scores)),
+    )
+
+
+def _curve_charts(runs: Sequence[Mapping], base: Sequence[Mapping]) -> list[Markup]:
+    """Return a chart for each curve of a row's runs, a line per seed."""
+    curves = {f'seed {run["seed"]}': run.get('curves', {}) for run in runs}
+    curves |= {f'base, seed {run["seed"]}': run.get('curves', {}) for run in base}
+    names = dict.fromkeys(name for run in runs for name in run.get('curves') or ())
+    charts = []
+    for name in names:
+        series = {key: percent(name, own[name]) for key, own in curves.items() if name in own}
+        charts.append(chart(series, CURVES.get(name, name.replace('_', ' ')), 'step', points=POINTS))
+    return charts
+
+
+def _setting_table(base: Sequence[Mapping], runs: Sequence[Mapping]) -> Markup | str:
+    """Return a table of the settings in which a row differs from its base row."""
+    if not base:
+        return ''
+    heads, lines = differences({'base': _settings(base), 'this row': _settings(runs)})
+    return html_table(heads, lines, words=True) if lines else ''
 
 
 def _settings(runs: Sequence[Mapping]) -> dict[str, str]:
-    """The config of a row by dotted keys, from the first run that has its text, as far as that is one."""
+    """Return the config of a row by dotted keys, from the first run that has its text, if it is valid."""
     text = next((run['config_text'] for run in runs if run.get('config_text')), '')
     try:
         return {key: str(value) for key, value in flat(parse_yaml(text) or {}).items()}

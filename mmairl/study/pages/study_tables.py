@@ -1,8 +1,7 @@
-"""A study's table, once as data and written as Markdown and LaTeX; the page draws the same cells."""
+"""A study's table as data, written as Markdown and LaTeX. The page draws the same cells."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from math import isfinite
 from statistics import mean, stdev
@@ -37,7 +36,14 @@ STATES = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers: measured here, published, or the one less the other."""
+    """A column of numbers.
+
+    Args:
+        kind: 'measured', 'published', or 'gap' for the measured less the published score.
+        key: Key of the score.
+        label: Heading.
+        unit: Unit of the score.
+    """
 
     kind: str
     key: str
@@ -45,20 +51,33 @@ class Column:
     unit: str = ''
 
     def numbers(self, row: Mapping) -> tuple[float, ...]:
-        """A row's finite score of each finished run, the number that was printed for it, or the difference."""
-        values = (run.get('scores', {}).get(self.key) for run in row['runs'] if run['state'] == 'done')
-        scores = tuple(value for value in values if value is not None and isfinite(value))
+        """Return a row's finite score of each finished run, its published number, or their difference."""
+        scores = []
+        for run in row['runs']:
+            score = run.get('scores', {}).get(self.key) if run['state'] == 'done' else None
+            if score is not None and isfinite(score):
+                scores.append(score)
         if self.kind == 'measured':
-            return scores
+            return tuple(scores)
         printed = row.get('published', {}).get(self.key)
-        if printed is None or (self.kind == 'gap' and not scores):
+        if printed is None:
             return ()
-        return (mean(scores) - printed if self.kind == 'gap' else printed,)
+        if self.kind == 'published':
+            return (printed,)
+        return (mean(scores) - printed,) if scores else ()
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Numbers as text: their mean, its spread over `n` runs, and the difference to the row that it builds on."""
+    """Numbers as text.
+
+    Args:
+        numbers: The numbers.
+        value: Their mean.
+        spread: Their standard deviation.
+        n: How many runs they are from.
+        change: The difference to the row that it builds on.
+    """
 
     numbers: tuple[float, ...] = ()
     value: str = BLANK
@@ -69,7 +88,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A row, its cells in the order of `columns`, and what is wrong with its runs."""
+    """A row, its cells in the order of `columns`, and the problems of its runs."""
 
     row: Mapping
     cells: tuple[Cell, ...]
@@ -77,22 +96,29 @@ class Line:
 
 
 def columns(study: Mapping) -> list[Column]:
-    """Each measured metric, the published one of the same key beside it, and then what was published besides."""
-    published, kinds = {metric['key']: metric for metric in study['published_metrics']}, []
+    """Return each measured metric, with the published one of the same key, and then the other published metrics."""
+    published = {metric['key']: metric for metric in study['published_metrics']}
+    kinds = []
     for metric in study['metrics']:
         kinds.append(('measured', metric))
         if metric['key'] in published:
-            kinds += [('published', published.pop(metric['key'])), ('gap', metric)]
+            kinds.append(('published', published.pop(metric['key'])))
+            kinds.append(('gap', metric))
     kinds += [('published', metric) for metric in published.values()]
-    return [Column(kind, m['key'], LABELS.get(m['label'], m['label']), m.get('unit', '')) for kind, m in kinds]
+    found = []
+    for kind, metric in kinds:
+        label = LABELS.get(metric['label'], metric['label'])
+        found.append(Column(kind, metric['key'], label, metric.get('unit', '')))
+    return found
 
 
 def table_lines(study: Mapping) -> list[Line]:
     by_column = [column_cells(study, column) for column in columns(study)]
-    return [
-        Line(row, tuple(cells[place] for cells in by_column), tuple(problems(study, row)))
-        for place, row in enumerate(study['rows'])
-    ]
+    lines = []
+    for number, row in enumerate(study['rows']):
+        cells = tuple(cells[number] for cells in by_column)
+        lines.append(Line(row, cells, tuple(problems(study, row))))
+    return lines
 
 
 def column_cells(study: Mapping, column: Column) -> list[Cell]:
@@ -100,98 +126,138 @@ def column_cells(study: Mapping, column: Column) -> list[Cell]:
 
     The time is linear in the number of runs, because a study.json may come from anybody.
     """
-    rows, is_gap = study['rows'], column.kind == 'gap'
+    rows = study['rows']
+    is_gap = column.kind == 'gap'
     numbers = [column.numbers(row) for row in rows]
-    # A difference has the digits of the numbers that it is between: one for percentages, three for quantities about 1.
-    scores = map(replace(column, kind='measured').numbers, rows) if is_gap else numbers
-    digits = 1 if max((abs(mean(values)) for values in scores if values), default=10) >= 10 else 3
-    means = {} if is_gap else {row['name']: mean(values) if values else None for row, values in zip(rows, numbers)}
+    digits = _digits([replace(column, kind='measured').numbers(row) for row in rows] if is_gap else numbers)
+    means = {}
+    if not is_gap:
+        means = {row['name']: mean(values) if values else None for row, values in zip(rows, numbers)}
     certain = _rows_that_differ(study, column)
     cells = []
     for row, values in zip(rows, numbers):
         change = ''
         if values and row['on'] in means:
-            before = means[row['on']]
-            change = BLANK if before is None else signed(mean(values) - before, digits)
-            change = change if before is None or row['name'] in certain else f'({change})'
+            change = _change(mean(values), means[row['on']], row['name'] in certain, digits)
         cells.append(_cell(column, values, digits, change))
     return cells
 
 
+def _digits(scores: Sequence[tuple[float, ...]]) -> int:
+    """Return the decimals of scores and of their differences: one for percentages, three for quantities around 1."""
+    largest = max((abs(mean(values)) for values in scores if values), default=10)
+    return 1 if largest >= 10 else 3
+
+
+def _change(value: float, before: float | None, certain: bool, digits: int) -> str:
+    if before is None:
+        return BLANK
+    change = signed(value - before, digits)
+    return change if certain else f'({change})'
+
+
 def _rows_that_differ(study: Mapping, column: Column) -> set[str]:
-    """Return the rows whose difference to their base is certain: a test finds it, or both numbers were printed."""
+    """Return the rows whose difference to their base is certain: a test finds it, or both numbers are published."""
     if column.kind == 'published':
         return {row['name'] for row in study['rows']}
-    comparisons = [found for family in study['comparisons'].values() for found in family]
-    return {one['row'] for one in comparisons if one['metric'] == column.key and differs_in_mean(one)}
+    certain = set()
+    for family in study['comparisons'].values():
+        certain |= {pair['row'] for pair in family if pair['metric'] == column.key and differs_in_mean(pair)}
+    return certain
 
 
 def _cell(column: Column, numbers: tuple[float, ...], digits: int, change: str) -> Cell:
     if not numbers:
         return Cell()
-    form = partial(signed, digits=digits) if column.kind == 'gap' else f'{{:.{digits}f}}'.format
-    spread = f'± {stdev(numbers):.{digits}f}' if len(numbers) > 1 else ''
-    count = len(numbers) if column.kind == 'measured' else 0
-    return Cell(numbers, form(mean(numbers)).replace('-', '−'), spread, count, change)
+    value = mean(numbers)
+    text = signed(value, digits) if column.kind == 'gap' else f'{value:.{digits}f}'
+    return Cell(
+        numbers=numbers,
+        value=text.replace('-', '−'),
+        spread=f'± {stdev(numbers):.{digits}f}' if len(numbers) > 1 else '',
+        n=len(numbers) if column.kind == 'measured' else 0,
+        change=change,
+    )
 
 
 def signed(value: float, digits: int) -> str:
-    """With its sign, unless it rounds to nothing."""
+    """Return a number with its sign, unless it rounds to zero."""
     text = f'{value:+.{digits}f}'.replace('-', '−')
     return text if float(text[1:]) else text[1:]
 
 
 def problems(study: Mapping, row: Mapping) -> list[str]:
-    """List missing and failed runs, one sentence per cause: a mean over the other seeds would hide them."""
+    """Return one sentence per cause for missing and failed runs, which a mean over the other seeds would hide."""
+    seeds: dict[str, list[str]] = {}
+    for seed, sentence in _problems_by_seed(study, row):
+        seeds.setdefault(sentence, []).append(str(seed))
+    sentences = []
+    for sentence, numbers in seeds.items():
+        plural = 's' if len(numbers) > 1 else ''
+        sentences.append(f'seed{plural} {", ".join(numbers)}: {sentence}')
+    return sentences
+
+
+def _problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str]]:
     present = {run['seed'] for run in row['runs']}
-    labels = {metric['key']: metric['label'] for metric in study['metrics']}
-    one_run = study.get('sequential') or row.get('untrained') or row.get('given')
-    asked = () if one_run else study['seeds']  # rows that are decided got no more seeds
-    lacking = [(seed, STATES['missing']) for seed in asked if seed not in present]
+    # In a sequential analysis, rows that are decided get no more seeds.
+    has_own_seeds = study.get('sequential') or row.get('untrained') or row.get('given')
+    for seed in () if has_own_seeds else study['seeds']:
+        if seed not in present:
+            yield seed, STATES['missing']
     for run in row['runs']:
-        if run['state'] != 'done':
+        if run['state'] == 'done':
+            for sentence in _problems_of(study, row, run):
+                yield run['seed'], sentence
+        else:
             error = ' '.join((run.get('error') or '').split())
-            lacking.append((run['seed'], STATES[run['state']] + (f': {error}' if error else '')))
-            continue
-        for task, counts in run.get('left_out', {}).items():
-            label = labels.get(task, task)
-            lacking += [(run['seed'], f'{label} leaves out {count} {what}') for what, count in counts.items()]
-        for metric in study['metrics']:
-            value = run['scores'].get(metric['key'])
-            if value is None and row.get('untrained'):
-                continue  # not every task is for a null row
-            if value is None or not isfinite(value):
-                what = 'was not measured' if value is None else f'is {value}'
-                lacking.append((run['seed'], f'{metric["label"]} {what}'))
-    by_sentence: dict[str, list[str]] = {}
-    for seed, sentence in lacking:
-        by_sentence.setdefault(sentence, []).append(str(seed))
-    return [f'seed{"s" * (len(seeds) > 1)} {", ".join(seeds)}: {sentence}' for sentence, seeds in by_sentence.items()]
+            yield run['seed'], STATES[run['state']] + (f': {error}' if error else '')
+
+
+def _problems_of(study: Mapping, row: Mapping, run: Mapping) -> Iterator[str]:
+    """Yield what the scores of a finished run lack."""
+    labels = {metric['key']: metric['label'] for metric in study['metrics']}
+    for task, counts in run.get('left_out', {}).items():
+        for what, count in counts.items():
+            yield f'{labels.get(task, task)} leaves out {count} {what}'
+    for key, label in labels.items():
+        score = run['scores'].get(key)
+        if score is None and not row.get('untrained'):  # not every task measures a null row
+            yield f'{label} was not measured'
+        elif score is not None and not isfinite(score):
+            yield f'{label} is {score}'
 
 
 def markdown(study: Mapping) -> str:
-    """The table for a README: a column of differences beside each column of numbers."""
+    """Return the table for a README: a column of differences next to each column of numbers."""
     return _table('table.md', study, MARKDOWN)
 
 
 def latex(study: Mapping) -> str:
-    """The table for a paper, which loads booktabs and graphicx (the table is as wide as the text)."""
+    """Return the table for a paper, which loads booktabs and graphicx. The table is as wide as the text."""
     return _table('table.tex', study, LATEX)
 
 
 def _table(template: str, study: Mapping, signs: Mapping[str, str]) -> str:
-    """The columns' heads and the cells of each row; beside a number stands its difference, unless it is one itself.
+    """Return the columns' heads and the cells of each row, with each number's difference.
 
-    Text is on one line, and `signs` stand for its characters that would be markup.
+    Text is on one line, and `signs` replace the characters that would be markup.
     """
-    heads, lines, kinds, start = columns(study), table_lines(study), [], 3
+    heads = columns(study)
+    lines = table_lines(study)
+    kinds = []
+    start = 3
     for kind, group in groupby(heads, key=lambda column: column.kind):
         width = len(list(group)) * (1 if kind == 'gap' else 2)
         kinds.append(dict(name=WORDS[kind], width=width, first=start, last=start + width - 1))
         start += width
+    notes = list(study.get('rows_left_out', ()))
+    for line in lines:
+        notes += [f'Row {line.row["name"]}, {problem}' for problem in line.problems]
+    table = str.maketrans(dict(signs))
     return fill(
         template,
-        escape=lambda text: ' '.join(str(text).split()).translate(str.maketrans(dict(signs))),
+        escape=lambda text: ' '.join(str(text).split()).translate(table),
         number=latex_number,
         title=study['title'],
         legend=LEGEND,
@@ -200,10 +266,7 @@ def _table(template: str, study: Mapping, signs: Mapping[str, str]) -> str:
         kinds=kinds,
         width=start - 3,
         lines=[(line, _texts(line, heads)) for line in lines],
-        notes=[
-            *study.get('rows_left_out', ()),
-            *(f'Row {line.row["name"]}, {problem}' for line in lines for problem in line.problems),
-        ],
+        notes=notes,
     )
 
 
@@ -211,14 +274,17 @@ def _texts(line: Line, heads: Sequence[Column]) -> list[str]:
     texts = []
     for column, cell in zip(heads, line.cells):
         n = f' (n = {cell.n})' if cell.n else ''
-        texts += [f'{cell.value} {cell.spread}'.strip() + n, *([cell.change] * (column.kind != 'gap'))]
+        texts.append(f'{cell.value} {cell.spread}'.strip() + n)
+        if column.kind != 'gap':
+            texts.append(cell.change)
     return texts
 
 
 def latex_number(text: str) -> str:
-    """A cell in mathematics, so that its signs are signs."""
+    """Return a cell in math mode, so that its signs are signs."""
     if text in ('', BLANK):
         return '---' if text else ''
     number, _, n = text.partition(' (n = ')
     number = number.replace('−', '-').replace('±', r'\pm')
-    return f'${number}$' + (rf'\,{{\scriptsize $n={n[:-1]}$}}' if n else '')
+    seeds = rf'\,{{\scriptsize $n={n[:-1]}$}}' if n else ''
+    return f'${number}${seeds}'

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from mmairl.evaluation.metrics import unpacked
-from mmairl.evaluation.protocol import ON_FEATURES
 from mmairl.io import read_json
 from mmairl.study.schema import Measured, result_file
 from mmairl.study.statistics.compare_rows import scores_by_seed
+from mmairl.study.task_names import is_on_features
 
 
 def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
@@ -26,7 +26,7 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
     """
     recognized = {row['name']: recognized_images(row, metric, out) for row in study['rows']}
     comparisons = {pair['row']: pair for pair in study['comparisons'].get(metric, ())}
-    without_training = metric.partition('@')[0] in ON_FEATURES
+    without_training = is_on_features(metric)
     entries = []
     for row in study['rows']:
         seeds, probes = spread(row, metric)

@@ -13,6 +13,7 @@ import torch
 from mmairl.engine.run import register
 from mmairl.errors import UserError
 from projects.benchmark import augment, crops, gpu, scaling, step, timing
+from projects.benchmark.__main__ import main
 from projects.benchmark.limits import Limits
 from projects.benchmark.suites import SUITES
 from projects.benchmark.timing import Case, compare
@@ -78,9 +79,10 @@ def test_lightly_takes_the_same_step_from_the_same_weights():
     crops.check_one_step()
 
 
-def test_small_crops_take_lightlys_step_in_two_processes_as_well(run_processes, run_tool, capsys):
+def test_small_crops_take_lightlys_step_in_two_processes_as_well(run_processes, monkeypatch, capsys):
+    monkeypatch.setattr(sys, 'argv', ['benchmark', '--suite', 'step', '--processes', '2'])
     with pytest.raises(SystemExit, match='2'):
-        run_tool('tools/benchmark.py', '--suite', 'step', '--processes', 2)
+        main()
     assert '--processes is of --suite crops' in capsys.readouterr().err
     pytest.importorskip('lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly')
     run_processes(2, Path(__file__).with_name('crops_over_processes.py'))
@@ -145,7 +147,16 @@ def test_what_is_carried_to_a_gpu_is_listed_less_torch_and_what_is_there():
 
 @pytest.mark.slow
 def test_the_visit_to_a_gpu_is_rehearsed_on_a_cpu(tmp_path):
-    command = [sys.executable, 'tools/gpu_check.py', '--device', 'cpu', '--quick', '--out', str(tmp_path)]
+    command = [
+        sys.executable,
+        '-m',
+        'projects.benchmark.gpu_check',
+        '--device',
+        'cpu',
+        '--quick',
+        '--out',
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert len(json.loads((tmp_path / 'gpu_check.json').read_text())['stages']) == len(

@@ -99,8 +99,8 @@ def storage(server, own_cache, clock, monkeypatch):
     client.create_bucket(Bucket='images')
     for name, content in SHARDS.items():
         client.put_object(Bucket='images', Key=name, Body=content)
-    shards.opened.cache_clear()
-    far.opened.cache_clear()
+    shards.open_shard.cache_clear()
+    far.open_remote.cache_clear()
     served._server.app = faults = Faults(getattr(served._server.app, 'application', served._server.app))
     yield client, faults
     faults.left = 0
@@ -171,7 +171,7 @@ def test_a_slow_answer_is_waited_for_and_one_that_is_late_is_asked_for_again(sto
 def test_credentials_that_end_are_one_sentence_without_them(storage, kind, meaning):
     _, faults = storage
     data = Shards(URL)
-    far.opened.cache_clear()
+    far.open_remote.cache_clear()
     faults.kind, faults.left = kind, 10**6
     with pytest.raises(UserError, match=meaning) as raised:
         data.raw(5)
@@ -234,7 +234,7 @@ def test_a_cache_keeps_to_its_size_and_lets_the_least_recently_used_go(storage, 
     (tmp_path / 'node/of_the_user.tar').write_bytes(bytes(3 * size))
     for index, kept in [(0, '0'), (4, '01'), (1, '01'), (8, '02'), (5, '12')]:
         time.sleep(0.02)
-        shards.opened.cache_clear()  # a process asks again only for what it does not hold open
+        shards.open_shard.cache_clear()  # a process asks again only for what it does not hold open
         assert torch.equal(data.raw(index), torch.from_numpy(PIXELS[index]).permute(2, 0, 1))
         assert {SHARDS[f'train-{at}.tar'] for at in kept} <= set(held()) and len(held()) <= 2
     with pytest.raises(UserError, match=f'a shard has {size}; set a larger cache_size'):

@@ -96,7 +96,7 @@ def test_missing_shards_are_counted_without_a_list_of_them(tmp_path):
 
 
 def test_patterns_together_name_a_limited_number(monkeypatch):
-    monkeypatch.setattr('mmairl.data.shards.index.MOST', 1000)
+    monkeypatch.setattr('mmairl.data.shards.index.MAX_SHARDS', 1000)
     with pytest.raises(UserError) as raised:
         shards_at('/nowhere/{0..999}{0..999}{0..999}.tar')
     assert raised.value.code == 'many-shards'

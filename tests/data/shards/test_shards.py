@@ -303,14 +303,14 @@ def test_bad_shards_are_one_sentence(tmp_path):
         'the list of shards at .*gone.txt cannot be read': tmp_path / 'gone.txt',
         'x.0..99999999..tar names more than 1000000 shards': tmp_path / 'x{0..99999999}.tar',
         'pipe.tar is no regular file': tmp_path / 'pipe.tar',
-        'list.txt names no shard; give a file': tmp_path / 'list.txt',
+        'list.txt names no shard; set a file': tmp_path / 'list.txt',
         'the list of shards is empty, or names one twice': [str(good)] * 2,
         'labels of .*unlike.tar .none. are not those of .*a.tar .numbers.': [str(good), str(unlike)],
         'no_end.tar is cut short: its end mark': tmp_path / 'no_end.tar',
         'cut.tar is cut short in its member k.png; copy': tmp_path / 'cut.tar',
         'bad.tar is no tar archive, or damaged at byte 0': tmp_path / 'bad.tar',
-        'names no shard; give a file': tmp_path / 'nothing.zip',
-        'names no shard .below it are test, train.; give': tmp_path / 'saved',
+        'names no shard; set a file': tmp_path / 'nothing.zip',
+        'names no shard .it contains the folders test, train.; set': tmp_path / 'saved',
         '2 of the 00004 shards are missing, first .*few/x-00001-of-00004.tar': tmp_path / 'few',
     }.items():
         with pytest.raises(UserError, match=said):

@@ -46,7 +46,7 @@ def test_a_signal_finishes_the_optimizer_step_and_saves_and_asks_for_another_try
         one_sentence_errors(partial(run.train, cfg))()
     assert left.value.code == AGAIN
     work_dir = Path(cfg.work_dir)
-    said = f'stopped by {number.name} after 3 iterations: {work_dir}/iter_3.pth is written; go on with --resume'
+    said = f'stopped by {number.name} after 3 iterations: {work_dir}/iter_3.pth is written; resume with --resume'
     assert said in capsys.readouterr().err
     assert (work_dir / 'last_checkpoint').read_text().endswith('/iter_3.pth') and not list(work_dir.glob('.*.tmp'))
     early.close()
@@ -63,7 +63,7 @@ def test_a_signal_while_a_checkpoint_is_written_leaves_it_whole_and_saves_the_la
         plain(file)
 
     def wait_for_it(hook: PreemptionHook, runner, **_: object) -> None:
-        while runner.iter and not hook.listener.told:
+        while runner.iter and not hook.listener.received:
             time.sleep(0.01)
 
     monkeypatch.setattr(os, 'fsync', fsync)
@@ -96,7 +96,7 @@ def test_any_tool_that_is_told_to_stop_cleans_up_and_asks_for_another_try(capsys
     with pytest.raises(SystemExit) as left:
         one_sentence_errors(main)()
     assert left.value.code == AGAIN and cleaned
-    assert capsys.readouterr().err == f'stopped by {number.name}; the same command goes on where it can\n'
+    assert capsys.readouterr().err == f'stopped by {number.name}; run the same command to resume\n'
 
 
 LEAVES_THE_OTHERS = """
@@ -189,7 +189,7 @@ def test_a_process_that_a_library_forks_during_the_run_ends_by_the_signal(hook):
         process.kill()
         assert code == -signal.SIGTERM
     os.kill(os.getpid(), signal.SIGUSR1)
-    assert hook.listener.told == signal.SIGUSR1
+    assert hook.listener.received == signal.SIGUSR1
 
 
 def test_a_run_that_fails_gives_the_signals_back(toy_config):

@@ -12,11 +12,12 @@ from mmengine.hooks import CheckpointHook
 from mmairl.config import load_config
 from mmairl.data.decode import Reason, UnreadableImage
 from mmairl.errors import Diverged, UserError
-from mmairl.evaluation import by_training
-from mmairl.evaluation.by_training import TrainingSettings, train_and_test
+from mmairl.evaluation import training_protocol
 from mmairl.evaluation.identity import is_verified
+from mmairl.evaluation.linear import LinearEvaluation
 from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.evaluation.recipes import compose, recipe_of
+from mmairl.evaluation.training_protocol import train_and_test
 from mmairl.registry import DATASETS
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import print_results
@@ -66,14 +67,14 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_scores_which_are_read
         with pytest.raises(KeyboardInterrupt):
             run(cfg, recipe, tmp_path / 'cut')
     assert not (tmp_path / 'cut/scores.json').exists()
-    started, train = [], by_training.train
+    started, train = [], training_protocol.train
 
     def watched(cfg, launcher):
         runner = train(cfg, launcher)
         started.append(runner._resume)
         return runner
 
-    monkeypatch.setattr(by_training, 'train', watched)
+    monkeypatch.setattr(training_protocol, 'train', watched)
     for _ in range(2):
         assert run(cfg, recipe, tmp_path / 'cut')[0] == whole
     assert started == [True]
@@ -89,7 +90,7 @@ def test_fine_tuning_by_iterations_moves_the_checkpoint_over_many_epochs_with_wo
     recipe.default_hooks.logger.interval = 1
     data, start = dict(type='Noise', count=count), dict(type='PretrainedBackbone', checkpoint=str(checkpoint))
     made = compose(cfg, recipe, data, cfg.evaluation.test, {**start, 'part': 'teacher'}, tmp_path / 'a', workers=2)
-    runner = by_training.train(made)
+    runner = training_protocol.train(made)
     assert runner.iter == 5 and len(runner.message_hub.get_scalar('train/loss').data[0]) == 5
     assert len(runner.train_dataloader) == an_epoch, 'what the decay of batch norm is set by'
     teacher = torch.load(checkpoint)['state_dict']['teacher.backbone.conv1.weight']
@@ -103,7 +104,7 @@ def test_a_folder_is_one_evaluations_whatever_takes_the_name_of_its_checkpoint(
     """A killed run does not go on from other weights, and the score is read again for the same evaluation only."""
     recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1
     recipe.dump(str(tmp_path / 'recipe.py'))
-    settings, folder = TrainingSettings(recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'a'), tmp_path / 'a'
+    settings, folder = LinearEvaluation(recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'a'), tmp_path / 'a'
     saved = torch.load(checkpoint)
     other = {**saved, 'state_dict': {k: v + 1 for k, v in saved['state_dict'].items()}}
 
@@ -117,15 +118,15 @@ def test_a_folder_is_one_evaluations_whatever_takes_the_name_of_its_checkpoint(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(by_training, 'train', killed)
+        patched.setattr(training_protocol, 'train', killed)
         evaluate(cfg, 'linear', checkpoint, settings=settings)
     torch.save(other, checkpoint)
     refused(r'weights \(\w{16} there, \w{16} here\)')
     torch.save(saved, checkpoint)
     scores = evaluate(cfg, 'linear', checkpoint, settings=settings).scores
-    monkeypatch.setattr(by_training, 'train', lambda *_: pytest.fail('trained'))
+    monkeypatch.setattr(training_protocol, 'train', lambda *_: pytest.fail('trained'))
     monkeypatch.chdir(tmp_path)
-    again = TrainingSettings(recipe='./recipe.py', workers=1, work_dir=folder)
+    again = LinearEvaluation(recipe='./recipe.py', workers=1, work_dir=folder)
     assert evaluate(cfg, 'linear', './epoch_3.pth', settings=again).scores == scores
     cfg.evaluation.test.count = 33
     refused(r'data.test.settings.count \(30 there, 33 here\)')
@@ -134,7 +135,7 @@ def test_a_folder_is_one_evaluations_whatever_takes_the_name_of_its_checkpoint(
 def test_finished_run_is_replaced_by_remeasure(cfg, recipe, tmp_path, checkpoint, monkeypatch):
     recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1
     recipe.dump(str(tmp_path / 'recipe.py'))
-    settings = TrainingSettings(recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'a')
+    settings = LinearEvaluation(recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'a')
     scores = evaluate(cfg, 'linear', checkpoint, settings=settings).scores
     planted = json.dumps({'top-1': -1.0})
     (tmp_path / 'a/scores.json').write_text(planted)
@@ -142,7 +143,7 @@ def test_finished_run_is_replaced_by_remeasure(cfg, recipe, tmp_path, checkpoint
     (tmp_path / 'a/identity.json').write_text(json.dumps({k: v for k, v in identity.items() if k != 'sources'}))
     read = evaluate(cfg, 'linear', checkpoint, settings=settings)
     assert read.scores == {'linear, top-1': -1.0} and not is_verified(read.identity), 'of an earlier version'
-    monkeypatch.setattr(by_training, 'train', lambda *_: pytest.fail('trained'))
+    monkeypatch.setattr(training_protocol, 'train', lambda *_: pytest.fail('trained'))
     other = {**identity, 'sources': {**identity['sources'], 'protocol': '0123'}}
     (tmp_path / 'a/identity.json').write_text(json.dumps(other))
     with pytest.raises(UserError, match=r'sources.protocol \(0123 there.* --remeasure'):
@@ -153,8 +154,8 @@ def test_finished_run_is_replaced_by_remeasure(cfg, recipe, tmp_path, checkpoint
 
 
 def test_a_sweep_chooses_on_held_out_images_and_scores_the_test_images_once(cfg, recipe, tmp_path, monkeypatch):
-    run_one, asked = by_training.run, []
-    monkeypatch.setattr(by_training, 'run', lambda made, launcher: asked.append(made) or run_one(made, launcher))
+    run_one, asked = training_protocol.run, []
+    monkeypatch.setattr(training_protocol, 'run', lambda made, launcher: asked.append(made) or run_one(made, launcher))
     recipe.sweep = dict(lr=[1e-6, 3.0], weight_decay=[0.0, 1e-4])
     scores, chosen = run(cfg, recipe, tmp_path / 'a', sweep=True)
     sweep, final = asked
@@ -180,7 +181,8 @@ def test_what_is_left_out_is_counted_in_the_result_and_stands_in_the_tables(
     recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1
     recipe.dump(str(tmp_path / 'recipe.py'))
     cfg.evaluation.train.count, cfg.evaluation.precision = 2, 'bfloat16'
-    settings = settings_for(protocol, ks=(1,), recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'a')
+    options = {'knn': dict(ks=(1,)), 'linear': dict(recipe=str(tmp_path / 'recipe.py'))}[protocol]
+    settings = settings_for(protocol, **options, work_dir=tmp_path / 'a')
     result = evaluate(cfg, protocol, 'random', settings=settings)
     absent = {'knn': {'classes without a test image': 1}, 'linear': {}}[protocol]
     counts = {'classes without a training image': 1, 'unreadable test images': 10, **absent}
@@ -192,14 +194,17 @@ def test_what_is_left_out_is_counted_in_the_result_and_stands_in_the_tables(
         assert 'left out' in text and '10 unreadable test images' in text
 
 
-@pytest.mark.parametrize('told, sweeps', [(None, True), (False, False), (True, True)])
-def test_the_config_asks_for_a_sweep_of_linear_evaluation_unless_the_command_says_other(cfg, told, sweeps):
+@pytest.mark.parametrize('option, sweeps', [(None, True), (False, False), (True, True)])
+def test_option_overrides_the_sweep_of_the_config(cfg, option, sweeps):
     cfg.evaluation.sweep = True
-    assert settings_for('linear', sweep=told).sweeps(cfg, 'linear') == sweeps
-    assert not settings_for('finetune').sweeps(cfg, 'finetune')
-    for protocol, recipe in (('finetune', None), ('linear', 'finetune_20k')):  # before the folder is claimed
-        with pytest.raises(UserError, match='--sweep trains many heads .* finetune.* is none such'):
-            settings_for(protocol, sweep=True, recipe=recipe).identity(cfg, protocol, 'random')
+    assert settings_for('linear', sweep=option).sweeps(cfg) == sweeps
+    assert not settings_for('finetune').sweeps(cfg)
+
+
+def test_sweep_requires_a_recipe_with_rates(cfg):
+    with pytest.raises(UserError) as error:
+        settings_for('linear', sweep=True, recipe='finetune_20k').identity(cfg, 'random')
+    assert error.value.code == 'no-sweep'
 
 
 def test_byols_grid_divides_the_decay_by_the_rate_and_trains_longer_by_one_schedule(cfg, recipe, tmp_path):
@@ -222,7 +227,7 @@ def test_trials_choose_on_held_out_images_and_one_that_diverges_is_the_worst(cfg
         halves = {'half 0': 8 * rate, 'half 1': 12 * rate} if cfg.test_evaluator.get('halves') else {}
         return {'top-1': 10 * rate, **halves}
 
-    monkeypatch.setattr(by_training, 'run', measured)
+    monkeypatch.setattr(training_protocol, 'run', measured)
     scores, chosen = train_and_test(cfg, recipe, None, tmp_path, sweep=False, workers=0, launcher='none')
     own = recipe.optim_wrapper.optimizer.lr
     assert seen == [
@@ -240,7 +245,7 @@ def test_trials_choose_on_held_out_images_and_one_that_diverges_is_the_worst(cfg
 def test_what_cannot_be_learnt_is_one_sentence(cfg, recipe, tmp_path, checkpoint):
     cfg.model.backbone.base_channels = 16
     with pytest.raises(UserError, match='another architecture'):
-        settings = TrainingSettings(recipe='linear_shapes_20e', work_dir=tmp_path / 'b')
+        settings = LinearEvaluation(recipe='linear_shapes_20e', work_dir=tmp_path / 'b')
         evaluate(cfg, 'linear', checkpoint, settings=settings)
     cfg.evaluation.train = dict(type='Noise', count=4)
     with pytest.raises(UserError, match='class 1 has one training image'):
@@ -256,10 +261,10 @@ def test_weights_choose_the_linear_recipe_where_the_config_does_not_tell(
     torch.save(saved, checkpoint)
     asked = []
     monkeypatch.setattr(
-        'mmairl.evaluation.by_training.train_and_test', lambda c, r, *_: asked.append(r) or ({'top-1': 1.0}, {})
+        'mmairl.evaluation.training_protocol.train_and_test', lambda c, r, *_: asked.append(r) or ({'top-1': 1.0}, {})
     )
     cfg._filename = str(CONFIGS / 'evaluation/shapes_r18.py')  # whose folder the recipes are looked for from
-    result = evaluate(cfg, 'linear', checkpoint, settings=TrainingSettings(work_dir=tmp_path / 'a'))
+    result = evaluate(cfg, 'linear', checkpoint, settings=LinearEvaluation(work_dir=tmp_path / 'a'))
     assert result.details['recipe'] == recipe == Path(asked[0].filename).stem
     assert asked[0].randomness.seed == 0 == result.identity['protocol']['recipe']['randomness']['seed']
 

@@ -1,8 +1,13 @@
-"""Measure ours beside its peers in one process: tools/benchmark.py --suite NAME [--device cuda].
+"""Measure speed against other libraries in one process: python -m projects.benchmark --suite NAME [--device cuda].
 
---suite scaling runs two processes, --suite crops as many as --processes says, on a thread each. --suite detection --checkpoint
-CKPT trains a detector on drawn images, from a ResNet-18 of ours, and shows whether it learns.
+--suite scaling runs two processes and --suite crops as many as --processes, each on one thread. --suite detection
+--checkpoint CKPT trains a detector on drawn images from a ResNet-18 of ours and shows whether it learns.
 """
+
+if __name__ == '__main__':
+    from mmairl.cli import prepare
+
+    prepare()  # before the imports below, which take seconds
 
 import argparse
 import os
@@ -10,14 +15,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mmairl  # noqa: F401  before torch, which takes seconds
-
-# isort: split
 import torch
 from mmengine.dist import is_main_process
 from rich.console import Console
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
 from mmairl.cli.flags import positive
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.run import register
@@ -36,14 +37,25 @@ DEFAULT = Path('work_dirs/benchmark')
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--suite', choices=[*SUITES, 'scaling', 'all', 'detection'], default='all')
-    parser.add_argument('--checkpoint', help='detection: the ResNet-18 to start from')
-    parser.add_argument('--steps', type=positive, default=300, help='detection: of training')
-    parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
-    parser.add_argument('--processes', type=positive, default=1, help='crops: how many take a step together')
-    parser.add_argument('--rounds', type=positive, default=5, help='times that each side is run, in turn')
-    parser.add_argument('--quick', action='store_true', help='tiny sizes, to see that it runs')
-    parser.add_argument('--out', type=Path, help='OUT.json and OUT.md; by default work_dirs/benchmark/SUITE_DEVICE')
+    parser.add_argument(
+        '--suite',
+        choices=[*SUITES, 'scaling', 'all', 'detection'],
+        default='all',
+        help='choose the suite (default: all)',
+    )
+    parser.add_argument('--checkpoint', help='detection: start from this ResNet-18; required there')
+    parser.add_argument('--steps', type=positive, default=300, help='detection: train this many steps (default: 300)')
+    parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu', help='choose the device (default: cpu)')
+    parser.add_argument(
+        '--processes', type=positive, default=1, help='crops: take a step in this many processes (default: 1)'
+    )
+    parser.add_argument(
+        '--rounds', type=positive, default=5, help='run each side this many times, in turn (default: 5)'
+    )
+    parser.add_argument('--quick', action='store_true', help='use tiny sizes to check that it runs (default: off)')
+    parser.add_argument(
+        '--out', type=Path, help='write OUT.json and OUT.md (default: work_dirs/benchmark/SUITE_DEVICE)'
+    )
     return parser.parse_args()
 
 
@@ -61,7 +73,9 @@ def detection(args: argparse.Namespace) -> None:
 
 def two_processes(args: argparse.Namespace) -> None:
     """One process against two, each on one thread."""
-    command = f'tools/benchmark.py --suite scaling --rounds {args.rounds}' + (' --quick' if args.quick else '')
+    command = f'python -m projects.benchmark --suite scaling --rounds {args.rounds}' + (
+        ' --quick' if args.quick else ''
+    )
     print(*scaling.report(args.rounds, 1 if args.quick else 5, command, args.out or DEFAULT / 'scaling_cpu'))
 
 
@@ -69,7 +83,7 @@ def beside_peers(args: argparse.Namespace) -> None:
     """Each case of the suites, written as they come; where two sides differ, the others are written all the same."""
     console, rows, differing, limits = Console(quiet=not is_main_process()), [], [], measure(args.device)
     console.print(f'{machine(args.device)}; limits: {limits}')
-    command = f'tools/benchmark.py --suite {args.suite} --device {args.device} --rounds {args.rounds}'
+    command = f'python -m projects.benchmark --suite {args.suite} --device {args.device} --rounds {args.rounds}'
     command += f' --processes {args.processes}' * (args.processes > 1) + ' --quick' * args.quick
     out = args.out or DEFAULT / f'{args.suite}_{args.device}{f"_{args.processes}" * (args.processes > 1)}'
     for name in SUITES if args.suite == 'all' else [args.suite]:
@@ -96,7 +110,8 @@ def main() -> None:
     if args.processes > 1 and args.suite != 'crops':
         raise UserError('--processes is of --suite crops; --suite scaling runs two by itself')
     if args.processes > 1 and 'WORLD_SIZE' not in os.environ:
-        start = [sys.executable, '-m', 'mmairl.engine.launcher', f'--nproc_per_node={args.processes}', *sys.argv]
+        launcher = [sys.executable, '-m', 'mmairl.engine.launcher', f'--nproc_per_node={args.processes}']
+        start = [*launcher, '-m', 'projects.benchmark', *sys.argv[1:]]
         sys.exit(subprocess.run(start, env={'OMP_NUM_THREADS': '1', **os.environ}).returncode)
     start_processes('pytorch' if args.processes > 1 else 'none')
     register()

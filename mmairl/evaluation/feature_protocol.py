@@ -1,0 +1,154 @@
+"""Protocols on features of a frozen backbone. All of them share one extraction of each data set."""
+
+import dataclasses
+import tempfile
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from mmengine import Config
+from mmengine.dist import barrier
+from mmengine.logging import print_log
+from torch.utils.data import Dataset
+
+from mmairl.checkpoints.read import Backbone
+from mmairl.errors import printable
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.feature_store import stored
+from mmairl.evaluation.features import Features, extraction, on_main_process
+from mmairl.evaluation.identity import features_key
+from mmairl.evaluation.metrics import unpacked
+from mmairl.evaluation.protocol import NEUTRAL, Protocol, Scores, Sets
+from mmairl.evaluation.sets import left_out, own_groups
+
+
+@dataclass(frozen=True)
+class Split:
+    """The features of one evaluation.
+
+    Attributes:
+        train: Features of the training images.
+        test: Features of the test images.
+        val: Features of the validation images, if the protocol chooses by them and the config has them.
+        metric: Metric of the data set, for `metrics.scores_of`.
+        cfg: The config of the evaluation.
+    """
+
+    train: Features
+    test: Features
+    val: Features | None
+    metric: str
+    cfg: Config
+
+
+@dataclass(frozen=True)
+class FeatureProtocol(Protocol):
+    """Base class of protocols on frozen features. Subclasses implement `score`.
+
+    Class attributes:
+        everywhere: Whether all processes call `score` together. If not, the main process calls it and the others wait.
+
+    Args:
+        near_duplicates: Whether to look for test images with a near duplicate among the training images, and to add the
+            score without them.
+    """
+
+    near_duplicates: bool = field(default=False, metadata=NEUTRAL)
+
+    everywhere: ClassVar[bool] = False
+
+    @abstractmethod
+    def score(self, split: Split) -> tuple[Scores, dict]:
+        """Return scores in percent, the main one first, and details as plain values.
+
+        `details['right']`, if present, has a bit for each test image that is recognized (`metrics.packed`). The score of
+        each set of a mixture, the score without near duplicates and the noise of test images need it.
+        """
+
+    def run(
+        self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
+    ) -> tuple[Scores, dict, dict[str, int]]:
+        features = self._features(cfg, subject, sets, identity)
+        train, test = features['train'], features['test']
+        datasets = {name: dataset for name, (_, dataset) in sets.items()}
+        groups = own_groups(cfg, datasets['train'])
+        if groups is not None:
+            train = dataclasses.replace(train, groups=np.delete(groups, list(train.unreadable)))
+        metric = getattr(datasets['test'], 'metric', 'top-1')
+        split = Split(train, test, features.get('val'), metric, cfg)
+        scores, details = self.score(split) if self.everywhere else on_main_process(lambda: self.score(split))
+        if details.get('right') and hasattr(datasets['test'], 'sets'):
+            main = next(iter(scores))
+            scores |= by_set(main, unpacked(details['right']), datasets['test'], test.unreadable)
+        if self.near_duplicates:
+            more, details['near_duplicates'] = self._without_duplicates(datasets, split, scores, details)
+            scores |= more
+        sizes = dict(train_images=len(train.x), test_images=len(test.x), dimensions=train.x.shape[1])
+        counts: dict[str, int] = {}
+        for name, part in features.items():
+            counts |= left_out(name, datasets[name], part.y, len(part.unreadable))
+            if part.unreadable:
+                sizes[f'unreadable_{name}_images'] = _names(datasets[name], part.unreadable)
+        barrier()
+        return scores, {**sizes, **details}, counts
+
+    def _features(
+        self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
+    ) -> dict[str, Features]:
+        """Return the features of each data set, from the store or by an extraction of all processes."""
+        backbone = None
+        if subject != 'pixels':
+            backbone = load_backbone(cfg, None if subject == 'random' else subject)
+        how = extraction(cfg, self.device, self.workers)
+        features = {}
+        with ExitStack() as stack:
+            root = self.cache
+            if root is None:
+                # The processes exchange their shares through a folder in any case.
+                root = on_main_process(lambda: stack.enter_context(tempfile.TemporaryDirectory()))
+            for name, (described, dataset) in sets.items():
+                path = Path(root) / f'{features_key(identity, name, described)}.npy'
+                if self.remeasure:
+                    _remove(path)
+                features[name] = stored(path, backbone, dataset, how)
+        return features
+
+    def _without_duplicates(
+        self, datasets: dict[str, Dataset], split: Split, scores: Scores, details: dict
+    ) -> tuple[Scores, dict]:
+        """Return the main score without near duplicates of training images, and the duplicates."""
+        from mmairl.evaluation.duplicates import near_duplicates  # imports OpenCV
+
+        both = (datasets['train'], datasets['test'])
+        features = (split.train, split.test)
+        twins, found = on_main_process(lambda: near_duplicates(both, features, self.device, self.workers))
+        if not details.get('right') or twins.all():
+            return {}, found
+        main = next(iter(scores))
+        right = unpacked(details['right'])[~twins]
+        y = split.test.y.numpy()[~twins]
+        if main.endswith('mean per class'):
+            right = [right[y == label].mean() for label in np.unique(y)]
+        return {f'{main}, without near duplicates': 100 * np.mean(right)}, found
+
+
+def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence[int]) -> Scores:
+    """Return the score on each set of a mixture."""
+    origins = np.delete(mixture.origins.numpy(), list(unreadable))
+    return {f'{score}, {name}': 100 * right[origins == number].mean() for number, name in enumerate(mixture.sets)}
+
+
+def _remove(path: Path) -> None:
+    on_main_process(lambda: path.unlink(missing_ok=True))
+
+
+def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
+    """Return and log the names of unreadable images, usually their files."""
+    name = getattr(dataset, 'name', 'image {}'.format)
+    names = [printable(name(position)) for position in positions]
+    print_log(f'{len(names)} images cannot be read and are left out: {", ".join(names[:5])}', logger='current')
+    return names

@@ -1,0 +1,90 @@
+"""A cache of features on disk: one file per data set, named by the key of everything the features depend on.
+
+Every protocol and every later run reads what one extraction wrote. Several processes fill a file together. Of several runs
+that need the same file, one fills it and the others wait.
+"""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+from mmengine.dist import barrier, get_rank, get_world_size, is_main_process
+from mmengine.logging import print_log
+from torch import Tensor, nn
+from torch.utils.data import Dataset, Subset
+
+from mmairl.errors import explained
+from mmairl.evaluation.features import Extraction, Features, on_main_process, readable_rows
+from mmairl.evaluation.sets import require_labeled_images
+from mmairl.io import explained_disk_errors, replacing
+
+
+def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
+    """Return the features in a file, which all processes fill together if it is missing.
+
+    The file appears under its name only once it is complete.
+    """
+    require_labeled_images(dataset)
+    lock = FileLock(path.with_name(f'.{path.name}.lock'))  # freed by the system if its process is killed
+    try:
+        if not on_main_process(lambda: _is_filled(path, lock)):
+            _fill(path, backbone, dataset, how)
+    finally:
+        lock.release()
+    x = read_rows(path, len(dataset))
+    return readable_rows(x, dataset.labels, ~x[:, 0].isnan())
+
+
+def read_rows(path: Path, images: int) -> Tensor:
+    """Return the features in a file, memory-mapped. The file holds plain numbers and nothing is unpickled."""
+    with explained(f'the features in {path} cannot be read', 'remove the file to extract again'):
+        x = np.load(path, mmap_mode='c', allow_pickle=False)
+        if x.dtype != np.float32 or x.ndim != 2 or len(x) != images:
+            raise ValueError(f'it holds {x.dtype} of shape {x.shape} for {images} images')
+    return torch.from_numpy(x)
+
+
+def _is_filled(path: Path, lock: FileLock) -> bool:
+    """Return whether the file exists, now or after waiting for the lock."""
+    if path.is_file():
+        return True
+    with explained_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            print_log(f'another run extracts the same features into {path}: waiting for it', logger='current')
+            lock.acquire()
+    return path.is_file()
+
+
+def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> None:
+    """Write the rows of this process's contiguous share of the images.
+
+    Rows are written, not mapped, so that a full disk raises an error instead of a signal.
+    """
+    images = len(dataset)
+    first = images * get_rank() // get_world_size()
+    end = images * (get_rank() + 1) // get_world_size()
+    with ExitStack() as complete, explained_disk_errors(path):
+        unfinished = on_main_process(lambda: complete.enter_context(replacing(path)))
+        if is_main_process():
+            unfinished.touch()
+        barrier()
+        with unfinished.open('rb+') as file:
+            for x, _, _ in how.batches(backbone, Subset(dataset, range(first, end)), first):
+                if not file.tell():
+                    _write_header(file, images, x.shape[1])
+                    file.seek(first * x.shape[1] * 4, os.SEEK_CUR)
+                file.write(x.numpy().tobytes())
+        barrier()
+    barrier()
+
+
+def _write_header(file: object, images: int, width: int) -> None:
+    """Write NumPy's header. Every process writes the same one, since its length decides where rows begin."""
+    header = dict(descr='<f4', fortran_order=False, shape=(images, width))
+    np.lib.format.write_array_header_1_0(file, header)

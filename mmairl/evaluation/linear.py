@@ -1,0 +1,42 @@
+"""Linear evaluation: a linear classifier on a frozen backbone."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mmengine import Config
+
+from mmairl.errors import UserError
+from mmairl.evaluation.training_protocol import TrainingProtocol
+from mmairl.registry import PROTOCOLS
+
+
+@PROTOCOLS.register_module('linear')
+@dataclass(frozen=True)
+class LinearEvaluation(TrainingProtocol):
+    """Train a linear classifier on a frozen backbone, by the recipe of the MoCo or BYOL paper.
+
+    Args:
+        sweep: Whether to train a head for every rate and decay of the recipe's `sweep` in one pass, and to test the one
+            that is best on held-out images. Default: the config's `evaluation.sweep`.
+    """
+
+    sweep: bool | None = None
+
+    recipe_name: ClassVar = 'linear_sgd_100e'
+    lars_recipe_name: ClassVar = 'linear_lars_80e'
+    columns: ClassVar = {'in1k': 'linear, top-1'}
+
+    def sweeps(self, cfg: Config) -> bool:
+        return bool(cfg.get('evaluation', {}).get('sweep') if self.sweep is None else self.sweep)
+
+    def identity(self, cfg: Config, subject: Any) -> dict[str, Any]:
+        recipe = self.recipe_for(cfg, subject)
+        by_sgd = recipe.optim_wrapper.optimizer.type == 'SGD'
+        if self.sweeps(cfg) and not (by_sgd and recipe.model.get('frozen') and 'sweep' in recipe):
+            raise UserError(
+                'linear: --sweep requires a recipe that trains a frozen backbone by SGD and has `sweep` '
+                f"('{Path(recipe.filename).stem}'); use another recipe, or --no-sweep",
+                code='no-sweep',
+            )
+        return super().identity(cfg, subject)
