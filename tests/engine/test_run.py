@@ -87,7 +87,7 @@ MISTAKES = {
     'a wrong value': ({'model.head.temperature': 0.0}, 'temperature must be positive'),
     'a checkpoint that is not there': (dict(load_from='gone.pth', resume=True), 'no checkpoint at gone.pth'),
     'a network that no hook moves': ({'default_hooks.momentum': None}, 'the teacher never moves'),
-    'a queue that no hook fills': ({'default_hooks.queue': None}, 'nothing fills'),
+    'a queue that no hook fills': ({'default_hooks.momentum': None, 'model.target': 'stop_gradient'}, 'nothing fills'),
     'weights alone': (dict(load_from='BARE', resume=True), "has no 'meta'"),
     'a data set that is not there': (
         {'train_dataloader.dataset': dict(type='ImageFolder', root='imagenet', views=[[], []], _delete_=True)},

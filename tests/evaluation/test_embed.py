@@ -118,7 +118,7 @@ def test_what_cannot_be_read_has_no_row_and_what_is_not_there_is_one_sentence(ne
     np.testing.assert_allclose(features, expected(network, pixels[:1], *IMAGENET), rtol=1e-4, atol=1e-5)
     for images, sentence in (
         ([tmp_path / 'c.png'], r'none of the 1 images can be read.*c\.png'),
-        ([], 'the list is empty'),
+        ([], 'list of images is empty'),
         ([tmp_path / 'b.png'], r'none of the 1 images can be read.*b\.png'),
     ):
         with pytest.raises(UserError, match=sentence):
