@@ -62,6 +62,8 @@ def lookup(name: str) -> Any:
     """Return a function of the package from wherever this tree keeps it."""
     tried = []
     for place in PLACES[name]:
+        if not TREE.joinpath(*place.split('.')).with_suffix('.py').is_file():
+            continue  # an editable install would import it from another tree
         try:
             return getattr(importlib.import_module(place), name)  # noqa: TID251  the names are those of PLACES
         except (ImportError, AttributeError) as error:
