@@ -1,4 +1,5 @@
 # BYOL with LARS (Tab. 2), as its paper trains it.
+__method__ = 'byol_lars'
 _base_ = 'byol_r50_200e.py'
 # 0.3 per 256 images at the benchmark's batch of 1024, which is an assumption: neither paper nor release gives the batch of
 # these rows, and BYOL's own is 4096. LARS does not adapt or decay BN and biases. The schedule is SGD's.

@@ -1,4 +1,5 @@
 # MoCo v1 (He et al., CVPR 2020) under the benchmark's batch and schedule: the root of the ladder.
+__method__ = 'mocov1'
 _base_ = [
     '_base_/models/siamese_r50.py',
     '_base_/datasets/imagenet.py',

@@ -1,3 +1,4 @@
 # + momentum ascending (Fig. 2, fourth bar): from 0.99 to 1 along a cosine.
+__method__ = 'mocov2_syncbn_predictor_momentum'
 _base_ = 'mocov2_syncbn_predictor_r50_200e.py'
 default_hooks = dict(momentum=dict(base=0.99, schedule='cosine'))

@@ -1,4 +1,5 @@
 # + asymmetric predictor (Fig. 2, third bar).
+__method__ = 'mocov2_syncbn_predictor'
 _base_ = 'mocov2_syncbn_r50_200e.py'
 model = dict(
     predictor=dict(

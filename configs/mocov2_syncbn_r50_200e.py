@@ -1,4 +1,5 @@
 # + SyncBN (Fig. 2, second bar): in the backbone, and in the hidden layer of BYOL's wider projector.
+__method__ = 'mocov2_syncbn'
 _base_ = 'mocov2_r50_200e.py'
 norm = dict(type='SyncBN')
 model = dict(

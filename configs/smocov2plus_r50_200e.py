@@ -1,4 +1,5 @@
 # S-MoCo v2+ (Fig. 1d): a predictor on the teacher too, averaged like the rest.
+__method__ = 'smocov2plus'
 _base_ = 'mocov2plus_r50_200e.py'
 # The reference drops the bias of the last layer of both MLPs; the paper does not mention it.
 model = dict(teacher_predictor=True, projector=dict(last_bias=False), predictor=dict(last_bias=False))

@@ -1,4 +1,5 @@
 # DINO on the ladder's ResNet-50 with two crops of 224 and six of 96 pixels, drawn as its release draws them for a ResNet-50.
+__method__ = 'dino_multicrop'
 _base_ = ['dino_r50_300e.py', '../_base_/views/methods.py']
 model = dict(key_views=[0, 1])
 train_dataloader = dict(dataset=dict(views={{_base_.dino_r50}}))

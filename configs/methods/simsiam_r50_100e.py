@@ -1,5 +1,6 @@
 # SimSiam: MoCo v2's views, batch 512, SGD at 0.05 per 256 images, a cosine without warm-up, 100 epochs. Its predictor keeps
 # its rate to the end, which is not copied: here it follows the cosine, like the rest.
+__method__ = 'simsiam'
 _base_ = '../mocov2plus_r50_200e.py'
 model = dict(
     projector=dict(

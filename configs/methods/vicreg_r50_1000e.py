@@ -1,5 +1,6 @@
 # VICReg as its release trains it: BYOL's asymmetric views, an expander of three layers in place of the projector, LARS at 0.2
 # per 256 images, batch 2048, 1000 epochs; the rate ends at a thousandth.
+__method__ = 'vicreg'
 _base_ = '../architectures/byol_lars_r50_1000e.py'
 model = dict(
     projector=dict(hidden_channels=8192, out_channels=8192, layers=3, last_bias=False),

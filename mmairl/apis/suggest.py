@@ -1,5 +1,6 @@
 """A framework's config for one's own images and hardware: a template with a reason beside each number."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral
@@ -21,15 +22,10 @@ from mmairl.data.view_sets import named_views, reasons
 from mmairl.errors import UserError, closest, printable
 from mmairl.hardware import cores
 
+METHOD = re.compile(r"^__method__ = '([\w.-]+)'$", re.MULTILINE)
 TEMPLATE = Path(__file__).with_name('suggested.jinja')
 FEWEST, LARGE = 64, 1_000_000  # images
 LOWER = 10  # the rate's divisor where a run goes on from weights
-# The configs of the paper's frameworks and of other methods, whose names begin with the method's.
-METHODS = (
-    'configs/*_r50_200e.py',
-    'configs/methods/*_r50_*e.py',
-    'configs/byol_variants/simclr_r50_300e.py',
-)
 SHARE, LARGEST_BATCH, LONGEST_QUEUE, MOST_WORKERS = 256, 1024, 65_536, 16
 
 
@@ -231,16 +227,35 @@ def resized(view: Sequence[dict], size: int, largest: int) -> list[dict]:
 
 
 def full_size(method: str) -> str:
-    """Return the name of a method's config, at full size; a wrong name lists them by the head that their loss is of."""
-    paths = sorted(path for pattern in METHODS for path in home().glob(pattern))
-    known = {path.name.partition('_r50_')[0]: path for path in paths}
+    """Return the name of a method's config, at full size.
+
+    Raises:
+        UserError: If there is no such method; the message lists all methods by their heads.
+    """
+    known = methods()
     if method not in known:
         families: dict[str, list[str]] = {}
         for name, path in known.items():
-            families.setdefault(load_config(str(path)).model.head.type.removesuffix('Head'), []).append(name)
+            head = load_config(str(path)).model.head.type.removesuffix('Head')
+            families.setdefault(head, []).append(name)
         listed = '; '.join(f'{family}: {", ".join(sorted(names))}' for family, names in families.items())
-        raise UserError(f"there is no method '{method}'{closest(method.lower(), known, 0.6)}; say one of {listed}")
-    return f'{PREFIX}{known[method].relative_to(home()).as_posix().removeprefix("configs/")}'
+        raise UserError(
+            f"there is no method '{method}'{closest(method.lower(), known, 0.6)}; say one of {listed}",
+            code='unknown-method',
+        )
+    return f'{PREFIX}{known[method].relative_to(home() / "configs").as_posix()}'
+
+
+def methods() -> dict[str, Path]:
+    """Return the config of each method, by the name that it states as `__method__`.
+
+    The files are only parsed. Names with two underscores are neither inherited nor part of the loaded config.
+    """
+    known = {}
+    for path in sorted((home() / 'configs').rglob('*.py')):
+        for name in METHOD.findall(path.read_text('utf-8')):
+            known[name] = path
+    return known
 
 
 def without_rgb(view: Sequence[dict]) -> list[dict]:

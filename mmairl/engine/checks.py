@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader
 
 from mmairl.config import by_key, refuse_secrets, walk
 from mmairl.errors import UserError, closest
+from mmairl.models.queue import KeyQueue
+from mmairl.models.siamese import Teacher
 from mmairl.registry import (
     BOXES,
     DATA_SAMPLERS,
@@ -265,12 +267,13 @@ def _check_batch_norm(model: Any, batch: int) -> None:
 
 
 def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
-    if getattr(model, 'teacher', None) is not None and not _has_hook(runner, 'MomentumHook'):
+    moves = _has_hook(runner, 'MomentumHook')
+    if isinstance(getattr(model, 'teacher', None), Teacher) and not moves:
         raise UserError(
             "the teacher never moves; set default_hooks.momentum=dict(type='MomentumHook')", code='no-momentum-hook'
         )
     queue = getattr(model, 'queue', None)
-    if queue is None:
+    if not isinstance(queue, KeyQueue):
         return
     total = batch * get_world_size() * runner.optim_wrapper.accumulated
     if queue.length < total:
@@ -285,9 +288,10 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
             f'the queue holds {queue.length} keys and the training set {images} images, so images meet their own old keys as '
             f'negatives; set model.queue.length to {max(total, images // 10)} or less (tools/train.py --suggest)'
         )
-    if not _has_hook(runner, 'QueueHook'):
+    if not moves:
         raise UserError(
-            "nothing fills the network's queue; set default_hooks.queue=dict(type='QueueHook')", code='no-queue-hook'
+            "nothing fills the network's queue; set default_hooks.momentum=dict(type='MomentumHook')",
+            code='no-queue-hook',
         )
 
 

@@ -32,7 +32,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mmairl.errors import UserError
 from mmairl.models.backbones import blocks
-from mmairl.models.norm import PASS, norms_of, pass_of
+from mmairl.models.norm import norms_of, views_in_batch
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 # The limit of compiled forms of one block: by width, stride, size, side and mode. Torch's limit of 8 would leave the
@@ -110,8 +110,8 @@ def recomputed(block: nn.Module, x: Tensor) -> Tensor:
     run = partial(type(block).forward, block)
     if not torch.is_grad_enabled():
         return run(x)
-    settings = dict(block=block, views=PASS.views)
-    return checkpoint(run, x, use_reentrant=False, context_fn=lambda: (nullcontext(), same_statistics(**settings)))
+    views = max((getattr(layer, 'views', 1) for layer in norms_of(block)), default=1)
+    return checkpoint(run, x, use_reentrant=False, context_fn=lambda: (nullcontext(), same_statistics(block, views)))
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def same_statistics(block: nn.Module, views: int) -> Iterator[None]:
     for layer in norms:
         layer.momentum = 0.0
     try:
-        with pass_of(views):
+        with views_in_batch(norms, views):
             yield
     finally:
         for layer, (momentum, count) in zip(norms, before):

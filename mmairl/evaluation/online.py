@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -125,15 +126,15 @@ class OnlineProbeHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         model = network_of(runner)
-        self.handle = model.backbone.register_forward_hook(self._keep)
+        self.handle = model.backbone.register_forward_hook(partial(self._keep, model))
         self.features: Tensor | None = None
         if not runner.iter:
             self.resumed = None  # belongs to the run that `load_from` took weights from
 
-    def _keep(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
+    def _keep(self, model: nn.Module, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         """Store the first training-mode output of the step, which is the first view's."""
         if self.features is None and module.training:
-            features = first_view(pooled(output).detach())
+            features = first_view(model, pooled(output).detach())
             self.features = features.to(torch.promote_types(features.dtype, torch.float32))
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from itertools import chain
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,8 +14,6 @@ from torch import Tensor, nn
 from mmairl.errors import UserError
 from mmairl.models.processes import gather, own_group
 from mmairl.registry import MODELS
-
-PASS = SimpleNamespace(views=1)  # the pass through a network that is under way: how many views its batch holds
 
 
 def norms_of(network: nn.Module) -> list[nn.Module]:
@@ -149,7 +146,7 @@ class _OfViews(torch.autograd.Function):
         ctx.kernels = torch if x.is_cuda else CPUKernels
         ctx.group = own_group(layer.group)
         x = dense(x, like=x)
-        views, channels = x.chunk(PASS.views), x.shape[1]
+        views, channels = x.chunk(layer.views), x.shape[1]
         own = [ctx.kernels.batch_norm_stats(view, layer.eps) for view in views]
         count = own[0][0].new_full((1,), views[0].numel() // channels)
         everyone = gather(torch.cat([*chain.from_iterable(own), count]).unsqueeze(0), ctx.group)
@@ -190,7 +187,7 @@ class _OfOwnViews(torch.autograd.Function):
         x = dense(x, like=x)
         made, statistics = torch.empty_like(x), []
         settings = weight, bias, layer.running_mean, layer.running_var, True, layer.momentum, layer.eps
-        for view, out in zip(x.chunk(PASS.views), made.chunk(PASS.views)):
+        for view, out in zip(x.chunk(layer.views), made.chunk(layer.views)):
             own = [x.new_empty(0, dtype=torch.promote_types(x.dtype, torch.float32)) for _ in range(2)]
             torch.ops.aten.native_batch_norm.out(view, *settings, out=out, save_mean=own[0], save_invstd=own[1])
             statistics += own
@@ -237,31 +234,35 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
     def __init__(self, num_features: int, group: int | None = None, **kwargs) -> None:
         super().__init__(num_features, **kwargs)
         self.group = group
+        self.views = 1  # in the batch of the current pass; see `each_view`
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or get_world_size() == PASS.views == 1:
+        if not self.training or get_world_size() == self.views == 1:
             return super().forward(x)
         fused = torch.compiler.is_compiling() or x.device.type not in ('cpu', 'cuda', 'meta')
         if get_world_size() == 1 and fused:
-            return torch.cat([super(SyncBN, self).forward(view) for view in x.chunk(PASS.views)])
+            return torch.cat([super(SyncBN, self).forward(view) for view in x.chunk(self.views)])
         return self._of_views(x)
 
     @torch.compiler.disable  # traced collectives gave other gradients, so what is compiled ends before and begins after
     def _of_views(self, x: Tensor) -> Tensor:
         if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(PASS.views)
+            self.num_batches_tracked.add_(self.views)
         function = _OfOwnViews if get_world_size(own_group(self.group)) == 1 else _OfViews
         return function.apply(x, self.weight, self.bias, self)
 
 
 @contextmanager
-def pass_of(views: int) -> Iterator[None]:
-    """A pass through a network whose batch holds so many views, one after another."""
-    before, PASS.views = PASS.views, views
+def views_in_batch(modules: Iterable[nn.Module], views: int) -> Iterator[None]:
+    """Set how many views, one after another, the batch of a pass holds."""
+    modules = list(modules)
+    for module in modules:
+        module.views = views
     try:
         yield
     finally:
-        PASS.views = before
+        for module in modules:
+            module.views = 1
 
 
 def each_view(network: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], views: Sequence[Tensor]) -> list[Tensor]:
@@ -271,18 +272,19 @@ def each_view(network: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], vi
     rows of a pass are those of its first view, then those of the second. A view is alone where a norm over the batch is not
     a SyncBN. `run` returns a row for each image.
     """
-    joins = all(isinstance(norm, SyncBN) for norm in norms_of(network))
+    norms = norms_of(network)
+    joins = all(isinstance(norm, SyncBN) for norm in norms)
     passes: dict[object, list[int]] = {}
     for number, view in enumerate(views):
         passes.setdefault(view.shape if joins else number, []).append(number)
     outputs: dict[int, Tensor] = {}
     for numbers in passes.values():
         batch = torch.cat([views[number] for number in numbers]) if len(numbers) > 1 else views[numbers[0]]
-        with pass_of(len(numbers)):
+        with views_in_batch([network, *norms], len(numbers)):
             outputs.update(zip(numbers, run(network, batch).chunk(len(numbers))))
     return [outputs[number] for number in range(len(views))]
 
 
-def first_view(rows: Tensor) -> Tensor:
-    """The first view's rows of what a part of a network has put out in the pass under way."""
-    return rows.chunk(PASS.views)[0]
+def first_view(network: nn.Module, rows: Tensor) -> Tensor:
+    """Return the first view's rows of the output of a part of `network`, during a pass of `each_view`."""
+    return rows.chunk(getattr(network, 'views', 1))[0]

@@ -12,8 +12,6 @@ from mmairl.registry import MODELS
 class KeyQueue(nn.Module):
     """First in, first out, of unit vectors; the position is kept on the host, so that no step waits for the device.
 
-    The keys of a step, by view and not yet normalised, wait in `fresh`; QueueHook enqueues those of one view after the step.
-
     Args:
         length: how many keys it holds.
         dim: their width; the network fills it in from its projector.
@@ -28,7 +26,6 @@ class KeyQueue(nn.Module):
             raise UserError(f'queue.length={length} holds nothing; set a positive length or model.queue=None')
         self.length, self.start = length, start
         self.position, self.filled = 0, 0
-        self.fresh: dict[int, Tensor] = {}
         self.register_buffer('vectors', F.normalize(torch.randn(length, dim), dim=1))
 
     def negatives(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from random import Random
 
 import torch
 from mmengine.model import BaseModel
@@ -9,8 +10,9 @@ from torch import Tensor, nn
 
 from mmairl.errors import UserError
 from mmairl.models.backbones import pooled
+from mmairl.models.heads.base import unit
 from mmairl.models.norm import each_view, shuffle, unshuffle
-from mmairl.models.processes import own_parts
+from mmairl.models.processes import gather, own_parts
 from mmairl.registry import MODELS
 
 
@@ -75,7 +77,11 @@ class Siamese(BaseModel):
             self.teacher = Teacher(self.backbone, self.projector, self.predictor if teacher_predictor else None)
         self.head = MODELS.build(head)
         self.queue = None if queue is None else MODELS.build(queue, default_args=dict(dim=self.projector.out_channels))
-        self.target, self.symmetric, self.key_views, self.shuffle_bn = target, symmetric, key_views, shuffle_bn
+        self.target = target
+        self.symmetric = symmetric
+        self.key_views = key_views
+        self.shuffle_bn = shuffle_bn
+        self.keys: dict[int, Tensor] = {}  # of the last batch, by view, not normalized; only with a queue
 
     def init_weights(self) -> None:
         super().init_weights()
@@ -89,10 +95,10 @@ class Siamese(BaseModel):
             return pooled(self.backbone(inputs if isinstance(inputs, Tensor) else inputs[0]))
         raise UserError(f"mode '{mode}' is not one of Siamese's; say loss or tensor")
 
-    def loss(self, views: list[Tensor]) -> dict[str, Tensor | dict[int, Tensor]]:
-        """Teach, encode, compare: each query with the keys of the *other* views, against the queue as it stands.
+    def loss(self, views: list[Tensor]) -> dict[str, Tensor]:
+        """Encode, teach, and compare each query with the keys of the *other* views and with the queue.
 
-        Batch statistics are each view's own. With a queue, the keys are returned beside the loss.
+        The keys are kept for `after_step`.
         """
         queries, keys = self.roles(len(views))
         if self.teacher is not None:
@@ -104,7 +110,25 @@ class Siamese(BaseModel):
             q = dict(zip(queries, each_view(self, predict, [z[view] for view in queries])))
         if self.queue is None:
             return self.head(q, k, None)
-        return {**self.head(q, k, self.queue.negatives()), 'keys': k}
+        self.keys = {view: rows.detach() for view, rows in k.items()}
+        return self.head(q, k, self.queue.negatives())
+
+    def keys_of_one_view(self, draw: Random) -> Tensor:
+        """Return the keys of one view of the last batch as unit vectors; `draw` selects the view."""
+        view = draw.choice(sorted(self.keys))
+        return unit(self.keys[view])
+
+    def after_step(self, momentum: float | None, keys: Tensor | None) -> None:
+        """Move the teacher, then enqueue the keys of all processes.
+
+        Args:
+            momentum: The teacher's momentum, or None if the step was skipped.
+            keys: This process's keys as unit vectors, or None to leave the queue as it is.
+        """
+        if momentum is not None:
+            self.teacher.follow(self, momentum)
+        if keys is not None:
+            self.queue.enqueue(gather(keys))
 
     def roles(self, count: int) -> tuple[Sequence[int], Sequence[int]]:
         """The numbers of the views that are queries, and of those that are keys."""
@@ -122,12 +146,6 @@ class Siamese(BaseModel):
         if self.shuffle_bn:
             return [unshuffle(embed(self.teacher, images), order) for images, order in map(shuffle, views)]
         return each_view(self.teacher, embed, views)
-
-    def parse_losses(self, losses: dict) -> tuple[Tensor, dict[str, Tensor]]:
-        """mmengine's, of all but the keys, which wait for the optimizer's step in the queue."""
-        if 'keys' in losses:
-            self.queue.fresh = losses['keys']
-        return super().parse_losses({name: value for name, value in losses.items() if name != 'keys'})
 
 
 class Teacher(nn.Module):

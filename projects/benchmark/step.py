@@ -14,7 +14,7 @@ from mmengine.optim import OptimWrapper, build_optim_wrapper
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmairl.engine.hooks.after_step import MomentumHook, QueueHook
+from mmairl.engine.hooks.after_step import MomentumHook
 from mmairl.engine.hooks.bad_data import NonFiniteHook
 from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
 from mmairl.engine.speed import make_fast
@@ -223,7 +223,7 @@ def our_step(model: BaseModel, batch: dict, optimizer: str = 'LARS', **fast) -> 
     half = fast.get('precision') if fast.get('precision') in ('bfloat16', 'float16') else None
     config = dict(type='AutocastOptimWrapper', dtype=half, optimizer=kind)
     wrapper = build_optim_wrapper(model, config)
-    return training_loop(model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook(), QueueHook()])
+    return training_loop(model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook()])
 
 
 @quiet()

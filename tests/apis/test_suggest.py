@@ -14,7 +14,7 @@ from PIL import Image
 from torchvision.models import resnet18
 
 from mmairl.apis import suggest as module
-from mmairl.apis.suggest import config_for, suggest
+from mmairl.apis.suggest import config_for, full_size, methods, suggest
 from mmairl.config import load_config
 from mmairl.engine import run
 from mmairl.engine.checks import check_config
@@ -176,3 +176,18 @@ def test_checkpoint_name_is_never_executed(tmp_path, monkeypatch, run_tool, caps
     run_tool('tools/train.py', 'mine.py', '--dump-config', 'mine.yaml')
     assert load_config('mine.yaml').model.backbone.init_cfg.checkpoint == str(weights.absolute())
     assert not Path('PWNED').exists()
+
+
+def test_methods_are_found_by_a_field_of_their_configs():
+    known = methods()
+    assert {'mocov2plus', 'byol_lars', 'dino', 'dino_multicrop', 'simclr', 'lejepa'} <= known.keys()
+    assert known['dino'].as_posix().endswith('configs/methods/dino_r50_300e.py')
+    cfg = load_config(known['dino'])
+    assert not [key for key in cfg if 'method' in key], 'it is not part of the config'
+
+
+def test_new_config_with_the_field_is_a_method(tmp_path, monkeypatch):
+    (tmp_path / 'configs').mkdir()
+    (tmp_path / 'configs/any_name.py').write_text("__method__ = 'mine'\nvalue = 1\n")
+    monkeypatch.setattr(module, 'home', lambda: tmp_path)
+    assert full_size('mine') == 'mmairl::any_name.py'

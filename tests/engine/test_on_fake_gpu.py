@@ -79,7 +79,7 @@ def test_a_step_of_one_of_eight_moves_and_launches_no_more_than_it_must(eight, m
             with counted:
                 model.train_step(batch, wrapper)
                 model.teacher.follow(model, 0.99)
-                model.queue.enqueue(unit(model.queue.fresh[0]))
+                model.queue.enqueue(unit(model.keys[0]))
     assert seen.bytes.total() < 195e9 and seen.launches.total() < 2400
     assert check.launches.total() <= 10
 

@@ -84,10 +84,10 @@ MISTAKES = {
     'a queue smaller than the batch': (dict(queue=4), 'holds 4 keys and one step adds 8'),
     'a batch of one with batch norm': (dict(batch=1), 'batch of one'),
     'fewer images than a batch': ({'train_dataloader.dataset.count': 5}, 'fewer than one batch of 8'),
-    'a wrong value': ({'model.head.temperature': 0.0}, 'temperature=0.0'),
+    'a wrong value': ({'model.head.temperature': 0.0}, 'temperature must be positive'),
     'a checkpoint that is not there': (dict(load_from='gone.pth', resume=True), 'no checkpoint at gone.pth'),
     'a network that no hook moves': ({'default_hooks.momentum': None}, 'the teacher never moves'),
-    'a queue that no hook fills': ({'default_hooks.queue': None}, 'nothing fills'),
+    'a queue that no hook fills': ({'default_hooks.momentum': None, 'model.target': 'stop_gradient'}, 'nothing fills'),
     'weights alone': (dict(load_from='BARE', resume=True), "has no 'meta'"),
     'a data set that is not there': (
         {'train_dataloader.dataset': dict(type='ImageFolder', root='imagenet', views=[[], []], _delete_=True)},

@@ -187,7 +187,7 @@ def test_float32_stays_where_it_matters_under_bfloat16(network):
     model.backbone.register_forward_hook(lambda module, inputs, output: seen.update(features=output[0].dtype))
     log = model.train_step(dict(inputs=views(torch.float32), data_samples={}), wrapper)
     model.teacher.follow(model, 0.9)
-    model.queue.enqueue(unit(model.queue.fresh[0]))
+    model.queue.enqueue(unit(model.keys[0]))
     assert seen == dict(features=torch.bfloat16), 'autocast is at work; the loss is outside of it'
     floats = [tensor for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)]
     floats = [log['loss'], *(tensor for tensor in floats if tensor.is_floating_point())]

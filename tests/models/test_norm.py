@@ -69,3 +69,16 @@ def test_views_go_through_in_one_pass_where_tensors_have_no_numbers():
         SyncBN(3).to('meta'), lambda network, images: network(images), [torch.empty(2, 3, 4, 4, device='meta')] * 2
     )
     assert [made.shape for made in found] == [(2, 3, 4, 4)] * 2
+
+
+def test_views_of_two_networks_do_not_mix():
+    """A pass of one network leaves the norms of another alone."""
+    one, other = SyncBN(3), SyncBN(3)
+    x = torch.randn(4, 3, 2, 2)
+
+    def run(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        assert (one.views, other.views) == (2, 1)
+        return network(images)
+
+    each_view(one, run, [x, x])
+    assert one.views == 1

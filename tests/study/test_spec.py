@@ -104,17 +104,18 @@ def test_a_narrow_predictor_and_a_wide_projection_stay_so_at_every_scale():
 
 
 @pytest.mark.parametrize(
-    'row, part, keys, said',
+    'row, part, keys',
     [
-        ('DINO', 'projector', dict(prototypes=128), 'head has 256 prototypes and the projector 128'),
-        ('SwAV, small crops', 'head', dict(channels=32), 'takes 32 channels and got 64'),
+        ('DINO', 'projector', dict(prototypes=128)),
+        ('SwAV, small crops', 'head', dict(channels=32)),
     ],
 )
-def test_parts_that_do_not_fit_each_other_are_refused_in_the_plan(row, part, keys, said):
+def test_plan_refuses_parts_that_do_not_fit(row, part, keys):
     cfg = copy.deepcopy(at('methods', 'demo')[1][row])
     cfg.model[part].update(keys)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError) as caught:
         flops_per_image(cfg)
+    assert caught.value.code == 'head-width'
 
 
 def test_published_numbers_are_the_papers():

@@ -1,4 +1,4 @@
-"""After each optimizer step: the teacher moves, and its keys enter the queue."""
+"""After each optimizer step, move the teacher and fill the queue."""
 
 import math
 import random
@@ -10,13 +10,16 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmairl.errors import UserError
-from mmairl.models.heads.base import unit
-from mmairl.models.processes import gather, network_of
+from mmairl.models.processes import network_of
+from mmairl.models.queue import KeyQueue
+from mmairl.models.siamese import Teacher
 from mmairl.registry import HOOKS
 
 
 def momentum_at(step: int, steps: int, base: float, schedule: str) -> float:
-    """m(k) = 1 - (1 - m0) (cos(pi k / K) + 1) / 2, or m0 throughout.
+    """Return the teacher's momentum at a step.
+
+    The cosine is ``m(k) = 1 - (1 - base) (cos(pi k / K) + 1) / 2``.
 
     >>> momentum_at(0, 100, 0.99, 'cosine'), momentum_at(100, 100, 0.99, 'cosine')
     (0.99, 1.0)
@@ -28,53 +31,66 @@ def momentum_at(step: int, steps: int, base: float, schedule: str) -> float:
 
 @HOOKS.register_module()
 class MomentumHook(Hook):
-    """Moves the teacher after each optimizer step k = 1..K, at a momentum that is constant or ascends to 1.
+    """Call the model's `after_step` after each optimizer step ``k = 1..K``: the teacher moves and the queue is filled.
 
-    The step is counted from the iteration alone, so that a resumed run continues where it was, and under
-    accumulation the teacher moves once per optimizer step.
+    It acts on models with a `Teacher` or a `KeyQueue`. With gradient accumulation it acts once per optimizer step, and
+    the keys of all accumulated batches enter the queue. A skipped step moves no teacher; a step with a non-finite loss
+    also enqueues no keys. The step and the view whose keys enter are functions of seed and iteration, so all processes
+    and a resumed run agree.
+
+    Args:
+        base: Initial momentum, from 0 to 1.
+        schedule: `'cosine'` ascends to 1 at the end of the run; `'constant'` stays at `base`.
+
+    Raises:
+        UserError: If a setting is out of range.
     """
 
     def __init__(self, base: float = 0.99, schedule: str = 'cosine') -> None:
         if schedule not in ('cosine', 'constant') or not 0 <= base <= 1:
             raise UserError(
-                f"MomentumHook wants a schedule 'cosine' or 'constant' and a base from 0 to 1, not {schedule!r} and {base}"
+                f"MomentumHook: expected schedule 'cosine' or 'constant' and base from 0 to 1 ('{schedule}', '{base}'); "
+                'change default_hooks.momentum',
+                code='bad-momentum',
             )
-        self.base, self.schedule = base, schedule
-
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        model = network_of(runner)
-        teacher = getattr(model, 'teacher', None)
-        if teacher is None or not runner.optim_wrapper.stepped:
-            return
-        every = runner.optim_wrapper.accumulated
-        step, steps = math.ceil((runner.iter + 1) / every), math.ceil(runner.max_iters / every)
-        momentum = momentum_at(step, steps, self.base, self.schedule)
-        teacher.follow(model, momentum)
-        runner.message_hub.update_scalar('train/momentum', momentum)
-
-
-@HOOKS.register_module()
-class QueueHook(Hook):
-    """After each optimizer step, enqueues the teacher's keys of all processes; a network without a queue is left alone.
-
-    Of several views' keys those of one view are enqueued, drawn at random from the seed and the step rather than from a
-    generator's state, so that all processes and a resumed run draw the same.
-    """
+        self.base = base
+        self.schedule = schedule
 
     def before_train(self, runner: Runner) -> None:
-        self.collected: list[Tensor] = []
-        seed = torch.tensor(runner.seed)  # a process's own where processes augment differently
+        self.keys: list[Tensor] = []
+        seed = torch.tensor(runner.seed)  # differs between processes that augment differently
         broadcast(seed)
         self.seed = seed.item()
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         model = network_of(runner)
-        queue = getattr(model, 'queue', None)
-        if queue is None:
+        has_teacher = isinstance(getattr(model, 'teacher', None), Teacher)
+        has_queue = isinstance(getattr(model, 'queue', None), KeyQueue)
+        if not has_teacher and not has_queue:
             return
-        view = random.Random(f'{self.seed}:{runner.iter}').choice(sorted(queue.fresh))
-        self.collected.append(unit(queue.fresh[view].detach()))
-        if runner.optim_wrapper.should_update():
-            keys, self.collected = torch.cat(self.collected), []
-            if runner.optim_wrapper.finite:
-                queue.enqueue(gather(keys))
+        if has_queue:
+            draw = random.Random(f'{self.seed}:{runner.iter}')
+            self.keys.append(model.keys_of_one_view(draw))
+        wrapper = runner.optim_wrapper
+        if not wrapper.should_update():
+            return
+        keys = torch.cat(self.keys) if has_queue and wrapper.finite else None
+        self.keys = []
+        momentum = self.momentum(runner) if has_teacher and wrapper.stepped else None
+        model.after_step(momentum, keys)
+        if momentum is not None:
+            runner.message_hub.update_scalar('train/momentum', momentum)
+
+    def momentum(self, runner: Runner) -> float:
+        every = runner.optim_wrapper.accumulated
+        step = math.ceil((runner.iter + 1) / every)
+        steps = math.ceil(runner.max_iters / every)
+        return momentum_at(step, steps, self.base, self.schedule)
+
+
+@HOOKS.register_module()
+class QueueHook(Hook):
+    """Do nothing: `MomentumHook` fills the queue. Configs of earlier versions name this hook."""
+
+    def before_train(self, runner: Runner) -> None:
+        runner.logger.debug('QueueHook is ignored: MomentumHook fills the queue; remove default_hooks.queue')

@@ -12,7 +12,8 @@ from mmairl.models.backbones import parameters_by_stage, pooled
 from mmairl.models.heads.base import unit
 from mmairl.models.norm import first_view
 from mmairl.models.processes import gather, network_of, norms
-from mmairl.models.siamese import Siamese
+from mmairl.models.queue import KeyQueue
+from mmairl.models.siamese import Siamese, Teacher
 from mmairl.registry import HOOKS
 
 SILENT = 1000  # iterations without warnings, or a tenth of a shorter run: untrained embeddings look collapsed
@@ -68,7 +69,7 @@ class HealthHook(Hook):
     def _of_queue(self, runner: Runner, recorder: 'Recorder') -> dict[str, float]:
         """Return the time to renew the queue: in steps, in epochs, and in the teacher's time constants 1 / (1 - m)."""
         queue = getattr(recorder.model, 'queue', None)
-        if not recorder.embeddings or queue is None:
+        if not recorder.embeddings or not isinstance(queue, KeyQueue):
             return {}
         keys = len(recorder.embeddings[1]) * get_world_size()
         iterations = queue.length / keys
@@ -142,7 +143,7 @@ class Recorder:
 
     def _keep_features(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         if self.features is None:
-            self.features = first_view(pooled(output).detach())
+            self.features = first_view(self.model, pooled(output).detach())
 
     def _keep_embeddings(self, module: nn.Module, inputs: tuple, output: dict) -> None:
         q, k, negatives = inputs
@@ -163,7 +164,7 @@ class Recorder:
         scale = getattr(optimizer, 'grad_scale', None)
         self.norms = [gradients if scale is None else gradients / scale, norms(self.weights)]
         self.before = [weight.detach().clone() for weight in self.weights]
-        if getattr(self.model, 'teacher', None) is not None:
+        if isinstance(getattr(self.model, 'teacher', None), Teacher):
             self.teacher_distance = distance(*self.model.teacher.pairs(self.model))
 
     @torch.no_grad()

@@ -1,5 +1,7 @@
 """When teacher and queue move; test_five_steps.py has the momentum of each step."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -23,7 +25,7 @@ def test_under_accumulation_teacher_and_queue_move_once_per_optimizer_step(toy_c
     assert moved == pytest.approx([0.995, 1.0])  # two optimizer steps in four iterations
     queue = runner.model.queue
     assert queue.position == (4 * 8) % 24
-    assert torch.allclose(queue.vectors[:8], unit(queue.fresh[1]))
+    assert torch.allclose(queue.vectors[:8], unit(runner.model.keys[1]))
 
 
 def test_momentum_at_first_middle_and_last_step(toy_config):
@@ -42,3 +44,40 @@ def test_momentum_at_first_middle_and_last_step(toy_config):
 def test_a_wrong_setting_is_one_sentence(wrong):
     with pytest.raises(UserError, match='MomentumHook'):
         MomentumHook(**wrong)
+
+
+def after_step_calls(cfg, monkeypatch) -> tuple:
+    """Train, and return the runner and the momentum and the number of keys of each call of `after_step`."""
+    run.share_batch(cfg, 1)
+    runner = run.build(cfg)
+    calls = []
+
+    def after_step(momentum, keys) -> None:
+        calls.append((momentum, None if keys is None else len(keys)))
+
+    monkeypatch.setattr(runner.model, 'after_step', after_step)
+    runner.train()
+    return runner, calls
+
+
+def test_one_hook_moves_teacher_and_fills_queue(toy_config, monkeypatch):
+    cfg = toy_config(width=8, steps=2, batch=8, queue=24)
+    cfg.default_hooks.pop('queue')
+    _, calls = after_step_calls(cfg, monkeypatch)
+    assert [keys for _, keys in calls] == [8, 8]
+    assert all(momentum is not None for momentum, _ in calls)
+
+
+def test_queue_hook_of_old_configs_does_nothing(toy_config, monkeypatch):
+    cfg = toy_config(width=8, steps=2, batch=8, queue=24)
+    cfg.default_hooks.queue = dict(type='QueueHook')
+    _, calls = after_step_calls(cfg, monkeypatch)
+    assert len(calls) == 2
+
+
+def test_hook_ignores_a_queue_that_is_a_tensor():
+    """As mmpretrain's MoCo has it."""
+    model = torch.nn.Module()
+    model.register_buffer('queue', torch.zeros(4, 8))
+    model.teacher = torch.nn.Linear(2, 2)
+    MomentumHook().after_train_iter(SimpleNamespace(model=model), 0)
