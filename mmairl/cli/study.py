@@ -72,7 +72,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         '--cluster',
         type=Path,
         metavar='FILE',
-        help="submit the runs by a site's profile, see docs/studies.md (default: run them here)",
+        help="submit the runs by a site's profile, see docs/how-to/studies.md (default: run them here)",
     )
     group.add_argument(
         '--print-commands',

@@ -1,4 +1,6 @@
-"""BYOL by a plain loop of torch, as somebody else's code would train it, for docs/judge.md: python -m projects.judge.elsewhere
+"""Train BYOL in a plain torch loop, as external code would: python -m projects.judge.elsewhere
+
+docs/how-to/external_checkpoints.md compares the checkpoints.
 
 The network, the images and the batch are those of our rows at a scale; the rest is this file's own. Each seed leaves a
 checkpoint with the keys that Lightning writes.

@@ -1,4 +1,6 @@
-"""BYOL by lightly's own code at the size of our rows, for docs/judge.md: python -m projects.judge.lightly_byol
+"""Train BYOL by lightly's own code at the size of our rows: python -m projects.judge.lightly_byol
+
+docs/how-to/external_checkpoints.md compares the checkpoints.
 
 lightly's are (1.6.0, benchmarks/imagenet/resnet50/byol.py): the views by Pillow, the heads, the loss, LARS and its groups, 0.45
 per 256 images where ours has 0.3, the schedules, a teacher that moves before each step, and whose projector starts with

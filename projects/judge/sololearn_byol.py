@@ -1,4 +1,6 @@
-"""BYOL by solo-learn's own code at the size of our rows, for docs/judge.md: python -m projects.judge.sololearn_byol
+"""Train BYOL by solo-learn's own code at the size of our rows: python -m projects.judge.sololearn_byol
+
+docs/how-to/external_checkpoints.md compares the checkpoints.
 
 solo-learn's are (1.0.2, bash_files/pretrain/imagenet/byol.sh): the views by Pillow with bicubic crops, the heads, the loss,
 its LARS around SGD, 0.45 per 256 images where ours has 0.3, a rate that changes once an epoch and begins at 0.003 per 256,

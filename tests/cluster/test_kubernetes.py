@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 def test_pods_of_the_documented_job_are_one_run(tmp_path):
     (tmp_path / 'python').write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / 'python').chmod(0o755)
-    text = re.search(r'### Kubernetes.*?```yaml\n(.*?)```', (ROOT / 'docs/scale.md').read_text(), re.DOTALL)[1]
+    page = (ROOT / 'docs/how-to/clusters_and_resume.md').read_text()
+    text = re.search(r'## Kubernetes.*?```yaml\n(.*?)```', page, re.DOTALL)[1]
     service, job = yaml.safe_load_all(text)
     name, spec = job['metadata']['name'], job['spec']
     pod = spec['template']['spec']

@@ -154,7 +154,7 @@ def config(work_dir, dataset: dict, **options) -> Config:
 
 def test_the_config_of_the_docs_trains_and_is_the_same_run_when_left_and_gone_on_with(places, tmp_path, monkeypatch):
     """2 x 9 + 0.3 x 14 images an epoch are two batches of 8."""
-    (tmp_path / 'two_sets.py').write_text(shown_files('docs/scale.md')['two_sets.py'])
+    (tmp_path / 'two_sets.py').write_text(shown_files('docs/how-to/data.md')['two_sets.py'])
     roots = {'photos': str(places / 'c'), 'web': [str(places / 'b.tar')]}
     options = {f'train_dataloader.dataset.sets.{name}.root': root for name, root in roots.items()}
     whole = load_config(str(tmp_path / 'two_sets.py'), options)

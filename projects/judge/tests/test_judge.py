@@ -1,4 +1,4 @@
-"""The scripts whose networks docs/judge.md judges: each trains at a toy scale, and our readers read what it leaves."""
+"""Tests of the scripts that train the checkpoints of docs/how-to/external_checkpoints.md, at a toy scale."""
 
 import importlib
 import random
