@@ -28,12 +28,12 @@ SCRATCH = Path(os.environ.get('GOLDENS_SCRATCH', 'goldens_scratch'))  # the same
 STEPS = int(os.environ.get('GOLDENS_STEPS', '50'))
 # Functions that have no stable name: the modules that may hold each, newest first.
 PLACES = {
-    'load_config': ('mmairl.config', 'mmairl.config'),
-    'train': ('mmairl.engine.run', 'mmairl.engine.run'),
-    'stop_processes': ('mmairl.signals', 'mmairl.signals'),
-    'read_backbone': ('mmairl.checkpoints.read', 'mmairl.checkpoints.read'),
-    'write_backbone': ('mmairl.checkpoints.write', 'mmairl.checkpoints.write'),
-    'WRITERS': ('mmairl.checkpoints.write', 'mmairl.checkpoints.write'),
+    'load_config': ('mmairl.config', 'mmairl.configs'),
+    'train': ('mmairl.engine.run', 'mmairl.engine.launch'),
+    'stop_processes': ('mmairl.signals', 'mmairl.stopping'),
+    'read_backbone': ('mmairl.checkpoints.read', 'mmairl.weights.read'),
+    'write_backbone': ('mmairl.checkpoints.write', 'mmairl.weights.write'),
+    'WRITERS': ('mmairl.checkpoints.write', 'mmairl.weights.write'),
 }
 CONFIGS = (
     'mocov1_r50_200e',
@@ -62,6 +62,8 @@ def lookup(name: str) -> Any:
     """Return a function of the package from wherever this tree keeps it."""
     tried = []
     for place in PLACES[name]:
+        if not TREE.joinpath(*place.split('.')).with_suffix('.py').is_file():
+            continue  # an editable install would import it from another tree
         try:
             return getattr(importlib.import_module(place), name)  # noqa: TID251  the names are those of PLACES
         except (ImportError, AttributeError) as error:

@@ -78,7 +78,12 @@ FAULTS = (
         'eta * w / g, 1.0',
         ('test_lars.py',),
     ),
-    Fault('LARS: biases adapted', '(param.ndim > 1) == adapt', '(param.ndim > 0) == adapt', ('test_lars.py',)),
+    Fault(
+        'LARS: biases adapted',
+        "(group['params'][place].ndim > 1) == adapt",
+        "(group['params'][place].ndim > 0) == adapt",
+        ('test_lars.py',),
+    ),
     Fault(
         'AMP: skipped step counted as taken',
         'return self.finite and self._applied and self.should_update()',
@@ -93,12 +98,12 @@ FAULTS = (
     ),
     Fault(
         'batch norm: statistics of a bad batch kept',
-        '(self.before, self.statistics) if finite else (self.statistics, self.before)',
-        'self.before, self.statistics',
+        '            self._copy(self.before, self.statistics)\n',
+        '            self._copy(self.statistics, self.before)\n',
         ('test_bad_images.py', 'test_bad_data.py'),
     ),
     Fault('k-NN: unweighted vote', '(nearness / temperature).exp()', 'torch.ones_like(nearness)', ('test_knn.py',)),
-    Fault('k-NN: block offset lost', 'position + start]', 'position]', ('test_knn.py',)),
+    Fault('k-NN: block offset lost', 'position + start)', 'position)', ('test_knn.py',)),
     Fault(
         'identity: values of weights not digested',
         '        digest.update(_bytes(tensor))\n',
@@ -177,8 +182,8 @@ FAULTS = (
     ),
     Fault(
         'resume: random state not restored',
-        'set_random_state(random_states[',
-        'str(random_states[',
+        'set_random_state(states[',
+        'str(states[',
         ('test_resume.py',),
     ),
     Fault(
