@@ -91,7 +91,7 @@ def argument(action: argparse.Action) -> str:
 def plain(text: str) -> str:
     """Return help text as Markdown."""
     text = ' '.join(text.replace('%%', '%').split())
-    return re.sub(r'([<>|*_])', r'\\\1', text) if '`' not in text else text.replace('|', '\\|')
+    return re.sub(r'([<>|*_\[\]])', r'\\\1', text) if '`' not in text else text.replace('|', '\\|')
 
 
 def study_yaml() -> str:
