@@ -12,7 +12,7 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class Pixels(nn.Module):
-    """The baseline without a network: an image's pixels are its features."""
+    """The baseline without a network: the features are the pixels."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.flatten(1)
@@ -20,9 +20,18 @@ class Pixels(nn.Module):
 
 @MODELS.register_module()
 class Classifier(BaseModel):
-    """The backbone is `backbone.`, as the student's is. With `frozen` it computes features in eval mode and never learns.
+    """A backbone with linear classifiers, for supervised training, fine-tuning and linear evaluation.
 
-    `heads` classifiers, stacked in one layer, learn side by side from the same features; HeadSGD gives each its own rate.
+    Args:
+        backbone: Config of the backbone, at `backbone.` in checkpoints.
+        in_channels: Width of the pooled features.
+        classes: Number of classes.
+        heads: Number of classifiers, stacked in one layer and trained on the same features. `HeadSGD` gives each its
+            own rate.
+        frozen: Whether the backbone stays in evaluation mode and is not trained.
+
+    Raises:
+        UserError: If the data have no labels.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Projector and predictor: the same small MLP under two names."""
+"""The MLP that serves as projector and as predictor."""
 
 from mmcv.cnn import build_activation_layer, build_norm_layer
 from mmengine.model import BaseModule
@@ -12,15 +12,19 @@ class MLPNeck(BaseModule):
     """Linear - [norm] - activation - Linear; without hidden channels a single Linear (MoCo v1's projector).
 
     Args:
-        norm_cfg: the norm after each hidden layer, or None.
-        layers: how many Linear layers, the last one included.
-        last_norm: the norm after the last Linear, such as dict(type='SyncBN', affine=False), or None.
-        last_bias: whether the last Linear has a bias.
-        act_cfg: the activation, such as dict(type='GELU'); ReLU unless given.
+        in_channels: Width of the input.
+        hidden_channels: Width of the hidden layers, or None for a single Linear layer.
+        out_channels: Width of the output.
+        norm_cfg: Norm after each hidden layer. Default: no norm.
+        layers: Number of Linear layers, including the last one.
+        last_norm: Norm after the last Linear, such as `dict(type='SyncBN', affine=False)`. Default: no norm.
+        last_bias: Whether the last Linear has a bias.
+        act_cfg: Activation, such as `dict(type='GELU')`. Default: ReLU.
 
-    >>> import torch
-    >>> MLPNeck(512, 4096, 256, norm_cfg=dict(type='BN1d'))(torch.zeros(4, 512)).shape
-    torch.Size([4, 256])
+    Example:
+        >>> import torch
+        >>> MLPNeck(512, 4096, 256, norm_cfg=dict(type='BN1d'))(torch.zeros(4, 512)).shape
+        torch.Size([4, 256])
     """
 
     def __init__(

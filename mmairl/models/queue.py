@@ -10,31 +10,39 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class KeyQueue(nn.Module):
-    """First in, first out, of unit vectors; the position is kept on the host, so that no step waits for the device.
+    """A first-in-first-out queue of unit vectors. The position is kept on the host, so no step waits for the device.
 
     Args:
-        length: how many keys it holds.
-        dim: their width; the network fills it in from its projector.
-        start: 'noise' starts full of normalised Gaussian noise, as the papers do; 'empty' offers only real keys.
+        length: Number of keys.
+        dim: Width of a key. The model sets it from its projector.
+        start: `'noise'` starts full of normalized Gaussian noise, as in the papers. `'empty'` contains only real keys.
+
+    Raises:
+        UserError: If a setting is invalid, or if a step adds more keys than the queue holds.
     """
 
     def __init__(self, length: int, dim: int, start: str = 'noise') -> None:
         super().__init__()
         if start not in ('noise', 'empty'):
-            raise UserError(f"queue.start='{start}' is not known; say noise (the papers) or empty")
+            raise UserError(f"model.queue.start: unknown value ('{start}'); set noise or empty", code='unknown-start')
         if length < 1:
-            raise UserError(f'queue.length={length} holds nothing; set a positive length or model.queue=None')
-        self.length, self.start = length, start
-        self.position, self.filled = 0, 0
+            raise UserError(
+                f"model.queue.length: must be positive ('{length}'); set a positive length or model.queue=None",
+                code='bad-length',
+            )
+        self.length = length
+        self.start = start
+        self.position = 0
+        self.filled = 0
         self.register_buffer('vectors', F.normalize(torch.randn(length, dim), dim=1))
 
     def negatives(self) -> Tensor:
-        """The keys as they stand. `enqueue` changes them in place, so it comes after the step's backward pass."""
+        """Return the keys, not copied: `enqueue` changes them in place, so call it after the backward pass."""
         return self.vectors[: self.filled] if self.start == 'empty' else self.vectors
 
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
-        """Put the keys in order behind the newest one, over the oldest; wraps around at any batch size."""
+        """Replace the oldest keys by new ones, in order."""
         if len(keys) > self.length:
             raise UserError(
                 f'{len(keys)} keys a step do not fit a queue of {self.length}; raise model.queue.length to the '

@@ -1,4 +1,4 @@
-"""The one network of all frameworks: a student, a teacher that follows it, and a head that compares them."""
+"""The model of all frameworks: a student, a teacher that follows it, and a head that compares them."""
 
 import copy
 from collections.abc import Sequence
@@ -17,36 +17,42 @@ from mmairl.registry import MODELS
 
 
 def project(encoder: nn.Module, images: Tensor) -> Tensor:
-    """Projections of a batch: backbone -> projector."""
+    """Return the projections of a batch: backbone -> projector."""
     return encoder.projector(pooled(encoder.backbone(images)))
 
 
 def predict(encoder: nn.Module, projections: Tensor) -> Tensor:
-    """Predictions from projections; the projections themselves where there is no predictor."""
+    """Return the predictions from projections, or the projections if there is no predictor."""
     return projections if encoder.predictor is None else encoder.predictor(projections)
 
 
 def embed(encoder: nn.Module, images: Tensor) -> Tensor:
-    """Backbone -> projector -> predictor, where there is one."""
+    """Return the embeddings of a batch: backbone -> projector -> predictor, if there is one."""
     return predict(encoder, project(encoder, images))
 
 
 @MODELS.register_module()
 class Siamese(BaseModel):
-    """Student and teacher, one factor a key; the student's parts are top-level, so that its backbone is `backbone.`.
+    """Student and teacher, with one config key per factor.
+
+    The student's parts are at the top level, so its backbone is at `backbone.` in checkpoints.
 
     Args:
-        backbone: any mmpretrain (or registered) backbone.
-        projector: the MLP after the pooled features.
-        head: turns the views' embeddings, not yet normalised, into the loss.
-        predictor: the student's MLP after the projector, or None.
-        target: where keys come from: the averaged 'teacher', the 'student' itself (gradients flow through both
-            sides, as in SimCLR), or 'stop_gradient' of the student (as in SimSiam).
-        teacher_predictor: whether the teacher has a predictor too (averaged like the rest of it).
-        symmetric: every view is a query, or the first view only (then the others are its keys).
-        key_views: the views that become keys, such as [0, 1] for the two large crops of a multi-crop; all unless given.
-        shuffle_bn: whether the teacher's batch is permuted across processes and virtual replicas (MoCo's ShuffleBN).
-        queue: the negatives of earlier steps, or None.
+        backbone: Config of any registered backbone.
+        projector: Config of the MLP after the pooled features.
+        head: Config of the head, which turns embeddings that are not normalized into the loss.
+        predictor: Config of the student's MLP after the projector. Default: no predictor.
+        target: Source of the keys: `'teacher'` (the moving average), `'student'` (gradients flow through both sides, as
+            in SimCLR) or `'stop_gradient'` (the student without gradient, as in SimSiam).
+        teacher_predictor: Whether the teacher has a predictor too, averaged like its other parts.
+        symmetric: Whether every view is a query. Otherwise the first view is the query and the others are its keys.
+        key_views: Indices of the views that become keys, such as `[0, 1]` for the large crops of a multi-crop.
+            Default: all views.
+        shuffle_bn: Whether the teacher's batch is permuted across processes and virtual replicas (MoCo's ShuffleBN).
+        queue: Config of the queue of earlier keys. Default: no queue.
+
+    Raises:
+        UserError: If settings contradict one another, or if the data have too few views.
     """
 
     def __init__(
@@ -66,9 +72,14 @@ class Siamese(BaseModel):
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         if target not in ('teacher', 'student', 'stop_gradient'):
-            raise UserError(f"model.target='{target}' is not known; say teacher, student or stop_gradient")
+            raise UserError(
+                f"model.target: unknown value ('{target}'); set teacher, student or stop_gradient",
+                code='unknown-target',
+            )
         if teacher_predictor and (predictor is None or target != 'teacher'):
-            raise UserError('teacher_predictor=True wants a teacher and a predictor to average; set model.predictor')
+            raise UserError(
+                'model.teacher_predictor: requires a teacher and a predictor; set model.predictor', code='no-predictor'
+            )
         self.backbone = MODELS.build(backbone)
         self.projector = MODELS.build(projector)
         self.predictor = None if predictor is None else MODELS.build(predictor)
@@ -131,7 +142,7 @@ class Siamese(BaseModel):
             self.queue.enqueue(gather(keys))
 
     def roles(self, count: int) -> tuple[Sequence[int], Sequence[int]]:
-        """The numbers of the views that are queries, and of those that are keys."""
+        """Return the indices of the views that are queries, and of those that are keys."""
         if count < 2:
             raise UserError(f'the network compares views of an image and got {count}; give the data two or more')
         every = range(count)
@@ -142,17 +153,22 @@ class Siamese(BaseModel):
 
     @torch.no_grad()
     def teach(self, views: list[Tensor]) -> list[Tensor]:
-        """The teacher's embeddings, without gradient."""
+        """Return the teacher's embeddings, without gradient."""
         if self.shuffle_bn:
             return [unshuffle(embed(self.teacher, images), order) for images, order in map(shuffle, views)]
         return each_view(self.teacher, embed, views)
 
 
 class Teacher(nn.Module):
-    """Copies of the student's parts without gradient, moved towards the student after each optimizer step.
+    """Copies of the student's parts without gradient, moved toward the student after each optimizer step.
 
-    Parameters are averaged; batch-norm statistics are the teacher's own, since it runs in training mode.
-    The average is kept in float32: 1 - m falls to 1e-6, which half precision rounds away. A teacher drops no blocks.
+    Parameters are averaged. Batch-norm statistics are the teacher's own, since it runs in training mode. The average is
+    in float32, because 1 - m falls to 1e-6, which half precision rounds to 0. A teacher drops no blocks.
+
+    Args:
+        backbone: The student's backbone.
+        projector: The student's projector.
+        predictor: The student's predictor, or None if the teacher has none.
     """
 
     def __init__(self, backbone: nn.Module, projector: nn.Module, predictor: nn.Module | None) -> None:
@@ -166,22 +182,22 @@ class Teacher(nn.Module):
                 part.drop_prob = 0.0
 
     def init_weights(self) -> None:
-        """Leave the weights alone: the network copies the student here once the student is initialised."""
+        """Do nothing: the model copies the student after the student is initialized."""
 
     @torch.no_grad()
     def copy_from(self, student: nn.Module) -> None:
-        """Start as the student is, statistics included."""
+        """Copy the student's weights and statistics."""
         for part in ('backbone', 'projector', 'predictor'):
             if getattr(self, part) is not None:
                 getattr(self, part).load_state_dict(getattr(student, part).state_dict())
 
     @torch.no_grad()
     def follow(self, student: nn.Module, momentum: float) -> None:
-        """T <- m T + (1 - m) S, all tensors in one call."""
+        """Update ``T <- m T + (1 - m) S``, all tensors in one call."""
         torch._foreach_lerp_(*map(own_parts, self.pairs(student)), 1 - momentum)
 
     def pairs(self, student: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-        """Own parameters and theirs, paired by order, which a copy shares: names would cost a quarter of a step on a CPU."""
+        """Return own and student parameters, paired by order; pairing by name would cost a quarter of a step on a CPU."""
         own, theirs = [], []
         for part, copied in self.named_children():
             own += copied.parameters()

@@ -76,9 +76,9 @@ def test_only_keys_of_the_student_have_gradients(build, target, learns):
 def test_a_wrong_setting_is_one_sentence(build):
     for sentence, setting in {
         'set model.predictor': {'model.teacher_predictor': True, 'model.predictor': None},
-        'say teacher, student': {'model.target': 'pupil'},
+        'set teacher, student': {'model.target': 'pupil'},
         'set a positive length': {'model.queue.length': 0},
-        'say noise': {'model.queue.start': 'full'},
+        'set noise': {'model.queue.start': 'full'},
         'counts views from 0': {'model.key_views': [2]},
         'got 1': {},
     }.items():
