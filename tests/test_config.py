@@ -55,7 +55,7 @@ def test_neighbours_differ_in_one_factor(pair):
 
 
 def test_the_table_of_the_docs_is_the_configs():
-    page = CONFIGS.parent / 'docs' / 'frameworks.md'
+    page = CONFIGS.parent / 'docs' / 'explanation' / 'frameworks.md'
     assert page.read_text().endswith(table()), 'put what python tools/factors.py prints at the end of the page'
 
 

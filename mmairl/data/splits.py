@@ -116,7 +116,7 @@ def names_of(dataset: Dataset) -> list[str]:
 
 
 def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
-    """Return each image's group by its name.
+    r"""Return each image's group by its name.
 
     Args:
         names: Names of the images.
@@ -139,7 +139,7 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
 def find_groups(names: Sequence[str], groups: Groups) -> list[str | None]:
     """Return each image's group, as `groups_of`, or None."""
     if isinstance(groups, str):
-        with explained(f'groups={groups} is no regular expression', 'correct it, as (p\d+)/', re.error):
+        with explained(f'groups={groups} is no regular expression', r'correct it, as (p\d+)/', re.error):
             matches = [re.search(groups, name) for name in names]
         result = [match and (match[1] if match.re.groups else match[0]) for match in matches]
     elif callable(groups):

@@ -38,8 +38,10 @@ class Quantity:
     above: str = ''
 
 
-COLLAPSE = 'check the predictor, the momentum and the negatives, and lower the learning rate'
-# The reason for each range is in the comment above it. docs/health.md lists the short runs that checked the ranges.
+COLLAPSE = (
+    'check what prevents collapse here (predictor, teacher, negatives or a loss term), and lower the learning rate'
+)
+# The reason for each range is in the comment above it. results/2026-11-21_health_ranges.md lists runs that checked the ranges.
 QUANTITIES = (
     Quantity('loss', 'loss'),
     # With m the mean of the unit embeddings, the spread is at most sqrt(1 - |m|^2). Below 0.1, more than 99 % of the square

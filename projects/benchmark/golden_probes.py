@@ -741,7 +741,7 @@ SMALL_DIGITS = [*SMALL_NETWORK, 'model.in_channels=64']
 # The config, its overrides, and the arguments of the command.
 EVALUATIONS = {
     'shapes_knn': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 20'),
-    'shapes_random': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 --init random --seed 1'),
+    'shapes_random': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 --init random'),
     'shapes_pixels': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 --init pixels'),
     'knn': ('digits_r18.py', SMALL_DIGITS, 'knn --k 5 20'),
     'knn_teacher': ('digits_r18.py', SMALL_DIGITS, 'knn --k 5 --part teacher'),

@@ -6,7 +6,7 @@ images       damage N image files and read each
 disk         fill the disk while N runs save, make room and resume them
 long         train N steps of a few ms and watch memory, files, threads and workers
 
-The exit code is 1 if a count that must be 0 is not; docs/robustness.md explains the counts.
+The exit code is 1 if a count that must be 0 is not; results/2026-11-21_faults.md explains the counts.
 """
 
 import argparse
@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[Callable[..., dict], int, tuple[str, ...]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('kind', choices=KINDS)
-    parser.add_argument('--count', type=int, help='how often; by default as in docs/robustness.md')
+    parser.add_argument('--count', type=int, help='how often; by default as in results/2026-11-21_faults.md')
     parser.add_argument('--seed', type=int, default=0, help='the same seed tries the same faults')
     parser.add_argument('--folder', type=Path, help='a new folder to work in; by default work_dirs/faults/KIND')
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Print the tables of docs/studies.md: in how many of a hundred simulated studies equal rows are called different.
+"""Print how often equal rows are called different in simulated studies, as in results/2026-11-23_verdict_simulations.md.
 
 Each number is the worst of all spreads of the rows, seeds as blocks and not, complete and with a run missing, and with an
 untrained row and without.
