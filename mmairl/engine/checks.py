@@ -283,7 +283,8 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
             code='queue-too-short',
         )
     images = len(runner.train_dataloader.dataset)
-    if queue.length > images:
+    negatives = getattr(model.head, 'queue_role', 'negatives') == 'negatives'
+    if negatives and queue.length > images:
         runner.logger.warning(
             f'the queue holds {queue.length} keys and the training set {images} images, so images meet their own old keys as '
             f'negatives; set model.queue.length to {max(total, images // 10)} or less (tools/train.py --suggest)'

@@ -38,7 +38,9 @@ class Quantity:
     above: str = ''
 
 
-COLLAPSE = 'check the predictor, the momentum and the negatives, and lower the learning rate'
+COLLAPSE = (
+    'check what prevents collapse here (predictor, teacher, negatives or a loss term), and lower the learning rate'
+)
 # The reason for each range is in the comment above it. results/2026-11-21_health_ranges.md lists runs that checked the ranges.
 QUANTITIES = (
     Quantity('loss', 'loss'),

@@ -71,6 +71,10 @@ def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
         _, values = by_name.get(quantity.name, ([], []))
         if values:
             known[quantity] = by_name[quantity.name]
+    for name, curve in by_name.items():
+        if name.startswith('head_') and curve[1]:  # metrics that the head declares (`page_metrics`); no normal range
+            label = name.removeprefix('head_').replace('_', ' ')
+            known[Quantity(name, f'{label} (head)')] = curve
     return known
 
 

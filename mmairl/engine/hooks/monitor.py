@@ -58,6 +58,8 @@ class HealthHook(Hook):
         values.update(recorder.of_weights())
         values.update(self._of_queue(runner, recorder))
         values.update(self._of_times(runner))
+        for name in getattr(recorder.head, 'page_metrics', ()):
+            values[f'head_{name}'] = float(outputs[name])
         for name, value in values.items():
             runner.message_hub.update_scalar(f'health/{name}', value)
         # The visualizer rather than the log, whose lines would have three dozen more values.
@@ -76,9 +78,10 @@ class HealthHook(Hook):
         steps = iterations / runner.optim_wrapper.accumulated
         values = dict(
             queue_steps=steps,
-            queue_epochs=iterations / len(runner.train_dataloader),
             queue_filled=queue.filled / queue.length,
         )
+        if recorder.has_negatives:
+            values['queue_epochs'] = iterations / len(runner.train_dataloader)
         if 'train/momentum' in runner.message_hub.log_scalars:
             values['queue_drift'] = steps * (1 - runner.message_hub.get_scalar('train/momentum').current())
         return values
@@ -125,6 +128,8 @@ class Recorder:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.model = model
+        self.head = getattr(model, 'head', None)
+        self.has_negatives = getattr(self.head, 'queue_role', 'negatives') == 'negatives'
         self.features: Tensor | None = None
         self.embeddings: tuple[Tensor, Tensor, Tensor | None] | None = None  # queries, keys, negatives
         self.teacher_distance: Tensor | None = None
@@ -177,6 +182,8 @@ class Recorder:
         if self.embeddings is None:
             return _joined(self.features), None, None, None
         q, k, negatives = self.embeddings
+        if not self.has_negatives:
+            negatives = None
         return _joined(self.features), unit(_joined(q)), unit(_joined(k)), negatives
 
     def of_weights(self) -> dict[str, float]:
