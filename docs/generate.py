@@ -24,7 +24,9 @@ STRUCTS = {
     struct.__name__: struct
     for module in (spec, search, scale, slurm)
     for struct in vars(module).values()
-    if isinstance(struct, type) and issubclass(struct, msgspec.Struct) and struct.__module__ == module.__name__
+    if isinstance(struct, type)
+    and issubclass(struct, msgspec.Struct)
+    and struct.__module__ == module.__name__
 }
 CLI = """# Command line
 
@@ -83,9 +85,9 @@ def argument(action: argparse.Action) -> str:
     values += {'+': ' ...', '*': ' ...'}.get(str(action.nargs), '')
     if action.nargs == '?' or not action.option_strings:
         values = f'[{values}]' if action.nargs == '?' else values
-    return ', '.join(f'`{flag} {values}`' if action.nargs != 0 else f'`{flag}`' for flag in action.option_strings) or (
-        f'`{values}`'
-    )
+    return ', '.join(
+        f'`{flag} {values}`' if action.nargs != 0 else f'`{flag}`' for flag in action.option_strings
+    ) or (f'`{values}`')
 
 
 def plain(text: str) -> str:
@@ -119,11 +121,16 @@ def fields(struct: type) -> Iterator[tuple[str, str, str]]:
 
 def in_words(kind: object) -> str:
     """Return a type as a reader of YAML knows it."""
-    origin, parts = typing.get_origin(kind), [part for part in typing.get_args(kind) if part is not Ellipsis]
+    origin, parts = (
+        typing.get_origin(kind),
+        [part for part in typing.get_args(kind) if part is not Ellipsis],
+    )
     if origin is typing.Literal:
         return ' or '.join(f'`{part}`' for part in parts)
     if origin in (typing.Union, types.UnionType):
-        return ' or '.join(dict.fromkeys(in_words(part) for part in parts if part is not types.NoneType))
+        return ' or '.join(
+            dict.fromkeys(in_words(part) for part in parts if part is not types.NoneType)
+        )
     if origin in (tuple, list):
         return f'list of {in_words(parts[0])}'
     if origin is dict:
@@ -137,7 +144,12 @@ def in_words(kind: object) -> str:
 def default_words(default: object) -> str:
     if default is msgspec.NODEFAULT:
         return 'required'
-    if default is None or default in ('', ()) or default is dict or isinstance(default, msgspec.Struct):
+    if (
+        default is None
+        or default in ('', ())
+        or default is dict
+        or isinstance(default, msgspec.Struct)
+    ):
         return 'none'
     value = list(default) if isinstance(default, tuple) else default
     return f'`{str(value).lower() if isinstance(value, bool) else value}`'
@@ -145,7 +157,10 @@ def default_words(default: object) -> str:
 
 def pages() -> dict[Path, str]:
     """Return the generated pages as they should be."""
-    return {DOCS / 'reference' / 'cli.md': command_line(), DOCS / 'reference' / 'study_yaml.md': study_yaml()}
+    return {
+        DOCS / 'reference' / 'cli.md': command_line(),
+        DOCS / 'reference' / 'study_yaml.md': study_yaml(),
+    }
 
 
 if __name__ == '__main__':

@@ -25,7 +25,9 @@ from mmairl.io import NUMBER, TUPLE, PlainLoader, write_text
 
 # The style of mmengine's `pretty_text`.
 STYLE = dict(
-    based_on_style='pep8', blank_line_before_nested_class_or_def=True, split_before_expression_after_opening_paren=True
+    based_on_style='pep8',
+    blank_line_before_nested_class_or_def=True,
+    split_before_expression_after_opening_paren=True,
 )
 # The top-level keys that mmengine's runner or this package reads; others are the config author's own variables.
 KNOWN = (
@@ -90,7 +92,9 @@ class PlainDumper(yaml.SafeDumper):
 
 def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     """Quote text with braces, so that `literal_braces` can escape them."""
-    return dumper.represent_scalar('tag:yaml.org,2002:str', text, style='"' if '{{' in text else None)
+    return dumper.represent_scalar(
+        'tag:yaml.org,2002:str', text, style='"' if '{{' in text else None
+    )
 
 
 class PlainYaml(YamlHandler):
@@ -122,15 +126,25 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     path = current_name(str(path))
     path = str(config_path(path)) if path.startswith(PREFIX) else path
     if not os.path.isfile(path):
-        near = closest(os.path.basename(path), [file.name for file in (home() / 'configs').rglob('*.py')])
-        raise UserError(f'there is no config at {path}{near}; see configs/ for the configs of mmairl', code='no-config')
+        near = closest(
+            os.path.basename(path), [file.name for file in (home() / 'configs').rglob('*.py')]
+        )
+        raise UserError(
+            f'there is no config at {path}{near}; see configs/ for the configs of mmairl',
+            code='no-config',
+        )
     if Path(path).suffix not in ('.py', '.yaml', '.yml', '.json'):
-        raise UserError(f"'{path}': unsupported config type; expected .py, .yaml or .json", code='unknown-config-type')
+        raise UserError(
+            f"'{path}': unsupported config type; expected .py, .yaml or .json",
+            code='unknown-config-type',
+        )
     read_plain_yaml()
     for folder in (*Path(path).resolve().parents, home()):
         if (folder / 'projects').is_dir():
             import_from(folder)
-    with explained(f'the config {path} cannot be read', 'correct it'):  # a config is a program and can fail in any way
+    with explained(
+        f'the config {path} cannot be read', 'correct it'
+    ):  # a config is a program and can fail in any way
         cfg = Config.fromfile(path, import_custom_modules=False)  # noqa: TID251  the user's own program
         import_custom_modules(cfg)
     override(cfg, options or {}, path)
@@ -153,7 +167,10 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
                 'derived from it',
                 code='config-variable',
             )
-        raise UserError(f"--cfg-options {key}: the config has no '{name}'{closest(name, KNOWN)}", code='unknown-key')
+        raise UserError(
+            f"--cfg-options {key}: the config has no '{name}'{closest(name, KNOWN)}",
+            code='unknown-key',
+        )
     with explained(f'--cfg-options do not fit the config {path}', 'correct them'):
         cfg.merge_from_dict(options)
         if any(key.startswith('custom_imports') for key in options):
@@ -161,7 +178,8 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
     for name in cfg:
         if name not in KNOWN and closest(name, KNOWN):
             raise UserError(
-                f"the config {path} sets '{name}', which nothing reads{closest(name, KNOWN)}", code='unknown-key'
+                f"the config {path} sets '{name}', which nothing reads{closest(name, KNOWN)}",
+                code='unknown-key',
             )
     refuse_secrets(cfg)
 
@@ -195,7 +213,10 @@ def write_config(cfg: Config, path: str | Path) -> None:
     """
     suffix = Path(path).suffix
     if suffix not in ('.yaml', '.yml', '.json'):
-        raise UserError(f"'{path}': unsupported config type; expected .yaml or .json", code='unknown-config-type')
+        raise UserError(
+            f"'{path}': unsupported config type; expected .yaml or .json",
+            code='unknown-config-type',
+        )
     write_text(path, config_text(cfg, suffix))
 
 
@@ -203,7 +224,9 @@ def config_text(cfg: Config, suffix: str = '.yaml') -> str:
     """Return a config as the YAML or JSON that `write_config` writes."""
     refuse_secrets(cfg)
     kinds = (TypeError, yaml.YAMLError)
-    with explained('the config has a value that is not plain data', 'keep it as a Python file', kinds):
+    with explained(
+        'the config has a value that is not plain data', 'keep it as a Python file', kinds
+    ):
         if suffix == '.json':
             return literal_braces(json.dumps(cfg.to_dict(), indent=2), r'\u007b')
         return literal_braces(yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False))
@@ -229,7 +252,9 @@ def _expression(value: Any) -> str:
     if isinstance(value, tuple):
         return f'({"".join(f"{_expression(part)}, " for part in value)})'
     if callable(value):
-        return repr(f'{value.__module__}.{value.__qualname__}')  # a name that mmengine's registries import
+        return repr(
+            f'{value.__module__}.{value.__qualname__}'
+        )  # a name that mmengine's registries import
     return repr(value) if isinstance(value, str) else str(value)
 
 
@@ -244,7 +269,9 @@ def literal_braces(text: str, brace: str = r'\x7b') -> str:
 def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
     """Yield every value at any depth with the keys that lead to it."""
     yield keys, values
-    items = dict.items(values) if isinstance(values, dict) else ()  # ConfigDict.items copies all values
+    items = (
+        dict.items(values) if isinstance(values, dict) else ()
+    )  # ConfigDict.items copies all values
     for key, value in enumerate(values) if isinstance(values, (list, tuple, set)) else items:
         yield from walk(value, (*keys, key))
 

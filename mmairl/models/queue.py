@@ -24,7 +24,10 @@ class KeyQueue(nn.Module):
     def __init__(self, length: int, dim: int, start: str = 'noise') -> None:
         super().__init__()
         if start not in ('noise', 'empty'):
-            raise UserError(f"model.queue.start: unknown value ('{start}'); set noise or empty", code='unknown-start')
+            raise UserError(
+                f"model.queue.start: unknown value ('{start}'); set noise or empty",
+                code='unknown-start',
+            )
         if length < 1:
             raise UserError(
                 f"model.queue.length: must be positive ('{length}'); set a positive length or model.queue=None",

@@ -8,7 +8,10 @@ import yaml
 from mmairl.study.spec import catalogue
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = [ROOT / 'configs/studies', *(ROOT / f'projects/{name}/studies' for name in ('judge', 'msbreg'))]
+FOLDERS = [
+    ROOT / 'configs/studies',
+    *(ROOT / f'projects/{name}/studies' for name in ('judge', 'msbreg')),
+]
 REPRODUCE = """# Tables and figures of the papers
 
 This page lists the [study](../docs/how-to/studies.md) or command for each table and figure of the papers, or the reason why
@@ -82,7 +85,9 @@ def assumption_rows() -> str:
         for line in ast.parse(path.read_text()).body:
             if isinstance(line, ast.Assign) and getattr(line.targets[0], 'id', '') == 'assumptions':
                 said = [word.value.value for word in line.value.keywords if word.value.value]
-                found += ''.join(f'| {text} | `{path.relative_to(ROOT).as_posix()}` |\n' for text in said)
+                found += ''.join(
+                    f'| {text} | `{path.relative_to(ROOT).as_posix()}` |\n' for text in said
+                )
     return found
 
 
@@ -94,7 +99,9 @@ def catalogue_rows(folder: Path) -> str:
 
 def pages() -> dict[Path, str]:
     """The pages as they should be."""
-    reproduce = REPRODUCE.format(coverage=coverage_table(), catalogue=''.join(map(catalogue_rows, FOLDERS)))
+    reproduce = REPRODUCE.format(
+        coverage=coverage_table(), catalogue=''.join(map(catalogue_rows, FOLDERS))
+    )
     return {
         ROOT / 'results' / 'reproduce.md': reproduce,
         ROOT / 'results' / 'assumptions.md': ASSUMPTIONS.format(rows=assumption_rows()),
