@@ -23,7 +23,9 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / 'tests'))
 from harness import toy  # noqa: E402  it also switches off what slows each run of a test
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's & has it ignored, here and in what is started
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a script's & has it ignored, here and in what is started
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,9 @@ def run_tool(monkeypatch):
 
     def run(tool: str, *arguments: object) -> None:
         monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
-        handlers = {number: signal.getsignal(number) for number in SIGNALS}  # a command keeps them to its process's end
+        handlers = {
+            number: signal.getsignal(number) for number in SIGNALS
+        }  # a command keeps them to its process's end
         try:
             runpy.run_path(str(ROOT / tool), run_name='__main__')
         finally:
@@ -61,7 +65,9 @@ def _let_go() -> Iterator[None]:
 def close_logs() -> None:
     """mmengine keeps the log of every run open until the process ends: a file each, of the 1024 that many systems allow."""
     for logger in MMLogger._instance_dict.values():
-        for handler in [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)]:
+        for handler in [
+            handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)
+        ]:
             handler.close()
             logger.removeHandler(handler)
 
@@ -71,7 +77,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed and 'PYTEST_XDIST_WORKER' not in os.environ:
         crash = getattr(report.longrepr, 'reprcrash', None)
         reason = ' '.join((crash.message if crash else report.longreprtext).split())
-        print(f'\nFAILED {report.nodeid} ({report.when}): {reason[:150]} ... {reason[150:][-250:]}', flush=True)
+        print(
+            f'\nFAILED {report.nodeid} ({report.when}): {reason[:150]} ... {reason[150:][-250:]}',
+            flush=True,
+        )
 
 
 # No test may be skipped for a reason with one of these words in it.
@@ -82,7 +91,9 @@ def _required(report: pytest.CollectReport | pytest.TestReport) -> None:
     reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ''
     if any(word in reason for word in REQUIRED):
         report.outcome = 'failed'
-        report.longrepr = f'not here, and MMAIRL_REQUIRED="{" ".join(REQUIRED)}" asks for it: {reason}'
+        report.longrepr = (
+            f'not here, and MMAIRL_REQUIRED="{" ".join(REQUIRED)}" asks for it: {reason}'
+        )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -114,15 +125,25 @@ def run_processes(tmp_path_factory) -> Iterator[Callable[..., str]]:
     """Run a script of the tests as N processes, as torchrun would, and return what they print."""
     path = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])
     environment = {**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'}
-    command, output = [sys.executable, '-m', 'harness.processes'], tmp_path_factory.mktemp('ranks') / 'output.txt'
+    command, output = (
+        [sys.executable, '-m', 'harness.processes'],
+        tmp_path_factory.mktemp('ranks') / 'output.txt',
+    )
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with output.open('a') as early, subprocess.Popen(command, env=environment, stderr=early, **pipes) as starter:
+    with (
+        output.open('a') as early,
+        subprocess.Popen(command, env=environment, stderr=early, **pipes) as starter,
+    ):
 
         def run(processes: int, script: Path | str, *args: object) -> str:
             output.write_text('')
-            request = dict(ranks=processes, output=str(output), command=[str(script), *map(str, args)])
+            request = dict(
+                ranks=processes, output=str(output), command=[str(script), *map(str, args)]
+            )
             print(json.dumps(request), file=starter.stdin, flush=True)
-            statuses = json.loads(starter.stdout.readline() or '"the starter of the ranks has died"')
+            statuses = json.loads(
+                starter.stdout.readline() or '"the starter of the ranks has died"'
+            )
             assert statuses == [0] * processes, (statuses, output.read_text()[-6000:])
             return output.read_text()
 

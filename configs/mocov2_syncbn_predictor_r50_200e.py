@@ -3,6 +3,10 @@ __method__ = 'mocov2_syncbn_predictor'
 _base_ = 'mocov2_syncbn_r50_200e.py'
 model = dict(
     predictor=dict(
-        type='MLPNeck', in_channels=256, hidden_channels=4096, out_channels=256, norm_cfg=dict(type='SyncBN')
+        type='MLPNeck',
+        in_channels=256,
+        hidden_channels=4096,
+        out_channels=256,
+        norm_cfg=dict(type='SyncBN'),
     )
 )

@@ -1,15 +1,16 @@
-"""For the site's API page: the examples of docstrings, which begin with >>>, as blocks of code."""
+"""Show the examples of docstrings, which begin with >>>, as code blocks on the site's API page."""
 
 import re
 
 import griffe
 
-EXAMPLE = re.compile(r'^>>> .*(?:\n(?!\n)\S.*|\n {1,}\S.*)*', re.MULTILINE)
+# An example and the lines of its result, at the same or a deeper indentation.
+EXAMPLE = re.compile(r'^( *)>>> .*(?:\n\1 *\S.*)*', re.MULTILINE)
 
 
 class Doctests(griffe.Extension):
-    """Fences each example before the docstring is read as Markdown, where [0]['inputs'] would be a link."""
+    """Fence each example before the docstring is read as Markdown, in which [0]['inputs'] would be a link."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring:
-            obj.docstring.value = EXAMPLE.sub(lambda found: f'```pycon\n{found[0]}\n```', obj.docstring.value)
+            obj.docstring.value = EXAMPLE.sub(r'\1```pycon\n\g<0>\n\1```', obj.docstring.value)

@@ -1,4 +1,4 @@
-"""Configs: found by name or path, read from Python, YAML or JSON, changed by `--cfg-options`, and written as YAML or JSON.
+"""Read configs from Python, YAML or JSON, change them by `--cfg-options`, and write them as Python, YAML or JSON.
 
 A config is a program, whatever its format: a YAML file names classes and modules that are imported and called.
 
@@ -25,7 +25,9 @@ from mmairl.io import NUMBER, TUPLE, PlainLoader, write_text
 
 # The style of mmengine's `pretty_text`.
 STYLE = dict(
-    based_on_style='pep8', blank_line_before_nested_class_or_def=True, split_before_expression_after_opening_paren=True
+    based_on_style='pep8',
+    blank_line_before_nested_class_or_def=True,
+    split_before_expression_after_opening_paren=True,
 )
 # The top-level keys that mmengine's runner or this package reads; others are the config author's own variables.
 KNOWN = (
@@ -82,7 +84,7 @@ MOVED_MODULES = {
 
 
 class PlainDumper(yaml.SafeDumper):
-    """The writer for PlainLoader: tuples stay tuples, and equal parts are written out."""
+    """The writer for PlainLoader. Tuples stay tuples, and repeated parts are written out instead of aliased."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -90,14 +92,17 @@ class PlainDumper(yaml.SafeDumper):
 
 def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     """Quote text with braces, so that `literal_braces` can escape them."""
-    return dumper.represent_scalar('tag:yaml.org,2002:str', text, style='"' if '{{' in text else None)
+    return dumper.represent_scalar(
+        'tag:yaml.org,2002:str', text, style='"' if '{{' in text else None
+    )
 
 
 class PlainYaml(YamlHandler):
-    """mmengine's reader of YAML by PlainLoader: its own reads 1e-3 as text, and runs code that annotations of images hold."""
+    """mmengine's YAML handler with PlainLoader. The original reads 1e-3 as text and runs code from annotation files."""
 
     def load_from_fileobj(self, file: IO[str], **_: Any) -> Any:
-        return {} if (values := yaml.load(file, Loader=PlainLoader)) is None else values  # of an empty file
+        values = yaml.load(file, Loader=PlainLoader)
+        return {} if values is None else values  # None = an empty file
 
 
 PlainDumper.add_representer(tuple, lambda dumper, values: dumper.represent_sequence(TUPLE, values))
@@ -106,9 +111,14 @@ PlainDumper.add_implicit_resolver(*NUMBER)
 
 
 def load_config(path: str | Path, options: dict | None = None) -> Config:
-    """The config with `--cfg-options` merged in; a misspelt key is an error, not a key that nothing reads.
+    """Return a config with `--cfg-options` merged in.
 
-    `mmairl::NAME.py` is one that comes with mmairl, wherever that is installed.
+    Args:
+        path: A .py, .yaml, .yml or .json file, or `mmairl::NAME.py` for a config of this package.
+        options: Values by dotted key.
+
+    Raises:
+        UserError: If the config is missing or fails, or if a key is misspelled.
 
     >>> load_config('mmairl::mocov2plus_r50_200e.py', {'optim_wrapper.optimizer.lr': 0.06}).optim_wrapper.optimizer.lr
     0.06
@@ -116,15 +126,25 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     path = current_name(str(path))
     path = str(config_path(path)) if path.startswith(PREFIX) else path
     if not os.path.isfile(path):
-        near = closest(os.path.basename(path), [file.name for file in (home() / 'configs').rglob('*.py')])
-        raise UserError(f'there is no config at {path}{near}; see configs/ for those that come with mmairl')
+        near = closest(
+            os.path.basename(path), [file.name for file in (home() / 'configs').rglob('*.py')]
+        )
+        raise UserError(
+            f'there is no config at {path}{near}; see configs/ for the configs of mmairl',
+            code='no-config',
+        )
     if Path(path).suffix not in ('.py', '.yaml', '.yml', '.json'):
-        raise UserError(f'{path} is no config; give one as NAME.py, NAME.yaml or NAME.json')
+        raise UserError(
+            f"'{path}': unsupported config type; expected .py, .yaml or .json",
+            code='unknown-config-type',
+        )
     read_plain_yaml()
     for folder in (*Path(path).resolve().parents, home()):
         if (folder / 'projects').is_dir():
             import_from(folder)
-    with explained(f'the config {path} cannot be read', 'correct it'):  # a program can fail in any way
+    with explained(
+        f'the config {path} cannot be read', 'correct it'
+    ):  # a config is a program and can fail in any way
         cfg = Config.fromfile(path, import_custom_modules=False)  # noqa: TID251  the user's own program
         import_custom_modules(cfg)
     override(cfg, options or {}, path)
@@ -143,16 +163,24 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
             continue
         if name in cfg:
             raise UserError(
-                f"--cfg-options {key}: '{name}' is a variable that the config has used by now; override the keys set by it"
+                f"--cfg-options {key}: '{name}' is a variable of the config and has no effect anymore; override the keys "
+                'derived from it',
+                code='config-variable',
             )
-        raise UserError(f"--cfg-options {key}: the config has no '{name}'{closest(name, KNOWN)}")
+        raise UserError(
+            f"--cfg-options {key}: the config has no '{name}'{closest(name, KNOWN)}",
+            code='unknown-key',
+        )
     with explained(f'--cfg-options do not fit the config {path}', 'correct them'):
         cfg.merge_from_dict(options)
         if any(key.startswith('custom_imports') for key in options):
             import_custom_modules(cfg)
     for name in cfg:
         if name not in KNOWN and closest(name, KNOWN):
-            raise UserError(f"the config {path} sets '{name}', which nothing reads{closest(name, KNOWN)}")
+            raise UserError(
+                f"the config {path} sets '{name}', which nothing reads{closest(name, KNOWN)}",
+                code='unknown-key',
+            )
     refuse_secrets(cfg)
 
 
@@ -174,18 +202,21 @@ def refuse_secrets(cfg: Config) -> None:
 
 
 def read_plain_yaml() -> None:
-    """Make mmengine read YAML, of configs and of annotations, by PlainLoader."""
+    """Make mmengine read YAML files (configs and annotations) by PlainLoader."""
     register_handler(['yml', 'yaml'])(PlainYaml)
 
 
 def write_config(cfg: Config, path: str | Path) -> None:
     """Write a config, with its bases and options, as YAML or JSON.
 
-    YAML keeps tuples and is equal when read again; JSON has lists for them, which some parts of mmdet do not take.
+    YAML keeps tuples and is equal when read again. JSON has lists instead, which some parts of mmdet reject.
     """
     suffix = Path(path).suffix
     if suffix not in ('.yaml', '.yml', '.json'):
-        raise UserError(f'a config is written to NAME.yaml or NAME.json, not to {path}; give such a name')
+        raise UserError(
+            f"'{path}': unsupported config type; expected .yaml or .json",
+            code='unknown-config-type',
+        )
     write_text(path, config_text(cfg, suffix))
 
 
@@ -193,7 +224,9 @@ def config_text(cfg: Config, suffix: str = '.yaml') -> str:
     """Return a config as the YAML or JSON that `write_config` writes."""
     refuse_secrets(cfg)
     kinds = (TypeError, yaml.YAMLError)
-    with explained('the config holds a value that is not plain data', 'it stays a Python file', kinds):
+    with explained(
+        'the config has a value that is not plain data', 'keep it as a Python file', kinds
+    ):
         if suffix == '.json':
             return literal_braces(json.dumps(cfg.to_dict(), indent=2), r'\u007b')
         return literal_braces(yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False))
@@ -219,7 +252,9 @@ def _expression(value: Any) -> str:
     if isinstance(value, tuple):
         return f'({"".join(f"{_expression(part)}, " for part in value)})'
     if callable(value):
-        return repr(f'{value.__module__}.{value.__qualname__}')  # a name that mmengine's registries import
+        return repr(
+            f'{value.__module__}.{value.__qualname__}'
+        )  # a name that mmengine's registries import
     return repr(value) if isinstance(value, str) else str(value)
 
 
@@ -232,23 +267,28 @@ def literal_braces(text: str, brace: str = r'\x7b') -> str:
 
 
 def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
-    """Every value at any depth with the keys that lead to it."""
+    """Yield every value at any depth with the keys that lead to it."""
     yield keys, values
-    items = dict.items(values) if isinstance(values, dict) else ()  # a ConfigDict's own `items` takes a plain key
+    items = (
+        dict.items(values) if isinstance(values, dict) else ()
+    )  # ConfigDict.items copies all values
     for key, value in enumerate(values) if isinstance(values, (list, tuple, set)) else items:
         yield from walk(value, (*keys, key))
 
 
 def by_key(cfg: Config) -> dict[str, Any]:
-    """Every value at any depth, parts included, by its dotted key."""
+    """Return every value at any depth, including the parts themselves, by dotted key."""
     return {'.'.join(map(str, keys)): value for keys, value in walk(cfg.to_dict())}
 
 
 def flat(value: Any, key: str = '') -> dict[str, Any]:
-    """The values of a config by their dotted keys."""
+    """Return the leaves of a config by dotted key."""
     value = list(value) if isinstance(value, tuple) else value
     if isinstance(value, list) and any(isinstance(part, dict) for part in value):
         value = dict(enumerate(value))
     if not isinstance(value, dict):
         return {key: value}
-    return {at: leaf for name, part in value.items() for at, leaf in flat(part, f'{key}.{name}'.lstrip('.')).items()}
+    leaves = {}
+    for name, part in value.items():
+        leaves.update(flat(part, f'{key}.{name}'.lstrip('.')))
+    return leaves

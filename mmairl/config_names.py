@@ -75,7 +75,9 @@ def import_from(folder: Path) -> None:
 class ConfigNames(MetaPathFinder):
     """Teach mmengine the names when its config module is imported."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != MODULE:
             return None
         sys.meta_path.remove(self)
@@ -110,19 +112,32 @@ def teach_mmengine(module: ModuleType) -> None:
     metainfo = utils._get_cfg_metainfo
 
     def our_base(base: str, filename: str) -> tuple[str, str | None]:
-        return (str(config_path(base)), None) if base.startswith(PREFIX) else path_of_base(base, filename)
+        return (
+            (str(config_path(base)), None)
+            if base.startswith(PREFIX)
+            else path_of_base(base, filename)
+        )
 
     def our_path(name: str) -> tuple[str, str]:
         """Return an absolute path, which stays the same when mmengine joins it to the package's folder."""
-        return ('mmairl', str(config_path(name))) if name.startswith(PREFIX) else package_and_path(name)
+        return (
+            ('mmairl', str(config_path(name)))
+            if name.startswith(PREFIX)
+            else package_and_path(name)
+        )
 
     def no_metainfo(package: str, path: str) -> dict[str, Any]:
         if Path(path).is_absolute():
-            raise ValueError(f'{path} is a file, not the name of a model')  # mmengine then takes the path
+            raise ValueError(
+                f'{path} is a file, not the name of a model'
+            )  # mmengine then takes the path
         return metainfo(package, path)
 
     module.Config._get_cfg_path = staticmethod(our_base)
-    for holder in (utils, sys.modules.get('mmengine.hub.hub')):  # the hub may have imported them by name
+    for holder in (
+        utils,
+        sys.modules.get('mmengine.hub.hub'),
+    ):  # the hub may have imported them by name
         if holder is not None:
             holder._get_package_and_cfg_path = our_path
             holder._get_cfg_metainfo = no_metainfo

@@ -103,7 +103,9 @@ def explained(what: str, then: str, kinds: Kinds = (Exception,), but: Kinds = ()
 def building(what: str) -> AbstractContextManager[None]:
     """Turn what a part says about the values that the config gives it into one sentence."""
     said = f'{what} cannot be built from what the config says'
-    return explained(said, 'correct it there (MMAIRL_TRACEBACK=1 shows where)', but=(OSError, ImportError))
+    return explained(
+        said, 'correct it there (MMAIRL_TRACEBACK=1 shows where)', but=(OSError, ImportError)
+    )
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -121,7 +123,9 @@ def printable(name: object) -> str:
     >>> printable('cat\n\x1b[2J.jpg')
     'cat\\n\\x1b[2J.jpg'
     """
-    return ''.join(char if char.isprintable() else char.encode('unicode_escape').decode() for char in str(name))
+    return ''.join(
+        char if char.isprintable() else char.encode('unicode_escape').decode() for char in str(name)
+    )
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.8) -> str:

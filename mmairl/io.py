@@ -27,8 +27,14 @@ from mmairl.errors import UserError, chain, closest
 Kind = TypeVar('Kind')
 TUPLE = 'tag:yaml.org,2002:python/tuple'
 # YAML 1.1 requires a dot in the mantissa; without this, a learning rate of 1e-3 would be text.
-NUMBER = ('tag:yaml.org,2002:float', re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$'), list('-+0123456789'))
-LARGEST = 100_000  # values in a YAML file with all aliases expanded; a few lines can stand for a billion
+NUMBER = (
+    'tag:yaml.org,2002:float',
+    re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$'),
+    list('-+0123456789'),
+)
+LARGEST = (
+    100_000  # values in a YAML file with all aliases expanded; a few lines can stand for a billion
+)
 MIB = 2**20
 LARGEST_TEXT = 64 * MIB  # bytes of a text or JSON file
 LARGEST_LIST = 1024 * MIB  # bytes of a list or table with a line for each image
@@ -54,7 +60,9 @@ class PlainLoader(getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):  # libyaml is 
         return super().construct_yaml_int(node)
 
 
-PlainLoader.add_constructor(TUPLE, lambda loader, node: tuple(loader.construct_sequence(node, deep=True)))
+PlainLoader.add_constructor(
+    TUPLE, lambda loader, node: tuple(loader.construct_sequence(node, deep=True))
+)
 PlainLoader.add_constructor('tag:yaml.org,2002:int', PlainLoader.construct_yaml_int)
 PlainLoader.add_implicit_resolver(*NUMBER)
 
@@ -72,13 +80,17 @@ def output(path: str | Path, *inputs: object) -> Path:
     with explained_disk_errors(path):
         if path.exists() and not path.is_file():
             kind = 'folder' if path.is_dir() else 'device or pipe'
-            raise UserError(f'{path} is a {kind}, not a file; give the name of a file to write', code='not-a-file')
+            raise UserError(
+                f'{path} is a {kind}, not a file; give the name of a file to write',
+                code='not-a-file',
+            )
         for source in inputs:
             if not isinstance(source, str | Path) or not path.exists():
                 continue
             if Path(source).exists() and path.samefile(source):
                 raise UserError(
-                    f'{path} is the file to read from; give the output another name', code='output-is-input'
+                    f'{path} is the file to read from; give the output another name',
+                    code='output-is-input',
                 )
     return path
 
@@ -136,7 +148,9 @@ def _is_running(process: int) -> bool:
 
 def appending(path: str | Path) -> IO[str]:
     """Open a text file to read it and to append to it in place. A link is an error."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), 'a+')
+    return os.fdopen(
+        os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), 'a+'
+    )
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -178,7 +192,9 @@ def parse_yaml(text: str, loader: type = WithoutMerges) -> Any:
     return content
 
 
-def read_text(path: str | Path, limit: int = LARGEST_TEXT, encoding: str = 'utf-8', errors: str = 'strict') -> str:
+def read_text(
+    path: str | Path, limit: int = LARGEST_TEXT, encoding: str = 'utf-8', errors: str = 'strict'
+) -> str:
     """Return the content of a text file, with line ends as ``\\n``; see `read_bytes`."""
     content = read_bytes(path, limit)
     try:
@@ -202,8 +218,16 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
     try:
         with open(path, 'rb', opener=_open_without_waiting) as file:
             status = os.fstat(file.fileno())
-            content = file.read(limit + 1) if stat.S_ISREG(status.st_mode) and status.st_size <= limit else b''
-    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null byte in the name
+            content = (
+                file.read(limit + 1)
+                if stat.S_ISREG(status.st_mode) and status.st_size <= limit
+                else b''
+            )
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+        ValueError,
+    ) as error:  # ValueError: a null byte in the name
         raise UnreadableFile(f'there is no file {path}; check the path', code='no-file') from error
     except IsADirectoryError as error:
         raise UnreadableFile(
@@ -211,19 +235,25 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
         ) from error
     except OSError as error:
         raise UnreadableFile(
-            f'{path} cannot be read ({error.strerror}); check its permissions, or make it again', code='unreadable-file'
+            f'{path} cannot be read ({error.strerror}); check its permissions, or make it again',
+            code='unreadable-file',
         ) from error
     if not stat.S_ISREG(status.st_mode):
         raise UnreadableFile(
-            f'there is no file {path}, but a pipe or device; check the path', code='not-a-regular-file'
+            f'there is no file {path}, but a pipe or device; check the path',
+            code='not-a-regular-file',
         )
     if max(status.st_size, len(content)) > limit:
-        raise UnreadableFile(f'{path}: larger than {limit} bytes; check the path', code='file-too-large')
+        raise UnreadableFile(
+            f'{path}: larger than {limit} bytes; check the path', code='file-too-large'
+        )
     return content
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # without it, opening a named pipe waits for a writer
+    return os.open(
+        path, flags | os.O_NONBLOCK
+    )  # without it, opening a named pipe waits for a writer
 
 
 def _parsed(path: str | Path, text: str, parse: Callable[[str], Any], language: str) -> Any:
@@ -251,9 +281,15 @@ def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True)
         message = message[0].lower() + message[1:]
         place = place.replace('`', '').replace('$.', '').replace('$', '')
         unknown = message.partition('unknown field `')[2].rstrip('`')
-        fields = {name for declared in Declared.__subclasses__() for name in declared.__struct_fields__}
-        code = getattr(error.__cause__, 'code', '') or 'wrong-content'  # the cause is an error in a `__post_init__`
-        raise UserError(f'{path}: {place and place + ": "}{message}{closest(unknown, fields)}', code=code) from error
+        fields = {
+            name for declared in Declared.__subclasses__() for name in declared.__struct_fields__
+        }
+        code = (
+            getattr(error.__cause__, 'code', '') or 'wrong-content'
+        )  # the cause is an error in a `__post_init__`
+        raise UserError(
+            f'{path}: {place and place + ": "}{message}{closest(unknown, fields)}', code=code
+        ) from error
 
 
 @contextmanager

@@ -42,7 +42,9 @@ def same_randomness() -> Iterator[None]:
     python = random.getstate()
     numpy = np.random.get_state()
     try:
-        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
+        with torch.random.fork_rng(
+            [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+        ):
             yield
     finally:
         random.setstate(python)

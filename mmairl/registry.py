@@ -26,7 +26,9 @@ class Registry(parent.Registry):
 
     def __init__(self, root: parent.Registry, modules: dict[str, list[str]] | None = None) -> None:
         super().__init__(root.name, parent=root, scope='mmairl')
-        self.module_of = {name: f'mmairl.{module}' for module, names in (modules or {}).items() for name in names}
+        self.module_of = {
+            name: f'mmairl.{module}' for module, names in (modules or {}).items() for name in names
+        }
 
     def get(self, key: str) -> type | None:
         name = key.removeprefix(f'{self.scope}.')
@@ -69,7 +71,12 @@ MODELS = Registry(
     parent.MODELS,
     {
         'data.preprocess': ['ViewPreprocessor'],
-        'models.backbones': ['ResNet', 'SoloLearnResNet', 'VisionTransformer', 'RotaryVisionTransformer'],
+        'models.backbones': [
+            'ResNet',
+            'SoloLearnResNet',
+            'VisionTransformer',
+            'RotaryVisionTransformer',
+        ],
         'models.classifier': ['Pixels', 'Classifier'],
         'models.heads.barlow': ['BarlowTwinsHead'],
         'models.heads.contrastive': ['ContrastiveHead', 'InfoNCEHead'],
@@ -139,7 +146,14 @@ DATASETS = Registry(
         ],
         'data.shapes': ['Shapes', 'Digits'],
         'data.shards.dataset': ['Shards'],
-        'data.subsets': ['Part', 'LongTailed', 'ClassSubset', 'NamedClasses', 'ListedSubset', 'Relabelled'],
+        'data.subsets': [
+            'Part',
+            'LongTailed',
+            'ClassSubset',
+            'NamedClasses',
+            'ListedSubset',
+            'Relabelled',
+        ],
         'evaluation.features': ['Readable'],
     },
 )
@@ -233,7 +247,9 @@ for _root in (
 ):
     Registry(_root)
 
-BOXES = [root.children['mmairl'] for root in vars(parent).values() if isinstance(root, parent.Registry)]
+BOXES = [
+    root.children['mmairl'] for root in vars(parent).values() if isinstance(root, parent.Registry)
+]
 
 
 def class_of(package: str, name: str) -> Any:

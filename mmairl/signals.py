@@ -127,7 +127,9 @@ def stop_processes() -> None:
         dist.destroy_process_group()
 
 
-def start(command: Sequence[str], env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen:
+def start(
+    command: Sequence[str], env: dict[str, str] | None = None, **options: Any
+) -> subprocess.Popen:
     """Start a process that ends with this one. It gets its own session, because Ctrl-C would end it before it saves."""
     environment = {**os.environ, **(env or {}), PARENT: str(os.getpid())}
     return subprocess.Popen(command, env=environment, start_new_session=True, **options)

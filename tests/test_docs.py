@@ -196,14 +196,41 @@ def test_paths_and_links_exist():
     assert not wrong
 
 
+def test_links_of_results_exist():
+    """The commands and paths of results are those of their commit."""
+    pages = [path.relative_to(ROOT).as_posix() for path in ROOT.glob('results/**/*.md')]
+    assert pages
+    links = [(page, link) for page in pages for link in LINK.findall(prose(page))]
+    assert not [(page, message) for page, link in links if (message := broken_link(page, link))]
+
+
+def test_commands_of_the_papers_page_are_accepted():
+    for line in bash_lines('results/reproduce.md'):
+        for command in commands(line):
+            if command:
+                check_command(command, set())
+
+
 def test_site_lists_all_pages_and_modules():
-    pages = [page for page in PAGES if page.startswith('docs/') and not page.startswith('docs/benchmarks/')]
-    missing = [page for page in pages if f': {page[5:]}' not in read('mkdocs.yml')]
-    assert not missing
+    pages = [page for page in PAGES if page.startswith('docs/')]
+    listed = re.findall(r'^ +- .+: (\S+\.md)$', read('mkdocs.yml'), re.MULTILINE)
+    assert sorted(pages) == sorted(f'docs/{name}' for name in listed)
     modules = [name for page in pages for name in re.findall(r'^::: (\S+)', read(page), re.MULTILINE)]
     assert modules
     for name in modules:
         assert importlib.util.find_spec(name), name
+
+
+def test_generated_reference_is_current():
+    for path, text in module('docs/generate.py').pages().items():
+        assert path.read_text() == text, 'run python docs/generate.py'
+        assert 'TODO' not in text, f'{path}: write the meaning of the new keys'
+
+
+def test_reference_has_every_struct():
+    generator = module('docs/generate.py')
+    page = read('docs/reference/study_yaml.md')
+    assert set(re.findall(r'^<!-- (\w+) -->$', page, re.MULTILINE)) == set(generator.STRUCTS)
 
 
 @pytest.fixture

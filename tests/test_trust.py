@@ -4,7 +4,6 @@ run calls, runs code from them. Ruff's rules look at the source."""
 import json
 import pickle
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from mmengine.runner import CheckpointLoader
 
+from mmairl.cli import study
 from mmairl.config import load_config
 from mmairl.data.decode import UnreadableImage, decode_bytes
 from mmairl.data.public import CIFAR10
@@ -110,9 +110,6 @@ def test_an_image_that_is_a_program_is_no_image(tmp_path):
 
 def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeypatch, capsys):
     """Its configs are hostile, in Python and in YAML; a page, and a study that collects, read what the run has recorded."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[1])
-    from tools import study
-
     (tmp_path / 'evil.py').write_text(program := f'a = __import__("os").mkdir({str(canary)!r})\n')
     yaml = f'custom_imports: {{imports: [evil]}}\nmodel: !!python/object/apply:os.mkdir ["{canary}"]\n'
     monkeypatch.syspath_prepend(tmp_path)
@@ -131,14 +128,12 @@ def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeyp
     write_health_page(runs[0], tmp_path / 'health.html')
     write_evaluation_page(runs[0])
     write_studies_page(tmp_path)
-    words = ['study.py', LADDER, '--scale', 'demo', '--out', tmp_path / 'out']
+    words = [str(word) for word in (LADDER, '--scale', 'demo', '--out', tmp_path / 'out')]
     before = {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
-    monkeypatch.setattr(sys, 'argv', [*map(str, words), '--status'])
-    study.main()
+    study.main([*words, '--status'])
     assert capsys.readouterr().out.endswith('2 stale\n')
     assert {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()} == before
-    monkeypatch.setattr(sys, 'argv', [*map(str, words), '--collect'])
-    study.main()
+    study.main([*words, '--collect'])
     assert 'changed; run the study again: the config' in capsys.readouterr().out
     assert not canary.exists()
     with pytest.raises(UserError):
@@ -151,4 +146,4 @@ def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeyp
 def test_invalid_config_in_a_checkpoint_raises(tmp_path, canary, text):
     (folder := tmp_path / '20260101_000000/vis_data').mkdir(parents=True)
     (folder / 'config.py').write_text(text, 'latin1')
-    sentence(lambda: config_of(tmp_path), canary, 'is no config that a run has written|cannot be read')
+    sentence(lambda: config_of(tmp_path), canary, 'is not a config that a run has written|cannot be read')

@@ -1,5 +1,7 @@
 default_scope = 'mmairl'
-runner_type = 'mmairl.PreparedRunner'  # for tools/train.py of mmpretrain and others, and for `mim train`
+runner_type = (
+    'mmairl.PreparedRunner'  # for tools/train.py of mmpretrain and others, and for `mim train`
+)
 
 default_hooks = dict(
     runtime_info=dict(type='AsyncRuntimeInfoHook'),
@@ -20,7 +22,9 @@ default_hooks = dict(
 env_cfg = dict(
     cudnn_benchmark=True,
     mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
-    dist_cfg=dict(backend='nccl', timeout=1800),  # longer than a loader waits, so that the loader says what is slow
+    dist_cfg=dict(
+        backend='nccl', timeout=1800
+    ),  # longer than a loader waits, so that the loader says what is slow
 )
 model_wrapper_cfg = dict(type='mmairl.DistributedModel')
 # Each process augments with random numbers of its own; the weights are broadcast from the first.

@@ -2,7 +2,9 @@
 # the asymmetric pair of views. Crops are resized bilinearly, as everywhere here; BYOL's were bicubic.
 _base_ = '../byol_asymmetric_r50_200e.py'
 total_batch_size = 4096
-optim_wrapper = dict(optimizer=dict(_delete_=True, type='LARS', lr=3.2, momentum=0.9, weight_decay=1.5e-6, eta=0.001))
+optim_wrapper = dict(
+    optimizer=dict(_delete_=True, type='LARS', lr=3.2, momentum=0.9, weight_decay=1.5e-6, eta=0.001)
+)
 default_hooks = dict(momentum=dict(base=0.996))
 auto_scale_lr = dict(base_batch_size=4096)
 train_cfg = dict(max_epochs=1000)

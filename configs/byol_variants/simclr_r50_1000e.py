@@ -3,4 +3,6 @@ _base_ = 'simclr_own_r50_300e.py'
 optim_wrapper = dict(optimizer=dict(lr=3.2, weight_decay=1.5e-6))
 default_hooks = dict(momentum=dict(base=0.996))  # as BYOL's; SimCLR has no teacher
 train_cfg = dict(max_epochs=1000)
-assumptions = dict(simclr_recipe="the recipe of 'SimCLR (repro)' is not printed; it is BYOL's of 1000 epochs")
+assumptions = dict(
+    simclr_recipe="the recipe of 'SimCLR (repro)' is not printed; it is BYOL's of 1000 epochs"
+)

@@ -2,7 +2,13 @@
 # The paper keeps the iterations constant and does not print their number; this one is ours.
 _base_ = '../mocov2plus_r50_200e.py'
 train_dataloader = dict(
-    dataset=dict(_delete_=True, type='ClassSubset', dataset={{_base_.train_dataloader.dataset}}, fraction=1.0, seed=0),
+    dataset=dict(
+        _delete_=True,
+        type='ClassSubset',
+        dataset={{_base_.train_dataloader.dataset}},
+        fraction=1.0,
+        seed=0,
+    ),
 )
 param_scheduler = [
     dict(type='WarmUpLR', start=1e-6, by_epoch=False, end=12510),

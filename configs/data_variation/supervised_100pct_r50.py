@@ -3,7 +3,13 @@
 _base_ = '../supervised/supervised_r50_100e.py'
 model = dict(classes=1000)
 train_dataloader = dict(
-    dataset=dict(_delete_=True, type='ClassSubset', dataset={{_base_.train_dataloader.dataset}}, fraction=1.0, seed=0),
+    dataset=dict(
+        _delete_=True,
+        type='ClassSubset',
+        dataset={{_base_.train_dataloader.dataset}},
+        fraction=1.0,
+        seed=0,
+    ),
 )
 param_scheduler = [
     dict(type='WarmUpLR', start=1e-6, by_epoch=False, end=12510),

@@ -14,7 +14,9 @@ model = dict(
     predictor=dict(in_channels=64, hidden_channels=256, out_channels=64),
     queue=dict(length=1024),
     # The views are made of the whole batch at once, in the process that trains.
-    data_preprocessor=dict(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), views=[view, view], channels_last=True),
+    data_preprocessor=dict(
+        mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), views=[view, view], channels_last=True
+    ),
 )
 train_dataloader = dict(
     _delete_=True,

@@ -5,7 +5,9 @@ evaluation = dict(
     train=dict(
         type='LongTailed',
         imbalance=100,
-        dataset=dict(type='CIFAR10', root='data/cifar10', split='train+val', views=[{{_base_.test_view}}]),
+        dataset=dict(
+            type='CIFAR10', root='data/cifar10', split='train+val', views=[{{_base_.test_view}}]
+        ),
     ),
     test={{_base_.evaluation.test}},
     batch_size=256,

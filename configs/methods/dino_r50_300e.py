@@ -4,7 +4,12 @@ __method__ = 'dino'
 _base_ = '../byol_asymmetric_r50_200e.py'
 model = dict(
     projector=dict(
-        type='PrototypeNeck', hidden_channels=2048, out_channels=256, layers=3, norm_cfg=None, prototypes=65536
+        type='PrototypeNeck',
+        hidden_channels=2048,
+        out_channels=256,
+        layers=3,
+        norm_cfg=None,
+        prototypes=65536,
     ),
     predictor=None,
     head=dict(_delete_=True, type='DINOHead', prototypes=65536),

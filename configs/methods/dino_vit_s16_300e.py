@@ -26,7 +26,12 @@ optim_wrapper = dict(
 param_scheduler = [
     dict(type='WarmUpLR', start=1e-6, end=10, convert_to_iter_based=True),
     dict(type='CosineAnnealingLR', eta_min=1e-6, begin=10, convert_to_iter_based=True),
-    dict(type='CosineAnnealingParamScheduler', param_name='weight_decay', eta_min_ratio=10, convert_to_iter_based=True),
+    dict(
+        type='CosineAnnealingParamScheduler',
+        param_name='weight_decay',
+        eta_min_ratio=10,
+        convert_to_iter_based=True,
+    ),
 ]
 default_hooks = dict(momentum=dict(base=0.996))
 custom_hooks = [

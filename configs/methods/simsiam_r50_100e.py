@@ -4,11 +4,17 @@ __method__ = 'simsiam'
 _base_ = '../mocov2plus_r50_200e.py'
 model = dict(
     projector=dict(
-        hidden_channels=2048, out_channels=2048, layers=3, last_norm=dict(type='SyncBN', affine=False), last_bias=False
+        hidden_channels=2048,
+        out_channels=2048,
+        layers=3,
+        last_norm=dict(type='SyncBN', affine=False),
+        last_bias=False,
     ),
     predictor=dict(in_channels=2048, hidden_channels=512, out_channels=2048),
     target='stop_gradient',
-    head=dict(_delete_=True, type='RegressionHead', weight=0.25),  # -cos / 2 a direction, but for a constant
+    head=dict(
+        _delete_=True, type='RegressionHead', weight=0.25
+    ),  # -cos / 2 a direction, but for a constant
     queue=None,
 )
 total_batch_size = 512

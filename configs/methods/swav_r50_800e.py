@@ -17,6 +17,9 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', eta_min_ratio=0.001, begin=10, convert_to_iter_based=True),
 ]
 custom_hooks = [
-    dict(type='ScheduleHook', values={'head.frozen': dict(start=1, end=0, until=1 / 800, curve='step')}),
+    dict(
+        type='ScheduleHook',
+        values={'head.frozen': dict(start=1, end=0, until=1 / 800, curve='step')},
+    ),
 ]
 train_cfg = dict(max_epochs=800)

@@ -9,6 +9,9 @@ model = dict(
     data_preprocessor=dict(views={{_base_.shapes_multi_crop}}),
 )
 custom_hooks = [
-    dict(type='ScheduleHook', values={'head.frozen': dict(start=1, end=0, until=1 / 30, curve='step')}),
+    dict(
+        type='ScheduleHook',
+        values={'head.frozen': dict(start=1, end=0, until=1 / 30, curve='step')},
+    ),
 ]
 optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr=2e-3, weight_decay=5e-4))

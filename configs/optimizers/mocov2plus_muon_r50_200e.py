@@ -1,6 +1,8 @@
 # MoCo v2+ with Muon, timm's, whose steps are as large as AdamW's: its rate and decay are those of the config with AdamW.
 _base_ = '../mocov2plus_r50_200e.py'
 optim_wrapper = dict(
-    optimizer=dict(_delete_=True, type='Muon', lr=6e-4, weight_decay=0.1, momentum=0.95, nesterov=True),
+    optimizer=dict(
+        _delete_=True, type='Muon', lr=6e-4, weight_decay=0.1, momentum=0.95, nesterov=True
+    ),
     paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0),
 )

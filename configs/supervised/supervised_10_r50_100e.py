@@ -11,4 +11,6 @@ train_dataloader = dict(
         groups=10,
     )
 )
-assumptions = dict(taxonomy='classes are merged level by level from the deepest; the paper does not print its cuts')
+assumptions = dict(
+    taxonomy='classes are merged level by level from the deepest; the paper does not print its cuts'
+)

@@ -1,5 +1,9 @@
 # COCO: Mask R-CNN, ResNet50-C4, all layers trained, SyncBN, an extra norm after the shared head.
-_base_ = ['mmdet::mask_rcnn/mask-rcnn_r50-caffe-c4_1x_coco.py', '_base_/c4.py', '_base_/coco_90k.py']
+_base_ = [
+    'mmdet::mask_rcnn/mask-rcnn_r50-caffe-c4_1x_coco.py',
+    '_base_/c4.py',
+    '_base_/coco_90k.py',
+]
 
 model = {{_base_.c4}}
 

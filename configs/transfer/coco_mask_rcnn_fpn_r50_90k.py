@@ -1,12 +1,20 @@
 # COCO: Mask R-CNN, ResNet50-FPN, all layers trained, SyncBN in the backbone, the FPN, the 4conv1fc box head and the masks'.
-_base_ = ['mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py', '_base_/detection.py', '_base_/coco_90k.py']
+_base_ = [
+    'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
+    '_base_/detection.py',
+    '_base_/coco_90k.py',
+]
 
 model = dict(
     data_preprocessor={{_base_.rgb}},
     backbone={{_base_.trained_backbone}},
     neck=dict(norm_cfg={{_base_.bn_over_processes}}),
     roi_head=dict(
-        bbox_head=dict(type='Shared4Conv1FCBBoxHead', conv_out_channels=256, norm_cfg={{_base_.bn_over_processes}}),
+        bbox_head=dict(
+            type='Shared4Conv1FCBBoxHead',
+            conv_out_channels=256,
+            norm_cfg={{_base_.bn_over_processes}},
+        ),
         mask_head=dict(norm_cfg={{_base_.bn_over_processes}}),
     ),
 )

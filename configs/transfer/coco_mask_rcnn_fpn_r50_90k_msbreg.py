@@ -3,5 +3,7 @@ _base_ = 'coco_mask_rcnn_fpn_r50_90k.py'
 optim_wrapper = dict(optimizer=dict(lr=0.05))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=50),
-    dict(type='MultiStepLR', by_epoch=False, begin=0, end=90000, milestones=[60000, 80000], gamma=0.1),
+    dict(
+        type='MultiStepLR', by_epoch=False, begin=0, end=90000, milestones=[60000, 80000], gamma=0.1
+    ),
 ]

@@ -1,7 +1,19 @@
 # NYUv2 depth as in BYOL's Tab. 4b: conv5, four up-projection blocks, reverse Huber loss; 640x480 halved, centre crop 304x228.
-_base_ = ['mmseg::_base_/datasets/nyu.py', 'mmseg::_base_/default_runtime.py', '_base_/segmentation.py']
+_base_ = [
+    'mmseg::_base_/datasets/nyu.py',
+    'mmseg::_base_/default_runtime.py',
+    '_base_/segmentation.py',
+]
 
-keys = ('img_path', 'depth_map_path', 'ori_shape', 'img_shape', 'pad_shape', 'scale_factor', 'category_id')
+keys = (
+    'img_path',
+    'depth_map_path',
+    'ori_shape',
+    'img_shape',
+    'pad_shape',
+    'scale_factor',
+    'category_id',
+)
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadDepthAnnotation', depth_rescale_factor=1e-3),
@@ -42,11 +54,17 @@ val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 val_evaluator = dict(_delete_=True, type='DepthMetric', min_depth_eval=0.001, max_depth_eval=10.0)
 test_evaluator = val_evaluator
-optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.16, momentum=0.9, weight_decay=5e-4))
-param_scheduler = [dict(type='MultiStepLR', by_epoch=False, begin=0, end=7500, milestones=[5250, 6750], gamma=0.1)]
+optim_wrapper = dict(
+    type='OptimWrapper', optimizer=dict(type='SGD', lr=0.16, momentum=0.9, weight_decay=5e-4)
+)
+param_scheduler = [
+    dict(type='MultiStepLR', by_epoch=False, begin=0, end=7500, milestones=[5250, 6750], gamma=0.1)
+]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=7500, val_interval=7500)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 default_hooks = {{_base_.saved}}
 visualizer = {{_base_.scalars_and_images}}
-assumptions = dict(steps='the rate on NYUv2 has steps at 70 and 90 %, as in segmentation; BYOL prints no schedule')
+assumptions = dict(
+    steps='the rate on NYUv2 has steps at 70 and 90 %, as in segmentation; BYOL prints no schedule'
+)

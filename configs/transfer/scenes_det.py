@@ -10,7 +10,9 @@ model = dict(
     data_preprocessor={{_base_.rgb}},
     backbone={{_base_.trained_backbone}},
     neck=dict(out_channels=64, num_outs=4, norm_cfg={{_base_.bn_over_processes}}),
-    rpn_head=dict(in_channels=64, feat_channels=64, anchor_generator=dict(scales=[4], strides=[4, 8, 16, 32])),
+    rpn_head=dict(
+        in_channels=64, feat_channels=64, anchor_generator=dict(scales=[4], strides=[4, 8, 16, 32])
+    ),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=64),
         bbox_head=dict(in_channels=64, fc_out_channels=128, num_classes=12),
@@ -53,7 +55,10 @@ val_dataloader = dict(
         pipeline=[
             dict(type='LoadImageFromFile'),
             dict(type='Resize', scale=(96, 96)),  # which the head asks for when it is tested
-            dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+            dict(
+                type='PackDetInputs',
+                meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),
+            ),
         ],
     ),
 )

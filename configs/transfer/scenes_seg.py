@@ -59,7 +59,11 @@ val_dataloader = dict(
         img_suffix='.png',
         metainfo=dict(classes={{_base_.labels}}),
         data_prefix=dict(img_path='test', seg_map_path='masks/test'),
-        pipeline=[dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackSegInputs')],
+        pipeline=[
+            dict(type='LoadImageFromFile'),
+            dict(type='LoadAnnotations'),
+            dict(type='PackSegInputs'),
+        ],
     ),
 )
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])

@@ -8,7 +8,9 @@ model = {{_base_.c4}}
 train_cfg = dict(max_iters=24000, val_interval=24000)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=100),
-    dict(type='MultiStepLR', by_epoch=False, begin=0, end=24000, milestones=[18000, 22000], gamma=0.1),
+    dict(
+        type='MultiStepLR', by_epoch=False, begin=0, end=24000, milestones=[18000, 22000], gamma=0.1
+    ),
 ]
 # As in detectron2, norms have no weight decay.
 optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.0))
@@ -21,4 +23,6 @@ default_hooks = dict(
 val_evaluator = dict(_delete_=True, type='mmairl.VOCDetectionMetric')
 test_evaluator = val_evaluator
 visualizer = {{_base_.scalars_and_images}}
-assumptions = dict(difficult="'difficult' objects of VOC are not trained on, as in mmdet; in detectron2 they are")
+assumptions = dict(
+    difficult="'difficult' objects of VOC are not trained on, as in mmdet; in detectron2 they are"
+)

@@ -43,7 +43,11 @@ train_dataloader = dict(
     ),
 )
 optim_wrapper = dict(optimizer=dict(lr=0.01, weight_decay=1e-4))
-param_scheduler = [dict(type='MultiStepLR', by_epoch=False, begin=0, end=30000, milestones=[21000, 27000], gamma=0.1)]
+param_scheduler = [
+    dict(
+        type='MultiStepLR', by_epoch=False, begin=0, end=30000, milestones=[21000, 27000], gamma=0.1
+    )
+]
 train_cfg = dict(max_iters=30000, val_interval=30000)
 default_hooks = {{_base_.saved}}
 visualizer = {{_base_.scalars_and_images}}

@@ -82,7 +82,9 @@ def _gram_matrices(features: Sequence[Tensor]) -> Tensor:
     return torch.stack(grams)
 
 
-def _stage_features(networks: Sequence[nn.Module], batches: Iterable[Tensor]) -> Iterator[list[dict[str, Tensor]]]:
+def _stage_features(
+    networks: Sequence[nn.Module], batches: Iterable[Tensor]
+) -> Iterator[list[dict[str, Tensor]]]:
     """Yield for each batch the features of each network's stages, with its pooled features as 'pooled'."""
     by_network: list[dict[str, Tensor]] = [{} for _ in networks]
     with ExitStack() as stack:
@@ -103,15 +105,22 @@ def _watch_stages(network: nn.Module, features: dict[str, Tensor]) -> list[Any]:
             f"CKA: the network has no known stages ('{type(network).__name__}'); compare ResNets or ViTs",
             code='no-stages',
         )
-    return [module.register_forward_hook(partial(_store, features, name)) for name, module in last_modules.items()]
+    return [
+        module.register_forward_hook(partial(_store, features, name))
+        for name, module in last_modules.items()
+    ]
 
 
-def _store(features: dict[str, Tensor], name: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
+def _store(
+    features: dict[str, Tensor], name: str, module: nn.Module, inputs: Any, output: Tensor
+) -> None:
     features[name] = output
 
 
 @torch.inference_mode()
-def stage_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> tuple[Tensor, list[str], list[str]]:
+def stage_cka(
+    a: nn.Module, b: nn.Module, batches: Iterable[Tensor]
+) -> tuple[Tensor, list[str], list[str]]:
     """Return CKA of each stage of `a` with each stage of `b` on the same images, and the names of the stages."""
     similarity = MinibatchCKA()
     for from_a, from_b in _stage_features([a, b], batches):
@@ -120,14 +129,19 @@ def stage_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> tuple[Te
 
 
 @torch.inference_mode()
-def network_cka(networks: Sequence[nn.Module], batches: Iterable[Tensor], stage: str = 'pooled') -> Tensor:
+def network_cka(
+    networks: Sequence[nn.Module], batches: Iterable[Tensor], stage: str = 'pooled'
+) -> Tensor:
     """Return CKA of one stage between every two networks, such as the epochs of a run."""
     similarity = MinibatchCKA()
     for by_network in _stage_features(networks, batches):
         for features in by_network:
             if stage not in features:
                 known = ', '.join(features)
-                raise UserError(f"--stage: unknown stage '{stage}'; expected one of {known}", code='unknown-stage')
+                raise UserError(
+                    f"--stage: unknown stage '{stage}'; expected one of {known}",
+                    code='unknown-stage',
+                )
         selected = [features[stage] for features in by_network]
         similarity.update(selected, selected)
     return similarity.value()

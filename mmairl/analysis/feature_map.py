@@ -104,7 +104,8 @@ def require_differences(pixels: Tensor, trained: Tensor, images: int, checkpoint
         return
     if (pixels == pixels[:1]).all():
         raise UserError(
-            f'all {len(trained)} images are the same, so no map of them can be drawn; give others', code='same-images'
+            f'all {len(trained)} images are the same, so no map of them can be drawn; give others',
+            code='same-images',
         )
     raise UserError(
         f'{checkpoint} gives all {len(trained)} images the same features, so no map can be drawn: the network has '
@@ -157,14 +158,21 @@ class Cells:
 
 
 def find_nearest_cells(
-    count: int, readable: Sequence[int], cfg: Config, weights: Backbone, dataset: Dataset, extraction: Extraction
+    count: int,
+    readable: Sequence[int],
+    cfg: Config,
+    weights: Backbone,
+    dataset: Dataset,
+    extraction: Extraction,
 ) -> Cells:
     """Return the nearest cells of `count` images, evenly spaced among the readable ones."""
     places = np.linspace(0, len(readable) - 1, min(count, len(readable)))
     chosen = np.unique(places.round().astype(int)).tolist()
     subset = Subset(dataset, [readable[place] for place in chosen])
     with TemporaryDirectory() as folder:
-        x, coordinates, _ = write_patches(Path(folder) / 'cells.npy', cfg, weights, subset, extraction)
+        x, coordinates, _ = write_patches(
+            Path(folder) / 'cells.npy', cfg, weights, subset, extraction
+        )
         distance, position = nearest_cells(torch.tensor(x), min(NEAREST_CELLS, len(chosen) - 1))
     rows, columns = (len(np.unique(coordinates[:, axis])) for axis in (0, 1))
     return Cells(chosen, rows, columns, distance, position)

@@ -156,7 +156,9 @@ class Sample:
 
 
 @torch.inference_mode()
-def sample_features(network: nn.Module, cfg: Config, count: int = IMAGES, **loading: Any) -> Sample | None:
+def sample_features(
+    network: nn.Module, cfg: Config, count: int = IMAGES, **loading: Any
+) -> Sample | None:
     """Return the features of a network on training images and their views; None if any feature is not finite.
 
     Args:

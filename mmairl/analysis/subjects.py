@@ -98,7 +98,9 @@ class Images:
         """Yield two augmented views of each image as the config's training creates them, normalized."""
         preprocessor = MODELS.build(self.cfg.model.data_preprocessor).to(self.device)
         config = self.dataset_config
-        views = self.cfg.train_dataloader.dataset.get('views')  # None if the preprocessor creates them
+        views = self.cfg.train_dataloader.dataset.get(
+            'views'
+        )  # None if the preprocessor creates them
         if views is not None:
             config = with_views(config, views)
         dataset = DATASETS.build(config)

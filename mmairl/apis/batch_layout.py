@@ -18,8 +18,12 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
         )
     if total % once:
         fits = [size for size in range(per_gpu, 0, -1) if total % (gpus * size) == 0]
-        remedy = f'try a per-GPU batch of {fits[0]}' if fits else 'use a number of GPUs that divides it'
-        raise UserError(f'{gpus} GPUs x {per_gpu} images = {once} do not divide the total batch of {total}; {remedy}')
+        remedy = (
+            f'try a per-GPU batch of {fits[0]}' if fits else 'use a number of GPUs that divides it'
+        )
+        raise UserError(
+            f'{gpus} GPUs x {per_gpu} images = {once} do not divide the total batch of {total}; {remedy}'
+        )
     steps, first, warm_up = total // once, cfg.param_scheduler[0], 'none'
     if first.type in ('WarmUpLR', 'LinearLR'):
         warm_up = f'{first.end} {"epochs" if first.get("by_epoch", True) else "iterations"}'
@@ -33,7 +37,9 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
         seen = f'batch statistics are over {once} images a step instead of {total}'
         lines.append(f'{note}{seen}; nothing can make them equal')
     if steps > 1 and 'queue' in cfg.model and cfg.model.queue is None:
-        lines.append(f'{note}terms over the batch (negatives in it, its spread) see one accumulated step as well')
+        lines.append(
+            f'{note}terms over the batch (negatives in it, its spread) see one accumulated step as well'
+        )
     return steps, '\n'.join(lines)
 
 

@@ -25,7 +25,9 @@ from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_names import require_known
 
-UNCHANGED = Scale(text='as given', rate=1, rate_source='nothing is trained', images=1, floor=('random',))
+UNCHANGED = Scale(
+    text='as given', rate=1, rate_source='nothing is trained', images=1, floor=('random',)
+)
 FOLDERS = {'train': ('train',), 'test': ('test', 'val')}  # names of the folders of each part
 
 
@@ -134,7 +136,13 @@ def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Ro
     path = configs / f'{Row(name, "").slug}.yaml'
     if base is None:
         return Row(name, str(path), weights=weights)
-    return Row(name, str(path), weights=weights, against=base.name, factor=f'{name} in place of {base.name}')
+    return Row(
+        name,
+        str(path),
+        weights=weights,
+        against=base.name,
+        factor=f'{name} in place of {base.name}',
+    )
 
 
 def config_of(

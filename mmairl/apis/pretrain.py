@@ -78,14 +78,31 @@ def pretrain(
         raise UserError(f'there is no folder of images at {Path(data).resolve()}; check the path')
     dataset = UnlabelledFolder(data, channels=channels)
     # No worker is left behind in a notebook.
-    chosen = {'train_dataloader.persistent_workers': False, 'randomness.seed': seed, **(options or {})}
-    how = dict(epochs=epochs, size=size, batch=batch, workers=workers, channels=channels, weights=weights, views=views)
+    chosen = {
+        'train_dataloader.persistent_workers': False,
+        'randomness.seed': seed,
+        **(options or {}),
+    }
+    how = dict(
+        epochs=epochs,
+        size=size,
+        batch=batch,
+        workers=workers,
+        channels=channels,
+        weights=weights,
+        views=views,
+    )
     cfg = config_for(method, len(dataset), data, chosen, **how)
     if channels is not None:
         measured = statistics(dataset, cfg.train_dataloader.num_workers, MEASURED)
-        normal = {'model.data_preprocessor.mean': measured.mean, 'model.data_preprocessor.std': measured.std}
+        normal = {
+            'model.data_preprocessor.mean': measured.mean,
+            'model.data_preprocessor.std': measured.std,
+        }
         cfg.merge_from_dict({**normal, **chosen})
-    if Console().is_jupyter and 'log_level' not in chosen:  # a cell shows the bar, and what is wrong
+    if (
+        Console().is_jupyter and 'log_level' not in chosen
+    ):  # a cell shows the bar, and what is wrong
         cfg.log_level = 'WARNING'
     cfg.work_dir, cfg.resume = str(out), resume
     log_to(cfg, log)

@@ -52,10 +52,13 @@ def suggest(method: str, images: int, gpus: int = 1, *given: Any, **how: Any) ->
 
     # File names may contain line breaks: whatever is not code is made printable, on one line.
     lines = Environment(
-        trim_blocks=True, finalize=lambda value: value if isinstance(value, Markup) else printable(value)
+        trim_blocks=True,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     )
     template = lines.from_string(TEMPLATE.read_text('utf-8'))
-    return literal_braces(template.render(**facts, method=method, images=images, gpus=gpus, code=code))
+    return literal_braces(
+        template.render(**facts, method=method, images=images, gpus=gpus, code=code)
+    )
 
 
 def recommended(
@@ -95,7 +98,10 @@ def recommended(
             f'{images} images are too few to learn from; give at least {FEWEST}, or start from published weights'
         )
     base, large = load_config(full_size(method)), images >= LARGE
-    batch = batch or max(1, (min(LARGEST_BATCH, SHARE * gpus) if large else batch_for(images)) // gpus) * gpus
+    batch = (
+        batch
+        or max(1, (min(LARGEST_BATCH, SHARE * gpus) if large else batch_for(images)) // gpus) * gpus
+    )
     epochs = epochs or (200 if large else 400 if images >= 100_000 else 800)
     steps, momentum = images // batch * epochs, base.default_hooks.momentum.base
     start = min(momentum, round(1 - 50 / max(steps, 500), 4))
@@ -107,19 +113,25 @@ def recommended(
     if base.model.get('queue'):
         model['queue'] = dict(length=LONGEST_QUEUE if large else queue_for(images, batch))
     for part in ('projector', 'head') if not large else ():
-        if fewer := min(base.model[part].get('prototypes', 0), max(batch, power_of_two(images // 16))):
+        if fewer := min(
+            base.model[part].get('prototypes', 0), max(batch, power_of_two(images // 16))
+        ):
             model.setdefault(part, {})['prototypes'] = fewer
     if channels:
         model['backbone']['in_channels'] = channels
         model['data_preprocessor'] = dict(mean=[0.5] * channels, std=[0.25] * channels)
     workers = max(1, min(MOST_WORKERS, cores() // gpus)) if workers is None else workers
-    dataset = folder_of(data, base.train_dataloader.dataset.to_dict()['views'], size, channels, views)
+    dataset = folder_of(
+        data, base.train_dataloader.dataset.to_dict()['views'], size, channels, views
+    )
     values = dict(
         model=model,
         total_batch_size=batch,
         optim_wrapper=dict(optimizer=begun['optimizer']),
         auto_scale_lr=dict(base_batch_size=batch),
-        default_hooks=dict(checkpoint=dict(interval=max(1, epochs // 10)), momentum=dict(base=start)),
+        default_hooks=dict(
+            checkpoint=dict(interval=max(1, epochs // 10)), momentum=dict(base=start)
+        ),
         train_cfg=dict(max_epochs=epochs),
         train_dataloader=dict(num_workers=workers, dataset=dataset),
     )
@@ -150,7 +162,9 @@ def suggest_for(
 ) -> str:
     """Return `suggest`'s text for the images of a folder, which are counted, and looked at unless their `views` are named."""
     dataset = UnlabelledFolder(data, channels=channels)
-    return suggest(method, len(dataset), channels=channels, data=data, views=views or domain_of(dataset), **how)
+    return suggest(
+        method, len(dataset), channels=channels, data=data, views=views or domain_of(dataset), **how
+    )
 
 
 def domain_of(dataset: ViewDataset) -> str | None:
@@ -163,7 +177,11 @@ def domain_of(dataset: ViewDataset) -> str | None:
     for index in torch.linspace(0, len(dataset) - 1, min(len(dataset), FEWEST)).long().tolist():
         with suppress(UnreadableImage):
             image = to_unit(dataset.raw(index))[:3].float()
-            small.append(F.interpolate(image[None], (8, 8), mode='bilinear', antialias=True).expand(-1, 3, -1, -1))
+            small.append(
+                F.interpolate(image[None], (8, 8), mode='bilinear', antialias=True).expand(
+                    -1, 3, -1, -1
+                )
+            )
     if not small or dataset.channels == 2:
         return None
     x = torch.cat(small)
@@ -180,7 +198,9 @@ def domain_of(dataset: ViewDataset) -> str | None:
 def begun_anew(base: Config, batch: int) -> dict[str, Any]:
     """Return the network and the optimizer of a run from random weights."""
     optimizer, projector = base.optim_wrapper.optimizer, {'in_channels': 512}
-    if base.model.projector.hidden_channels == base.model.projector.in_channels:  # as wide as the features, in MoCo v2
+    if (
+        base.model.projector.hidden_channels == base.model.projector.in_channels
+    ):  # as wide as the features, in MoCo v2
         projector['hidden_channels'] = 512
     rate = optimizer.lr / base.total_batch_size
     model = dict(backbone=dict(depth=18), projector=projector)
@@ -199,13 +219,26 @@ def begun_from(weights: str | Path, base: Config, batch: int) -> dict[str, Any]:
         width = backbone.get('arch', backbone)['embed_dims']
         backbone['_delete_'] = True
         if kind != 'AdamW':  # those of configs/vit
-            kind, rate, optimizer = 'AdamW', 1.5e-4 / 256, dict(_delete_=True, type='AdamW', weight_decay=0.1)
+            kind, rate, optimizer = (
+                'AdamW',
+                1.5e-4 / 256,
+                dict(_delete_=True, type='AdamW', weight_decay=0.1),
+            )
     model = dict(backbone=backbone, projector=dict(in_channels=width))
-    return dict(model=model, kind=kind, rate=rate / LOWER, optimizer={**optimizer, 'lr': rate / LOWER * batch})
+    return dict(
+        model=model,
+        kind=kind,
+        rate=rate / LOWER,
+        optimizer={**optimizer, 'lr': rate / LOWER * batch},
+    )
 
 
 def folder_of(
-    data: str | Path, views: Sequence[Sequence[dict]], size: int, channels: int | None, named: str | None = None
+    data: str | Path,
+    views: Sequence[Sequence[dict]],
+    size: int,
+    channels: int | None,
+    named: str | None = None,
 ) -> dict[str, Any]:
     """Return the data set of a folder, with views of its own where images are of another size or kind, or no RGB."""
     dataset = dict(type='UnlabelledFolder', root=str(data))
@@ -223,7 +256,10 @@ def folder_of(
 
 def resized(view: Sequence[dict], size: int, largest: int) -> list[dict]:
     """Return the view with crops of `size` in place of the largest, and smaller ones in proportion."""
-    return [{**step, 'size': round(step['size'] * size / largest)} if 'size' in step else step for step in view]
+    return [
+        {**step, 'size': round(step['size'] * size / largest)} if 'size' in step else step
+        for step in view
+    ]
 
 
 def full_size(method: str) -> str:
@@ -238,7 +274,9 @@ def full_size(method: str) -> str:
         for name, path in known.items():
             head = load_config(str(path)).model.head.type.removesuffix('Head')
             families.setdefault(head, []).append(name)
-        listed = '; '.join(f'{family}: {", ".join(sorted(names))}' for family, names in families.items())
+        listed = '; '.join(
+            f'{family}: {", ".join(sorted(names))}' for family, names in families.items()
+        )
         raise UserError(
             f"there is no method '{method}'{closest(method.lower(), known, 0.6)}; say one of {listed}",
             code='unknown-method',
@@ -261,7 +299,10 @@ def methods() -> dict[str, Path]:
 def without_rgb(view: Sequence[dict]) -> list[dict]:
     """Return the view without what only RGB has."""
     kept = [step for step in view if step['type'] not in ('RandomGrayscale', 'StainJitter')]
-    return [{**step, 'saturation': 0, 'hue': 0} if step['type'] == 'ColorJitter' else step for step in kept]
+    return [
+        {**step, 'saturation': 0, 'hue': 0} if step['type'] == 'ColorJitter' else step
+        for step in kept
+    ]
 
 
 def batch_for(images: int) -> int:

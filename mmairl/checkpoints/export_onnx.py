@@ -33,14 +33,18 @@ class Pooled(nn.Module):
         return pooled(self.backbone(images))
 
 
-def write_onnx(backbone: Backbone, path: str | Path, size: int = 224, cfg: Config | None = None) -> float:
+def write_onnx(
+    backbone: Backbone, path: str | Path, size: int = 224, cfg: Config | None = None
+) -> float:
     """Write it for batches of any length of normalised images; returns how far onnxruntime is from torch at most.
 
     The network is a ResNet, as its weights say, or that of `cfg`. The file's metadata says how images are normalised: values
     from 0 to 1, less `mean`, over `std`.
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise UserError(f"{', '.join(missing)} is not installed; pip install {' '.join(NEEDED)}, or 'mmairl[onnx]'")
+        raise UserError(
+            f"{', '.join(missing)} is not installed; pip install {' '.join(NEEDED)}, or 'mmairl[onnx]'"
+        )
     init_default_scope('mmairl')
     network = MODELS.build(cfg.model.backbone if cfg else backbone.network)
     require_same_keys(backbone.weights, network.state_dict(), backbone.path)
@@ -49,7 +53,13 @@ def write_onnx(backbone: Backbone, path: str | Path, size: int = 224, cfg: Confi
     channels = channels_of(network) or 3
     images = torch.randn(3, channels, size, size, generator=torch.Generator().manual_seed(0))
     normal = cfg.model.data_preprocessor if cfg else backbone.input
-    about = dict(mean=list(normal.mean), std=list(normal.std), value_range=[0, 1], channels=channels, size=size)
+    about = dict(
+        mean=list(normal.mean),
+        std=list(normal.std),
+        value_range=[0, 1],
+        channels=channels,
+        size=size,
+    )
     with replacing(output(path, backbone.path)) as beside:
         torch.onnx.export(
             network,
@@ -77,7 +87,11 @@ def difference(network: nn.Module, file: Path, images: Tensor, name: str | Path)
     session = onnxruntime.InferenceSession(file, providers=['CPUExecutionProvider'])
     (theirs,) = session.run(['features'], {'images': images.numpy()})
     ours = network(images).numpy()
-    off = float(np.abs(theirs - ours).max() / np.abs(ours).max()) if theirs.shape == ours.shape else float('inf')
+    off = (
+        float(np.abs(theirs - ours).max() / np.abs(ours).max())
+        if theirs.shape == ours.shape
+        else float('inf')
+    )
     if not off <= ALLOWED:
         raise UserError(
             f"onnxruntime's features differ from torch's by {off:.1e} of the largest, so {name} is not kept; convert to "

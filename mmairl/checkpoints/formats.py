@@ -84,7 +84,9 @@ def recognise(keys: Collection[str]) -> Format | None:
     """The format of a checkpoint with these keys: rather one whose teacher is there too, or one that has none."""
 
     def rank(form: Format) -> int:
-        return 1 if form.teacher is None else 2 * all(not key.startswith(form.teacher) for key in keys)
+        return (
+            1 if form.teacher is None else 2 * all(not key.startswith(form.teacher) for key in keys)
+        )
 
     return min((form for form in FORMATS if form.fits(keys)), key=rank, default=None)
 
@@ -207,7 +209,11 @@ LAYOUTS = (
     Layout("torchvision's ViT", ('conv_proj.weight', 'class_token'), (TORCHVISION_VIT,)),
     Layout(
         "Hugging Face's DINOv3 with gates",
-        ('embeddings.patch_embeddings.weight', 'embeddings.cls_token', 'layer.0.mlp.gate_proj.weight'),
+        (
+            'embeddings.patch_embeddings.weight',
+            'embeddings.cls_token',
+            'layer.0.mlp.gate_proj.weight',
+        ),
         ((*HUGGING_FACE_DINOV3, ('.mlp.fc1_x.', '.mlp.up_proj.')), DINOV3),
     ),
     Layout(
@@ -220,7 +226,12 @@ LAYOUTS = (
         ('embeddings.patch_embeddings.projection.weight', 'embeddings.cls_token'),
         (HUGGING_FACE, TIMM),
     ),
-    Layout("timm's DINOv3", ('reg_token', 'cls_token', 'blocks.0.norm1.weight'), (DINOV3,), without='pos_embed'),
+    Layout(
+        "timm's DINOv3",
+        ('reg_token', 'cls_token', 'blocks.0.norm1.weight'),
+        (DINOV3,),
+        without='pos_embed',
+    ),
     Layout("timm's ViT", ('patch_embed.proj.weight', 'blocks.0.norm1.weight'), (TIMM,)),
     Layout("mmairl's DINOv3", ('vit.cls_token', 'vit.blocks.0.norm1.weight')),
     Layout("mmpretrain's ViT", ('patch_embed.projection.weight', 'layers.0.ln1.weight')),
@@ -244,10 +255,14 @@ def prefixes_of(keys: Collection[str]) -> list[str]:
     marks = {layout.marks[0] for layout in LAYOUTS}
     ends = {key[: -len(mark)] for key in keys for mark in marks if key.endswith(mark)}
     whole = [end for end in ends if end == '' or (end.endswith('.') and not end.endswith(WRAPPED))]
-    return sorted((end for end in whole if any(layout.fits(keys, end) for layout in LAYOUTS)), key=len)
+    return sorted(
+        (end for end in whole if any(layout.fits(keys, end) for layout in LAYOUTS)), key=len
+    )
 
 
-def to_ours(tensors: Mapping[str, Tensor], layout: Layout, path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+def to_ours(
+    tensors: Mapping[str, Tensor], layout: Layout, path: str
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a file without prefix under our names, and our name of each key.
 
     Raises:
@@ -272,7 +287,9 @@ def rename(key: str, names: Names, to_ours: bool = False) -> str:
     for pair in names:
         old, new = reversed(pair) if to_ours else pair
         pattern = ('' if old.startswith('.') else '^') + re.escape(old).replace(r'\#', r'(\d+)')
-        key = re.sub(pattern, lambda match, new=new: new.replace('#', '{}').format(*match.groups()), key)
+        key = re.sub(
+            pattern, lambda match, new=new: new.replace('#', '{}').format(*match.groups()), key
+        )
     return key
 
 
@@ -287,7 +304,10 @@ def joined_attention(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
     for query in tensors:
         parts = [
             query,
-            *(query.replace('query', name).replace('q_proj', f'{name[0]}_proj') for name in ('key', 'value')),
+            *(
+                query.replace('query', name).replace('q_proj', f'{name[0]}_proj')
+                for name in ('key', 'value')
+            ),
         ]
         if len(set(parts)) < 3 or not all(part in joined for part in parts):
             continue
@@ -305,15 +325,23 @@ def with_registers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Tokens of unexpected shapes are returned as they are.
     """
     weights = dict(weights)
-    names = [key for key in ('cls_token', 'reg_token', 'register_tokens', 'pos_embed') if key in weights]
-    if 'cls_token' not in names or 'pos_embed' not in names or any(weights[key].ndim != 3 for key in names):
+    names = [
+        key for key in ('cls_token', 'reg_token', 'register_tokens', 'pos_embed') if key in weights
+    ]
+    if (
+        'cls_token' not in names
+        or 'pos_embed' not in names
+        or any(weights[key].ndim != 3 for key in names)
+    ):
         return weights
     if len({weights[key].shape[::2] for key in names}) > 1 or weights['cls_token'].shape[1] != 1:
         return weights
     registers = [weights.pop(key) for key in names[1:-1]]
     weights['cls_token'] = torch.cat([weights['cls_token'], *registers], dim=1)
     places = weights['pos_embed']
-    own = int(math.isqrt(places.shape[1]) ** 2 != places.shape[1])  # of the class token, next to the square of patches
+    own = int(
+        math.isqrt(places.shape[1]) ** 2 != places.shape[1]
+    )  # of the class token, next to the square of patches
     zeros = places.new_zeros(1, weights['cls_token'].shape[1] - own, places.shape[2])
     weights['pos_embed'] = torch.cat([places[:, :own], zeros, places[:, own:]], dim=1)
     return weights
@@ -341,7 +369,10 @@ def sizes(weights: Mapping[str, Tensor], key: str, ndim: int, path: str) -> torc
         UserError: 'incomplete-network' if it is missing or has another number of dimensions.
     """
     if key not in weights:
-        raise UserError(f"{path}: '{key}' is missing; give a file with the whole backbone", code='incomplete-network')
+        raise UserError(
+            f"{path}: '{key}' is missing; give a file with the whole backbone",
+            code='incomplete-network',
+        )
     if weights[key].ndim != ndim:
         raise UserError(
             f"{path}: '{key}' must have {ndim} dimensions ('{tuple(weights[key].shape)}'); give the config of its network",
@@ -375,13 +406,19 @@ def backbone_of(
     """
     if 'vit.cls_token' in weights:
         return dinov3_of(weights, heads, path)
-    return vit_of(weights, path, heads, norm_eps) if 'cls_token' in weights else resnet_of(weights, path)
+    return (
+        vit_of(weights, path, heads, norm_eps)
+        if 'cls_token' in weights
+        else resnet_of(weights, path)
+    )
 
 
 class WithoutValues(TorchFunctionMode):
     """Create parameters without memory. With `torch.device('meta')`, mmpretrain's ResNet could not read its drop rates."""
 
-    def __torch_function__(self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         kwargs = dict(kwargs or {})
         if func in (torch.empty, torch.zeros, torch.ones) and kwargs.get('device') is None:
             kwargs['device'] = 'meta'
@@ -418,11 +455,17 @@ def require_complete(weights: Mapping[str, Tensor], network: Mapping, path: str)
         if key in expected and value.shape != expected[key].shape
     ]
     kind = (
-        f'{network["type"].removeprefix("mmpretrain.")}-{network["depth"]}' if 'depth' in network else network['type']
+        f'{network["type"].removeprefix("mmpretrain.")}-{network["depth"]}'
+        if 'depth' in network
+        else network['type']
     )
     if not missing and not unknown and not shaped:
         return
-    parts = [f'{what}: {first_few(keys)}' for what, keys in (('missing', missing), ('unknown', unknown)) if keys]
+    parts = [
+        f'{what}: {first_few(keys)}'
+        for what, keys in (('missing', missing), ('unknown', unknown))
+        if keys
+    ]
     raise UserError(
         f'{path}: tensors are not those of a {kind} ({"; ".join([*parts, *shaped[:3]])}); give a config with its backbone, or '
         'the prefix of another network in the file',
@@ -438,11 +481,18 @@ def first_few(names: Collection[str], most: int = 3, separator: str = ', ') -> s
 def usual_heads(places: Tensor, tokens: int, path: str) -> int:
     """The heads of a ViT that does not tell them, from its table of positions; a warning unless all released ones have them."""
     width = places.shape[2]
-    moco = width == 384 and set(places[0, tokens].tolist()) == {0, 1}  # its table of sines, which others learn
+    moco = width == 384 and set(places[0, tokens].tolist()) == {
+        0,
+        1,
+    }  # its table of sines, which others learn
     heads = 12 if moco else HEADS.get(width, max(1, width // 64))
     if moco or width not in HEADS:
         said = f'{path} does not tell the heads of its ViT: {heads} of {width // heads} dimensions are taken'
-        print_log(f'{printable(said)}; give a config if it has others', logger='current', level=logging.WARNING)
+        print_log(
+            f'{printable(said)}; give a config if it has others',
+            logger='current',
+            level=logging.WARNING,
+        )
     return heads
 
 
@@ -451,7 +501,9 @@ def in_channels(channels: int) -> dict[str, int]:
     return {} if channels == 3 else dict(in_channels=channels)
 
 
-def dinov3_of(weights: Mapping[str, Tensor], heads: int | None = None, path: str = 'the checkpoint') -> dict:
+def dinov3_of(
+    weights: Mapping[str, Tensor], heads: int | None = None, path: str = 'the checkpoint'
+) -> dict:
     """Return the `backbone=` of DINOv3's ViT. Heads have 64 dimensions, and 128 in the one of 7 billion weights."""
     width, channels, patch, _ = sizes(weights, 'vit.patch_embed.proj.weight', 4, path)
     return dict(
@@ -468,7 +520,12 @@ def dinov3_of(weights: Mapping[str, Tensor], heads: int | None = None, path: str
     )
 
 
-def vit_of(weights: Mapping[str, Tensor], path: str, heads: int | None = None, norm_eps: float | None = None) -> dict:
+def vit_of(
+    weights: Mapping[str, Tensor],
+    path: str,
+    heads: int | None = None,
+    norm_eps: float | None = None,
+) -> dict:
     if 'pos_embed' not in weights:
         raise UserError(
             f"{path}: the ViT has no table of positions, and not the names of timm's or Hugging Face's DINOv3; give weights of "
@@ -484,7 +541,12 @@ def vit_of(weights: Mapping[str, Tensor], path: str, heads: int | None = None, n
     else:
         inner = sizes(weights, 'layers.0.ffn.layers.0.0.bias', 1, path)[0]
     heads = heads or usual_heads(weights['pos_embed'], tokens, path)
-    arch = dict(embed_dims=width, num_layers=numbers(weights, 'layers.'), num_heads=heads, feedforward_channels=inner)
+    arch = dict(
+        embed_dims=width,
+        num_layers=numbers(weights, 'layers.'),
+        num_heads=heads,
+        feedforward_channels=inner,
+    )
     return dict(
         type='VisionTransformer',
         arch=arch,
@@ -506,7 +568,11 @@ def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> di
     >>> resnet_of(torchvision.models.resnet18().state_dict())
     {'type': 'ResNet', 'depth': 18, 'stem_channels': 64, 'base_channels': 64}
     """
-    blocks = {tuple(map(int, match.groups())) for key in weights if (match := re.match(r'layer(\d)\.(\d+)\.', key))}
+    blocks = {
+        tuple(map(int, match.groups()))
+        for key in weights
+        if (match := re.match(r'layer(\d)\.(\d+)\.', key))
+    }
     stages = tuple(sum(stage == number for stage, _ in blocks) for number in (1, 2, 3, 4))
     if 'conv1.weight' not in weights or not blocks:
         raise UserError(

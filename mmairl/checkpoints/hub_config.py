@@ -75,7 +75,9 @@ class HubConfig:
         """Return the images that the files describe, or None if they do not describe any."""
         if {'image_mean', 'do_normalize', 'do_rescale'} & self.preprocessor.keys():
             return _hugging_face_input(self.preprocessor, self.path / PREPROCESSOR)
-        timm = self.config.get('pretrained_cfg') or self.config  # early files of timm have no section of their own
+        timm = (
+            self.config.get('pretrained_cfg') or self.config
+        )  # early files of timm have no section of their own
         if isinstance(timm, dict) and ('mean' in timm or 'std' in timm):
             return _timm_input(timm, self.path / CONFIG)
         return None
@@ -89,13 +91,17 @@ class HubConfig:
         kind = network['type'].removeprefix('mmpretrain.').removesuffix('_CIFAR')
         hugging_face = HUGGING_FACE[kind]
         if network.get('gated'):
-            hugging_face = replace(hugging_face, accepted={**hugging_face.accepted, 'hidden_act': ['silu']})
+            hugging_face = replace(
+                hugging_face, accepted={**hugging_face.accepted, 'hidden_act': ['silu']}
+            )
         if self.timm:
             table, family = TIMM[kind], 'architecture'
         elif 'model_type' in self.config:
             table, family = hugging_face, 'model_type'
         else:  # no description of a network; a field that it shares with Hugging Face must still agree
-            known = {key: value for key, value in self.config.items() if key in hugging_face.accepted}
+            known = {
+                key: value for key, value in self.config.items() if key in hugging_face.accepted
+            }
             hugging_face.require(known, self.path / CONFIG)
             return
         if not table.names.fullmatch(str(self.config[family])):
@@ -104,7 +110,9 @@ class HubConfig:
                 'give a config with its backbone',
                 code='other-network',
             )
-        table.require({key: value for key, value in self.config.items() if key != family}, self.path / CONFIG)
+        table.require(
+            {key: value for key, value in self.config.items() if key != family}, self.path / CONFIG
+        )
         self._require_registers(network.get('registers', 0))
 
     def _require_registers(self, registers: int) -> None:
@@ -135,7 +143,9 @@ class Table:
             if name == 'model_args' and self.arguments:
                 self.require_arguments(value, path)
             elif name in self.accepted:
-                if not any(type(value) is type(right) and value == right for right in self.accepted[name]):
+                if not any(
+                    type(value) is type(right) and value == right for right in self.accepted[name]
+                ):
                     raise UserError(
                         f"{path}: {name} is '{value}', expected {' or '.join(map(str, self.accepted[name]))}: mmairl builds no "
                         'such network from these weights; give a config with its backbone',
@@ -194,7 +204,9 @@ ROTARY = words(
 HUGGING_FACE = {
     'ResNet': Table(
         re.compile('resnet'),
-        dict(hidden_act=['relu'], downsample_in_first_stage=[False], downsample_in_bottleneck=[False]),
+        dict(
+            hidden_act=['relu'], downsample_in_first_stage=[False], downsample_in_bottleneck=[False]
+        ),
         GENERIC | BACKBONE | {'embedding_size', 'hidden_sizes', 'depths', 'layer_type'},
     ),
     'VisionTransformer': Table(
@@ -302,14 +314,19 @@ def side(value: Any, name: str, path: Path) -> int:
     sides = value[-2:] if isinstance(value, (list, tuple)) else [value]
     whole = [length for length in sides if isinstance(length, int) and 0 < length <= LARGEST_SIDE]
     if not sides or whole != list(sides):
-        raise UserError(f"{path}: {name} must be a size in pixels ('{value}'); correct it", code='bad-size')
+        raise UserError(
+            f"{path}: {name} must be a size in pixels ('{value}'); correct it", code='bad-size'
+        )
     return min(whole)
 
 
 def _timm_input(fields: Mapping[str, Any], path: Path) -> Input:
     missing = [name for name in ('mean', 'std') if name not in fields]
     if missing:
-        raise UserError(f'{path}: {missing[0]} is missing; add it, or give the statistics', code='bad-statistics')
+        raise UserError(
+            f'{path}: {missing[0]} is missing; add it, or give the statistics',
+            code='bad-statistics',
+        )
     shape = fields.get('input_size')
     interpolation = fields.get('interpolation')
     return Input(
@@ -324,14 +341,19 @@ def _timm_input(fields: Mapping[str, Any], path: Path) -> Input:
 def _hugging_face_input(fields: Mapping[str, Any], path: Path) -> Input:
     factor = fields.get('rescale_factor', 1 / 255) if fields.get('do_rescale', True) else 1
     if not is_number(factor) or factor <= 0:
-        raise UserError(f"{path}: rescale_factor must be positive ('{factor}'); correct it", code='bad-statistics')
+        raise UserError(
+            f"{path}: rescale_factor must be positive ('{factor}'); correct it",
+            code='bad-statistics',
+        )
     scale = 255 * factor  # the package's values, from 0 to 255 times the factor, over ours
     if math.isclose(scale, 1, rel_tol=1e-6):
         scale = 1.0
     raw = not fields.get('do_normalize', True)
     mean, std = (0.0, 1.0) if raw else (fields.get('image_mean'), fields.get('image_std'))
     # A crop decides the size where there is one.
-    cropped = fields.get('do_center_crop', 'crop_size' in fields) and fields.get('crop_size') is not None
+    cropped = (
+        fields.get('do_center_crop', 'crop_size' in fields) and fields.get('crop_size') is not None
+    )
     name = 'crop_size' if cropped else 'size'
     size = fields.get(name)
     return Input(

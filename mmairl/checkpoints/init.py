@@ -62,14 +62,19 @@ class PretrainedBackbone:
         module.init_cfg = dict(type='Pretrained', checkpoint=str(self.checkpoint))
         for part in module.modules():
             part._is_init = True
-        print_log(f'{self.prefix or "backbone"}: {origin}, all {len(weights)} keys matched', logger='current')
+        print_log(
+            f'{self.prefix or "backbone"}: {origin}, all {len(weights)} keys matched',
+            logger='current',
+        )
         if any(parameter.requires_grad for parameter in module.parameters()):
             warning = warning_before_fine_tuning(weights, origin)
             if warning:
                 print_log(warning, logger='current', level=logging.WARNING)
 
 
-def weights_for(module: nn.Module, whole: dict[str, Tensor], prefix: str, path: str | Path) -> dict[str, Tensor]:
+def weights_for(
+    module: nn.Module, whole: dict[str, Tensor], prefix: str, path: str | Path
+) -> dict[str, Tensor]:
     """Return all weights of a module from the checkpoint's tensors below a prefix.
 
     A module that ends before the last stage, such as a C4 detector's backbone, takes the stages that it has.
@@ -78,7 +83,9 @@ def weights_for(module: nn.Module, whole: dict[str, Tensor], prefix: str, path: 
         UserError: If the prefix matches nothing, or if the weights are not exactly those of the module.
     """
     network = module.state_dict()
-    inside = {key.removeprefix(prefix): value for key, value in whole.items() if key.startswith(prefix)}
+    inside = {
+        key.removeprefix(prefix): value for key, value in whole.items() if key.startswith(prefix)
+    }
     if not inside:
         raise UserError(
             f"prefix: no key of {path} starts with it ('{prefix}'); its keys look like {list(whole)[:3]}",
@@ -92,7 +99,9 @@ def weights_for(module: nn.Module, whole: dict[str, Tensor], prefix: str, path: 
     return weights
 
 
-def fitted(weights: dict[str, Tensor], network: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+def fitted(
+    weights: dict[str, Tensor], network: dict[str, Tensor], path: str | Path
+) -> dict[str, Tensor]:
     """Return the weights with RGB kernels fitted to a first convolution of C channels, as timm does.
 
     One channel gets their sum. Several get them in turn, times 3 / C, so that a gray image has the same response.
@@ -118,5 +127,7 @@ def fitted(weights: dict[str, Tensor], network: dict[str, Tensor], path: str | P
         turns = [channel % 3 for channel in range(channels)]
         kernels_of_c = kernels.float()[:, turns] * (3 / channels)
         how = f'repeated, times 3/{channels}'
-    print_log(f'{key} of {path}: the RGB kernels are {how}, to take {channels} channels', logger='current')
+    print_log(
+        f'{key} of {path}: the RGB kernels are {how}, to take {channels} channels', logger='current'
+    )
     return {**weights, key: kernels_of_c.to(kernels.dtype)}

@@ -51,7 +51,9 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
     path = released_file(str(path)) if is_released(path) else Path(path).expanduser()
     try:
         if not path.is_file():
-            raise UserError(f'there is no checkpoint at {path}; check the path', code='no-checkpoint')
+            raise UserError(
+                f'there is no checkpoint at {path}; check the path', code='no-checkpoint'
+            )
         if path.suffix == '.safetensors':
             return _load_safetensors(path)
         with path.open('rb') as file:
@@ -62,13 +64,17 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise UserError(
-            f'{path} needs more memory than this machine has; free some or use a larger machine', code='out-of-memory'
+            f'{path} needs more memory than this machine has; free some or use a larger machine',
+            code='out-of-memory',
         ) from error
     except OSError as error:
         raise UserError(
-            f'{path} cannot be read: {error.strerror}; check the file and its permissions', code='unreadable-file'
+            f'{path} cannot be read: {error.strerror}; check the file and its permissions',
+            code='unreadable-file',
         ) from error
-    except Exception as error:  # a foreign or damaged pickle can fail in any opcode: IndexError, struct.error, ...
+    except (
+        Exception
+    ) as error:  # a foreign or damaged pickle can fail in any opcode: IndexError, struct.error, ...
         raise _explained(path, error) from error
     if not isinstance(loaded, dict):
         raise UserError(
@@ -86,7 +92,8 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
     file.seek(0)
     if not head:
         raise DamagedCheckpoint(
-            f'the checkpoint {path} is empty (0 bytes); use an earlier one', code='damaged-checkpoint'
+            f'the checkpoint {path} is empty (0 bytes); use an earlier one',
+            code='damaged-checkpoint',
         )
     # torch writes a zip archive, or a pickle that begins with a magic number. Other files are plain pickles.
     is_zip = head.startswith(ZIP)
@@ -165,7 +172,8 @@ def _explained(path: Path, error: Exception) -> UserError:
     text = str(error)
     if held := re.search(r'it holds [^.\n]+', text):
         return UserError(
-            f'{path} was refused: {held[0]}; only load files that hold plain weights', code='unsafe-checkpoint'
+            f'{path} was refused: {held[0]}; only load files that hold plain weights',
+            code='unsafe-checkpoint',
         )
     asked = re.search(r'GLOBAL (\S+)|asks to run (\S+)', text)
     if asked and isinstance(error, pickle.UnpicklingError):
@@ -189,7 +197,8 @@ def _load_safetensors(path: Path) -> dict[str, Any]:
             return dict(state_dict=weights, meta={ORIGIN: dict(file.metadata() or {})})
     except SafetensorError as error:
         raise DamagedCheckpoint(
-            f'{path} is truncated or not a safetensors file; copy it again', code='damaged-checkpoint'
+            f'{path} is truncated or not a safetensors file; copy it again',
+            code='damaged-checkpoint',
         ) from error
 
 
@@ -217,12 +226,16 @@ def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -
     file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
-        with explained(f'{url} could not be fetched', f'put its file at {file}', (OSError, RuntimeError)):
+        with explained(
+            f'{url} could not be fetched', f'put its file at {file}', (OSError, RuntimeError)
+        ):
             torch.hub.download_url_to_file(url, str(file), **how)
     return file
 
 
-def require_same_keys(stored: dict[str, Tensor], network: dict[str, Tensor], path: str | Path) -> None:
+def require_same_keys(
+    stored: dict[str, Tensor], network: dict[str, Tensor], path: str | Path
+) -> None:
     """Raise unless a checkpoint and the network have the same tensor names, shapes and kinds of numbers."""
     faults = [fault for key in {**network, **stored} if (fault := _key_fault(key, stored, network))]
     if faults:

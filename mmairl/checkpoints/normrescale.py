@@ -71,7 +71,10 @@ def normrescale(
         (tensor([0.6000, 0.8000]), 0.2)
     """
     if (anchor is None) == (constant is None):
-        raise UserError('NormRescale: expected either an anchor or a constant; give one of them', code='no-anchor')
+        raise UserError(
+            'NormRescale: expected either an anchor or a constant; give one of them',
+            code='no-anchor',
+        )
     if per not in PER or statistics not in STATISTICS:
         raise UserError(
             f"NormRescale: unknown option (per='{per}', statistics='{statistics}'); expected per of {PER} and statistics of "
@@ -100,7 +103,10 @@ def normrescale(
 
 
 def _keeping_function(
-    weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor] | None, constant: float | None, per: str
+    weights: Mapping[str, Tensor],
+    anchor: Mapping[str, Tensor] | None,
+    constant: float | None,
+    per: str,
 ) -> tuple[dict[str, Tensor], list[Row]]:
     """Rescale each kernel before a batch norm, and each gain with its bias that feeds only such a kernel.
 
@@ -127,7 +133,9 @@ def _keeping_function(
         following = _next_kernel(key)
         if following in weights:
             affine = _joined(weights, gain, bias)
-            row, factor = _change(f'{gain} and {bias}', affine, _joined(anchor, gain, bias), constant, per)
+            row, factor = _change(
+                f'{gain} and {bias}', affine, _joined(anchor, gain, bias), constant, per
+            )
             rows.append(row)
             entering[following] = factor
             new[gain] = _times(new[gain], factor)
@@ -169,7 +177,11 @@ def _batch_norm_after(kernel: str, weights: Mapping[str, Tensor]) -> tuple[str, 
 
 def _next_kernel(kernel: str) -> str:
     """Return the kernel that alone reads the batch norm after this one, within a block of a ResNet."""
-    return re.sub(r'(?<=\.conv)\d+', lambda number: str(int(number[0]) + 1), kernel) if '.conv' in kernel else ''
+    return (
+        re.sub(r'(?<=\.conv)\d+', lambda number: str(int(number[0]) + 1), kernel)
+        if '.conv' in kernel
+        else ''
+    )
 
 
 def _why_not(weight: Tensor, anchor: Tensor | None) -> str:

@@ -63,12 +63,18 @@ def typical_growth(weights: Mapping[str, Tensor]) -> float | None:
 
 def typical_gain(weights: Mapping[str, Tensor]) -> float | None:
     """Return the median, over batch norms, of the root mean square of the gain, or None if there are none."""
-    names = [key for key in weights if f'{key.removesuffix("weight")}running_mean' in weights and 'weight' in key]
+    names = [
+        key
+        for key in weights
+        if f'{key.removesuffix("weight")}running_mean' in weights and 'weight' in key
+    ]
     gains = [weights[name].double().square().mean().sqrt().item() for name in names]
     return statistics.median(gains) if gains else None
 
 
-def predicted_times(weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> dict[str, float]:
+def predicted_times(
+    weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor]
+) -> dict[str, float]:
     """Return by which factor the anchor's best learning rate should change for these weights, by kernels and by gains.
 
     A kernel before batch norm has a gradient proportional to 1 / |w| and turns by rate / |w|^2 per step, so a longer one

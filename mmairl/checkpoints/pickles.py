@@ -31,16 +31,27 @@ ORIGIN = 'mmairl_origin'  # where converted weights came from
 NUMERIC = re.compile(r'[<>=|]?[biufc]\d{1,2}')
 VALUES = (bool, int, float, complex, str, bytes, bytearray, NoneType, torch.dtype, torch.device)
 CONSTANTS = {'NONE': None, 'NEWTRUE': True, 'NEWFALSE': False}
-NAMES = ('GLOBAL', 'PERSID', 'EXT1', 'EXT2', 'EXT4')  # opcodes whose argument is not the value itself
+NAMES = (
+    'GLOBAL',
+    'PERSID',
+    'EXT1',
+    'EXT2',
+    'EXT4',
+)  # opcodes whose argument is not the value itself
 CALLS = ('REDUCE', 'NEWOBJ', 'NEWOBJ_EX')
 GETS, PUTS = ('GET', 'BINGET', 'LONG_BINGET'), ('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE')
 LARGEST = 1_000_000  # values, counted as a tree: a shared list counts each time it is referred to
 TEXT = 64  # characters or bytes that count as one value
-LARGEST_KEY = 2**61 - 2  # Python hashes larger integers modulo 2**61 - 1, so that they can be made to collide
+LARGEST_KEY = (
+    2**61 - 2
+)  # Python hashes larger integers modulo 2**61 - 1, so that they can be made to collide
 COLLISIONS = 8  # different values with one hash; dictionaries take quadratic time with many
 LEGACY = 5  # pickles in a file of torch before 1.6
 HISTORIES = 'histories'  # the key of a checkpoint for the logged values
-KEPT_ATTRIBUTES = ('_metadata', ORIGIN)  # of a dictionary of weights: torch's versions of modules, and our note
+KEPT_ATTRIBUTES = (
+    '_metadata',
+    ORIGIN,
+)  # of a dictionary of weights: torch's versions of modules, and our note
 
 
 class Refused(pickle.UnpicklingError):
@@ -153,7 +164,9 @@ class Storage(StandIn):
         self.value = torch.load(file, map_location='cpu', weights_only=True)  # noqa: TID251  weights only
 
 
-def tensor(storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *unused: object) -> Tensor:
+def tensor(
+    storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *unused: object
+) -> Tensor:
     """Stands for the function that makes a tensor of its memory."""
     memory = Storage.value.__get__(storage)
     if min(offset, *shape, *strides, 0) < 0:
@@ -244,7 +257,9 @@ def refuse_endless(file: IO[bytes]) -> None:
     The file is not unpickled here; only numbers, text and tuples are followed.
     """
     cost = Cost()
-    stack: list[tuple[int, Any]] = []  # each value's size, and itself if it is a number, text or a tuple of these
+    stack: list[
+        tuple[int, Any]
+    ] = []  # each value's size, and itself if it is a number, text or a tuple of these
     marks: list[int] = []
     memo: dict[int, tuple[int, Any]] = {}
     for code, value, _ in pickletools.genops(file):
@@ -252,7 +267,11 @@ def refuse_endless(file: IO[bytes]) -> None:
         if name == 'MARK':
             marks.append(len(stack))
             continue
-        takes = [kind for kind in code.stack_before if kind not in (pickletools.markobject, pickletools.stackslice)]
+        takes = [
+            kind
+            for kind in code.stack_before
+            if kind not in (pickletools.markobject, pickletools.stackslice)
+        ]
         start = (marks.pop() if takes != code.stack_before else len(stack)) - len(takes)
         taken = stack[start:] if code.stack_before else []
         if name in GETS:
@@ -274,14 +293,19 @@ def refuse_endless(file: IO[bytes]) -> None:
         elif name in CONSTANTS:
             stack.append((1, CONSTANTS[name]))
         elif (
-            type(value) in (int, float, str, bytes) and name not in NAMES and code.stack_after and not code.stack_before
+            type(value) in (int, float, str, bytes)
+            and name not in NAMES
+            and code.stack_after
+            and not code.stack_before
         ):
             size = 1 + (value.bit_length() // 32 if type(value) is int else 0)
             if size > 2:
                 cost.of_key(value)
             stack.append((size, value))
         elif name == 'REDUCE' and _are_two_numbers(arguments := taken[1][1]):
-            cost.of_key(made := complex(*arguments))  # no other function that is allowed takes two numbers
+            cost.of_key(
+                made := complex(*arguments)
+            )  # no other function that is allowed takes two numbers
             stack[start:] = [(1, made)]
         else:
             # A call may return its tuple of arguments, as torch.Size does.
@@ -290,7 +314,11 @@ def refuse_endless(file: IO[bytes]) -> None:
 
 
 def _are_two_numbers(value: Any) -> bool:
-    return type(value) is tuple and len(value) == 2 and all(type(item) in (int, float) for item in value)
+    return (
+        type(value) is tuple
+        and len(value) == 2
+        and all(type(item) in (int, float) for item in value)
+    )
 
 
 class PlainPickles(PickleHandler):
@@ -300,7 +328,9 @@ class PlainPickles(PickleHandler):
         content = file.read()
         refuse_endless(io.BytesIO(content))
         # The annotations of a large data set are more than a million values, and each takes a byte at least.
-        return plain(PlainUnpickler(io.BytesIO(content), **kwargs).load(), max(LARGEST, len(content)))
+        return plain(
+            PlainUnpickler(io.BytesIO(content), **kwargs).load(), max(LARGEST, len(content))
+        )
 
 
 def plain(value: Any, largest: int = LARGEST) -> Any:
@@ -316,12 +346,16 @@ class _Copier:
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
-        self.done: dict[int, tuple[Any, int] | None] = {}  # by id: the copy and its size; None while it is in work
+        self.done: dict[
+            int, tuple[Any, int] | None
+        ] = {}  # by id: the copy and its size; None while it is in work
 
     def copy(self, value: Any) -> tuple[Any, int]:
         """Return the copy and how many values it stands for."""
         if type(value) in VALUES:
-            return value, 1 + (len(value) // TEXT if isinstance(value, (str, bytes, bytearray)) else 0)
+            return value, 1 + (
+                len(value) // TEXT if isinstance(value, (str, bytes, bytearray)) else 0
+            )
         if id(value) not in self.done:
             self.done[id(value)] = None
             self.done[id(value)] = self._copied(value)
@@ -375,7 +409,9 @@ class _Copier:
         if kind in (Array, Scalar):
             return value.value
         if kind is History:
-            values, counts = (np.asarray(plain(numbers)) for numbers in (value.values, value.counts))
+            values, counts = (
+                np.asarray(plain(numbers)) for numbers in (value.values, value.counts)
+            )
             return history(values, counts, value.length)
         if isinstance(value, np.generic) and value.dtype.kind in 'biufc':
             return value
@@ -405,8 +441,14 @@ def portable_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
     hub = checkpoint.get('message_hub')
     if isinstance(hub, dict) and hub.get('log_scalars'):
         scalars = hub['log_scalars']
-        resumed = {name: value for name, value in hub.get('resumed_keys', {}).items() if name not in scalars}
-        histories = {name: buffer for name, buffer in scalars.items() if isinstance(buffer, HistoryBuffer)}
+        resumed = {
+            name: value
+            for name, value in hub.get('resumed_keys', {}).items()
+            if name not in scalars
+        }
+        histories = {
+            name: buffer for name, buffer in scalars.items() if isinstance(buffer, HistoryBuffer)
+        }
         hub = {**hub, 'log_scalars': {}, 'resumed_keys': resumed}
         checkpoint = {**checkpoint, 'message_hub': hub, HISTORIES: histories}
     return portable(checkpoint)
@@ -441,7 +483,9 @@ def portable(value: Any, place: str = '') -> Any:
     if isinstance(value, dict):
         return _portable_dictionary(value, place)
     if isinstance(value, (list, tuple, set, frozenset, deque)):
-        kind = tuple if isinstance(value, tuple) else list if isinstance(value, (list, deque)) else set
+        kind = (
+            tuple if isinstance(value, tuple) else list if isinstance(value, (list, deque)) else set
+        )
         copies = (portable(item, f'{place}.{index}') for index, item in enumerate(value))
         return kind(None if copy is LEFT_OUT else copy for copy in copies)
     return _portable_leaf(value, place)
@@ -467,7 +511,11 @@ def _portable_leaf(value: Any, place: str) -> Any:
         values, counts = value.data
         return dict(values=portable(values), counts=portable(counts), max_length=value.max_length)
     if isinstance(value, np.ndarray):
-        if value.dtype.kind not in 'biufc' or value.dtype.itemsize > 16 or value.dtype == np.longdouble:
+        if (
+            value.dtype.kind not in 'biufc'
+            or value.dtype.itemsize > 16
+            or value.dtype == np.longdouble
+        ):
             return portable(value.tolist(), place)
         return torch.from_numpy(value.astype(value.dtype.newbyteorder('='), order='C'))
     if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):

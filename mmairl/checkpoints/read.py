@@ -37,7 +37,12 @@ from mmairl.checkpoints.load import is_released, load_checkpoint, not_finite, wr
 from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.errors import UserError, printable
 
-LEARNED = ('weight', 'bias', 'running_mean', 'running_var')  # the names that no counter or table of positions has
+LEARNED = (
+    'weight',
+    'bias',
+    'running_mean',
+    'running_var',
+)  # the names that no counter or table of positions has
 HUB_FILES = ('model.safetensors', 'pytorch_model.bin')
 
 
@@ -60,20 +65,31 @@ class Backbone:
     @cached_property
     def hub(self) -> HubConfig:
         """The settings files next to a file that does not describe itself."""
-        described = self.settings or 'source_format' in self.origin or is_released(self.path) or not self.path
+        described = (
+            self.settings
+            or 'source_format' in self.origin
+            or is_released(self.path)
+            or not self.path
+        )
         return HubConfig(Path()) if described else hub_config(Path(self.path))
 
     @property
     def heads(self) -> int | None:
         """The heads of a ViT by the file's record, its run's settings, a config.json next to it or its project, if any."""
         keys = ('num_heads', 'arch.num_heads', 'arch')
-        told = [self.origin.get('heads'), *(self.settings.get(f'model.backbone.{key}') for key in keys)]
+        told = [
+            self.origin.get('heads'),
+            *(self.settings.get(f'model.backbone.{key}') for key in keys),
+        ]
         if told[-1]:
             from mmpretrain.models.backbones.vision_transformer import VisionTransformer
 
             told.append(VisionTransformer.arch_zoo.get(str(told[-1]), {}).get('num_heads'))
         told.append(self.hub.heads)
-        if 'MoCo v3' in self.source and self.weights.get('pos_embed', torch.empty(0)).shape[-1] == 384:
+        if (
+            'MoCo v3' in self.source
+            and self.weights.get('pos_embed', torch.empty(0)).shape[-1] == 384
+        ):
             told.append(12)
         return next((int(text) for text in told if re.fullmatch(r'[1-9]\d?', str(text))), None)
 
@@ -81,7 +97,9 @@ class Backbone:
     def norm_eps(self) -> float | None:
         """The epsilon of a ViT's layer norms by the file's record or a config.json next to it, if any."""
         with suppress(ValueError):
-            return float(self.origin['norm_eps']) if 'norm_eps' in self.origin else self.hub.norm_eps
+            return (
+                float(self.origin['norm_eps']) if 'norm_eps' in self.origin else self.hub.norm_eps
+            )
         return None
 
     @property
@@ -90,10 +108,14 @@ class Backbone:
         if self.settings:
             return input_of(self.settings)
         if 'mean' in self.origin and 'std' in self.origin:
-            named = {name: statistics(self.origin[name], name, self.path) for name in ('mean', 'std')}
+            named = {
+                name: statistics(self.origin[name], name, self.path) for name in ('mean', 'std')
+            }
             size = str(self.origin.get('size', Input.size))
             return Input(
-                **named, size=int(size) if re.fullmatch(r'[1-9]\d{0,3}', size) else Input.size, origin='its record'
+                **named,
+                size=int(size) if re.fullmatch(r'[1-9]\d{0,3}', size) else Input.size,
+                origin='its record',
             )
         if is_released(self.path):
             return Input(origin='torchvision')
@@ -158,11 +180,21 @@ def input_of(settings: Mapping[str, str]) -> Input:
     """Return what the settings of a training run of ours say of its images."""
     ends = ('.mean', '.std', '.views', 'dataset.channels')
     # None and the views that have a name, whose crops are of the usual size, say nothing here.
-    told = {key: text for key, text in settings.items() if key.endswith(ends) and not text.isidentifier()}
+    told = {
+        key: text
+        for key, text in settings.items()
+        if key.endswith(ends) and not text.isidentifier()
+    }
     known = {key: ast.literal_eval(text) for key, text in told.items()}
     views = [view for key, views in known.items() if key.endswith('.views') for view in views]
-    said = {name: known[key] for name in ('mean', 'std') if (key := f'model.data_preprocessor.{name}') in known}
-    said['size'] = next((step['size'] for view in views for step in view if 'size' in step), Input.size)
+    said = {
+        name: known[key]
+        for name in ('mean', 'std')
+        if (key := f'model.data_preprocessor.{name}') in known
+    }
+    said['size'] = next(
+        (step['size'] for view in views for step in view if 'size' in step), Input.size
+    )
     channels = next((value for key, value in known.items() if key.endswith('.channels')), None)
     return Input(**said, channels=channels, origin='its training run')
 
@@ -188,7 +220,9 @@ def read_backbone(
     torch.Size([64, 3, 7, 7])
     """
     if part not in ('student', 'teacher'):
-        raise UserError(f"part must be student or teacher ('{part}'); correct it", code='unknown-part')
+        raise UserError(
+            f"part must be student or teacher ('{part}'); correct it", code='unknown-part'
+        )
     file = weights_file(path)
     tensors, origin, settings = read_tensors(file)
     search = Search(str(file), tensors, part, network)
@@ -198,7 +232,9 @@ def read_backbone(
             f'{len(broken)} tensors of {file} hold NaN or infinity, as {broken[0]}: the run that made them has diverged'
         )
     dropped = [key for key in tensors if key not in renamed]
-    return Backbone(with_counters(weights), str(file), source, part, renamed, dropped, origin, settings)
+    return Backbone(
+        with_counters(weights), str(file), source, part, renamed, dropped, origin, settings
+    )
 
 
 def weights_file(path: str | Path) -> str | Path:
@@ -215,7 +251,9 @@ def weights_file(path: str | Path) -> str | Path:
     return found
 
 
-Read = tuple[dict[str, Tensor], dict[str, str], str]  # weights under our names, our name of each key, the source
+Read = tuple[
+    dict[str, Tensor], dict[str, str], str
+]  # weights under our names, our name of each key, the source
 
 
 @dataclass(frozen=True)
@@ -242,7 +280,9 @@ class Search:
         # Where a format is known, another network of the file is never taken in place of its student or teacher.
         if self.part == 'student' and prefix != '':
             within = prefix or ''
-            found = {place: read for place, read in self.whole_networks() if place.startswith(within)}
+            found = {
+                place: read for place, read in self.whole_networks() if place.startswith(within)
+            }
             if len(found) > 1:
                 raise UserError(
                     f'{self.path}: backbones are below {", ".join(map(repr, found))}; give the prefix of one (--prefix)',
@@ -252,10 +292,16 @@ class Search:
                 (place, read), *_ = found.items()
                 if place not in SOURCES:
                     print_log(
-                        printable(f"{self.path}: the backbone is read below the prefix '{place}'"), logger='current'
+                        printable(f"{self.path}: the backbone is read below the prefix '{place}'"),
+                        logger='current',
                     )
                 return read
-        if form and form.pure and error.code in ('unknown-network', 'other-network') and not self.network:
+        if (
+            form
+            and form.pure
+            and error.code in ('unknown-network', 'other-network')
+            and not self.network
+        ):
             return self.as_stored(prefix, form.name)  # of a kind that a config must tell
         if form is None and (places := self.prefixes()):
             return self.whole(places[0], '')  # raises what is wrong with it
@@ -264,7 +310,11 @@ class Search:
     def absent(self, form: Format | None) -> UserError:
         """Return the error for a file in which no format has the asked part."""
         if form is None:
-            seen = f'its keys look like {list(self.tensors)[:3]}' if self.tensors else 'it has no weights at all'
+            seen = (
+                f'its keys look like {list(self.tensors)[:3]}'
+                if self.tensors
+                else 'it has no weights at all'
+            )
             return UserError(
                 f'{self.path} holds no {self.part} backbone that mmairl knows: {seen}; give a ResNet or ViT by the names of '
                 'mmairl, MoCo, mmpretrain, torchvision, timm, Hugging Face, VISSL or detectron2, or the prefix of its keys',
@@ -287,7 +337,9 @@ class Search:
         try:
             return self.whole(prefix, source)
         except UserError as error:
-            if error.code not in ('unknown-network', 'other-network') or layout_of(self.below(prefix)):
+            if error.code not in ('unknown-network', 'other-network') or layout_of(
+                self.below(prefix)
+            ):
                 raise
             return self.as_stored(prefix, source)
 
@@ -333,7 +385,9 @@ class Search:
         layout = layout_of(keys)
         tensors = self.floats(keys, lambda name: not IGNORED.match(name))
         weights, renamed = (
-            to_ours(tensors, layout, self.path) if layout else (tensors, {name: name for name in tensors})
+            to_ours(tensors, layout, self.path)
+            if layout
+            else (tensors, {name: name for name in tensors})
         )
         weights = with_counters(weights)
         # Tensors do not depend on the number of heads, of which `Backbone.network` may warn.
@@ -350,7 +404,10 @@ class Search:
             namings.insert(0, to_ours(tensors, layout, self.path))
         if all(name.startswith(WRAPPED) for name in self.network):
             namings.append(
-                ({WRAPPED + name: x for name, x in tensors.items()}, {name: WRAPPED + name for name in tensors})
+                (
+                    {WRAPPED + name: x for name, x in tensors.items()},
+                    {name: WRAPPED + name for name in tensors},
+                )
             )
         faults = []
         for named, renamed in namings:
@@ -361,7 +418,10 @@ class Search:
                 return weights, {keys[name]: ours for name, ours in renamed.items()}, source
             faults.append((len(missing) + len(unknown), missing, unknown))
         _, missing, unknown = min(faults, key=lambda fault: fault[0])
-        parts = [*(f'it lacks {name}' for name in missing), *(f'it has {name} beyond the config' for name in unknown)]
+        parts = [
+            *(f'it lacks {name}' for name in missing),
+            *(f'it has {name} beyond the config' for name in unknown),
+        ]
         raise UserError(
             f'checkpoint {self.path} holds another architecture: {first_few(parts, separator="; ")}; give the config it was '
             'trained with, or the prefix of another network in the file (--prefix)',
@@ -371,7 +431,11 @@ class Search:
     def as_stored(self, prefix: str, source: str) -> Read:
         """Read all tensors below a prefix under their own names."""
         keys = self.below(prefix)
-        return self.floats(keys, lambda name: True), {key: name for name, key in keys.items()}, source
+        return (
+            self.floats(keys, lambda name: True),
+            {key: name for name, key in keys.items()},
+            source,
+        )
 
     def floats(self, keys: Mapping[str, str], selects: Callable[[str], bool]) -> dict[str, Tensor]:
         """Return the selected tensors by their names without prefix, all of which must be weights."""
@@ -387,7 +451,9 @@ class Search:
 
 PLAIN = 'plain (torchvision, timm, Hugging Face, detectron2)'
 # Prefixes of files that are plain to their own package: the base models of Hugging Face.
-SOURCES = dict.fromkeys(('', 'vit.', 'resnet.', 'dinov2.', 'dinov2_with_registers.', 'dinov3_vit.', 'vit_mae.'), PLAIN)
+SOURCES = dict.fromkeys(
+    ('', 'vit.', 'resnet.', 'dinov2.', 'dinov2_with_registers.', 'dinov3_vit.', 'vit_mae.'), PLAIN
+)
 
 
 def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -410,7 +476,9 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]
     tensors = _flat(inner)
     origin = meta.get(ORIGIN) if isinstance(meta, dict) else getattr(loaded, ORIGIN, None)
     settings = meta.get('settings') if isinstance(meta, dict) else None
-    origin, settings = (dict(noted) if isinstance(noted, dict) else {} for noted in (origin, settings))
+    origin, settings = (
+        dict(noted) if isinstance(noted, dict) else {} for noted in (origin, settings)
+    )
     # Files of before stored their source's format under the name that safetensors keep for 'pt'.
     if (before := origin.pop('format', 'pt')) != 'pt':
         origin.setdefault('source_format', before)

@@ -19,7 +19,9 @@ from mmairl.io import output, replacing
 Weights = dict[str, Tensor]
 
 
-def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **record: object) -> None:
+def write_backbone(
+    backbone: Backbone, path: str | Path, to: str = 'mmairl', **record: object
+) -> None:
     """Write a backbone.
 
     Args:
@@ -90,7 +92,12 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
         for key, value in weights.items()
         if not key.endswith('num_batches_tracked')  # detectron2's batch norm has no counter
     }
-    content = {'model': arrays, '__author__': 'mmairl', 'matching_heuristics': True, 'meta': {ORIGIN: origin}}
+    content = {
+        'model': arrays,
+        '__author__': 'mmairl',
+        'matching_heuristics': True,
+        'meta': {ORIGIN: origin},
+    }
     pickle.dump(content, file, protocol=4)
 
 
@@ -98,7 +105,9 @@ def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """Write timm's names, since timm loads such files. A ResNet's are also torchvision's."""
     from safetensors.torch import save
 
-    metadata = {key: str(value) for key, value in origin.items()} | {'format': 'pt'}  # the hub's loader requires it
+    metadata = {key: str(value) for key, value in origin.items()} | {
+        'format': 'pt'
+    }  # the hub's loader requires it
     file.write(save(_of_timm(weights), metadata=metadata))
 
 

@@ -20,17 +20,26 @@ from mmairl.errors import UserError
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('analyze', __doc__)
     parser.add_argument(
-        'instrument', choices=['norms', 'cka', 'geometry', 'measures'], help='choose one of the analyses above'
+        'instrument',
+        choices=['norms', 'cka', 'geometry', 'measures'],
+        help='choose one of the analyses above',
     )
     parser.add_argument('checkpoints', nargs='+', metavar='CKPT', help='analyze these checkpoints')
     parser.add_argument(
-        '--config', help='take images and their statistics from this config; only norms requires none (default: none)'
+        '--config',
+        help='take images and their statistics from this config; only norms requires none (default: none)',
     )
     parser.add_argument(
-        '--part', choices=['student', 'teacher'], default='student', help='choose the network (default: student)'
+        '--part',
+        choices=['student', 'teacher'],
+        default='student',
+        help='choose the network (default: student)',
     )
     parser.add_argument(
-        '--out', type=Path, default=Path('work_dirs/analysis'), help='write here (default: work_dirs/analysis)'
+        '--out',
+        type=Path,
+        default=Path('work_dirs/analysis'),
+        help='write here (default: work_dirs/analysis)',
     )
     parser.add_argument(
         '--lines',
@@ -38,7 +47,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='cka: compare the first checkpoint with each other one, stage by stage (default: a heat map)',
     )
     parser.add_argument(
-        '--stage', default='pooled', help='cka of many checkpoints: choose the stage to compare (default: pooled)'
+        '--stage',
+        default='pooled',
+        help='cka of many checkpoints: choose the stage to compare (default: pooled)',
     )
     parser.add_argument(
         '--full',
@@ -51,13 +62,23 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='recompute batch norm statistics, which the output of normrescale requires (default: off)',
     )
     parser.add_argument(
-        '--images', type=positive, metavar='N', help='use at most N images (default: 5000; measures: 25600)'
+        '--images',
+        type=positive,
+        metavar='N',
+        help='use at most N images (default: 5000; measures: 25600)',
     )
     parser.add_argument(
-        '--batch-size', type=positive, default=64, help='set the number of images at a time (default: 64)'
+        '--batch-size',
+        type=positive,
+        default=64,
+        help='set the number of images at a time (default: 64)',
     )
-    parser.add_argument('--workers', type=count, default=0, help='load images in this many processes (default: 0)')
-    parser.add_argument('--device', type=device, help='compute on this device (default: the GPU if any)')
+    parser.add_argument(
+        '--workers', type=count, default=0, help='load images in this many processes (default: 0)'
+    )
+    parser.add_argument(
+        '--device', type=device, help='compute on this device (default: the GPU if any)'
+    )
     parser.add_argument('--seed', type=seed, default=0, help='seed the map (default: 0)')
     add_config_options(parser)
     return parser.parse_args(arguments)
@@ -92,12 +113,18 @@ def main(arguments: Sequence[str]) -> None:
     register()
     cfg = load_config(args.config, args.cfg_options)
     check_parts(cfg, ('model', 'evaluation'))
-    settings = dict(batch_size=args.batch_size, workers=args.workers, device=args.device or default_device())
+    settings = dict(
+        batch_size=args.batch_size, workers=args.workers, device=args.device or default_device()
+    )
     if args.instrument == 'measures':
         from mmairl.analysis.measures import IMAGES
 
         number = args.images or IMAGES
-        print(analysis_pages.measures_page(subjects, cfg, number, settings, args.recalibrate, args.out))
+        print(
+            analysis_pages.measures_page(
+                subjects, cfg, number, settings, args.recalibrate, args.out
+            )
+        )
         return
     images = Images(cfg, args.images or 5000, **settings)
     if args.instrument == 'geometry':
@@ -108,7 +135,11 @@ def main(arguments: Sequence[str]) -> None:
     if args.lines:
         print(analysis_pages.cka_lines_page(subjects, images, args.recalibrate, args.out))
     else:
-        print(analysis_pages.cka_page(subjects, images, args.stage, args.full, args.recalibrate, args.out))
+        print(
+            analysis_pages.cka_page(
+                subjects, images, args.stage, args.full, args.recalibrate, args.out
+            )
+        )
 
 
 def named(paths: list[str]) -> dict[str, str]:

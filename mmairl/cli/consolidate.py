@@ -8,7 +8,9 @@ from mmairl.cli.flags import parser_of
 
 def main(arguments: Sequence[str]) -> None:
     parser = parser_of('consolidate', __doc__)
-    parser.add_argument('src', type=Path, help='read this training checkpoint, or the newest one of this work dir')
+    parser.add_argument(
+        'src', type=Path, help='read this training checkpoint, or the newest one of this work dir'
+    )
     parser.add_argument('dst', type=Path, help='write this checkpoint')
     args = parser.parse_args(arguments)
 

@@ -22,13 +22,22 @@ WITH_CARD = ('timm', 'safetensors')
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('convert', __doc__)
-    parser.add_argument('src', help='read this checkpoint of any known project, detected by its keys')
-    parser.add_argument('dst', help='write this file or folder')
-    parser.add_argument('--to', choices=FORMATS, default='mmairl', help='choose the format (default: mmairl)')
     parser.add_argument(
-        '--part', choices=['student', 'teacher'], default='student', help='choose the network (default: student)'
+        'src', help='read this checkpoint of any known project, detected by its keys'
     )
-    parser.add_argument('--prefix', help='read the backbone under this prefix of the keys (default: detect it)')
+    parser.add_argument('dst', help='write this file or folder')
+    parser.add_argument(
+        '--to', choices=FORMATS, default='mmairl', help='choose the format (default: mmairl)'
+    )
+    parser.add_argument(
+        '--part',
+        choices=['student', 'teacher'],
+        default='student',
+        help='choose the network (default: student)',
+    )
+    parser.add_argument(
+        '--prefix', help='read the backbone under this prefix of the keys (default: detect it)'
+    )
     parser.add_argument(
         '--size',
         type=positive,
@@ -80,7 +89,9 @@ def main(arguments: Sequence[str]) -> None:
         return
     write_backbone(backbone, args.dst, args.to)
     if args.to in WITH_CARD:
-        print(f'wrote the model card {write_card(backbone, args.dst, args.to)}; fill in the license')
+        print(
+            f'wrote the model card {write_card(backbone, args.dst, args.to)}; fill in the license'
+        )
     print(f'{args.dst} holds {len(backbone.weights)} tensors in the format {args.to}')
 
 
@@ -92,13 +103,19 @@ def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
     from mmairl.checkpoints.read import read_backbone, warn_of_assumed_statistics
     from mmairl.evaluation.backbone import tensors_of_config
 
-    backbone = read_backbone(args.src, args.part, args.prefix, tensors_of_config(cfg) if cfg else None)
+    backbone = read_backbone(
+        args.src, args.part, args.prefix, tensors_of_config(cfg) if cfg else None
+    )
     if cfg is None:
         _ = backbone.network  # raises unless every tensor is there
     if bool(args.mean) != bool(args.std):
-        raise UserError('--mean and --std describe the same images; give both', code='half-statistics')
+        raise UserError(
+            '--mean and --std describe the same images; give both', code='half-statistics'
+        )
     if args.mean:
-        given = {name: statistics(getattr(args, name), f'--{name}', args.src) for name in ('mean', 'std')}
+        given = {
+            name: statistics(getattr(args, name), f'--{name}', args.src) for name in ('mean', 'std')
+        }
         return replace(backbone, origin={**backbone.origin, **given}, settings={})
     if not backbone.input.origin and args.to in (*WITH_CARD, 'onnx') and cfg is None:
         warn_of_assumed_statistics(backbone, '--mean and --std')
@@ -118,7 +135,9 @@ def summary(backbone: 'Backbone') -> list[tuple[str, list[str]]]:
     ]
     counters = len(backbone.weights.keys() - set(backbone.renamed.values()))
     if counters > 0:
-        rows.append(('added', [f'{counters} batch counters of 0, which this format does not store']))
+        rows.append(
+            ('added', [f'{counters} batch counters of 0, which this format does not store'])
+        )
     return rows
 
 

@@ -13,8 +13,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default='mmairl::demo/mocov2plus_shapes.py',
         help='train by this config (default: mmairl::demo/mocov2plus_shapes.py)',
     )
-    parser.add_argument('--seed', type=seed, help='set the seed (default: a random one, which is printed)')
-    parser.add_argument('--work-dir', default='work_dirs/demo', help='write here (default: work_dirs/demo)')
+    parser.add_argument(
+        '--seed', type=seed, help='set the seed (default: a random one, which is printed)'
+    )
+    parser.add_argument(
+        '--work-dir', default='work_dirs/demo', help='write here (default: work_dirs/demo)'
+    )
     add_config_options(parser)
     return parser.parse_args(arguments)
 

@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmairl.cli.flags import ConfigOptions, above_zero, add_config_options, count, device, parser_of, positive, seed
+from mmairl.cli.flags import (
+    ConfigOptions,
+    above_zero,
+    add_config_options,
+    count,
+    device,
+    parser_of,
+    positive,
+    seed,
+)
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,25 +28,53 @@ if TYPE_CHECKING:
 PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune')
 BASELINES = ('random', 'pixels')
 # Arguments that are not settings of a protocol.
-GENERAL = ('protocol', 'config', 'checkpoint', 'init', 'part', 'prefix', 'out', 'cfg_options', 'settings')
+GENERAL = (
+    'protocol',
+    'config',
+    'checkpoint',
+    'init',
+    'part',
+    'prefix',
+    'out',
+    'cfg_options',
+    'settings',
+)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('evaluate', __doc__)
     parser.add_argument(
-        'protocol', help=f'choose the protocol: {", ".join(PROTOCOLS)}, or one that the config registers'
+        'protocol',
+        help=f'choose the protocol: {", ".join(PROTOCOLS)}, or one that the config registers',
     )
     parser.add_argument('config', help='name the config of the model and of the data sets')
-    parser.add_argument('checkpoint', nargs='?', metavar='CKPT', help='name the checkpoint; required without --init')
-    parser.add_argument('--init', choices=BASELINES, help='measure a baseline instead of a checkpoint (default: none)')
     parser.add_argument(
-        '--part', choices=['student', 'teacher'], default='student', help='choose the network (default: student)'
+        'checkpoint', nargs='?', metavar='CKPT', help='name the checkpoint; required without --init'
     )
-    parser.add_argument('--prefix', help='read the backbone under this prefix of the keys (default: detect it)')
-    parser.add_argument('--out', type=Path, help='write the scores to this JSON file (default: next to the checkpoint)')
+    parser.add_argument(
+        '--init',
+        choices=BASELINES,
+        help='measure a baseline instead of a checkpoint (default: none)',
+    )
+    parser.add_argument(
+        '--part',
+        choices=['student', 'teacher'],
+        default='student',
+        help='choose the network (default: student)',
+    )
+    parser.add_argument(
+        '--prefix', help='read the backbone under this prefix of the keys (default: detect it)'
+    )
+    parser.add_argument(
+        '--out',
+        type=Path,
+        help='write the scores to this JSON file (default: next to the checkpoint)',
+    )
     add_config_options(parser)
     # An argument that is absent keeps the protocol's default; one that the protocol does not have is an error.
-    add_settings(parser.add_argument_group('settings of protocols', argument_default=argparse.SUPPRESS))
+    add_settings(
+        parser.add_argument_group('settings of protocols', argument_default=argparse.SUPPRESS)
+    )
     add_resources(parser.add_argument_group('resources', argument_default=argparse.SUPPRESS))
     return parser.parse_args(arguments)
 
@@ -53,7 +90,11 @@ def add_settings(group: Any) -> None:
         metavar='K',
         help="knn: set the numbers of neighbors (default: the config's, or 20 200)",
     )
-    group.add_argument('--temperature', type=above_zero, help='knn: set the temperature of the votes (default: 0.07)')
+    group.add_argument(
+        '--temperature',
+        type=above_zero,
+        help='knn: set the temperature of the votes (default: 0.07)',
+    )
     group.add_argument(
         '--recipe',
         help="linear, finetune: train by one of configs/_base_/recipes or by this config (default: the config's)",
@@ -69,10 +110,14 @@ def add_settings(group: Any) -> None:
         help='logreg, svm, linear, finetune: seed the classifier, the folds or the held-out images (default: 0)',
     )
     group.add_argument(
-        '--standardise', action='store_true', help='logreg: scale features to mean 0 and deviation 1 (default: off)'
+        '--standardise',
+        action='store_true',
+        help='logreg: scale features to mean 0 and deviation 1 (default: off)',
     )
     group.add_argument(
-        '--low-shot', action='store_true', help='svm: also train on few positive images per class (default: off)'
+        '--low-shot',
+        action='store_true',
+        help='svm: also train on few positive images per class (default: off)',
     )
     group.add_argument(
         '--near-duplicates',
@@ -97,7 +142,9 @@ def add_resources(group: Any) -> None:
         help='measure again and replace the stored features, run and scores (default: off)',
     )
     group.add_argument(
-        '--work-dir', type=Path, help='linear, finetune: store the run here and resume it (default: next to --out)'
+        '--work-dir',
+        type=Path,
+        help='linear, finetune: store the run here and resume it (default: next to --out)',
     )
     group.add_argument(
         '--cache',
@@ -113,10 +160,14 @@ def add_resources(group: Any) -> None:
         help='store no features (default: store them in --cache)',
     )
     group.add_argument(
-        '--device', type=device, help='knn, logreg, svm: compute features on this device (default: the GPU if any)'
+        '--device',
+        type=device,
+        help='knn, logreg, svm: compute features on this device (default: the GPU if any)',
     )
     group.add_argument(
-        '--workers', type=count, help='load images in this many processes (default: up to 8 with a GPU, else 0)'
+        '--workers',
+        type=count,
+        help='load images in this many processes (default: up to 8 with a GPU, else 0)',
     )
     group.add_argument(
         '--launcher',
@@ -129,7 +180,8 @@ def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
     if bool(args.checkpoint) == bool(args.init):
         raise UserError(
-            'evaluate: expected either a checkpoint or --init random or --init pixels; give one of them', code='subject'
+            'evaluate: expected either a checkpoint or --init random or --init pixels; give one of them',
+            code='subject',
         )
     # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
     from mmengine.dist import is_main_process
@@ -147,7 +199,9 @@ def main(arguments: Sequence[str]) -> None:
     output(out, args.checkpoint, args.config)
     settings = settings_of(args, out)
     check_parts(cfg, ('model', 'evaluation'))
-    result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings, prefix=args.prefix)
+    result = evaluate(
+        cfg, args.protocol, args.init or args.checkpoint, args.part, settings, prefix=args.prefix
+    )
     if is_main_process():
         write(args, result, out)
     stop_processes()
@@ -192,6 +246,10 @@ def write(args: argparse.Namespace, result: 'Result', out: Path) -> None:
         saved = read_json(out).get('identity') or {}
         if difference(saved, result.identity, but=('weights', 'code', SOURCES)):
             out = out.with_name(f'{out.stem}_{key_of(result.identity)}.json')
-    record = dict(protocol=args.protocol, config=args.config, checkpoint=args.checkpoint, part=args.part)
+    record = dict(
+        protocol=args.protocol, config=args.config, checkpoint=args.checkpoint, part=args.part
+    )
     write_json(out, {**record, **dataclasses.asdict(result)})
-    print(f'written to {out}, and with the other results there to {write_evaluation_page(out.parent)}')
+    print(
+        f'written to {out}, and with the other results there to {write_evaluation_page(out.parent)}'
+    )

@@ -1,4 +1,4 @@
-"""Print the table of frameworks and factors of docs/frameworks.md, read from the configs.
+"""Print the table of frameworks and factors of the documentation, read from the configs.
 
 Bold marks what a framework changes compared with the framework that it builds on.
 """

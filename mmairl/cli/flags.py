@@ -12,7 +12,9 @@ from mmairl.errors import without_secrets
 def parser_of(command: str, description: str | None) -> argparse.ArgumentParser:
     """Return the parser of a command, whose description keeps its line breaks."""
     formatter = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(prog=f'mmairl {command}', description=description, formatter_class=formatter)
+    return argparse.ArgumentParser(
+        prog=f'mmairl {command}', description=description, formatter_class=formatter
+    )
 
 
 def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
@@ -22,7 +24,9 @@ def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
         value = int(text) if re.fullmatch(r'-?\d+', text) else None
         if value is None or not least <= value <= most:
             end = f' to {most}' if most < math.inf else ' or more'
-            raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of {least}{end}; give one')
+            raise argparse.ArgumentTypeError(
+                f'{text!r} is not a whole number of {least}{end}; give one'
+            )
         return value
 
     return parse
@@ -64,11 +68,15 @@ def device(text: str) -> str:
         torch.empty(0, device=text)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise argparse.ArgumentTypeError(f'{text!r} is no device here ({reason}); give cpu, cuda or cuda:N') from error
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is no device here ({reason}); give cpu, cuda or cuda:N'
+        ) from error
     return text
 
 
-def add_config_options(parser: argparse.ArgumentParser, flag: str = '--cfg-options', **settings: Any) -> None:
+def add_config_options(
+    parser: argparse.ArgumentParser, flag: str = '--cfg-options', **settings: Any
+) -> None:
     """Add `--cfg-options key=value ...`."""
     parser.add_argument(
         flag,
@@ -85,7 +93,11 @@ class ConfigOptions(argparse.Action):
     """Parse `--cfg-options key=value ...` as mmengine does, but keep spaces in text and take `{a: 1}` for a nested value."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
     ) -> None:
         options = dict(getattr(namespace, self.dest) or {})
         for word in values:

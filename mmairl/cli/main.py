@@ -35,7 +35,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         epilog='\n'.join(['commands:', *lines]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument('command', choices=COMMANDS, metavar='COMMAND', help='choose one of the commands below')
+    parser.add_argument(
+        'command', choices=COMMANDS, metavar='COMMAND', help='choose one of the commands below'
+    )
     parser.add_argument('arguments', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument('--version', action='version', version=f'mmairl {__version__}')
     return parser.parse_args(arguments)

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 PARTS = ('student', 'teacher')
 PER = ('tensor', 'channel')
 STATISTICS = ('keep', 'rescale')
-KEPT_META = ('cfg', 'settings', 'epoch', 'iter', 'dataset_meta', 'mmairl_version')  # describes the weights
+KEPT_META = (
+    'cfg',
+    'settings',
+    'epoch',
+    'iter',
+    'dataset_meta',
+    'mmairl_version',
+)  # describes the weights
 ADVICE = {
     True: "what to do: rescale it by an anchor (plain, not --exact) and keep your recipe's rate, or search lower rates",
     False: 'what to do: the norms do not look like those of LARS; if your recipe is for SGD with weight decay and this network '
@@ -29,9 +36,14 @@ ADVICE = {
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('normrescale', __doc__)
-    parser.add_argument('lars', metavar='LARS_CKPT', help='rescale this checkpoint of any known project')
     parser.add_argument(
-        'out', nargs='?', metavar='OUT', help='write this checkpoint, with the table and figure next to it'
+        'lars', metavar='LARS_CKPT', help='rescale this checkpoint of any known project'
+    )
+    parser.add_argument(
+        'out',
+        nargs='?',
+        metavar='OUT',
+        help='write this checkpoint, with the table and figure next to it',
     )
     norms = parser.add_mutually_exclusive_group()
     norms.add_argument(
@@ -45,14 +57,26 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar='FACTOR',
         help='multiply all weights by FACTOR instead of using an anchor; the paper uses 0.1 (default: --anchor)',
     )
-    parser.add_argument('--part', choices=PARTS, default='student', help='choose the network (default: student)')
     parser.add_argument(
-        '--anchor-part', choices=PARTS, default='student', help="choose the anchor's network (default: student)"
+        '--part', choices=PARTS, default='student', help='choose the network (default: student)'
     )
-    parser.add_argument('--prefix', help='read the backbone under this prefix of the keys (default: detect it)')
-    parser.add_argument('--anchor-prefix', help="read the anchor's backbone under this prefix (default: detect it)")
     parser.add_argument(
-        '--per', choices=PER, default='tensor', help='match norms per weight tensor or output channel (default: tensor)'
+        '--anchor-part',
+        choices=PARTS,
+        default='student',
+        help="choose the anchor's network (default: student)",
+    )
+    parser.add_argument(
+        '--prefix', help='read the backbone under this prefix of the keys (default: detect it)'
+    )
+    parser.add_argument(
+        '--anchor-prefix', help="read the anchor's backbone under this prefix (default: detect it)"
+    )
+    parser.add_argument(
+        '--per',
+        choices=PER,
+        default='tensor',
+        help='match norms per weight tensor or output channel (default: tensor)',
     )
     parser.add_argument(
         '--statistics',
@@ -65,7 +89,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         action='store_true',
         help='rescale only what batch norm makes irrelevant, so that the function stays the same (default: off)',
     )
-    parser.add_argument('--advise', action='store_true', help='write nothing and recommend what to do (default: off)')
+    parser.add_argument(
+        '--advise',
+        action='store_true',
+        help='write nothing and recommend what to do (default: off)',
+    )
     parser.add_argument(
         '--rate',
         type=above_zero,
@@ -73,7 +101,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='--advise: state the fine-tuning rate of the recipe (default: 0.01)',
     )
     parser.add_argument(
-        '--strict', action='store_true', help='fail if a tensor cannot be rescaled (default: log a warning)'
+        '--strict',
+        action='store_true',
+        help='fail if a tensor cannot be rescaled (default: log a warning)',
     )
     return parser.parse_args(arguments)
 
@@ -90,7 +120,8 @@ def main(arguments: Sequence[str]) -> None:
         return
     if not args.out or not (args.anchor or args.constant):
         raise UserError(
-            'give a checkpoint to write, and --anchor or --constant; --advise alone writes nothing', code='no-anchor'
+            'give a checkpoint to write, and --anchor or --constant; --advise alone writes nothing',
+            code='no-anchor',
         )
     rescale(args)
 
@@ -117,12 +148,19 @@ def rescale(args: argparse.Namespace) -> None:
     if args.constant is None:
         anchor = read_backbone(args.anchor, args.anchor_part, args.anchor_prefix)
     targets = anchor.weights if anchor else None
-    weights, rows = normrescale(source.weights, targets, args.constant, args.per, args.statistics, args.exact)
+    weights, rows = normrescale(
+        source.weights, targets, args.constant, args.per, args.statistics, args.exact
+    )
     skipped = left_alone(rows)
     if all(row.why for row in rows):
-        raise UserError(f'no tensor of {args.lars} could be rescaled by {anchor}: {skipped}', code='nothing-rescaled')
+        raise UserError(
+            f'no tensor of {args.lars} could be rescaled by {anchor}: {skipped}',
+            code='nothing-rescaled',
+        )
     if args.strict and left_alone([row for row in rows if row.why != WHOLE_NUMBERS]):
-        raise UserError(f'{skipped}; nothing was written, leave out --strict to write it anyway', code='strict')
+        raise UserError(
+            f'{skipped}; nothing was written, leave out --strict to write it anyway', code='strict'
+        )
     write(args, source, weights, str(anchor or f'constant {args.constant}'))
     print_table(('before', 'anchor', 'ratio'), [cells(row) for row in rows], 'norms', head='tensor')
     draw(args, source, weights, anchor, rows)
@@ -130,12 +168,19 @@ def rescale(args: argparse.Namespace) -> None:
         print_log(printable(skipped), level=30)
     if not looks_lars_trained(source.weights):
         print_log(f'{args.lars} does not look LARS-trained: {growth_of(source.weights)}', level=30)
-    print(f'{args.out} holds {len(weights)} tensors, {sum(not row.why for row in rows)} of them rescaled')
+    print(
+        f'{args.out} holds {len(weights)} tensors, {sum(not row.why for row in rows)} of them rescaled'
+    )
 
 
 def advise(args: argparse.Namespace) -> None:
     """Print the norms, whether they are large, the rate that they predict, and a recommendation."""
-    from mmairl.checkpoints.norms import looks_lars_trained, predicted_times, typical_growth, weight_norms
+    from mmairl.checkpoints.norms import (
+        looks_lars_trained,
+        predicted_times,
+        typical_growth,
+        weight_norms,
+    )
     from mmairl.checkpoints.read import read_backbone
     from mmairl.report.table import print_table
 
@@ -143,10 +188,16 @@ def advise(args: argparse.Namespace) -> None:
     growth = typical_growth(weights)
     if growth is None:
         raise UserError(
-            f'{args.lars} has no 3x3 convolutions, whose norms the advice requires; search the rate', code='no-3x3'
+            f'{args.lars} has no 3x3 convolutions, whose norms the advice requires; search the rate',
+            code='no-3x3',
         )
-    rows = [(tensor.name, [f'{tensor.norm:.4f}', f'{tensor.growth:.2f}']) for tensor in weight_norms(weights, kernel=3)]
-    print_table(('norm', 'times its start'), rows, f'3x3 convolutions of {args.lars}', head='tensor')
+    rows = [
+        (tensor.name, [f'{tensor.norm:.4f}', f'{tensor.growth:.2f}'])
+        for tensor in weight_norms(weights, kernel=3)
+    ]
+    print_table(
+        ('norm', 'times its start'), rows, f'3x3 convolutions of {args.lars}', head='tensor'
+    )
     long = looks_lars_trained(weights)
     verdict = 'long' if long else 'not long'
     print(f'the typical norm is {growth:.2f} times its initial value: the network is {verdict}')
@@ -159,9 +210,13 @@ def advise(args: argparse.Namespace) -> None:
                 f'if {args.rate:g} suits {args.anchor}, the gains predict {rate:.2g} for this one: search on both sides'
             )
         else:
-            print('no rate is predicted, because this network or the anchor has no batch norm gains')
+            print(
+                'no rate is predicted, because this network or the anchor has no batch norm gains'
+            )
     else:
-        print('for a predicted rate, give --anchor, a network that your recipe suits, and --rate, its rate')
+        print(
+            'for a predicted rate, give --anchor, a network that your recipe suits, and --rate, its rate'
+        )
     print(ADVICE[long])
 
 
@@ -180,7 +235,10 @@ def write(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: s
     from mmairl.checkpoints.pickles import ORIGIN, write_checkpoint
 
     exact = ', exact' if args.exact else ''
-    record = {**source.record, 'normrescale': f'{anchor}, per {args.per}, statistics {args.statistics}{exact}'}
+    record = {
+        **source.record,
+        'normrescale': f'{anchor}, per {args.per}, statistics {args.statistics}{exact}',
+    }
     state = {f'backbone.{key}': value for key, value in weights.items()}
     meta = {ORIGIN: record}
     loaded = load_checkpoint(source.path)
@@ -191,12 +249,18 @@ def write(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: s
 
 
 def cells(row: 'Row') -> tuple[str, list[str]]:
-    *norms, ratio = ('' if value is None else f'{value:.4f}' for value in (row.norm, row.anchor, row.ratio))
+    *norms, ratio = (
+        '' if value is None else f'{value:.4f}' for value in (row.norm, row.anchor, row.ratio)
+    )
     return row.name, [*norms, ratio or row.why]
 
 
 def draw(
-    args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: 'Backbone | None', rows: list['Row']
+    args: argparse.Namespace,
+    source: 'Backbone',
+    weights: dict,
+    anchor: 'Backbone | None',
+    rows: list['Row'],
 ) -> None:
     """Draw Fig. 3a of the input, the anchor and the output, and write the numbers of the table."""
     from mmairl.checkpoints.norms import weight_norms

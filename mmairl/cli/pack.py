@@ -30,16 +30,25 @@ def size_in_bytes(text: str) -> int:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('pack', __doc__)
-    parser.add_argument('source', help='read images in SOURCE/CLASS/, or shards by any name that Shards takes')
+    parser.add_argument(
+        'source', help='read images in SOURCE/CLASS/, or shards by any name that Shards takes'
+    )
     parser.add_argument('out', type=Path, nargs='?', metavar='OUT.tar', help='write this archive')
     parser.add_argument(
-        '--statistics', action='store_true', help='print mean and standard deviation, and write nothing (default: pack)'
+        '--statistics',
+        action='store_true',
+        help='print mean and standard deviation, and write nothing (default: pack)',
     )
     parser.add_argument(
-        '--channels', type=positive, metavar='N', help='read N channels as they are stored (default: RGB)'
+        '--channels',
+        type=positive,
+        metavar='N',
+        help='read N channels as they are stored (default: RGB)',
     )
     parser.add_argument(
-        '--unlabelled', action='store_true', help='read images at any depth, without classes (default: off)'
+        '--unlabelled',
+        action='store_true',
+        help='read images at any depth, without classes (default: off)',
     )
     parser.add_argument(
         '--shard',
@@ -54,9 +63,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='shrink larger images to this short side, which changes the training data (default: keep each file)',
     )
     parser.add_argument(
-        '--quality', type=positive, default=90, help='--short-side: set the quality of the JPEGs (default: 90)'
+        '--quality',
+        type=positive,
+        default=90,
+        help='--short-side: set the quality of the JPEGs (default: 90)',
     )
-    parser.add_argument('--workers', type=count, help='read and decode in this many processes (default: one per core)')
+    parser.add_argument(
+        '--workers',
+        type=count,
+        help='read and decode in this many processes (default: one per core)',
+    )
     parser.add_argument(
         '--max-unreadable',
         type=fraction,
@@ -88,7 +104,9 @@ def main(arguments: Sequence[str]) -> None:
         return
     smaller = Smaller(args.short_side, args.quality) if args.short_side else None
     packed = left_out = 0
-    for path, reason in track(pack(dataset, args.out, workers, args.shard, smaller), 'packing', len(dataset)):
+    for path, reason in track(
+        pack(dataset, args.out, workers, args.shard, smaller), 'packing', len(dataset)
+    ):
         packed += reason is None
         if reason is not None:
             left_out += 1
@@ -104,7 +122,9 @@ def source_of(args: argparse.Namespace) -> 'FileDataset | Shards':
     from mmairl.data.shards.index import SUFFIXES
 
     settings = dict(max_unreadable=args.max_unreadable, channels=args.channels)
-    if not os.path.isdir(args.source) or any(name.endswith(SUFFIXES) for name in os.listdir(args.source)):
+    if not os.path.isdir(args.source) or any(
+        name.endswith(SUFFIXES) for name in os.listdir(args.source)
+    ):
         return Shards(args.source, **settings)
     folder = UnlabelledFolder if args.unlabelled or args.statistics else ImageFolder
     return folder(args.source, **settings)
@@ -115,6 +135,8 @@ def print_statistics(dataset: 'FileDataset | Shards', source: str, workers: int)
     from mmairl.data.statistics import statistics
 
     measured = statistics(dataset, workers)
-    mean, std = (', '.join(f'{value:.5g}' for value in values) for values in (measured.mean, measured.std))
+    mean, std = (
+        ', '.join(f'{value:.5g}' for value in values) for values in (measured.mean, measured.std)
+    )
     print(f'# of {measured.images} images in {source}; {measured.unreadable} could not be read')
     print(f'model = dict(data_preprocessor=dict(mean=[{mean}], std=[{std}]))')

@@ -30,7 +30,9 @@ def main(arguments: Sequence[str]) -> None:
 def evaluation(arguments: Sequence[str]) -> Path:
     parser = parser_of('report', __doc__)
     parser.add_argument(
-        'folders', nargs='+', help='read the results in these folders; or choose views, health, compare or map as above'
+        'folders',
+        nargs='+',
+        help='read the results in these folders; or choose views, health, compare or map as above',
     )
     parser.add_argument(
         '--plot',
@@ -40,7 +42,9 @@ def evaluation(arguments: Sequence[str]) -> Path:
         metavar=('X', 'Y'),
         help='plot one score against another, by their names (default: no plot)',
     )
-    parser.add_argument('--out', default='work_dirs/report', help='write the page here (default: work_dirs/report)')
+    parser.add_argument(
+        '--out', default='work_dirs/report', help='write the page here (default: work_dirs/report)'
+    )
     args = parser.parse_args(arguments)
 
     from mmairl.report.evaluation_page import records_in, write_evaluation_page
@@ -55,14 +59,17 @@ def evaluation(arguments: Sequence[str]) -> Path:
     asked = {name for pair in args.plot for name in pair}
     for name in sorted(asked - set(known)):
         raise UserError(
-            f"--plot: no result has the score '{name}'; choose among {', '.join(known)}", code='unknown-score'
+            f"--plot: no result has the score '{name}'; choose among {', '.join(known)}",
+            code='unknown-score',
         )
     return write_evaluation_page(args.out, args.plot, args.folders)
 
 
 def health(arguments: Sequence[str]) -> Path:
     parser = parser_of('report health', 'Write the health page of the latest start of a run.')
-    parser.add_argument('work_dir', help='read the work dir of this training run, which had a HealthHook')
+    parser.add_argument(
+        'work_dir', help='read the work dir of this training run, which had a HealthHook'
+    )
     parser.add_argument('--out', help='write this page (default: WORK_DIR/health.html)')
     args = parser.parse_args(arguments)
 
@@ -73,12 +80,17 @@ def health(arguments: Sequence[str]) -> Path:
 
 def views(arguments: Sequence[str]) -> Path:
     parser = parser_of('report views', 'Show some images with their views, before a run.')
-    parser.add_argument('config', help='name the pre-training config, such as configs/mocov2plus_r18_folder_100e.py')
+    parser.add_argument(
+        'config', help='name the pre-training config, such as configs/mocov2plus_r18_folder_100e.py'
+    )
     parser.add_argument('--root', help='read images here (default: train_dataloader.dataset.root)')
     parser.add_argument(
-        '--views', help="choose the views: satellite, microscopy, medical_grey or documents (default: the config's)"
+        '--views',
+        help="choose the views: satellite, microscopy, medical_grey or documents (default: the config's)",
     )
-    parser.add_argument('--seed', type=seed, default=0, help='seed the choice of images and the views (default: 0)')
+    parser.add_argument(
+        '--seed', type=seed, default=0, help='seed the choice of images and the views (default: 0)'
+    )
     parser.add_argument('--out', help='write this page (default: work_dirs/views/CONFIG.html)')
     add_config_options(parser)
     args = parser.parse_args(arguments)
@@ -90,7 +102,10 @@ def views(arguments: Sequence[str]) -> Path:
     from mmairl.report.views_page import write_views_page
 
     register()
-    named = {'train_dataloader.dataset.root': args.root, 'train_dataloader.dataset.views': args.views}
+    named = {
+        'train_dataloader.dataset.root': args.root,
+        'train_dataloader.dataset.views': args.views,
+    }
     options = {key: value for key, value in named.items() if value}
     cfg = load_config(args.config, {**options, **args.cfg_options})
     check_config(cfg)
@@ -102,7 +117,9 @@ def compare(arguments: Sequence[str]) -> Path:
     parser = parser_of('report compare', 'Compare training runs.')
     parser.add_argument('runs', nargs='+', help='read the work dirs of two or more training runs')
     parser.add_argument(
-        '--out', default='work_dirs/compare.html', help='write this page (default: work_dirs/compare.html)'
+        '--out',
+        default='work_dirs/compare.html',
+        help='write this page (default: work_dirs/compare.html)',
     )
     args = parser.parse_args(arguments)
 
@@ -113,7 +130,9 @@ def compare(arguments: Sequence[str]) -> Path:
 
 def image_map(arguments: Sequence[str]) -> Path:
     parser = parser_of('report map', 'Map images by the features of a checkpoint.')
-    parser.add_argument('checkpoint', nargs='+', help='compute features by these checkpoints of any known project')
+    parser.add_argument(
+        'checkpoint', nargs='+', help='compute features by these checkpoints of any known project'
+    )
     parser.add_argument(
         '--images',
         required=True,
@@ -134,20 +153,39 @@ def image_map(arguments: Sequence[str]) -> Path:
         help='also compare the cells or patches of N images (default: 0)',
     )
     parser.add_argument(
-        '--part', choices=('student', 'teacher'), default='student', help='choose the network (default: student)'
+        '--part',
+        choices=('student', 'teacher'),
+        default='student',
+        help='choose the network (default: student)',
     )
     parser.add_argument(
         '--config',
         help='build the network of this config; required unless it is a ResNet or a ViT (default: detect it)',
     )
     parser.add_argument(
-        '--size', type=positive, metavar='PIXELS', help="set the side of the central crop (default: the training's)"
+        '--size',
+        type=positive,
+        metavar='PIXELS',
+        help="set the side of the central crop (default: the training's)",
     )
-    parser.add_argument('--batch', type=positive, default=64, help='set the number of images at a time (default: 64)')
-    parser.add_argument('--workers', type=count, default=0, help='load images in this many processes (default: 0)')
-    parser.add_argument('--device', type=device, help='compute on this device (default: the GPU if any)')
-    parser.add_argument('--seed', type=seed, default=0, help='seed random weights, maps and groups (default: 0)')
-    parser.add_argument('--out', default='work_dirs/map.html', help='write this page (default: work_dirs/map.html)')
+    parser.add_argument(
+        '--batch',
+        type=positive,
+        default=64,
+        help='set the number of images at a time (default: 64)',
+    )
+    parser.add_argument(
+        '--workers', type=count, default=0, help='load images in this many processes (default: 0)'
+    )
+    parser.add_argument(
+        '--device', type=device, help='compute on this device (default: the GPU if any)'
+    )
+    parser.add_argument(
+        '--seed', type=seed, default=0, help='seed random weights, maps and groups (default: 0)'
+    )
+    parser.add_argument(
+        '--out', default='work_dirs/map.html', help='write this page (default: work_dirs/map.html)'
+    )
     args = parser.parse_args(arguments)
 
     from mmairl.io import output

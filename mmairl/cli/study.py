@@ -22,18 +22,32 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         nargs='?',
         help='name the study, such as configs/studies/ladder.yaml (default: list studies)',
     )
-    parser.add_argument('--list', action='store_true', help='print the built-in studies as a table and exit')
     parser.add_argument(
-        '--index', type=Path, metavar='FOLDER', help='write one page about all studies of a folder and exit'
+        '--list', action='store_true', help='print the built-in studies as a table and exit'
+    )
+    parser.add_argument(
+        '--index',
+        type=Path,
+        metavar='FOLDER',
+        help='write one page about all studies of a folder and exit',
     )
     parser.add_argument(
         '--scale',
         default='in1k',
         help='choose one of configs/studies/_scales, such as demo, cifar, in100 or in1k, or a YAML file (default: in1k)',
     )
-    parser.add_argument('--seeds', type=seed, nargs='+', help="run these seeds (default: the scale's or the study's)")
-    parser.add_argument('--tasks', nargs='+', help="measure by these tasks (default: the study's or the scale's)")
-    parser.add_argument('--out', type=Path, help='write here (default: work_dirs/studies/STUDY_SCALE)')
+    parser.add_argument(
+        '--seeds',
+        type=seed,
+        nargs='+',
+        help="run these seeds (default: the scale's or the study's)",
+    )
+    parser.add_argument(
+        '--tasks', nargs='+', help="measure by these tasks (default: the study's or the scale's)"
+    )
+    parser.add_argument(
+        '--out', type=Path, help='write here (default: work_dirs/studies/STUDY_SCALE)'
+    )
     parser.add_argument(
         '--remeasure',
         action='store_true',
@@ -66,7 +80,9 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         help='run N runs at a time (default: one for each --per-run GPUs, or cores if there is no GPU)',
     )
     group.add_argument(
-        '--slurm', metavar='PARTITION', help='submit the runs as jobs to this partition (default: run them here)'
+        '--slurm',
+        metavar='PARTITION',
+        help='submit the runs as jobs to this partition (default: run them here)',
     )
     group.add_argument(
         '--cluster',
@@ -84,10 +100,14 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
 def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group('planning and progress')
     group.add_argument(
-        '--dry-run', action='store_true', help='print the plan, check fairness and exit; this runs the configs'
+        '--dry-run',
+        action='store_true',
+        help='print the plan, check fairness and exit; this runs the configs',
     )
     group.add_argument(
-        '--status', action='store_true', help='print the state of each run and exit; runs may still be in progress'
+        '--status',
+        action='store_true',
+        help='print the state of each run and exit; runs may still be in progress',
     )
     group.add_argument(
         '--collect',
@@ -95,10 +115,14 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         help='write the page about the finished runs and exit (default: run the others)',
     )
     group.add_argument(
-        '--power', action='store_true', help='print which effects the finished seeds can detect and exit (default: run)'
+        '--power',
+        action='store_true',
+        help='print which effects the finished seeds can detect and exit (default: run)',
     )
     group.add_argument(
-        '--effect', type=float, help="--power: state the effect in question (default: the study's margin)"
+        '--effect',
+        type=float,
+        help="--power: state the effect in question (default: the study's margin)",
     )
     group.add_argument(
         '--until-decided',
@@ -115,9 +139,13 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
-    if args.remeasure and (other := next((name for name in NOT_WITH_REMEASURE if getattr(args, name)), None)):
+    if args.remeasure and (
+        other := next((name for name in NOT_WITH_REMEASURE if getattr(args, name)), None)
+    ):
         flag = f'--{other.replace("_", "-")}'
-        raise UserError(f'--remeasure does not go with {flag}; leave one of them out', code='remeasure-conflict')
+        raise UserError(
+            f'--remeasure does not go with {flag}; leave one of them out', code='remeasure-conflict'
+        )
     if args.until_decided and (args.slurm or args.cluster):
         raise UserError(
             '--until-decided waits for each look, which jobs of Slurm do not; leave one of them out',
@@ -147,7 +175,8 @@ def run(args: argparse.Namespace) -> None:
     prepared = commands.prepare_study(args.study, args.scale, args.seeds, args.tasks, args.out)
     if args.collect and not prepared.out.is_dir():
         raise UserError(
-            f'there is no folder {prepared.out} to collect; give --out the folder of the study', code='no-study-folder'
+            f'there is no folder {prepared.out} to collect; give --out the folder of the study',
+            code='no-study-folder',
         )
     if args.print_commands:
         commands.print_commands(prepared, args.per_run)

@@ -21,9 +21,13 @@ RESTARTS = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT', 'MMAIRL_STARTED
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('train', __doc__)
     parser.add_argument(
-        'config', nargs='?', help='name the config, such as configs/mocov2plus_r50_200e.py; required without --suggest'
+        'config',
+        nargs='?',
+        help='name the config, such as configs/mocov2plus_r50_200e.py; required without --suggest',
     )
-    parser.add_argument('--work-dir', help='write logs and checkpoints here (default: work_dirs/CONFIG)')
+    parser.add_argument(
+        '--work-dir', help='write logs and checkpoints here (default: work_dirs/CONFIG)'
+    )
     parser.add_argument(
         '--resume',
         nargs='?',
@@ -31,14 +35,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar='CHECKPOINT',
         help='resume from CHECKPOINT, or from the newest of the work dir if none is named (default: start at step 0)',
     )
-    parser.add_argument('--amp', action='store_true', help='train in mixed precision (default: off)')
+    parser.add_argument(
+        '--amp', action='store_true', help='train in mixed precision (default: off)'
+    )
     parser.add_argument(
         '--strategy',
         metavar='NAME',
         help='shard the run over its processes: zero1, zero2, zero3, zero2_offload, ... (default: replicate the model)',
     )
     parser.add_argument(
-        '--auto-scale-lr', action='store_true', help='scale the learning rate to the actual batch (default: off)'
+        '--auto-scale-lr',
+        action='store_true',
+        help='scale the learning rate to the actual batch (default: off)',
     )
     parser.add_argument(
         '--per-gpu',
@@ -61,7 +69,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='also send curves to wandb, mlflow or tensorboard (default: log files only)',
     )
     parser.add_argument(
-        '--seed', type=seed, help='set the seed; CPU runs with a seed repeat bit for bit (default: random)'
+        '--seed',
+        type=seed,
+        help='set the seed; CPU runs with a seed repeat bit for bit (default: random)',
     )
     add_config_options(parser)
     parser.add_argument(
@@ -75,7 +85,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default='none',
         help='join the processes of this launcher (default: none)',
     )
-    parser.add_argument('--device', choices=['cpu'], help=argparse.SUPPRESS)  # set by `mim train mmairl --gpus 0`
+    parser.add_argument(
+        '--device', choices=['cpu'], help=argparse.SUPPRESS
+    )  # set by `mim train mmairl --gpus 0`
     parser.add_argument(
         '--local_rank',
         '--local-rank',
@@ -102,12 +114,23 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
         help='print a config for --images custom images, with its reasons, and exit (default: train)',
     )
     group.add_argument(
-        '--method', default='mocov2plus', help='choose the framework, such as byol or smocov2plus (default: mocov2plus)'
+        '--method',
+        default='mocov2plus',
+        help='choose the framework, such as byol or smocov2plus (default: mocov2plus)',
     )
     group.add_argument(
-        '--images', type=positive, metavar='N', help='state the number of images (default: count --data)'
+        '--images',
+        type=positive,
+        metavar='N',
+        help='state the number of images (default: count --data)',
     )
-    group.add_argument('--gpus', type=positive, default=1, metavar='N', help='state the number of GPUs (default: 1)')
+    group.add_argument(
+        '--gpus',
+        type=positive,
+        default=1,
+        metavar='N',
+        help='state the number of GPUs (default: 1)',
+    )
     group.add_argument(
         '--channels',
         type=positive,
@@ -115,13 +138,18 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
         help='read N channels as they are stored in TIFF, PNG or NPY files (default: RGB)',
     )
     group.add_argument(
-        '--data', metavar='DIR', help='count the images here and check them against --views (default: none)'
+        '--data',
+        metavar='DIR',
+        help='count the images here and check them against --views (default: none)',
     )
     group.add_argument(
-        '--views', help='choose the views: satellite, microscopy, medical_grey or documents (default: photographs)'
+        '--views',
+        help='choose the views: satellite, microscopy, medical_grey or documents (default: photographs)',
     )
     group.add_argument(
-        '--weights', metavar='CKPT', help='start from this checkpoint of any known project (default: from scratch)'
+        '--weights',
+        metavar='CKPT',
+        help='start from this checkpoint of any known project (default: from scratch)',
     )
 
 
@@ -205,5 +233,7 @@ def use_mixed_precision(cfg: 'Config') -> None:
 
     if cfg.optim_wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
         cfg.optim_wrapper.type = 'AutocastOptimWrapper'
-    bfloat16 = not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
+    bfloat16 = not torch.cuda.is_available() or torch.cuda.is_bf16_supported(
+        including_emulation=False
+    )
     cfg.optim_wrapper.dtype = 'bfloat16' if bfloat16 else 'float16'

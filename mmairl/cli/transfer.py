@@ -23,7 +23,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help=f'run these tasks, separated by commas, of {", ".join(TASKS)} (default: {DEFAULT})',
     )
     parser.add_argument(
-        '--part', choices=['student', 'teacher'], default='student', help='choose the network (default: student)'
+        '--part',
+        choices=['student', 'teacher'],
+        default='student',
+        help='choose the network (default: student)',
     )
     parser.add_argument(
         '--gpus',
@@ -44,10 +47,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="compare with this row of the paper's Tab. 1 and 2, or TABLE/ROW of another (default: mocov2plus_sgd)",
     )
     parser.add_argument(
-        '--work-dir', type=Path, help='write the runs and the table here (default: work_dirs/transfer/RUN_CKPT_PART)'
+        '--work-dir',
+        type=Path,
+        help='write the runs and the table here (default: work_dirs/transfer/RUN_CKPT_PART)',
     )
     parser.add_argument(
-        '--data', type=Path, default=Path('.'), help='find data/ in this folder (default: the current folder)'
+        '--data',
+        type=Path,
+        default=Path('.'),
+        help='find data/ in this folder (default: the current folder)',
     )
     return parser.parse_args(arguments)
 
@@ -65,9 +73,13 @@ def main(arguments: Sequence[str]) -> None:
     register()
     names = tasks.chosen(args.tasks, rescaled=args.normrescale is not None)
     published = row(args.beside)
-    absent = {name: paths for name in names if (paths := tasks.lacking(tasks.TASKS[name], args.data))}
+    absent = {
+        name: paths for name in names if (paths := tasks.lacking(tasks.TASKS[name], args.data))
+    }
     for name, paths in absent.items():
-        print(f'{name}: left out, because {", ".join(str(path.absolute()) for path in paths)} is missing')
+        print(
+            f'{name}: left out, because {", ".join(str(path.absolute()) for path in paths)} is missing'
+        )
     present = [name for name in names if name not in absent]
     if not present:
         raise UserError(
@@ -105,7 +117,9 @@ def show(rows: list[tuple[str, float | None, float | None]], beside: str) -> Non
     for column, ours, theirs in rows:
         digits = 1 if column not in TASKS['nyuv2'].plain else 3
         difference = None if None in (ours, theirs) else ours - theirs
-        cells = ['' if value is None else f'{value:.{digits}f}' for value in (ours, theirs, difference)]
+        cells = [
+            '' if value is None else f'{value:.{digits}f}' for value in (ours, theirs, difference)
+        ]
         shown.append((column, cells))
     title = 'transfer, in percent (nyuv2_rms and nyuv2_rel: as they are)'
     print_table(('measured', f'published, {beside}', 'difference'), shown, title)

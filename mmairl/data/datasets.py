@@ -29,7 +29,9 @@ from mmairl.data.view_sets import expand_named_views
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS, TRANSFORMS
 
-Views = Sequence[Sequence[dict]] | str  # a list of transforms per view, or a name of mmairl.data.view_sets
+Views = (
+    Sequence[Sequence[dict]] | str
+)  # a list of transforms per view, or a name of mmairl.data.view_sets
 Pipeline = list[Callable[[Tensor], Tensor]]
 Identity = tuple[int, int]  # device and inode of a folder
 DEPTH_TRIES = 20  # images that are tried to find the depth of a set
@@ -41,7 +43,9 @@ def build_views(views: Views | None) -> list[Pipeline]:
     """Build a list of transforms per view. Without views, return one empty pipeline: the image as it is."""
     # OpenCV's thread pool does not survive the fork of a data worker, and each worker has one core to itself.
     cv2.setNumThreads(0)
-    return [[TRANSFORMS.build(step) for step in steps] for steps in (expand_named_views(views) or [[]])]
+    return [
+        [TRANSFORMS.build(step) for step in steps] for steps in (expand_named_views(views) or [[]])
+    ]
 
 
 class ViewDataset(Dataset):
@@ -150,7 +154,10 @@ class ViewDataset(Dataset):
                 view = transform(view)
             inputs.append(view)
         label = self.label(index)
-        return dict(inputs=inputs, data_samples=dict(label=int(label) if label.ndim == 0 else label, index=index))
+        return dict(
+            inputs=inputs,
+            data_samples=dict(label=int(label) if label.ndim == 0 else label, index=index),
+        )
 
 
 def innermost_dataset(dataset: Dataset) -> Dataset:
@@ -264,9 +271,13 @@ class ImageFolder(FileDataset):
             code='no-image-folder',
         )
 
-    def find(self, root: str | Path, endings: tuple[str, ...]) -> tuple[list[str], list[int], list[str]]:
+    def find(
+        self, root: str | Path, endings: tuple[str, ...]
+    ) -> tuple[list[str], list[int], list[str]]:
         """Return files with these endings, labels and classes."""
-        classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.')
+        classes = sorted(
+            entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.'
+        )
         label = {name: number for number, name in enumerate(classes)}
         files = [file for file in image_files(root, endings=endings) if os.sep in file]
         return files, [label[file.partition(os.sep)[0]] for file in files], classes
@@ -278,7 +289,9 @@ class UnlabelledFolder(ImageFolder):
 
     layout = 'images at any depth'
 
-    def find(self, root: str | Path, endings: tuple[str, ...]) -> tuple[list[str], list[int], list[str]]:
+    def find(
+        self, root: str | Path, endings: tuple[str, ...]
+    ) -> tuple[list[str], list[int], list[str]]:
         files = image_files(root, endings=endings)
         return files, [-1] * len(files), []
 
@@ -307,7 +320,8 @@ def image_files(
         this = status.st_dev, status.st_ino  # the same for a folder and for every link to it
         if this in parents:
             raise UserError(
-                f'{printable(folder)}: the link leads to a folder that contains it; remove the link', code='cyclic-link'
+                f'{printable(folder)}: the link leads to a folder that contains it; remove the link',
+                code='cyclic-link',
             )
         files, folders = list_folder(folder, os.path.join(below, ''))
     except OSError as error:

@@ -38,7 +38,19 @@ START_OF_SCAN = b'\xff\xda'
 BYTES_PER_PIXEL = 16  # the most that Pillow reads: four channels of 32 bits
 # Formats we accept. Pillow can open others, but EPS executes PostScript and the TGA reader accepts arbitrary files.
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000', 'DIB', 'ICO')
-EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.gif', '.tif', '.tiff', '.ppm', '.pgm', '.dcm')
+EXTENSIONS = (
+    '.jpg',
+    '.jpeg',
+    '.png',
+    '.bmp',
+    '.webp',
+    '.gif',
+    '.tif',
+    '.tiff',
+    '.ppm',
+    '.pgm',
+    '.dcm',
+)
 # Extensions that are not the format's name; MPO is a JPEG of several pictures, as phones write.
 KINDS = {'JPEG': 'jpg', 'MPO': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}
 NPY = b'\x93NUMPY'
@@ -67,8 +79,14 @@ class Reason(IntEnum):
     NO_FILE = 8, 'is not a regular file'
     NOT_FINITE = 9, 'holds NaN or infinite values'
     NO_ARRAY = 10, 'is no array of height, width and channels in uint8, uint16 or floats'
-    NOT_RGB = 11, 'is damaged, or a TIFF of other channels than RGB (then set channels of the data set)'
-    PAGES = 12, 'is a TIFF of several pages (set channels of the data set to the number of pages, or keep one page)'
+    NOT_RGB = (
+        11,
+        'is damaged, or a TIFF of other channels than RGB (then set channels of the data set)',
+    )
+    PAGES = (
+        12,
+        'is a TIFF of several pages (set channels of the data set to the number of pages, or keep one page)',
+    )
     FRAMES = 13, 'is a DICOM file of several frames (save each frame as a file of its own)'
     SCANS = 14, 'is a JPEG of too many scans (save it again)'
     EXPANDS = 15, 'is compressed to far less than images are (save it without compression)'
@@ -79,7 +97,9 @@ class UnreadableImage(UserError):
 
     def __init__(self, reason: Reason | str, name: str = 'an image') -> None:
         # torch recreates the error of a data worker from its text.
-        super().__init__(reason if isinstance(reason, str) else f'{name} {reason.phrase}; fix or remove it')
+        super().__init__(
+            reason if isinstance(reason, str) else f'{name} {reason.phrase}; fix or remove it'
+        )
         self.reason = reason
 
 
@@ -217,7 +237,10 @@ def faults_explained(data: bytes) -> Iterator[None]:
     """Turn an exception of a decoder into an UnreadableImage with its reason."""
     try:
         yield
-    except (MemoryError, UserError):  # memory is the machine's fault: a file within max_pixels needs little
+    except (
+        MemoryError,
+        UserError,
+    ):  # memory is the machine's fault: a file within max_pixels needs little
         raise
     except Exception as error:  # Pillow raises a dozen types for broken files: OSError, SyntaxError, struct.error, ...
         raise UnreadableImage(_reason_of(error, data)) from error

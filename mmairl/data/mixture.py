@@ -40,7 +40,10 @@ class Mixture(ViewDataset):
         views: Views | None = None,
     ) -> None:
         super().__init__(views)
-        self.sets = {name: DATASETS.build(part) if isinstance(part, dict) else part for name, part in sets.items()}
+        self.sets = {
+            name: DATASETS.build(part) if isinstance(part, dict) else part
+            for name, part in sets.items()
+        }
         inner = {name: innermost_dataset(part) for name, part in self.sets.items()}
         require_one_kind(inner)
         sizes = {name: len(part) for name, part in self.sets.items()}
@@ -52,12 +55,19 @@ class Mixture(ViewDataset):
         self.depth = first.depth
         lows, highs = zip(*(part.value_range for part in inner.values()))
         self.value_range = min(lows), max(highs)
-        unreadable = [getattr(inner[name], 'max_unreadable', 0) * size for name, size in sizes.items()]
+        unreadable = [
+            getattr(inner[name], 'max_unreadable', 0) * size for name, size in sizes.items()
+        ]
         self.max_unreadable = sum(unreadable) / len(self)
-        self.classes = list(dict.fromkeys(name for part in self.sets.values() for name in part.classes))
+        self.classes = list(
+            dict.fromkeys(name for part in self.sets.values() for name in part.classes)
+        )
         number = {name: index for index, name in enumerate(self.classes)}
         # The classes of each set as numbers among those of all. The last entry serves the label -1.
-        self.numbers = {name: torch.tensor([*map(number.get, part.classes), -1]) for name, part in self.sets.items()}
+        self.numbers = {
+            name: torch.tensor([*map(number.get, part.classes), -1])
+            for name, part in self.sets.items()
+        }
 
     @property
     def labels(self) -> Tensor:
@@ -132,15 +142,20 @@ def images_per_epoch(sizes: Mapping[str, int], weights: Mapping[str, float]) -> 
 def require_one_kind(sets: Mapping[str, ViewDataset]) -> None:
     """Raise if images do not fit into one batch, or if a set has views or weights that would not be used."""
     kinds = {
-        name: f'{part.channels} channels of {dtype_name(part.depth or torch.uint8)}' for name, part in sets.items()
+        name: f'{part.channels} channels of {dtype_name(part.depth or torch.uint8)}'
+        for name, part in sets.items()
     }
     first = next(iter(kinds))
     for name, part in sets.items():
         if isinstance(part, Mixture):
-            raise UserError(f"Mixture: a set is a Mixture itself ('{name}'); list its sets", code='nested-mixture')
+            raise UserError(
+                f"Mixture: a set is a Mixture itself ('{name}'); list its sets",
+                code='nested-mixture',
+            )
         if any(part.views):
             raise UserError(
-                f"Mixture: a set has views of its own ('{name}'); set the views of the Mixture", code='views-of-set'
+                f"Mixture: a set has views of its own ('{name}'); set the views of the Mixture",
+                code='views-of-set',
             )
         if kinds[name] != kinds[first]:
             raise UserError(

@@ -44,7 +44,9 @@ class Smaller:
         if factor >= 1:
             return data
         size = round(width * factor), round(height * factor)
-        picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize(size, Image.Resampling.BICUBIC)
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize(
+            size, Image.Resampling.BICUBIC
+        )
         picture.save(buffer := io.BytesIO(), 'JPEG', quality=self.quality)
         return buffer.getvalue()
 
@@ -90,14 +92,24 @@ def pack(
     Raises:
         UserError: If more images are unreadable than the data set allows, or if `out` exists.
     """
-    about = dict(classes=dataset.classes, images=len(dataset), source=digest(dataset), **vars(smaller or Smaller(0, 0)))
+    about = dict(
+        classes=dataset.classes,
+        images=len(dataset),
+        source=digest(dataset),
+        **vars(smaller or Smaller(0, 0)),
+    )
     number, done, left_out = finished_shards(Path(out), size, about)
     check = partial(checked, dataset=dataset, smaller=smaller)
-    loader = DataLoader(range(done, len(dataset)), batch_size=None, collate_fn=check, num_workers=workers)
+    loader = DataLoader(
+        range(done, len(dataset)), batch_size=None, collate_fn=check, num_workers=workers
+    )
     images = iter(loader)
     image = next(images, None)
     while image is not None:
-        with replacing(shard_path(Path(out), size, number)) as temporary, tarfile.open(temporary, 'w') as archive:
+        with (
+            replacing(shard_path(Path(out), size, number)) as temporary,
+            tarfile.open(temporary, 'w') as archive,
+        ):
             add(archive, HEAD.decode(), json.dumps(about).encode())
             taken: set[str] = set()
             while image is not None:
@@ -127,7 +139,9 @@ def require_allowed(dataset: FileDataset | Shards, left_out: int, image: Packabl
         )
 
 
-def add_image(archive: tarfile.TarFile, key: str, image: Packable, dataset: FileDataset | Shards) -> None:
+def add_image(
+    archive: tarfile.TarFile, key: str, image: Packable, dataset: FileDataset | Shards
+) -> None:
     """Append an image and its label."""
     add(archive, f'{key}.{image.kind}', image.data)
     if dataset.classes:

@@ -89,9 +89,13 @@ class ViewPreprocessor(BaseDataPreprocessor):
         return normalize(images, self.mean, self.std).contiguous(memory_format=self.layout)
 
 
-def normalize(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:
+def normalize(
+    images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor
+) -> Tensor:
     """Return (x - mean) / std of images in integers or in [0, 1], the input of all our networks."""
-    mean_c11, std_c11 = (torch.as_tensor(values, device=images.device).view(-1, 1, 1) for values in (mean, std))
+    mean_c11, std_c11 = (
+        torch.as_tensor(values, device=images.device).view(-1, 1, 1) for values in (mean, std)
+    )
     return (to_unit(images) - mean_c11) / std_c11
 
 
@@ -114,7 +118,10 @@ def float32_precision(precision: str | None) -> Iterator[None]:
 
 
 def require_channels(
-    dataset: Dataset, mean: Sequence[float] | None, backbone: nn.Module | None = None, views: Sequence[Pipeline] = ()
+    dataset: Dataset,
+    mean: Sequence[float] | None,
+    backbone: nn.Module | None = None,
+    views: Sequence[Pipeline] = (),
 ) -> None:
     """Raise if images do not fit the statistics, the first convolution or a transform."""
     images = innermost_dataset(dataset)
@@ -161,4 +168,6 @@ def require_fitting_views(images: ViewDataset, steps: Sequence) -> None:
 
 def channels_of(backbone: nn.Module) -> int | None:
     """Return the channels that the first convolution takes; None without a convolution."""
-    return next((part.in_channels for part in backbone.modules() if isinstance(part, nn.Conv2d)), None)
+    return next(
+        (part.in_channels for part in backbone.modules() if isinstance(part, nn.Conv2d)), None
+    )

@@ -39,7 +39,9 @@ def rows_of(split: str, count: int, held_out: tuple[int, int], seed: int) -> Ten
     return {'train': order[number:], 'val': order[:number], 'train+val': order}[split].sort().values
 
 
-Listing = tuple[list[str], list, list[str]]  # images as paths below the root, their labels, the names of the labels
+Listing = tuple[
+    list[str], list, list[str]
+]  # images as paths below the root, their labels, the names of the labels
 
 
 class Published:
@@ -62,7 +64,11 @@ class Published:
             if isinstance(error, UnreadableFile):
                 error = error.__cause__ or error
             # torchvision's RuntimeErrors only advise a download, which we do not make.
-            cause = '' if isinstance(error, RuntimeError) else f' ({type(error).__name__}: {printable(error)})'
+            cause = (
+                ''
+                if isinstance(error, RuntimeError)
+                else f' ({type(error).__name__}: {printable(error)})'
+            )
             raise UserError(
                 f'{type(self).__name__} cannot be read from {Path(root).resolve()}{cause}: it wants {self.layout}; '
                 'put them there or set root of the data set to where they are'
@@ -196,7 +202,11 @@ class SUN397(ListedDataset):
         images = read_text(root / 'splits' / self.partition[part]).split()
         label = {name: number for number, name in enumerate(names)}
         labels = [label[image.rpartition('/')[0]] for image in images]
-        return [f'SUN397{image}' for image in images], labels, [name[len('/a/') :] for name in names]
+        return (
+            [f'SUN397{image}' for image in images],
+            labels,
+            [name[len('/a/') :] for name in names],
+        )
 
 
 @DATASETS.register_module()
@@ -217,9 +227,14 @@ class Birdsnap(ListedDataset):
         there = [
             (f'{self.images}/{row["path"]}', label[row['species_id']])
             for row in table(root / 'images.txt')
-            if (row['path'] in test) == (part == 'test') and (root / self.images / row['path']).is_file()
+            if (row['path'] in test) == (part == 'test')
+            and (root / self.images / row['path']).is_file()
         ]
-        return [file for file, _ in there], [y for _, y in there], [row['common'] for row in species]
+        return (
+            [file for file, _ in there],
+            [y for _, y in there],
+            [row['common'] for row in species],
+        )
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -243,15 +258,23 @@ class Caltech101(ListedDataset):
 
     def select(self, root: Path, split: str) -> Listing:
         classes = sorted(
-            entry.name for entry in os.scandir(root / self.folder) if entry.is_dir() and entry.name[0] != '.'
+            entry.name
+            for entry in os.scandir(root / self.folder)
+            if entry.is_dir() and entry.name[0] != '.'
         )
         train, held_out = self.sizes
         generator = torch.Generator().manual_seed(self.seed)
-        part = {'train': slice(train), 'val': slice(train, train + held_out), 'train+val': slice(train + held_out)}
+        part = {
+            'train': slice(train),
+            'val': slice(train, train + held_out),
+            'train+val': slice(train + held_out),
+        }
         files, labels = [], []
         for label, name in enumerate(classes):
             images = image_files(root, f'{self.folder}/{name}')
-            drawn = torch.randperm(len(images), generator=generator)[part.get(split, slice(train + held_out, None))]
+            drawn = torch.randperm(len(images), generator=generator)[
+                part.get(split, slice(train + held_out, None))
+            ]
             files += [images[row] for row in drawn.sort().values.tolist()]
             labels += [label] * len(drawn)
         return files, labels, classes
@@ -266,11 +289,16 @@ class Places205(ListedDataset):
     layout = f'trainvalsplit_places205/{{train,val}}_places205.csv and {folder}/a/abbey/NAME.jpg'
 
     def listing(self, root: Path, part: str) -> Listing:
-        lines = read_text(root / 'trainvalsplit_places205' / f'{part}_places205.csv', LARGEST_LIST).splitlines()
+        lines = read_text(
+            root / 'trainvalsplit_places205' / f'{part}_places205.csv', LARGEST_LIST
+        ).splitlines()
         images, numbers = zip(*(line.rsplit(' ', 1) for line in lines if line.strip()))
         labels = [int(number) for number in numbers]
         # The list names classes only by their folders; a/abbey is abbey.
-        names = {label: image.rpartition('/')[0].partition('/')[2] for image, label in zip(images, labels)}
+        names = {
+            label: image.rpartition('/')[0].partition('/')[2]
+            for image, label in zip(images, labels)
+        }
         classes = [names.get(label, str(label)) for label in range(max(labels) + 1)]
         return [f'{self.folder}/{image}' for image in images], labels, classes
 
@@ -313,7 +341,11 @@ class VOC2007(ListedDataset):
 
     def listing(self, root: Path, part: str) -> Listing:
         listed = datasets.VOCDetection(root, year='2007', image_set=part)
-        return below(root, listed.images), [presence(path) for path in listed.annotations], VOC_CLASSES
+        return (
+            below(root, listed.images),
+            [presence(path) for path in listed.annotations],
+            VOC_CLASSES,
+        )
 
 
 def presence(annotation: str | Path) -> list[int]:
@@ -340,7 +372,9 @@ class CIFAR10(Published, ViewDataset):
     held_out = 5_000, 50_000
     layout = 'cifar-10-batches-py/ with the batches of the Python version, unchanged by their md5'
 
-    def __init__(self, root: str | Path, split: str = 'train', views: Views | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, root: str | Path, split: str = 'train', views: Views | None = None, seed: int = 0
+    ) -> None:
         super().__init__(views)
         with self.reading(root, split):
             batches = self.published(root, train=split != 'test', download=False)
@@ -359,7 +393,9 @@ class CIFAR100(CIFAR10):
 
     published = datasets.CIFAR100
     held_out = 5_067, 50_000
-    layout = 'cifar-100-python/ with train, test and meta of the Python version, unchanged by their md5'
+    layout = (
+        'cifar-100-python/ with train, test and meta of the Python version, unchanged by their md5'
+    )
 
 
 @DATASETS.register_module()
@@ -371,18 +407,24 @@ class STL10(Published, ViewDataset):
 
     size = 96
     splits = ('train', 'test', 'unlabeled')
-    layout = 'stl10_binary/ with class_names.txt, {train,test,unlabeled}_X.bin and {train,test}_y.bin'
+    layout = (
+        'stl10_binary/ with class_names.txt, {train,test,unlabeled}_X.bin and {train,test}_y.bin'
+    )
 
     def __init__(self, root: str | Path, split: str = 'train', views: Views | None = None) -> None:
         super().__init__(views)
         folder = Path(root) / 'stl10_binary'
         with self.reading(root, split):
             self.classes = read_text(folder / 'class_names.txt').split()
-            self.images = np.memmap(folder / f'{split}_X.bin', np.uint8, 'r').reshape(-1, 3, self.size, self.size)
+            self.images = np.memmap(folder / f'{split}_X.bin', np.uint8, 'r').reshape(
+                -1, 3, self.size, self.size
+            )
             self.labels = torch.full((len(self.images),), -1)
             if split != 'unlabeled':
                 # Counted from 1 on the disk. Assigned in place, so that two files of unequal length are an error.
-                self.labels[:] = torch.from_numpy(np.fromfile(folder / f'{split}_y.bin', np.uint8).astype(np.int64) - 1)
+                self.labels[:] = torch.from_numpy(
+                    np.fromfile(folder / f'{split}_y.bin', np.uint8).astype(np.int64) - 1
+                )
 
     def raw(self, index: int) -> Tensor:
         # On the disk the columns of an image follow one another, not its rows.

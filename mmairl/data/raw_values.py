@@ -58,7 +58,9 @@ def channels_first(pixels: np.ndarray) -> Tensor:
     return torch.from_numpy(np.array(planes, order='C'))
 
 
-def require_size(shape: tuple[int, ...], height_width: tuple[int, ...], itemsize: int, max_pixels: int) -> None:
+def require_size(
+    shape: tuple[int, ...], height_width: tuple[int, ...], itemsize: int, max_pixels: int
+) -> None:
     """Raise if the header states too large an image, before memory is allocated."""
     if prod(height_width) > max_pixels or itemsize * prod(shape) > BYTES_PER_PIXEL * max_pixels:
         raise UnreadableImage(Reason.TOO_LARGE)
@@ -84,11 +86,15 @@ def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
     """Return the first image of a TIFF. Pillow and OpenCV read four channels at most, and some of those wrongly."""
     with installed('tifffile', 'TIFF files as they are stored'):
         from tifffile import TiffFile
-    logging.getLogger('tifffile').setLevel(logging.CRITICAL)  # it does not name the file, and an exception follows
+    logging.getLogger('tifffile').setLevel(
+        logging.CRITICAL
+    )  # it does not name the file, and an exception follows
     with TiffFile(BytesIO(data)) as file:
         image = file.series[0]
         axes = [axis for axis, length in zip(image.axes, image.shape) if axis in 'YX' or length > 1]
-        shape = tuple(length for axis, length in zip(image.axes, image.shape) if axis in 'YX' or length > 1)
+        shape = tuple(
+            length for axis, length in zip(image.axes, image.shape) if axis in 'YX' or length > 1
+        )
         height_width = tuple(length for axis, length in zip(axes, shape) if axis in 'YX')
         channel_axes = [number for number, axis in enumerate(axes) if axis not in 'YX']
         if len(channel_axes) > 1 or len(height_width) != 2:

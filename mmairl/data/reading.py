@@ -41,7 +41,9 @@ def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
     def read() -> bytes:
         try:
             # Without O_NONBLOCK, to open a named pipe waits for its writer.
-            with open(path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            with open(
+                path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+            ) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise UnreadableImage(Reason.NO_FILE)
@@ -70,7 +72,10 @@ def require_root(root: Path) -> None:
 
 
 def retried(
-    read: Callable[[], Answer], name: Path | str, patience: float = PATIENCE, limit: float | None = None
+    read: Callable[[], Answer],
+    name: Path | str,
+    patience: float = PATIENCE,
+    limit: float | None = None,
 ) -> Answer:
     """Return what `read` returns, tried again after growing pauses while it fails by an OSError, for `patience` seconds.
 
@@ -91,7 +96,9 @@ def retried(
                     told = f'the file system does not answer ({errno.errorcode.get(error.errno, error)} {told} mount'
                 else:
                     told = f'the storage does not answer ({error.strerror} {told} network'
-                raise UserError(f'{told} (or move the file away if only it fails), then go on with --resume') from error
+                raise UserError(
+                    f'{told} (or move the file away if only it fails), then go on with --resume'
+                ) from error
         time.sleep(pause)
         pause *= 2
 

@@ -90,7 +90,9 @@ class ResumableSampler(Sampler):
             return np.asarray
         seed = self.seed + self.epoch if self.by_sum else seed_of(self.seed, self.epoch)
         if self.by == 'shards':
-            firsts, sizes = shards_of_epoch(self.dataset.shard_bounds, self.counts, self.seed, self.epoch)
+            firsts, sizes = shards_of_epoch(
+                self.dataset.shard_bounds, self.counts, self.seed, self.epoch
+            )
             return shard_order(firsts, sizes, seed, self.window)
         order = permutation(self.images, seed)
         if self.counts is None:
@@ -180,7 +182,9 @@ def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -
         for number in np.unique(windows).tolist():
             inside = windows == number
             start, end = edges[number : number + 2].tolist()
-            shuffled = start + keyed_permutation(positions[inside] - start, end - start, [seed, number])
+            shuffled = start + keyed_permutation(
+                positions[inside] - start, end - start, [seed, number]
+            )
             shard = np.searchsorted(ends, shuffled, 'right')
             images[inside] = firsts[shard] + shuffled - np.where(shard, ends[shard - 1], 0)
         return images
@@ -188,7 +192,9 @@ def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -
     return order
 
 
-def weighted_order(bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int, order_of_epoch: Order) -> Order:
+def weighted_order(
+    bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int, order_of_epoch: Order
+) -> Order:
     """Return an order with `counts` images of each set, mixed by `order_of_epoch`.
 
     Each set is an endless sequence of passes, each a permutation of all its images, and an epoch takes the next images.
@@ -228,7 +234,9 @@ def shards_of_epoch(
     return np.concatenate(firsts), np.concatenate(sizes)
 
 
-def next_shards(bounds: np.ndarray, count: int, seed: list[int], epoch: int) -> tuple[np.ndarray, np.ndarray]:
+def next_shards(
+    bounds: np.ndarray, count: int, seed: list[int], epoch: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the shards with the next `count` images of a set: passes as in `weighted_order`, of shards.
 
     The first and the last shard may be a part.
@@ -238,7 +246,9 @@ def next_shards(bounds: np.ndarray, count: int, seed: list[int], epoch: int) -> 
     end = start + count
     turns = range(start // size, -(-end // size))
     all_shards = np.arange(len(bounds) - 1)
-    shards = np.concatenate([keyed_permutation(all_shards, len(all_shards), [*seed, turn]) for turn in turns])
+    shards = np.concatenate(
+        [keyed_permutation(all_shards, len(all_shards), [*seed, turn]) for turn in turns]
+    )
     ends = turns[0] * size + np.cumsum(np.diff(bounds)[shards])
     begins = ends - np.diff(bounds)[shards]
     low = np.maximum(begins, start)

@@ -21,7 +21,9 @@ from mmairl.io import replacing
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val')
-CELLS = 3  # copies stand near the middles of a CELLS x CELLS lattice that is itself shifted at random
+CELLS = (
+    3  # copies stand near the middles of a CELLS x CELLS lattice that is itself shifted at random
+)
 PATCHES = 4  # the background interpolates this many random colours per side
 RADIUS = (0.11, 0.17)  # of the image's side
 CONTRAST = (0.25, 0.6)  # luminance of a copy against the background behind it, darker or brighter
@@ -39,7 +41,12 @@ class Shapes(ViewDataset):
     """
 
     def __init__(
-        self, split: str = 'train', count: int = 12_000, size: int = 48, seed: int = 0, views: Views | None = None
+        self,
+        split: str = 'train',
+        count: int = 12_000,
+        size: int = 48,
+        seed: int = 0,
+        views: Views | None = None,
     ) -> None:
         super().__init__(views)
         if split not in SPLITS:
@@ -82,10 +89,16 @@ class Scene:
     """All that is random in one image, drawn from its own generator; lengths are fractions of the image's side."""
 
     def __init__(self, random: np.random.Generator, size: int) -> None:
-        copies = (CELLS + 1) ** 2  # one row and column more than fit: the shift moves them partly out
-        lattice = np.stack(np.meshgrid(np.arange(CELLS + 1), np.arange(CELLS + 1)), -1).reshape(copies, 2)
+        copies = (
+            CELLS + 1
+        ) ** 2  # one row and column more than fit: the shift moves them partly out
+        lattice = np.stack(np.meshgrid(np.arange(CELLS + 1), np.arange(CELLS + 1)), -1).reshape(
+            copies, 2
+        )
         self.background = random.random((3, PATCHES, PATCHES), np.float32)
-        self.centre = (lattice + random.random(2) - 0.5 + random.uniform(-0.2, 0.2, (copies, 2))) / CELLS
+        self.centre = (
+            lattice + random.random(2) - 0.5 + random.uniform(-0.2, 0.2, (copies, 2))
+        ) / CELLS
         self.radius = random.uniform(*RADIUS, copies)
         self.angle = random.uniform(0, 2 * np.pi, copies)
         self.colour = random.random((copies, 3), np.float32)
@@ -100,17 +113,27 @@ def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
     margin = 2 * reach + size // CELLS  # copies may lie partly or wholly outside the image
     at = np.linspace(0, PATCHES - 1, size)
     weights = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(PATCHES))).astype(np.float32)
-    background = weights @ stacked['background'] @ weights.T  # the random colours, smoothly interpolated
+    background = (
+        weights @ stacked['background'] @ weights.T
+    )  # the random colours, smoothly interpolated
     canvas = np.pad(background, [(0, 0), (0, 0), (margin, margin), (margin, margin)], 'edge')
     for copy in range(stacked['radius'].shape[1]):
-        placed = {key: stacked[key][:, copy] for key in ('centre', 'radius', 'angle', 'colour', 'contrast')}
+        placed = {
+            key: stacked[key][:, copy]
+            for key in ('centre', 'radius', 'angle', 'colour', 'contrast')
+        }
         paint(canvas, kinds, placed, size, reach, margin)
     images = canvas[:, :, margin : margin + size, margin : margin + size] + NOISE * stacked['noise']
     return (images.clip(0, 1) * 255).round().astype(np.uint8)
 
 
 def paint(
-    canvas: np.ndarray, kinds: np.ndarray, placed: dict[str, np.ndarray], size: int, reach: int, margin: int
+    canvas: np.ndarray,
+    kinds: np.ndarray,
+    placed: dict[str, np.ndarray],
+    size: int,
+    reach: int,
+    margin: int,
 ) -> None:
     """Blend one copy into each image of the canvas, in place; its edge is one pixel soft."""
     centre = placed['centre'] * size + margin
@@ -118,18 +141,30 @@ def paint(
     offsets = np.arange(2 * reach + 1)
     image = np.arange(len(canvas))[:, None, None]
     columns, rows = (corner[:, axis, None] + offsets for axis in (0, 1))
-    dx, dy = ((at + 0.5 - centre[:, axis, None]).astype(np.float32) for axis, at in ((0, columns), (1, rows)))
+    dx, dy = (
+        (at + 0.5 - centre[:, axis, None]).astype(np.float32)
+        for axis, at in ((0, columns), (1, rows))
+    )
     cover = coverage(kinds, dx, dy, placed['radius'] * size, placed['angle'])
 
-    where = (image[..., None], np.arange(3)[:, None, None], rows[:, None, :, None], columns[:, None, None, :])
+    where = (
+        image[..., None],
+        np.arange(3)[:, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    )
     behind = canvas[where]
     colour = contrasting(placed['colour'], behind[:, :, reach, reach], placed['contrast'])
     canvas[where] = behind + cover[:, None] * (colour[:, :, None, None] - behind)
 
 
-def coverage(kinds: np.ndarray, dx: np.ndarray, dy: np.ndarray, radius: np.ndarray, angle: np.ndarray) -> np.ndarray:
+def coverage(
+    kinds: np.ndarray, dx: np.ndarray, dy: np.ndarray, radius: np.ndarray, angle: np.ndarray
+) -> np.ndarray:
     """(N, P, P) share of each pixel that the turned and scaled shape covers; dx, dy are pixels from its centre."""
-    cos, sin, radius = (value.astype(np.float32)[:, None, None] for value in (np.cos(angle), np.sin(angle), radius))
+    cos, sin, radius = (
+        value.astype(np.float32)[:, None, None] for value in (np.cos(angle), np.sin(angle), radius)
+    )
     x = (dx[:, None, :] * cos + dy[:, :, None] * sin) / radius
     y = (dy[:, :, None] * cos - dx[:, None, :] * sin) / radius
     distance = np.empty_like(x)
@@ -158,18 +193,25 @@ def box(x: np.ndarray, y: np.ndarray, half_width: float, half_height: float) -> 
 def triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The farthest of its three sides."""
     turns = [2 * np.pi * (k / 3 + 0.25) for k in range(3)]
-    return np.maximum.reduce([x * np.float32(np.cos(t)) + y * np.float32(np.sin(t)) for t in turns]) - 0.56
+    return (
+        np.maximum.reduce([x * np.float32(np.cos(t)) + y * np.float32(np.sin(t)) for t in turns])
+        - 0.56
+    )
 
 
 def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Five points: fold the plane into half a point and measure to its one side."""
     sector = 2 * np.pi / 5
-    angle = np.abs(np.mod(np.arctan2(y, x), sector) - sector / 2)  # 0 in a notch, half a sector at a point
+    angle = np.abs(
+        np.mod(np.arctan2(y, x), sector) - sector / 2
+    )  # 0 in a notch, half a sector at a point
     radius = np.sqrt(x * x + y * y)
     notch, point = 0.42, 1.08
     side = np.array([point * np.cos(sector / 2) - notch, point * np.sin(sector / 2)])
     normal = np.array([side[1], -side[0]]) / np.hypot(*side)
-    return ((radius * np.cos(angle) - notch) * normal[0] + radius * np.sin(angle) * normal[1]).astype(np.float32)
+    return (
+        (radius * np.cos(angle) - notch) * normal[0] + radius * np.sin(angle) * normal[1]
+    ).astype(np.float32)
 
 
 def heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -207,7 +249,9 @@ class Digits(ViewDataset):
 
     held_out = 0.2
 
-    def __init__(self, split: str = 'train', size: int = 32, seed: int = 0, views: Views | None = None) -> None:
+    def __init__(
+        self, split: str = 'train', size: int = 32, seed: int = 0, views: Views | None = None
+    ) -> None:
         super().__init__(views)
         # scikit-learn takes a second to import, which users of other data need not pay.
         from sklearn.datasets import load_digits
@@ -215,13 +259,18 @@ class Digits(ViewDataset):
 
         digits = load_digits()
         parts = train_test_split(
-            range(len(digits.target)), test_size=self.held_out, random_state=seed, stratify=digits.target
+            range(len(digits.target)),
+            test_size=self.held_out,
+            random_state=seed,
+            stratify=digits.target,
         )
         rows = dict(zip(('train', 'val'), parts))[split]
         self.classes = [str(name) for name in digits.target_names]
         self.labels = torch.as_tensor(digits.target[rows], dtype=torch.int64)
         images = torch.as_tensor(digits.images[rows], dtype=torch.float32)[:, None] / 16
-        large = torch.nn.functional.interpolate(images, size=(size, size), mode='bilinear', antialias=True)
+        large = torch.nn.functional.interpolate(
+            images, size=(size, size), mode='bilinear', antialias=True
+        )
         self.images = (large * 255).round().to(torch.uint8)
 
     def raw(self, index: int) -> Tensor:

@@ -40,7 +40,9 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
         header, *rows = csv.reader(lines, delimiter=separator, strict=True)
     except (UnreadableFile, csv.Error) as error:
         code = getattr(error, 'code', 'not-csv')
-        raise UserError(f'the table {path} cannot be read ({error}); give a CSV in UTF-8', code=code) from error
+        raise UserError(
+            f'the table {path} cannot be read ({error}); give a CSV in UTF-8', code=code
+        ) from error
     if len(header) > 2 and header[0] in INDEX_HEADERS:
         header = header[1:]
         rows = [row[1:] for row in rows if row]
@@ -50,7 +52,10 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
             code='no-header',
         )
     if len(header) < 2:
-        raise UserError(f'{path} has one column; expected names of images and a value of each', code='one-column')
+        raise UserError(
+            f'{path} has one column; expected names of images and a value of each',
+            code='one-column',
+        )
     column = header[1] if column is None else column
     if column not in header[1:]:
         known = ', '.join(header[1:])
@@ -116,7 +121,7 @@ def names_of(dataset: Dataset) -> list[str]:
 
 
 def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
-    """Return each image's group by its name.
+    r"""Return each image's group by its name.
 
     Args:
         names: Names of the images.
@@ -139,7 +144,9 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
 def find_groups(names: Sequence[str], groups: Groups) -> list[str | None]:
     """Return each image's group, as `groups_of`, or None."""
     if isinstance(groups, str):
-        with explained(f'groups={groups} is no regular expression', 'correct it, as (p\d+)/', re.error):
+        with explained(
+            f'groups={groups} is no regular expression', r'correct it, as (p\d+)/', re.error
+        ):
             matches = [re.search(groups, name) for name in names]
         result = [match and (match[1] if match.re.groups else match[0]) for match in matches]
     elif callable(groups):
@@ -154,11 +161,15 @@ def find_groups(names: Sequence[str], groups: Groups) -> list[str | None]:
         table, _ = values_of(names, column, groups['csv'])
         result = list(map(table.get, names))
     else:
-        raise UserError(f'groups={groups} names no table; set dict(csv=FILE, column=NAME)', code='no-table')
+        raise UserError(
+            f'groups={groups} names no table; set dict(csv=FILE, column=NAME)', code='no-table'
+        )
     return [None if group in (None, '') else str(group) for group in result]
 
 
-def require_groups(names: Sequence[str], groups_found: Sequence[str | None], groups: Groups) -> None:
+def require_groups(
+    names: Sequence[str], groups_found: Sequence[str | None], groups: Groups
+) -> None:
     """Raise if an image has no group."""
     without = [name for name, group in zip(names, groups_found) if group is None]
     if without:
@@ -223,7 +234,9 @@ def _split_by_group(
     numbers = torch.tensor([number_of[name] for name in groups])
     one_label = y.ndim == 1
     members = (y[:, None] == y.unique() if one_label else y == 1).double()
-    counts = torch.zeros(len(number_of), members.shape[1], dtype=torch.float64).index_add_(0, numbers, members)
+    counts = torch.zeros(len(number_of), members.shape[1], dtype=torch.float64).index_add_(
+        0, numbers, members
+    )
     has_class = counts > 0
     missing = fraction * counts.sum(0)  # images of each class still to hold out
     weight = 1 / missing.clamp_min(1)
@@ -243,7 +256,9 @@ def _split_by_group(
     for label in range(counts.shape[1] if one_label else 0):
         if (has_class[:, label] & held).any():
             continue
-        candidates = [group for group in has_class[:, label].nonzero().flatten().tolist() if is_spare(group)]
+        candidates = [
+            group for group in has_class[:, label].nonzero().flatten().tolist() if is_spare(group)
+        ]
         if not candidates:
             raise UserError(
                 f'class {y.unique()[label].item()} has training images of {int(has_class[:, label].sum())} groups, and none '
@@ -301,7 +316,10 @@ def split_conflicts(
 
 def _thumbnails(dataset: Dataset, workers: int) -> Tensor:
     loader = DataLoader(
-        range(len(dataset)), batch_size=None, num_workers=workers, collate_fn=partial(_thumbnail, dataset)
+        range(len(dataset)),
+        batch_size=None,
+        num_workers=workers,
+        collate_fn=partial(_thumbnail, dataset),
     )
     # A tensor that comes from a worker keeps a file open, and its copy does not.
     images = [image.clone() for image in track(loader, 'looking for duplicates', len(dataset))]
@@ -321,5 +339,7 @@ def _thumbnail(dataset: Dataset, index: int) -> Tensor:
 
 def _hashes(thumbnails: Tensor) -> Tensor:
     """Return for each of 8 x 9 grays whether it is darker than the next, as 1 or -1."""
-    small = F.interpolate(thumbnails.mean(1, keepdim=True), (8, 9), mode='bilinear', antialias=True)[:, 0]
+    small = F.interpolate(
+        thumbnails.mean(1, keepdim=True), (8, 9), mode='bilinear', antialias=True
+    )[:, 0]
     return (small[:, :, 1:] > small[:, :, :-1]).flatten(1).float() * 2 - 1

@@ -42,7 +42,9 @@ def statistics(dataset: ViewDataset, workers: int = 0, most: int | None = None) 
     count = min(len(dataset), most or len(dataset))
     indices = torch.linspace(0, len(dataset) - 1, count, dtype=torch.float64).long().tolist()
     # A worker receives the index of an image and collates it to the image's moments.
-    loader = DataLoader(indices, batch_size=None, num_workers=workers, collate_fn=partial(moments, dataset))
+    loader = DataLoader(
+        indices, batch_size=None, num_workers=workers, collate_fn=partial(moments, dataset)
+    )
     images = pixels = 0
     mean = squares = torch.zeros((), dtype=torch.float64)
     for image in track(loader, 'measuring', count):
@@ -58,6 +60,7 @@ def statistics(dataset: ViewDataset, workers: int = 0, most: int | None = None) 
         squares = squares + change.square() * size * (pixels - size) / pixels
     if not images:
         raise UserError(
-            f'none of the {count} images can be read, first {dataset.name(0)}; fix or remove them', code='none-readable'
+            f'none of the {count} images can be read, first {dataset.name(0)}; fix or remove them',
+            code='none-readable',
         )
     return Statistics(mean.tolist(), (squares / pixels).sqrt().tolist(), images, count - images)

@@ -23,7 +23,9 @@ class ImageSubset(ViewDataset):
     """Base: the images of `dataset` at `indices`, under other classes if `renamed` is set."""
 
     indices: Tensor
-    renamed: Tensor | None = None  # a new class for each class, and -1 as the last entry, for the label -1
+    renamed: Tensor | None = (
+        None  # a new class for each class, and -1 as the last entry, for the label -1
+    )
 
     def __init__(self, dataset: dict) -> None:
         self.dataset = DATASETS.build(dataset)
@@ -51,7 +53,10 @@ class ImageSubset(ViewDataset):
         self.indices = torch.isin(self.dataset.labels, torch.tensor(labels)).nonzero().squeeze(1)
         numbers = {label: number for number, label in enumerate(labels)}
         names = self.dataset.classes
-        self._set_classes([names[label] for label in labels], [numbers.get(label, -1) for label in range(len(names))])
+        self._set_classes(
+            [names[label] for label in labels],
+            [numbers.get(label, -1) for label in range(len(names))],
+        )
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -76,7 +81,12 @@ class Part(ImageSubset):
     """
 
     def __init__(
-        self, dataset: dict, held: bool, seed: int = 0, fraction: float = HELD_OUT, groups: Groups | None = None
+        self,
+        dataset: dict,
+        held: bool,
+        seed: int = 0,
+        fraction: float = HELD_OUT,
+        groups: Groups | None = None,
     ) -> None:
         super().__init__(dataset)
         group_names = groups and groups_of(names_of(self.dataset), groups)
@@ -112,7 +122,9 @@ class LongTailed(ImageSubset):
         for start, size, count in zip(starts, sizes.tolist(), counts):
             drawn = torch.randperm(size, generator=generator)[:count].numpy()
             is_drawn[start + drawn] = True
-        indices = [block.start + drawn_in_block(labels[block], starts, is_drawn) for block in blocks]
+        indices = [
+            block.start + drawn_in_block(labels[block], starts, is_drawn) for block in blocks
+        ]
         dtype = np.int32 if len(labels) < 2**31 else np.int64
         self.indices = torch.from_numpy(np.concatenate([np.zeros(0, dtype), *indices], dtype=dtype))
 
@@ -141,8 +153,12 @@ def class_sizes(labels: np.ndarray, blocks: list[slice], count: int) -> np.ndarr
 
 def drawn_in_block(labels: np.ndarray, starts: np.ndarray, is_drawn: np.ndarray) -> np.ndarray:
     """Return the indices in a block of the images that are drawn, and advance `starts` past the block."""
-    labels = labels.astype(np.min_scalar_type(-len(starts)))  # a short type is sorted ten times as fast
-    order = np.argsort(labels, kind='stable')[(labels < 0).sum() :]  # images without a class come first
+    labels = labels.astype(
+        np.min_scalar_type(-len(starts))
+    )  # a short type is sorted ten times as fast
+    order = np.argsort(labels, kind='stable')[
+        (labels < 0).sum() :
+    ]  # images without a class come first
     sizes = np.bincount(labels[order], minlength=len(starts))
     first_in_block = np.cumsum(sizes) - sizes
     positions = np.arange(len(order)) + np.repeat(starts - first_in_block, sizes)
@@ -252,12 +268,16 @@ def read_lines(path: str | Path, kind: str) -> list[str]:
     try:
         text = read_text(path, LARGEST_LIST, 'utf-8-sig')
     except UnreadableFile as error:
-        message = f'the list of {kind} at {path} cannot be read ({error}); give a text file in UTF-8'
+        message = (
+            f'the list of {kind} at {path} cannot be read ({error}); give a text file in UTF-8'
+        )
         raise UserError(message, code=error.code) from error
     lines = [line.strip() for line in text.splitlines()]
     names = [line for line in lines if line and not line.startswith('#')]
     if not names:
-        raise UserError(f'the list of {kind} at {path} is empty; write one name per line', code='empty-list')
+        raise UserError(
+            f'the list of {kind} at {path} is empty; write one name per line', code='empty-list'
+        )
     return names
 
 
@@ -280,7 +300,10 @@ class Relabelled(ImageSubset):
         parents = read_tree(taxonomy)
         names = self.dataset.classes
         if groups == 'artifact':
-            merged = ['artifact' if ARTIFACT in ancestors(name, parents) else 'not artifact' for name in names]
+            merged = [
+                'artifact' if ARTIFACT in ancestors(name, parents) else 'not artifact'
+                for name in names
+            ]
         else:
             merged = merge(names, parents, groups)
             reached = len(set(merged))
@@ -305,7 +328,8 @@ def read_tree(path: str | Path) -> dict[str, str]:
         words = line.split()
         if len(words) != 2:
             raise UserError(
-                f"taxonomy {path}: expected 'parent child' ({line[:60]!r}); correct the line", code='bad-taxonomy'
+                f"taxonomy {path}: expected 'parent child' ({line[:60]!r}); correct the line",
+                code='bad-taxonomy',
             )
         parents.setdefault(words[1], words[0])
     return parents
@@ -317,7 +341,9 @@ def ancestors(name: str, parents: dict[str, str]) -> list[str]:
     while line[-1] in parents:
         parent = parents[line[-1]]
         if parent in line:
-            raise UserError(f"the taxonomy has a cycle ('{parent}'); remove it", code='cyclic-taxonomy')
+            raise UserError(
+                f"the taxonomy has a cycle ('{parent}'); remove it", code='cyclic-taxonomy'
+            )
         line.append(parent)
     return line
 

@@ -47,7 +47,9 @@ class TrainingImages(Dataset):
         if workers:
             self.reasons.share_memory_()
             self.tally.share_memory_()
-        self.allowed = unreadable_allowed(len(dataset), getattr(innermost_dataset(dataset), 'max_unreadable', 0))
+        self.allowed = unreadable_allowed(
+            len(dataset), getattr(innermost_dataset(dataset), 'max_unreadable', 0)
+        )
 
     def __deepcopy__(self, memo: dict) -> 'TrainingImages':
         """Return itself: mmengine copies a config, with the data set in it, before it starts the workers."""
@@ -96,7 +98,9 @@ class TrainingImages(Dataset):
             except UnreadableImage as fault:
                 self.reasons[current] = fault.reason
                 self.worker_tally[0] += 1
-                if self.tally[:, 0].sum() > self.allowed:  # an upper bound: two workers may have met the same image
+                if (
+                    self.tally[:, 0].sum() > self.allowed
+                ):  # an upper bound: two workers may have met the same image
                     self.refuse_too_many(self.met())
         raise AssertionError('the limit is below the number of images, so one of them was readable')
 
@@ -120,7 +124,9 @@ class TrainingImages(Dataset):
     def names_with_reasons(self, met: Tensor) -> list[str]:
         """Name each unreadable image with its reason."""
         names = getattr(self.dataset, 'name', 'image {}'.format)
-        return [f'{printable(names(index))} ({Reason(reason).phrase})' for index, reason in met.tolist()]
+        return [
+            f'{printable(names(index))} ({Reason(reason).phrase})' for index, reason in met.tolist()
+        ]
 
     def __len__(self) -> int:
         return len(self.dataset)

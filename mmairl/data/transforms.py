@@ -311,13 +311,17 @@ class ColorJitter(Augmentation):
 
     clips = True
 
-    def __init__(self, p: float, brightness: float, contrast: float, saturation: float, hue: float) -> None:
+    def __init__(
+        self, p: float, brightness: float, contrast: float, saturation: float, hue: float
+    ) -> None:
         super().__init__(p)
         self.hue = hue
         self.strengths = (brightness, contrast, saturation)
 
     def draw(self, count: int, height: int, width: int) -> Params:
-        factors = [uniform(max(0.0, 1 - strength), 1 + strength, count) for strength in self.strengths]
+        factors = [
+            uniform(max(0.0, 1 - strength), 1 + strength, count) for strength in self.strengths
+        ]
         return dict(
             on=torch.rand(count) < self.p,
             amounts=torch.stack([*factors, uniform(-self.hue, self.hue, count)], dim=1),
@@ -334,7 +338,9 @@ class ColorJitter(Augmentation):
             return ''
         amounts = params['amounts'][0].tolist()
         order = params['order'][0].tolist()
-        return 'ColorJitter ' + ', '.join(f'{OPERATIONS[number]} {amounts[number]:.2f}' for number in order)
+        return 'ColorJitter ' + ', '.join(
+            f'{OPERATIONS[number]} {amounts[number]:.2f}' for number in order
+        )
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         pixels = interleaved(image).astype(np.float32)
@@ -539,7 +545,9 @@ class GaussianBlur(Augmentation):
     def single(self, image: Tensor, params: Params) -> Tensor:
         kernel = gaussian(params['sigma'].item(), taps_for(image))
         pixels = interleaved(image)
-        blurred = cv2.sepFilter2D(pixels, cv2.CV_32F, kernel, kernel, borderType=cv2.BORDER_REFLECT_101)
+        blurred = cv2.sepFilter2D(
+            pixels, cv2.CV_32F, kernel, kernel, borderType=cv2.BORDER_REFLECT_101
+        )
         return planes(to_bytes(blurred))
 
     def apply(self, images: Tensor, params: Params) -> Tensor:

@@ -53,7 +53,11 @@ SECTIONS = (
 
 
 def snapshot(
-    runner: Runner, weights: dict[str, Tensor], meta: dict[str, Any], optimizer: dict | None, schedules: bool
+    runner: Runner,
+    weights: dict[str, Tensor],
+    meta: dict[str, Any],
+    optimizer: dict | None,
+    schedules: bool,
 ) -> dict[str, Any]:
     """Copy the content of a checkpoint to host memory, so that training may continue while it is written.
 
@@ -68,10 +72,14 @@ def snapshot(
     if optimizer is not None:
         checkpoint['optimizer'] = optimizer
     if schedules and runner.param_schedulers is not None:
-        checkpoint['param_schedulers'] = [schedule.state_dict() for schedule in runner.param_schedulers]
+        checkpoint['param_schedulers'] = [
+            schedule.state_dict() for schedule in runner.param_schedulers
+        ]
     runner.call_hook('before_save_checkpoint', checkpoint=checkpoint)
     metadata = getattr(checkpoint['state_dict'], '_metadata', None)
-    checkpoint = apply_to(checkpoint, torch.is_tensor, lambda tensor: tensor.detach().to('cpu', copy=True))
+    checkpoint = apply_to(
+        checkpoint, torch.is_tensor, lambda tensor: tensor.detach().to('cpu', copy=True)
+    )
     checkpoint['state_dict']._metadata = metadata
     checkpoint['meta']['time'] = time.strftime('%Y%m%d_%H%M%S')
     return checkpoint
@@ -96,7 +104,9 @@ def describe_run(runner: Runner) -> dict[str, Any]:
 
 def settings(cfg: Config) -> dict[str, str]:
     """Return the settings that training depends on as text, by dotted key. A resume compares them."""
-    return {key: str(value) for key, value in flat(cfg.to_dict()).items() if key.startswith(SECTIONS)}
+    return {
+        key: str(value) for key, value in flat(cfg.to_dict()).items() if key.startswith(SECTIONS)
+    }
 
 
 def write_snapshot(
@@ -110,7 +120,9 @@ def write_snapshot(
         path.with_name(name).unlink(missing_ok=True)
 
 
-def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = None) -> tuple[Path, dict] | None:
+def newest_checkpoint(
+    folder: Path, run: str | None = None, note: Path | None = None
+) -> tuple[Path, dict] | None:
     """Return the newest complete checkpoint of the run in this folder with its content, or None if there is none.
 
     The newest is the one named in `last_checkpoint`, else the one written last. Damaged checkpoints and those of an
@@ -118,7 +130,11 @@ def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = 
     """
     note = note or folder / NOTE
     last = Path(read_text(note, errors='replace').strip()).name if note.is_file() else None
-    saved = [path for path in folder.glob('*.pth') if path.is_file() and not path.name.startswith('best_')]
+    saved = [
+        path
+        for path in folder.glob('*.pth')
+        if path.is_file() and not path.name.startswith('best_')
+    ]
     saved.sort(key=lambda path: (path.name == last, path.stat().st_mtime_ns), reverse=True)
     damaged = False
     for path in saved:
@@ -132,7 +148,9 @@ def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = 
             continue
         if run is None or checkpoint['meta'].get('run') == run:
             return path, checkpoint
-        _warn(f'{path} is from an earlier run in this folder and is ignored; to resume from it, pass it to --resume')
+        _warn(
+            f'{path} is from an earlier run in this folder and is ignored; to resume from it, pass it to --resume'
+        )
     if damaged:
         raise UserError(
             f'all {len(saved)} checkpoints in {folder} are damaged; start again without --resume',
@@ -234,7 +252,10 @@ def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
     cfg.resume = again or path[0] is not None
     cfg.load_from = path[0] or cfg.get('load_from')
     if not cfg.resume:
-        print_log(f'{work_dir} has no checkpoint of this run: starting from the beginning', logger='current')
+        print_log(
+            f'{work_dir} has no checkpoint of this run: starting from the beginning',
+            logger='current',
+        )
     return newest
 
 
@@ -242,7 +263,9 @@ def consolidate(src: Path, dst: Path) -> str:
     """Write a training checkpoint's weights and origin to a file of their own, and return a summary."""
     newest = newest_checkpoint(src, run_in(src)) if src.is_dir() else (src, load_checkpoint(src))
     if newest is None:
-        raise UserError(f'{src} has no checkpoint; give the work_dir of a run', code='no-checkpoint')
+        raise UserError(
+            f'{src} has no checkpoint; give the work_dir of a run', code='no-checkpoint'
+        )
     path, checkpoint = newest
     for part in ('meta', 'state_dict'):
         if part not in checkpoint:
@@ -250,7 +273,9 @@ def consolidate(src: Path, dst: Path) -> str:
                 f"{path} is not a training checkpoint: it has no '{part}'; give a checkpoint of mmairl",
                 code='not-a-training-checkpoint',
             )
-    write_checkpoint(dict(meta=checkpoint['meta'], state_dict=checkpoint['state_dict']), output(dst, path))
+    write_checkpoint(
+        dict(meta=checkpoint['meta'], state_dict=checkpoint['state_dict']), output(dst, path)
+    )
     tensors = len(checkpoint['state_dict'])
     return f'{dst} holds {tensors} tensors of {path.name}; optimizer, schedules and random states are left out'
 

@@ -48,13 +48,32 @@ RANGES = {
 }
 # The keys of sections that have no class, as mmengine's runner reads them.
 SECTIONS = {
-    'train_cfg': ('type', 'by_epoch', 'max_epochs', 'max_iters', 'val_begin', 'val_interval', 'dynamic_intervals'),
+    'train_cfg': (
+        'type',
+        'by_epoch',
+        'max_epochs',
+        'max_iters',
+        'val_begin',
+        'val_interval',
+        'dynamic_intervals',
+    ),
     'env_cfg': ('cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'),
     'env_cfg.dist_cfg': ('backend', 'init_backend', 'timeout'),
     'env_cfg.mp_cfg': ('mp_start_method', 'opencv_num_threads'),
     'auto_scale_lr': ('base_batch_size', 'enable'),
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
-    'evaluation': ('train', 'val', 'test', 'batch_size', 'held_out', 'views', 'sweep', 'ks', 'precision', 'groups'),
+    'evaluation': (
+        'train',
+        'val',
+        'test',
+        'batch_size',
+        'held_out',
+        'views',
+        'sweep',
+        'ks',
+        'precision',
+        'groups',
+    ),
     'recipes': tuple(PROTOCOLS.names()),
     'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
     'strategy': ('type', 'zero_optimization', 'bf16'),
@@ -129,12 +148,19 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
 def _check_numbers(values: dict[str, Any]) -> None:
     for path, least in COUNTS.items():
         value = values.get(path)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise UserError(f'{path}={value!r} is not a whole number of {least} or more; set one', code='bad-count')
+        if value is not None and (
+            not isinstance(value, int) or isinstance(value, bool) or value < least
+        ):
+            raise UserError(
+                f'{path}={value!r} is not a whole number of {least} or more; set one',
+                code='bad-count',
+            )
     for path, (least, most) in RANGES.items():
         value = values.get(path)
         if isinstance(value, (int, float)) and not (least <= value <= most and value < math.inf):
-            raise UserError(f'{path}={value} is not a number from {least} to {most}; set one', code='bad-number')
+            raise UserError(
+                f'{path}={value} is not a number from {least} to {most}; set one', code='bad-number'
+            )
 
 
 def _check_section_keys(values: dict[str, Any]) -> None:
@@ -144,11 +170,14 @@ def _check_section_keys(values: dict[str, Any]) -> None:
             continue
         if not isinstance(section, dict):
             raise UserError(
-                f'{path}={section!r} is not a section with keys; set {path}=dict({known[0]}=...)', code='not-a-section'
+                f'{path}={section!r} is not a section with keys; set {path}=dict({known[0]}=...)',
+                code='not-a-section',
             )
         for key in section:
             if key not in (*known, '_scope_'):
-                raise UserError(f"{path} has no key '{key}'{closest(key, known)}", code='unknown-key')
+                raise UserError(
+                    f"{path} has no key '{key}'{closest(key, known)}", code='unknown-key'
+                )
 
 
 def _check_part(path: str, entry: dict, box: Registry | None) -> None:
@@ -166,9 +195,15 @@ def _check_part(path: str, entry: dict, box: Registry | None) -> None:
     strict = (box is not None or kinds[0].__module__.startswith('mmairl.')) and OTHERS not in known
     for key, value in entry.items():
         if key not in known and key not in REMOVED and (strict or closest(key, known)):
-            raise UserError(f"{path} has no key '{key}'{closest(key, (*known, *REMOVED), 0.6)}", code='unknown-key')
+            raise UserError(
+                f"{path} has no key '{key}'{closest(key, (*known, *REMOVED), 0.6)}",
+                code='unknown-key',
+            )
         if key.endswith('channels') and isinstance(value, int) and value < 1:
-            raise UserError(f'{path}.{key}={value} is not a whole number of 1 or more; set one', code='bad-count')
+            raise UserError(
+                f'{path}.{key}={value} is not a whole number of 1 or more; set one',
+                code='bad-count',
+            )
         expected = known[key].annotation if key in known else None
         if isinstance(value, str) and expected in (int, float, bool):
             advice = 'True or False' if expected is bool else 'a number'
@@ -224,7 +259,10 @@ def check_run(runner: Runner) -> None:
     require_a_batch(loader)
     model = network_of(runner)
     preprocessor = model.data_preprocessor
-    views = [*getattr(innermost_dataset(loader.dataset), 'views', ()), *(getattr(preprocessor, 'views', None) or ())]
+    views = [
+        *getattr(innermost_dataset(loader.dataset), 'views', ()),
+        *(getattr(preprocessor, 'views', None) or ()),
+    ]
     require_channels(loader.dataset, getattr(preprocessor, 'mean', None), model.backbone, views)
     batch = loader.batch_size or loader.batch_sampler.batch_size
     _check_batch_norm(model, batch)
@@ -270,7 +308,8 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
     moves = _has_hook(runner, 'MomentumHook')
     if isinstance(getattr(model, 'teacher', None), Teacher) and not moves:
         raise UserError(
-            "the teacher never moves; set default_hooks.momentum=dict(type='MomentumHook')", code='no-momentum-hook'
+            "the teacher never moves; set default_hooks.momentum=dict(type='MomentumHook')",
+            code='no-momentum-hook',
         )
     queue = getattr(model, 'queue', None)
     if not isinstance(queue, KeyQueue):
@@ -283,7 +322,8 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
             code='queue-too-short',
         )
     images = len(runner.train_dataloader.dataset)
-    if queue.length > images:
+    negatives = getattr(model.head, 'queue_role', 'negatives') == 'negatives'
+    if negatives and queue.length > images:
         runner.logger.warning(
             f'the queue holds {queue.length} keys and the training set {images} images, so images meet their own old keys as '
             f'negatives; set model.queue.length to {max(total, images // 10)} or less (tools/train.py --suggest)'

@@ -25,7 +25,11 @@ def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
 
 def first_steps(work_dir: str | Path) -> list[int]:
     """Return the first step that each start of the run logged; the second and later ones are resumes."""
-    return [min(step for values in start.values() for step in values) for start in _starts(work_dir) if start]
+    return [
+        min(step for values in start.values() for step in values)
+        for start in _starts(work_dir)
+        if start
+    ]
 
 
 def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
@@ -56,7 +60,11 @@ def config_of(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
     if not configs:
         return {}
     with explained(f'{configs[start]} is not a config that a run has written', 'remove it'):
-        lines = [line for line in ast.parse(read_text(configs[start])).body if isinstance(line, ast.Assign)]
+        lines = [
+            line
+            for line in ast.parse(read_text(configs[start])).body
+            if isinstance(line, ast.Assign)
+        ]
         return {ast.unparse(line.targets[0]): _value(line.value) for line in lines}
 
 

@@ -19,7 +19,13 @@ from mmairl.signals import end_with_parent
 # The environment variables that a launcher sets for each process.
 VARIABLES = {
     'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'),
-    'slurm': ('SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_STEP_ID', 'SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST'),
+    'slurm': (
+        'SLURM_PROCID',
+        'SLURM_LOCALID',
+        'SLURM_STEP_ID',
+        'SLURM_STEP_NUM_TASKS',
+        'SLURM_STEP_NODELIST',
+    ),
 }
 FIRST_PORT = 15000
 PORTS = 16384  # the last port is below those of outgoing connections
@@ -52,7 +58,9 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         options['device_id'] = _select_gpu(launcher)  # the GPUs connect now, not at the first step
     end_with_parent()
     if sys.platform == 'linux' and os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
-        os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')  # on one machine, do not listen to the network
+        os.environ.setdefault(
+            'GLOO_SOCKET_IFNAME', 'lo'
+        )  # on one machine, do not listen to the network
     restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
     if restarts:
         options.update(_store_of_attempt(restarts))
@@ -97,7 +105,11 @@ def _select_gpu(launcher: str) -> torch.device:
 
 def _set_variables_from_slurm() -> None:
     """Set torch's variables from those of the step that srun started; the job may be larger than the step."""
-    for name, slurms in (('RANK', 'PROCID'), ('WORLD_SIZE', 'STEP_NUM_TASKS'), ('LOCAL_RANK', 'LOCALID')):
+    for name, slurms in (
+        ('RANK', 'PROCID'),
+        ('WORLD_SIZE', 'STEP_NUM_TASKS'),
+        ('LOCAL_RANK', 'LOCALID'),
+    ):
         os.environ[name] = os.environ[f'SLURM_{slurms}']
     # Jobs may share a machine, so each step has a port of its own, which all its tasks compute.
     step = int(os.environ.get('SLURM_JOB_ID', 0)) * 7 + int(os.environ['SLURM_STEP_ID'])
@@ -117,8 +129,12 @@ def _store_of_attempt(restarts: int) -> dict[str, Any]:
     """Return a store with a prefix for each restart, because torchrun's store still has the addresses of dead processes."""
     rank = int(os.environ['RANK'])
     world_size = int(os.environ['WORLD_SIZE'])
-    store = dist.TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), world_size, is_master=False)
-    return dict(store=dist.PrefixStore(f'attempt {restarts}', store), rank=rank, world_size=world_size)
+    store = dist.TCPStore(
+        os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), world_size, is_master=False
+    )
+    return dict(
+        store=dist.PrefixStore(f'attempt {restarts}', store), rank=rank, world_size=world_size
+    )
 
 
 @MODEL_WRAPPERS.register_module()
@@ -133,7 +149,9 @@ class DistributedModel(MMDistributedDataParallel):
         kwargs: Other arguments of MMDistributedDataParallel.
     """
 
-    def __init__(self, module: nn.Module, device_ids: Sequence[int] | None = None, **kwargs) -> None:
+    def __init__(
+        self, module: nn.Module, device_ids: Sequence[int] | None = None, **kwargs
+    ) -> None:
         if next(module.parameters()).device.type == 'cpu':
             device_ids = None
         kwargs.setdefault('broadcast_buffers', False)

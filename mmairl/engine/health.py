@@ -38,8 +38,8 @@ class Quantity:
     above: str = ''
 
 
-COLLAPSE = 'check the predictor, the momentum and the negatives, and lower the learning rate'
-# The reason for each range is in the comment above it. docs/health.md lists the short runs that checked the ranges.
+COLLAPSE = 'check what prevents collapse here (predictor, teacher, negatives or a loss term), and lower the learning rate'
+# The reason for each range is in the comment above it. results/2026-11-21_health_ranges.md lists runs that checked the ranges.
 QUANTITIES = (
     Quantity('loss', 'loss'),
     # With m the mean of the unit embeddings, the spread is at most sqrt(1 - |m|^2). Below 0.1, more than 99 % of the square
@@ -49,7 +49,8 @@ QUANTITIES = (
         'spread of the keys',
         low=0.5,
         floor=0.1,
-        below='collapse: the standard deviation of the keys is {} of 1/sqrt(d), so images look alike; ' + COLLAPSE,
+        below='collapse: the standard deviation of the keys is {} of 1/sqrt(d), so images look alike; '
+        + COLLAPSE,
     ),
     # A predictor outputs the mean of all keys before it learns to distinguish them: sound runs start near 0.04 and rise.
     Quantity(
@@ -57,7 +58,8 @@ QUANTITIES = (
         'spread of the queries',
         low=0.3,
         floor=0.02,
-        below='collapse: the standard deviation of the queries is {} of 1/sqrt(d), so images look alike; ' + COLLAPSE,
+        below='collapse: the standard deviation of the queries is {} of 1/sqrt(d), so images look alike; '
+        + COLLAPSE,
     ),
     # 1 is the least and means a line. With fewer than a handful of directions, a classifier has nothing to separate.
     Quantity(
@@ -65,7 +67,8 @@ QUANTITIES = (
         f'RankMe of {ROWS} rows, features',
         low=8,
         floor=2,
-        below='collapse: the pooled features use {} directions; check that the images differ, and ' + COLLAPSE,
+        below='collapse: the pooled features use {} directions; check that the images differ, and '
+        + COLLAPSE,
     ),
     # The mean of all queries is one direction, and the largest: a dozen classes end near 7, not 12.
     Quantity(
@@ -108,7 +111,8 @@ QUANTITIES = (
         'contrast',
         'own key nearer than others by',
         low=0.1,
-        below="an image's other view is nearer by {} than other images, which is little; late in a run, " + COLLAPSE,
+        below="an image's other view is nearer by {} than other images, which is little; late in a run, "
+        + COLLAPSE,
     ),
     Quantity('queue_steps', 'steps that renew the queue'),
     # A queue that spans an epoch contains the old key of every image as a negative.
@@ -199,7 +203,9 @@ def sentence(quantity: Quantity, value: float) -> str:
     return ''
 
 
-def of_batch(features: Tensor, q: Tensor | None, k: Tensor | None, negatives: Tensor | None) -> dict[str, float]:
+def of_batch(
+    features: Tensor, q: Tensor | None, k: Tensor | None, negatives: Tensor | None
+) -> dict[str, float]:
     """Return ranks, spreads and similarities of a batch."""
     values = {}
     for name, rows in (('rank_features', features), ('rank_embeddings', q)):
@@ -232,7 +238,9 @@ def similarities(q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, fl
         return dict(positive=positive)
     negative = cosines.mean().item()
     hardest = cosines.amax(dim=1).mean().item()
-    return dict(positive=positive, negative=negative, hardest_negative=hardest, contrast=positive - negative)
+    return dict(
+        positive=positive, negative=negative, hardest_negative=hardest, contrast=positive - negative
+    )
 
 
 def distance(teacher: list[Tensor], student: list[Tensor]) -> Tensor:

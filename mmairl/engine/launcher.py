@@ -43,11 +43,20 @@ class LoopbackRendezvous(StaticTCPRendezvous):
         with explained(f'PORT={wanted} is not available', 'set a free port, or none', errors):
             listener = socket.create_server((LOOPBACK, int(wanted)))
         port = listener.getsockname()[1]
-        super().__init__(LOOPBACK, port, rank=0, world_size=1, run_id=parameters.run_id, timeout=600)
+        super().__init__(
+            LOOPBACK, port, rank=0, world_size=1, run_id=parameters.run_id, timeout=600
+        )
         descriptor = listener.detach()
         # Only torch's older server accepts an open socket.
         self._store = TCPStore(
-            LOOPBACK, port, 1, True, self.timeout, multi_tenant=True, master_listen_fd=descriptor, use_libuv=False
+            LOOPBACK,
+            port,
+            1,
+            True,
+            self.timeout,
+            multi_tenant=True,
+            master_listen_fd=descriptor,
+            use_libuv=False,
         )
 
     def get_backend(self) -> str:
@@ -68,7 +77,9 @@ class PatientAgent(LocalElasticAgent):
         """
         cls.received = number
         if not cls.starting:
-            raise SignalException(f'process {os.getpid()} got {signal.Signals(number).name}', signal.Signals(number))
+            raise SignalException(
+                f'process {os.getpid()} got {signal.Signals(number).name}', signal.Signals(number)
+            )
 
     def _start_workers(self, worker_group):
         PatientAgent.starting = True
@@ -85,7 +96,9 @@ class PatientAgent(LocalElasticAgent):
             self._remaining_restarts = 0
         return result
 
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, **others) -> None:  # torch 2.14 adds a timeout
+    def _shutdown(
+        self, death_sig: signal.Signals = signal.SIGTERM, **others
+    ) -> None:  # torch 2.14 adds a timeout
         if self._pcontext:
             self._pcontext.close(death_sig, GRACE)
         super()._shutdown(death_sig, **others)

@@ -67,14 +67,18 @@ class Service(BaseVisBackend):
     def add_config(self, config: Config, **_: Any) -> None:
         what = f'{self.package} does not start'
         advice = "fix that (for example by pip install 'mmairl[log]'), or leave it out"
-        with explained(what, advice):  # each service raises errors of its own: no key, no server, a name in use
+        with explained(
+            what, advice
+        ):  # each service raises errors of its own: no key, no server, a name in use
             self._init_env()
             self.begin(config)
 
     def add_scalar(self, name: str, value: float, step: int = 0, **_: Any) -> None:
         self.add_scalars({name: value}, step)
 
-    def add_scalars(self, scalar_dict: Mapping[str, Any], step: int = 0, *_: Any, **__: Any) -> None:
+    def add_scalars(
+        self, scalar_dict: Mapping[str, Any], step: int = 0, *_: Any, **__: Any
+    ) -> None:
         if self.failed:  # each call might wait for minutes
             return
         with self._continue_without():
@@ -92,7 +96,11 @@ class Service(BaseVisBackend):
             yield
         except Exception as error:
             if not self.failed:
-                print_log(f'{self.package} fails, and the run continues without it: {error}', 'current', level=30)
+                print_log(
+                    f'{self.package} fails, and the run continues without it: {error}',
+                    'current',
+                    level=30,
+                )
             self.failed = True
 
 
@@ -111,7 +119,9 @@ class WandbLogger(Service):
     package = 'wandb'
 
     def begin(self, config: Config) -> None:
-        options = dict(project=os.environ.get('WANDB_PROJECT', 'mmairl'), name=self.name, dir=self._save_dir)
+        options = dict(
+            project=os.environ.get('WANDB_PROJECT', 'mmairl'), name=self.name, dir=self._save_dir
+        )
         options.update(self.start)
         self.run = self.client.init(config=config.to_dict(), **options)
         self.run.define_metric('*', step_metric='iteration')

@@ -23,12 +23,24 @@ from mmairl.engine.batches import images_per_epoch, images_per_step, sampler_of
 from mmairl.errors import UserError, explained
 from mmairl.randomness import set_random_state
 
-PROGRESS = ('last_step', '_global_step', '_last_value', 'verbose', 'best', 'num_bad_epochs', 'cooldown_counter')
+PROGRESS = (
+    'last_step',
+    '_global_step',
+    '_last_value',
+    'verbose',
+    'best',
+    'num_bad_epochs',
+    'cooldown_counter',
+)
 # Settings of an optimizer that say how a step is computed, not which step.
 FORM = ('params', 'param_names', 'fused', 'foreach', 'capturable', 'differentiable')
 MOST_ROWS = 20
-ADVICE = 'use the config of the checkpoint, or start from its weights alone by load_from without resume'
-Change = tuple[str, Any, Any, str]  # the key, the checkpoint's value, the current value, and what is done
+ADVICE = (
+    'use the config of the checkpoint, or start from its weights alone by load_from without resume'
+)
+Change = tuple[
+    str, Any, Any, str
+]  # the key, the checkpoint's value, the current value, and what is done
 
 
 def resuming(path: str | Path) -> AbstractContextManager[None]:
@@ -36,7 +48,9 @@ def resuming(path: str | Path) -> AbstractContextManager[None]:
     return explained(f'{path} cannot be resumed from', ADVICE)
 
 
-def restore_run(runner: Runner, checkpoint: dict[str, Any], path: str, current: dict[str, str]) -> None:
+def restore_run(
+    runner: Runner, checkpoint: dict[str, Any], path: str, current: dict[str, str]
+) -> None:
     """Restore everything but the weights, which the runner has already loaded.
 
     Args:
@@ -55,7 +69,10 @@ def restore_run(runner: Runner, checkpoint: dict[str, Any], path: str, current: 
         runner.train_loop._iter = meta['iter']
         _restore_seed(runner, meta.get('seed'))
         changes = restore_optimizer(
-            runner.optim_wrapper, runner.param_schedulers or [], checkpoint, len(runner.train_dataloader)
+            runner.optim_wrapper,
+            runner.param_schedulers or [],
+            checkpoint,
+            len(runner.train_dataloader),
         )
     version = meta.get('mmairl_version', 'before versions were kept')
     if version != mmairl.__version__:
@@ -96,7 +113,9 @@ def restore_optimizer(
 ) -> list[Change]:
     """Load the state of the optimizer and of its schedules; keep the hyperparameters of the current config."""
     states = checkpoint.get('param_schedulers') or []
-    same = [_settings(schedule.state_dict()) for schedule in schedules] == [_settings(state) for state in states]
+    same = [_settings(schedule.state_dict()) for schedule in schedules] == [
+        _settings(state) for state in states
+    ]
     if not same:
         _step_to(schedules, checkpoint['meta'], epoch_length)
     current = [dict(group) for group in optim_wrapper.optimizer.param_groups]
@@ -111,7 +130,9 @@ def restore_optimizer(
             schedule.load_state_dict(state)
         return []
     rate = checkpoint['optimizer']['param_groups'][0].get('lr')
-    return [('schedules: lr at this point', rate, current[0].get('lr'), 'rebuilt for the whole run')]
+    return [
+        ('schedules: lr at this point', rate, current[0].get('lr'), 'rebuilt for the whole run')
+    ]
 
 
 def _settings(state: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +140,9 @@ def _settings(state: dict[str, Any]) -> dict[str, Any]:
 
     Base values are compared as a set, because ZeRO may merge groups with equal settings.
     """
-    settings = {key: value for key, value in state.items() if key not in PROGRESS and not callable(value)}
+    settings = {
+        key: value for key, value in state.items() if key not in PROGRESS and not callable(value)
+    }
     settings['base_values'] = set(state['base_values'])
     return settings
 
@@ -144,7 +167,8 @@ def require_same_optimizer(settings: dict[str, str], current: dict[str, str]) ->
     now = current.get(key, '').rpartition('.')[2]
     if before and before != now:
         raise UserError(
-            f"the checkpoint's optimizer is {before} and the config's is {now}; {ADVICE}", code='other-optimizer'
+            f"the checkpoint's optimizer is {before} and the config's is {now}; {ADVICE}",
+            code='other-optimizer',
         )
 
 
@@ -228,14 +252,23 @@ def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
         before, now = old.get(key), new.get(key)
         if before == now or (key == 'randomness.seed' and now == 'None'):
             continue
-        changes.append((key, before, now, "the checkpoint's is kept" if key == 'randomness.seed' else 'applied'))
+        changes.append(
+            (
+                key,
+                before,
+                now,
+                "the checkpoint's is kept" if key == 'randomness.seed' else 'applied',
+            )
+        )
     return changes
 
 
 def table(changes: Sequence[Change]) -> str:
     """Format changes for the log."""
     lines = ['the config differs from the one in the checkpoint:']
-    lines += [f'  {key}: {before} -> {now} ({action})' for key, before, now, action in changes[:MOST_ROWS]]
+    lines += [
+        f'  {key}: {before} -> {now} ({action})' for key, before, now, action in changes[:MOST_ROWS]
+    ]
     if len(changes) > MOST_ROWS:
         lines.append(f'  and {len(changes) - MOST_ROWS} more')
     return '\n'.join(lines)

@@ -61,7 +61,9 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
             runner.train()
         except BaseException:
             for hook in runner.hooks:  # hooks restore signal handlers and finish writing
-                with suppress(Exception):  # a second failure on the same full disk must not hide the original error
+                with suppress(
+                    Exception
+                ):  # a second failure on the same full disk must not hide the original error
                     hook.after_run(runner)
             raise
     return runner
@@ -88,7 +90,9 @@ def complete(cfg: Config, launcher: str) -> None:
     share_batch(cfg, get_world_size())
     drop_unreachable_schedules(cfg)
     set_fast_keys(cfg)
-    if cfg.get('randomness', {}).get('deterministic'):  # otherwise torch refuses the first product on a GPU
+    if cfg.get('randomness', {}).get(
+        'deterministic'
+    ):  # otherwise torch refuses the first product on a GPU
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     keep_workers(cfg.train_dataloader)
 
@@ -146,7 +150,9 @@ def build(cfg: Config, start: Start | None = None) -> Runner:
     with building('the run'):
         runner = Runner.from_cfg(cfg)
     runner.start = start or Start()
-    runner.logger.addFilter(lambda record: not any(text in record.getMessage() for text in USELESS_WARNINGS))
+    runner.logger.addFilter(
+        lambda record: not any(text in record.getMessage() for text in USELESS_WARNINGS)
+    )
     log_run_summary(runner)
     with building('the run'):
         _ = runner.train_loop
@@ -202,7 +208,9 @@ def locked(folder: str) -> Iterator[None]:
                 code='work-dir-in-use',
             ) from None
         except OSError as error:  # some network file systems have no locks
-            message = f'{folder} cannot be locked ({error.strerror}): do not start a second run there'
+            message = (
+                f'{folder} cannot be locked ({error.strerror}): do not start a second run there'
+            )
             print_log(message, 'current', logging.WARNING)
         file.truncate(0)
         file.write(f'process {os.getpid()} on {socket.gethostname()}')

@@ -54,10 +54,16 @@ class Runner(PlainRunner):
     start = Start()
 
     def __init__(
-        self, *args: Any, cfg: Config | None = None, experiment_name: str | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        cfg: Config | None = None,
+        experiment_name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         # mmengine keeps one visualizer and one log for each name, and its own names differ only by the second.
-        name = experiment_name or f'{Path(getattr(cfg, "filename", None) or "run").stem}_{next(RUNS)}'
+        name = (
+            experiment_name or f'{Path(getattr(cfg, "filename", None) or "run").stem}_{next(RUNS)}'
+        )
         super().__init__(*args, cfg=cfg, experiment_name=name, **kwargs)
 
     @master_only
@@ -75,7 +81,9 @@ class Runner(PlainRunner):
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         fast = dict(self.cfg.get('fast') or {})
         if self.cfg.get('strategy'):
-            fast.pop('compile', None)  # untested with weights that are gathered in each forward pass
+            fast.pop(
+                'compile', None
+            )  # untested with weights that are gathered in each forward pass
         return make_fast(super().build_model(model), fast)
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
@@ -102,8 +110,12 @@ class Runner(PlainRunner):
             dataset.full_init()
         dataset = TrainingImages(dataset, workers=bool(self._train_dataloader.get('num_workers')))
         diff_rank_seed = self._randomness_cfg.get('diff_rank_seed', False)
-        loader = self.build_dataloader({**self._train_dataloader, 'dataset': dataset}, self.seed, diff_rank_seed)
-        loader.generator = torch.Generator()  # otherwise each start of the workers draws from the run's generator
+        loader = self.build_dataloader(
+            {**self._train_dataloader, 'dataset': dataset}, self.seed, diff_rank_seed
+        )
+        loader.generator = (
+            torch.Generator()
+        )  # otherwise each start of the workers draws from the run's generator
         loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
         require_a_batch(loader)
         require_counted_mixture(loader)
@@ -124,7 +136,10 @@ class Runner(PlainRunner):
         """Scale by all images of an optimizer step; mmengine ignores accumulated batches."""
         if auto_scale_lr and auto_scale_lr.get('enable'):
             steps = (self.cfg.get('optim_wrapper') or {}).get('accumulative_counts', 1)
-            auto_scale_lr = {**auto_scale_lr, 'base_batch_size': auto_scale_lr['base_batch_size'] / steps}
+            auto_scale_lr = {
+                **auto_scale_lr,
+                'base_batch_size': auto_scale_lr['base_batch_size'] / steps,
+            }
         super().scale_lr(optim_wrapper, auto_scale_lr)
 
     def register_hook(self, hook: Hook | dict, priority: int | str | None = None) -> None:
@@ -138,7 +153,11 @@ class Runner(PlainRunner):
 
     def register_default_hooks(self, hooks: dict[str, Hook | dict | None] | None = None) -> None:
         """Leave out every hook that a config sets to None; mmengine accepts None only for its own six."""
-        chosen = {name: hook for name, hook in (hooks or {}).items() if hook is not None or name in DEFAULT_HOOKS}
+        chosen = {
+            name: hook
+            for name, hook in (hooks or {}).items()
+            if hook is not None or name in DEFAULT_HOOKS
+        }
         super().register_default_hooks(chosen)
 
     def prepare(self) -> None:
@@ -168,7 +187,9 @@ class Runner(PlainRunner):
         restore_run(self, self.load_checkpoint(filename), filename, settings(self.cfg))
         self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
 
-    def snapshot(self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool) -> dict[str, Any] | None:
+    def snapshot(
+        self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool
+    ) -> dict[str, Any] | None:
         """Copy the content of a checkpoint to host memory.
 
         All processes call this together, since each may hold a part. The first returns the whole, the others None.
@@ -204,7 +225,9 @@ class Runner(PlainRunner):
     ) -> None:
         """Write a checkpoint for a hook of mmengine; all processes call this together."""
         progress = dict(epoch=self.epoch + bool(by_epoch), iter=self.iter + (not by_epoch))
-        checkpoint = self.snapshot({**progress, **(meta or {})}, save_optimizer, save_param_scheduler)
+        checkpoint = self.snapshot(
+            {**progress, **(meta or {})}, save_optimizer, save_param_scheduler
+        )
         if checkpoint is None:
             return
         backend = get_file_backend(out_dir, backend_args=backend_args)
@@ -212,7 +235,9 @@ class Runner(PlainRunner):
         if isinstance(backend, LocalBackend) and not file_client_args:
             write_snapshot(checkpoint, Path(path))
         else:
-            platform.save_checkpoint(portable_checkpoint(checkpoint), path, file_client_args, backend_args)
+            platform.save_checkpoint(
+                portable_checkpoint(checkpoint), path, file_client_args, backend_args
+            )
 
 
 class EpochLoop(EpochBasedTrainLoop):
@@ -242,7 +267,9 @@ class IterLoop(IterBasedTrainLoop):
     def run(self) -> nn.Module:
         # mmengine's loop first skips as many batches as the run has done; these cost nothing.
         seen = repeat(None, self._iter)
-        self.dataloader_iterator = chain(seen, prefetch_to_device(endless(self.dataloader, self._iter)))
+        self.dataloader_iterator = chain(
+            seen, prefetch_to_device(endless(self.dataloader, self._iter))
+        )
         return super().run()
 
 

@@ -38,7 +38,10 @@ PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 # The limit of compiled forms of one block: by width, stride, size, side and mode. Torch's limit of 8 would leave the
 # student of a ResNet-50 eager.
 FORMS = 128
-GRAPHS = ('reduce-overhead', 'max-autotune')  # torch's modes that replay compiled code as CUDA graphs
+GRAPHS = (
+    'reduce-overhead',
+    'max-autotune',
+)  # torch's modes that replay compiled code as CUDA graphs
 FUSED = ('SGD', 'Adam', 'AdamW')  # torch's optimizers that can be fused
 
 
@@ -54,7 +57,9 @@ def set_fast_keys(cfg: ConfigDict) -> None:
     if fast.get('channels_last') and preprocessor.get('type') == 'ViewPreprocessor':
         preprocessor.setdefault('channels_last', True)
     if fast.get('fused') and cfg.optim_wrapper.optimizer.type in FUSED and not cfg.get('strategy'):
-        cfg.optim_wrapper.optimizer.setdefault('fused', True)  # torch has no fused SGD for sharded weights
+        cfg.optim_wrapper.optimizer.setdefault(
+            'fused', True
+        )  # torch has no fused SGD for sharded weights
 
 
 def make_fast(model: nn.Module, fast: dict | None = None) -> nn.Module:
@@ -98,7 +103,9 @@ def lay_out(model: nn.Module, fast: dict | None) -> None:
 def checkpoint_blocks(model: nn.Module) -> None:
     """Have each block of the student's backbone keep only its input for the backward pass."""
     for block in blocks(model.backbone):
-        block.forward = partial(recomputed, block)  # a deep copy of the block gets a forward pass of its own
+        block.forward = partial(
+            recomputed, block
+        )  # a deep copy of the block gets a forward pass of its own
 
 
 def recomputed(block: nn.Module, x: Tensor) -> Tensor:
@@ -111,7 +118,12 @@ def recomputed(block: nn.Module, x: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         return run(x)
     views = max((getattr(layer, 'views', 1) for layer in norms_of(block)), default=1)
-    return checkpoint(run, x, use_reentrant=False, context_fn=lambda: (nullcontext(), same_statistics(block, views)))
+    return checkpoint(
+        run,
+        x,
+        use_reentrant=False,
+        context_fn=lambda: (nullcontext(), same_statistics(block, views)),
+    )
 
 
 @contextmanager
@@ -141,16 +153,27 @@ def compile_parts(model: nn.Module, options: dict) -> None:
 
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FORMS)
     for layer in model.modules():
-        if isinstance(getattr(layer, 'drop_prob', None), np.floating):  # mmpretrain's; NumPy's numbers end a graph
+        if isinstance(
+            getattr(layer, 'drop_prob', None), np.floating
+        ):  # mmpretrain's; NumPy's numbers end a graph
             layer.drop_prob = float(layer.drop_prob)
     parts = list(compiled_parts(model))
     for part in parts:
         # Stages share their code. With dynamic shapes, torch would compile one form for all of them.
         part.compile(**{'dynamic': False, **options})
-    outside = sorted({type(part).__name__ for part in parts if type(part).__module__.startswith('torch.nn.modules')})
+    outside = sorted(
+        {
+            type(part).__name__
+            for part in parts
+            if type(part).__module__.startswith('torch.nn.modules')
+        }
+    )
     several = ', each SyncBN and lone layers next to one' if get_world_size() > 1 else ''
     eager = f"the head, the queue, the teacher's average{several}, and layers outside of blocks ({', '.join(outside)})"
-    print_log(f'fast.compile: {len(parts)} parts are compiled when they first run; eager: {eager}', logger='current')
+    print_log(
+        f'fast.compile: {len(parts)} parts are compiled when they first run; eager: {eager}',
+        logger='current',
+    )
 
 
 def compiled_parts(model: nn.Module) -> Iterator[nn.Module]:

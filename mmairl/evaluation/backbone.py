@@ -16,7 +16,10 @@ from torch import Tensor, nn
 from mmairl.checkpoints.init import fitted
 from mmairl.checkpoints.load import require_same_keys
 from mmairl.checkpoints.read import Backbone, read_backbone, warn
-from mmairl.models.norm import measure_statistics, norms_of  # which registers mmpretrain's backbones as well
+from mmairl.models.norm import (
+    measure_statistics,
+    norms_of,
+)  # which registers mmpretrain's backbones as well
 from mmairl.registry import MODELS
 
 # A hidden factor: the default of `load_backbone` and `pooled`.
@@ -56,7 +59,9 @@ def load_backbone(
                 logger.setLevel(level)
     if checkpoint is not None:
         read = isinstance(checkpoint, Backbone)
-        source = checkpoint if read else read_backbone(checkpoint, part, prefix, backbone.state_dict())
+        source = (
+            checkpoint if read else read_backbone(checkpoint, part, prefix, backbone.state_dict())
+        )
         warn_of_other_statistics(cfg, source)
         weights = fitted(source.weights, backbone.state_dict(), source.path)
         require_same_keys(weights, backbone.state_dict(), source.path)

@@ -78,7 +78,9 @@ def _rows(dataset: Dataset, features: Features) -> np.ndarray:
     return np.delete(np.arange(len(dataset)), list(features.unreadable))
 
 
-def pictures(train: Dataset, test: Dataset, twins: Iterable[tuple[int, int]]) -> list[list[tuple[str, str]]]:
+def pictures(
+    train: Dataset, test: Dataset, twins: Iterable[tuple[int, int]]
+) -> list[list[tuple[str, str]]]:
     """Return the first test images and their twins, each as a picture and a name, for a page."""
     return [[_shown(test, here), _shown(train, there)] for here, there in islice(twins, SHOWN)]
 
@@ -89,4 +91,6 @@ def _shown(dataset: Dataset, index: int) -> tuple[str, str]:
     shown = image[:3] if len(image) >= 3 else image[:1]
     small = F.interpolate(shown[None], (SIDE, SIDE), mode='bilinear', antialias=True)
     pixels = (255 * small[0].clamp(0, 1)).byte().permute(1, 2, 0).numpy()[:, :, ::-1]
-    return base64.b64encode(cv2.imencode('.png', pixels)[1]).decode(), printable(dataset.name(index))
+    return base64.b64encode(cv2.imencode('.png', pixels)[1]).decode(), printable(
+        dataset.name(index)
+    )

@@ -96,7 +96,9 @@ def embed(
         x, _, readable = (torch.cat(column) for column in columns)
     if left_out := [name for name, fine in zip(names, readable) if not fine]:
         row = 'a row of NaN' if patches else 'no row'
-        message = f'{len(left_out)} images cannot be read and have {row}, first {printable(left_out[0])}'
+        message = (
+            f'{len(left_out)} images cannot be read and have {row}, first {printable(left_out[0])}'
+        )
         warnings.warn(message, stacklevel=3)
     if patches:
         return x, names, places
@@ -111,7 +113,9 @@ def write_patches(
     Rows are written, not mapped, so that a full disk raises an error instead of a signal.
     """
     if out is None:
-        raise UserError("embed: patches are written to a file; set out='patches.npy'", code='no-out')
+        raise UserError(
+            "embed: patches are written to a file; set out='patches.npy'", code='no-out'
+        )
     if 'VisionTransformer' in cfg.model.backbone.type:
         cfg.model.backbone.out_type = 'featmap'
     backbone = load_backbone(cfg, weights).to(how.device)
@@ -127,7 +131,9 @@ def write_patches(
                 )
             if not all_readable:
                 shape = (len(dataset), last.shape[2] * last.shape[3], last.shape[1])
-                np.lib.format.write_array_header_1_0(file, dict(descr='<f4', fortran_order=False, shape=shape))
+                np.lib.format.write_array_header_1_0(
+                    file, dict(descr='<f4', fortran_order=False, shape=shape)
+                )
             x = last.flatten(2).transpose(1, 2).float().cpu().contiguous()
             x[~readable] = torch.nan
             file.write(x.numpy().tobytes())
@@ -203,7 +209,12 @@ def as_array(image: One) -> str | Path | Image.Image | np.ndarray:
 class ListedImages(ViewDataset):
     """Images by their paths, or in memory as Pillow images or arrays."""
 
-    def __init__(self, images: list[str | Path | Image.Image | np.ndarray], views: Views, channels: int | None) -> None:
+    def __init__(
+        self,
+        images: list[str | Path | Image.Image | np.ndarray],
+        views: Views,
+        channels: int | None,
+    ) -> None:
         super().__init__(views, channels)
         for number, image in enumerate(images):
             self.require_image(image, number)

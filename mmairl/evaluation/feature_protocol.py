@@ -80,14 +80,20 @@ class FeatureProtocol(Protocol):
             train = dataclasses.replace(train, groups=np.delete(groups, list(train.unreadable)))
         metric = getattr(datasets['test'], 'metric', 'top-1')
         split = Split(train, test, features.get('val'), metric, cfg)
-        scores, details = self.score(split) if self.everywhere else on_main_process(lambda: self.score(split))
+        scores, details = (
+            self.score(split) if self.everywhere else on_main_process(lambda: self.score(split))
+        )
         if details.get('right') and hasattr(datasets['test'], 'sets'):
             main = next(iter(scores))
             scores |= by_set(main, unpacked(details['right']), datasets['test'], test.unreadable)
         if self.near_duplicates:
-            more, details['near_duplicates'] = self._without_duplicates(datasets, split, scores, details)
+            more, details['near_duplicates'] = self._without_duplicates(
+                datasets, split, scores, details
+            )
             scores |= more
-        sizes = dict(train_images=len(train.x), test_images=len(test.x), dimensions=train.x.shape[1])
+        sizes = dict(
+            train_images=len(train.x), test_images=len(test.x), dimensions=train.x.shape[1]
+        )
         counts: dict[str, int] = {}
         for name, part in features.items():
             counts |= left_out(name, datasets[name], part.y, len(part.unreadable))
@@ -125,7 +131,9 @@ class FeatureProtocol(Protocol):
 
         both = (datasets['train'], datasets['test'])
         features = (split.train, split.test)
-        twins, found = on_main_process(lambda: near_duplicates(both, features, self.device, self.workers))
+        twins, found = on_main_process(
+            lambda: near_duplicates(both, features, self.device, self.workers)
+        )
         if not details.get('right') or twins.all():
             return {}, found
         main = next(iter(scores))
@@ -139,7 +147,10 @@ class FeatureProtocol(Protocol):
 def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence[int]) -> Scores:
     """Return the score on each set of a mixture."""
     origins = np.delete(mixture.origins.numpy(), list(unreadable))
-    return {f'{score}, {name}': 100 * right[origins == number].mean() for number, name in enumerate(mixture.sets)}
+    return {
+        f'{score}, {name}': 100 * right[origins == number].mean()
+        for number, name in enumerate(mixture.sets)
+    }
 
 
 def _remove(path: Path) -> None:
@@ -150,5 +161,8 @@ def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
     """Return and log the names of unreadable images, usually their files."""
     name = getattr(dataset, 'name', 'image {}'.format)
     names = [printable(name(position)) for position in positions]
-    print_log(f'{len(names)} images cannot be read and are left out: {", ".join(names[:5])}', logger='current')
+    print_log(
+        f'{len(names)} images cannot be read and are left out: {", ".join(names[:5])}',
+        logger='current',
+    )
     return names

@@ -28,7 +28,9 @@ def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
     The file appears under its name only once it is complete.
     """
     require_labeled_images(dataset)
-    lock = FileLock(path.with_name(f'.{path.name}.lock'))  # freed by the system if its process is killed
+    lock = FileLock(
+        path.with_name(f'.{path.name}.lock')
+    )  # freed by the system if its process is killed
     try:
         if not on_main_process(lambda: _is_filled(path, lock)):
             _fill(path, backbone, dataset, how)
@@ -56,7 +58,10 @@ def _is_filled(path: Path, lock: FileLock) -> bool:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            print_log(f'another run extracts the same features into {path}: waiting for it', logger='current')
+            print_log(
+                f'another run extracts the same features into {path}: waiting for it',
+                logger='current',
+            )
             lock.acquire()
     return path.is_file()
 

@@ -98,7 +98,9 @@ class Extraction:
     precision: str = 'float32'
 
     @torch.no_grad()
-    def batches(self, backbone: nn.Module | None, dataset: Dataset, first: int = 0) -> Iterator[Batch]:
+    def batches(
+        self, backbone: nn.Module | None, dataset: Dataset, first: int = 0
+    ) -> Iterator[Batch]:
         """Yield features, labels and readability batch by batch, in order.
 
         Args:
@@ -126,7 +128,9 @@ class Extraction:
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """Return one vector per image, averaged over space in float32."""
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == 'bfloat16'):
+        with torch.autocast(
+            images.device.type, torch.bfloat16, enabled=self.precision == 'bfloat16'
+        ):
             features = backbone(images)
         if isinstance(features, (tuple, list)):
             features = features[-1]
@@ -135,12 +139,18 @@ class Extraction:
     def images(self, dataset: Dataset, label: str = 'features') -> Iterator[Batch]:
         """Yield normalized images on the device, labels and readability batch by batch."""
         pinned = torch.device(self.device).type == 'cuda'
-        loader = DataLoader(Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned)
+        loader = DataLoader(
+            Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned
+        )
         for batch in progress(delivered(safe(loader)), label, len(loader)):
             images = batch['inputs'][0].to(self.device, non_blocking=True)
             images = normalize(images, self.mean, self.std)
             samples = batch['data_samples']
-            yield images.contiguous(memory_format=torch.channels_last), samples['label'], samples['readable']
+            yield (
+                images.contiguous(memory_format=torch.channels_last),
+                samples['label'],
+                samples['readable'],
+            )
 
 
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:

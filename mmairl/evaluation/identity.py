@@ -48,10 +48,17 @@ PACKAGES = (
     'pillow',
     'simplejpeg',
 )
-WHOLE = 256 * 2**20  # bytes up to which files are read; of larger data only names, sizes and times count
+WHOLE = (
+    256 * 2**20
+)  # bytes up to which files are read; of larger data only names, sizes and times count
 THREADS = 16  # reads in flight on a network disk
 NAME = 'identity.json'
-PLACES = ('root', 'data_root', 'cache', 'cache_size')  # locations of images, which count by their content
+PLACES = (
+    'root',
+    'data_root',
+    'cache',
+    'cache_size',
+)  # locations of images, which count by their content
 RESULTS = ('scores.json', 'last_checkpoint')  # files of a run in its folder
 ABSENT = 'not on this machine'
 UNKNOWN = 'unknown: '
@@ -94,8 +101,15 @@ def identity_of(
         network='none' if subject == 'pixels' else config_identity(network),
         input=images,
         # Of the config, not as the protocol joins them, so that protocols on the same images have the same identity here.
-        data={part: (data or data_identity)(cfg.evaluation[part]) for part in PARTS if part in cfg.evaluation},
-        views={name: config_identity(innermost(described).get('views')) for name, described in sets.items()},
+        data={
+            part: (data or data_identity)(cfg.evaluation[part])
+            for part in PARTS
+            if part in cfg.evaluation
+        },
+        views={
+            name: config_identity(innermost(described).get('views'))
+            for name, described in sets.items()
+        },
         code=code_identity(),
         sources=dict(protocol=protocol_source(type(settings)), imports=outside_sources(cfg)),
     )
@@ -110,7 +124,11 @@ def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str,
     parts = [name, 'val'] if joined else [name]
     shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code')}
     shared['sources'] = dict(identity[SOURCES], protocol=room_source(FEATURE_CODE))
-    return key_of(dict(**shared, views=identity['views'][name], data=[identity['data'][part] for part in parts]))
+    return key_of(
+        dict(
+            **shared, views=identity['views'][name], data=[identity['data'][part] for part in parts]
+        )
+    )
 
 
 def weights_identity(weights: Mapping[str, Tensor]) -> str:
@@ -137,7 +155,11 @@ def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
 
 
 def _sorted_weights(weights: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
-    return [(name, tensor) for name, tensor in sorted(weights.items()) if not name.endswith('num_batches_tracked')]
+    return [
+        (name, tensor)
+        for name, tensor in sorted(weights.items())
+        if not name.endswith('num_batches_tracked')
+    ]
 
 
 def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
@@ -175,7 +197,9 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
 
 def _add_arrays(digest: Any, dataset: Dataset) -> set[str]:
     """Add the arrays in memory and return their names. The names of files are not among them."""
-    arrays = {name: x for name, x in sorted(vars(dataset).items()) if isinstance(x, (Tensor, np.ndarray))}
+    arrays = {
+        name: x for name, x in sorted(vars(dataset).items()) if isinstance(x, (Tensor, np.ndarray))
+    }
     arrays.pop('files', None)
     for name, value in arrays.items():
         digest.update(f'{name}{value.dtype} {tuple(value.shape)}\n'.encode())
@@ -186,7 +210,9 @@ def _add_arrays(digest: Any, dataset: Dataset) -> set[str]:
     return set(arrays)
 
 
-def _add_images(digest: Any, described: Mapping, dataset: Dataset, rows: np.ndarray, arrays: set[str]) -> None:
+def _add_images(
+    digest: Any, described: Mapping, dataset: Dataset, rows: np.ndarray, arrays: set[str]
+) -> None:
     """Add the images of the innermost data set."""
     if hasattr(dataset, 'sets'):
         contents = [data_identity({}, part)['content'] for part in dataset.sets.values()]
@@ -201,14 +227,20 @@ def _add_images(digest: Any, described: Mapping, dataset: Dataset, rows: np.ndar
         for keys, value in walk(dict(described)):
             if keys and _is_location(keys[-1], value):
                 place = str(value)
-                paths = sorted(os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names)
+                paths = sorted(
+                    os.path.join(folder, name)
+                    for folder, _, names in os.walk(place)
+                    for name in names
+                )
                 digest.update(files_identity(paths or [place], place).encode())
 
 
 def _add_shards(digest: Any, contents: Any) -> None:
     shards = contents.shards
     if '://' in shards[0]:
-        stamps = [(os.path.basename(shard), *stamp) for shard, stamp in zip(shards, contents.stamps)]
+        stamps = [
+            (os.path.basename(shard), *stamp) for shard, stamp in zip(shards, contents.stamps)
+        ]
         digest.update(json.dumps(stamps).encode())
     else:
         root = os.path.commonpath([os.path.dirname(shard) for shard in shards])
@@ -233,13 +265,17 @@ def files_identity(paths: Sequence[str], root: str | Path) -> str:
     """Return a digest of files by name below `root`, and by their bytes or, above 256 MiB, by size and time."""
     digest = hashlib.sha256()
     inside = os.path.join(root, '')
-    blocks = [paths[start : start + 1024] for start in range(0, len(paths), 1024)]  # a task per file would be slow
+    blocks = [
+        paths[start : start + 1024] for start in range(0, len(paths), 1024)
+    ]  # a task per file would be slow
     with ThreadPoolExecutor(THREADS) as pool:
         stats = list(chain.from_iterable(pool.map(_stats, blocks)))
     whole = sum(size for size, _ in stats) <= WHOLE
     for path, (size, changed) in zip(paths, stats):
         name = os.fspath(path).removeprefix(inside)
-        digest.update(f'{name} {size} {"" if whole else changed}\n'.encode(errors='surrogateescape'))
+        digest.update(
+            f'{name} {size} {"" if whole else changed}\n'.encode(errors='surrogateescape')
+        )
         if whole:
             _add_file(digest, path)
     return digest.hexdigest()[:16]
@@ -265,7 +301,11 @@ def code_identity() -> dict[str, str]:
     """Return the versions of everything that turns files into numbers, the image decoder included."""
     code = {'mmairl': f'{mmairl.__version__}, revision {REVISION}', **versions(PACKAGES)}
     turbo = pillow.check_feature('libjpeg_turbo')
-    code['jpeg'] = f'libjpeg-turbo {pillow.version("libjpeg_turbo")}' if turbo else f'libjpeg {pillow.version("jpg")}'
+    code['jpeg'] = (
+        f'libjpeg-turbo {pillow.version("libjpeg_turbo")}'
+        if turbo
+        else f'libjpeg {pillow.version("jpg")}'
+    )
     return code
 
 
@@ -295,7 +335,9 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any], but: Collectio
     old = _flat(there, ignored)
     new = _flat(here, ignored)
     names = dict.fromkeys([*old, *new])
-    absent = tuple(name.removesuffix('content') for name in names if ABSENT in (old.get(name), new.get(name)))
+    absent = tuple(
+        name.removesuffix('content') for name in names if ABSENT in (old.get(name), new.get(name))
+    )
 
     def differs(name: str) -> bool:
         before = old.get(name)
@@ -308,7 +350,10 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any], but: Collectio
         return before != now or str(now).startswith(UNKNOWN)
 
     differing = [name for name in names if differs(name)]
-    words = [f'{name} ({old.get(name, "nothing")} there, {new.get(name, "nothing")} here)' for name in differing[:2]]
+    words = [
+        f'{name} ({old.get(name, "nothing")} there, {new.get(name, "nothing")} here)'
+        for name in differing[:2]
+    ]
     more = f' and {len(differing) - 2} more' if len(differing) > 2 else ''
     return ' and '.join(words) + more
 
@@ -351,7 +396,11 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
 
 def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:
     if isinstance(values, Tensor):
-        values = values.detach().cpu().reshape(-1).view(torch.uint8).numpy() if values.numel() else np.empty(0)
+        values = (
+            values.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+            if values.numel()
+            else np.empty(0)
+        )
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 

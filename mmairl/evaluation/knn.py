@@ -49,7 +49,9 @@ class KNN(FeatureProtocol):
         return dict(ks=self.neighbors(cfg), temperature=self.temperature)
 
     def score(self, split: Split) -> tuple[Scores, dict]:
-        right = knn_right(split.train, split.test, self.neighbors(split.cfg), self.temperature, self.device)
+        right = knn_right(
+            split.train, split.test, self.neighbors(split.cfg), self.temperature, self.device
+        )
         scores = {f'k-NN, k = {k}': 100 * int(hits.sum()) / len(hits) for k, hits in right.items()}
         main = next(iter(right.values()))
         return scores, dict(temperature=self.temperature, right=packed(main))
@@ -76,7 +78,10 @@ def knn_right(
             code='unsupported-labels',
         )
     if max(ks) > len(train.x):
-        print_log(f'k-NN: only {len(train.x)} training images; a larger k uses all of them', logger='current')
+        print_log(
+            f'k-NN: only {len(train.x)} training images; a larger k uses all of them',
+            logger='current',
+        )
         ks = sorted({min(k, len(train.x)) for k in ks})
     share = slice(get_rank(), None, get_world_size())
     similarity, position = nearest(test.x[share], train.x, max(ks), device)

@@ -35,7 +35,9 @@ TOLERANCE = 1e-4  # last step relative to the weights; with FORCING, the remaini
 FORCING = 0.01  # relative residual of each linear system
 STEPS = 100  # at most, of Newton's method
 INNER = 300  # at most, of conjugate gradients in each
-BALANCE = 1e-5  # gradient relative to strength |W|, the size of the two terms that cancel at the minimum
+BALANCE = (
+    1e-5  # gradient relative to strength |W|, the size of the two terms that cancel at the minimum
+)
 NEVER = 1e6  # minus the score of a class without a training image
 
 
@@ -71,9 +73,14 @@ class LogisticRegressionProtocol(FeatureProtocol):
             seed=self.seed,
         )
         details = asdict(fitted)
-        scores = {f'logistic regression, {name}': score for name, score in details.pop('scores').items()}
+        scores = {
+            f'logistic regression, {name}': score for name, score in details.pop('scores').items()
+        }
         details['right'] = None if fitted.right is None else packed(fitted.right)
-        return scores, {'features': 'standardised' if self.standardise else 'as they are', **details}
+        return scores, {
+            'features': 'standardised' if self.standardise else 'as they are',
+            **details,
+        }
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,11 @@ def logistic_regression(
     if val is None:
         fit_part, held_part = split_by_class(train.y, seed, groups=train.groups)
         train, val = (Features(train.x[part], train.y[part]) for part in (fit_part, held_part))
-    classes = train.y.shape[1] if train.y.ndim == 2 else int(max(part.y.max() for part in (train, val, test))) + 1
+    classes = (
+        train.y.shape[1]
+        if train.y.ndim == 2
+        else int(max(part.y.max() for part in (train, val, test))) + 1
+    )
     prepare = _standardiser(train.x) if standardise else Tensor.float
     objective = Objective(prepare(train.x).to(device), train.y.to(device), classes)
     x_val = prepare(val.x).to(device)
@@ -129,12 +140,19 @@ def logistic_regression(
     path: list[Tensor] = []
     tied: dict[float, Tensor] = {}  # weights of the best strengths so far
     for strength in sorted(strengths, reverse=True):
-        start = sum(factor * weight for factor, weight in zip(PARABOLA[len(path)], path)) if path else None
+        start = (
+            sum(factor * weight for factor, weight in zip(PARABOLA[len(path)], path))
+            if path
+            else None
+        )
         fit = objective.minimise(strength, start)
         path = [fit.inner, *path[:2]]
         gradient[strength] = fit.gradient
         if not fit.solved:
-            print_log(f'logistic regression at strength {strength:.1e} did not converge and is left out', level=WARNING)
+            print_log(
+                f'logistic regression at strength {strength:.1e} did not converge and is left out',
+                level=WARNING,
+            )
             continue
         on_val = scores_of(metric, scores(x_val, fit.weight).cpu(), val.y)
         score = next(iter(on_val.values()))
@@ -194,14 +212,18 @@ class Objective:
             self.known = target.any(0) & (counted & ~target).any(0)
             self.counted = counted[:, self.known]
         else:
-            target = torch.zeros(len(y), classes, dtype=torch.bool, device=y.device).scatter_(1, y[:, None], True)
+            target = torch.zeros(len(y), classes, dtype=torch.bool, device=y.device).scatter_(
+                1, y[:, None], True
+            )
             self.known = target.any(0)
             self.counted = target.new_ones(len(y), 1)
         self.certain = torch.where(target.any(0), NEVER, -NEVER).double()
         self.target = target[:, self.known]
         self.mean = torch.stack([block.double().sum(0) for block in x.split(ROWS)]).sum(0) / len(x)
         centered = (block.double() - self.mean for block in x.split(ROWS))
-        self.axes = _principal_axes(x, self.mean) if axes is None and min(x.shape) <= WIDEST else axes
+        self.axes = (
+            _principal_axes(x, self.mean) if axes is None and min(x.shape) <= WIDEST else axes
+        )
         along = (block if self.axes is None else block @ self.axes for block in centered)
         size = x.shape[1] if self.axes is None else self.axes.shape[1]
         # Filled in place, because joined blocks would need the memory twice.
@@ -232,7 +254,9 @@ class Objective:
         total = F.pad(strength * direction[:, :-1], (0, 1))
         for x, counted, q in self._blocks(p):
             change = q * (x @ direction.T.float())
-            change = change * (1 - q) * counted if self.several else change - q * change.sum(1, True)
+            change = (
+                change * (1 - q) * counted if self.several else change - q * change.sum(1, True)
+            )
             total += change.T.float() @ x / len(self.x)
         return total
 
@@ -246,7 +270,9 @@ class Objective:
 
     def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
         """Run Newton's method from zero or from `start` until a step is small relative to the weights."""
-        weight = self.mean.new_zeros(self.target.shape[1], self.x.shape[1]) if start is None else start
+        weight = (
+            self.mean.new_zeros(self.target.shape[1], self.x.shape[1]) if start is None else start
+        )
         gradient, p = self.gradient(weight, strength)
         solved = False
         for _ in range(STEPS):
@@ -261,7 +287,11 @@ class Objective:
                 length /= 2
             stuck = after.norm() >= gradient.norm()
             weight, gradient, p = weight + length * step, after, p_after
-            if length == 1 and _small(step[:, :-1], weight[:, :-1], 0) and _small(step[:, -1], weight[:, -1], 1):
+            if (
+                length == 1
+                and _small(step[:, :-1], weight[:, :-1], 0)
+                and _small(step[:, -1], weight[:, -1], 1)
+            ):
                 balance = BALANCE * strength * weight[:, :-1].norm().clamp_min(1e-9)
                 solved = bool(gradient.norm() <= balance)
                 if solved or stuck:
@@ -320,4 +350,6 @@ def _small(step: Tensor, weight: Tensor, least: float) -> bool:
 
 def scores(x: Tensor, weight: Tensor) -> Tensor:
     """Return class scores in float64."""
-    return torch.cat([F.linear(block.double(), weight[:, :-1], weight[:, -1]) for block in x.split(ROWS)])
+    return torch.cat(
+        [F.linear(block.double(), weight[:, :-1], weight[:, -1]) for block in x.split(ROWS)]
+    )

@@ -122,7 +122,9 @@ def ap11(scores: Tensor, y: Tensor) -> float:
     return float(sum(reached)) / 11
 
 
-def mean_ap(scores: Tensor, labels: Tensor, measure: Callable[[Tensor, Tensor], float] = average_precision) -> float:
+def mean_ap(
+    scores: Tensor, labels: Tensor, measure: Callable[[Tensor, Tensor], float] = average_precision
+) -> float:
     """Return the mean over classes of the average precision, or of `ap11`.
 
     An image with label -1 for a class (VOC's 'difficult') does not count there. Classes without a positive are left out.
@@ -156,7 +158,9 @@ class HeadAccuracy(BaseMetric):
 
     default_prefix = ''
 
-    def __init__(self, metric: str = 'top-1', train_counts: Sequence[int] | None = None, halves: bool = False) -> None:
+    def __init__(
+        self, metric: str = 'top-1', train_counts: Sequence[int] | None = None, halves: bool = False
+    ) -> None:
         super().__init__()
         self.metric = metric
         self.train_counts = train_counts
@@ -171,7 +175,11 @@ class HeadAccuracy(BaseMetric):
             self.classes = scores.shape[2]
             if labels.ndim == 1:
                 scores = best_five(scores)  # a two hundredth of ImageNet's scores
-            counted = torch.ones(len(labels), dtype=torch.bool) if readable is None else readable.bool().cpu()
+            counted = (
+                torch.ones(len(labels), dtype=torch.bool)
+                if readable is None
+                else readable.bool().cpu()
+            )
             self.results += list(zip(scores, labels, counted))
 
     def compute_metrics(self, results: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:

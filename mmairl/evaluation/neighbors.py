@@ -10,7 +10,9 @@ BANK_BLOCK = 65536
 
 
 @torch.inference_mode()
-def nearest(query: Tensor, bank: Tensor, k: int, device: str | torch.device = 'cpu') -> tuple[Tensor, Tensor]:
+def nearest(
+    query: Tensor, bank: Tensor, k: int, device: str | torch.device = 'cpu'
+) -> tuple[Tensor, Tensor]:
     """Return the cosine similarities and positions, both (N, k), of the k bank rows nearest to each query row.
 
     The queries stay on the device. Each block of the bank, which may exceed the device's memory, is moved there once.
@@ -29,7 +31,9 @@ def nearest(query: Tensor, bank: Tensor, k: int, device: str | torch.device = 'c
     return similarity, position
 
 
-def _merged(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], k: int) -> tuple[Tensor, Tensor]:
+def _merged(
+    best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], k: int
+) -> tuple[Tensor, Tensor]:
     """Return the k best of two sets of candidates. A row outside a block's best k can never be among the best of all."""
     similarity = torch.cat([best[0], block[0]], dim=1)
     position = torch.cat([best[1], block[1]], dim=1)
@@ -37,7 +41,9 @@ def _merged(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], k: int) -
     return top, position.gather(1, kept)
 
 
-def vote(similarity: Tensor, labels: Tensor, classes: int, temperature: float = TEMPERATURE) -> Tensor:
+def vote(
+    similarity: Tensor, labels: Tensor, classes: int, temperature: float = TEMPERATURE
+) -> Tensor:
     """Return class scores (N, classes): each neighbor adds exp(similarity / temperature) to its class.
 
     The weights of a row are divided by its largest, which changes no order and cannot overflow.

@@ -60,7 +60,9 @@ class OnlineKNNHook(Hook):
         for dataset in self.data.values():
             require_channels(dataset, model.data_preprocessor.mean, model.backbone)
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
         # Counts iterations, because mmengine sees a run by iterations as one long epoch.
         if not self.every_n_train_iters(runner, self.interval * len(runner.train_dataloader)):
             return
@@ -112,7 +114,9 @@ class OnlineProbeHook(Hook):
 
     def __init__(self, classes: int, lr: float = 30.0, schedule: str = 'steps') -> None:
         if classes < 2:
-            raise UserError(f"OnlineProbeHook: expected at least two classes ('{classes}')", code='few-classes')
+            raise UserError(
+                f"OnlineProbeHook: expected at least two classes ('{classes}')", code='few-classes'
+            )
         if schedule not in ('steps', 'cosine'):
             raise UserError(
                 f"OnlineProbeHook: unknown schedule ('{schedule}'); expected steps or cosine",
@@ -131,13 +135,17 @@ class OnlineProbeHook(Hook):
         if not runner.iter:
             self.resumed = None  # belongs to the run that `load_from` took weights from
 
-    def _keep(self, model: nn.Module, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
+    def _keep(
+        self, model: nn.Module, module: nn.Module, inputs: tuple, output: Tensor | tuple
+    ) -> None:
         """Store the first training-mode output of the step, which is the first view's."""
         if self.features is None and module.training:
             features = first_view(model, pooled(output).detach())
             self.features = features.to(torch.promote_types(features.dtype, torch.float32))
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None
+    ) -> None:
         features = self.features
         self.features = None
         labels = (data_batch.get('data_samples') or {}).get('label')
@@ -157,7 +165,9 @@ class OnlineProbeHook(Hook):
 
     def _require_labels(self, runner: Runner, highest: Tensor) -> None:
         all_reduce(highest, 'max')  # the first batch of another process may have labels
-        known = torch.as_tensor(getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)) > UNKNOWN
+        known = (
+            torch.as_tensor(getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)) > UNKNOWN
+        )
         if highest < 0 and not known.any():
             raise UserError(
                 'OnlineProbeHook requires labels and the training set has none; remove OnlineProbeHook',
@@ -186,12 +196,16 @@ class OnlineProbeHook(Hook):
         """
         self.optimizer.param_groups[0]['lr'] = self.lr_at(progress)
         scores = self.probe(features)
-        known = (labels != UNKNOWN).sum().clamp(min=1)  # a batch of a partly labeled set may have no label
+        known = (
+            (labels != UNKNOWN).sum().clamp(min=1)
+        )  # a batch of a partly labeled set may have no label
         loss = F.cross_entropy(scores, labels, ignore_index=UNKNOWN, reduction='sum') / known
         gradients = torch.autograd.grad(loss, list(self.probe.parameters()))
         for parameter, gradient in zip(self.probe.parameters(), gradients):
             all_reduce(gradient, 'mean')
-            parameter.grad = gradient.nan_to_num_(0.0, 0.0, 0.0)  # a batch whose step is skipped moves nothing
+            parameter.grad = gradient.nan_to_num_(
+                0.0, 0.0, 0.0
+            )  # a batch whose step is skipped moves nothing
         self.optimizer.step()
         accuracy = (scores.detach().argmax(dim=1) == labels).sum() / known
         all_reduce(accuracy, 'mean')
@@ -205,7 +219,9 @@ class OnlineProbeHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if self.probe is not None:
-            checkpoint['online_probe'] = dict(probe=self.probe.state_dict(), optimizer=self.optimizer.state_dict())
+            checkpoint['online_probe'] = dict(
+                probe=self.probe.state_dict(), optimizer=self.optimizer.state_dict()
+            )
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         self.resumed = checkpoint.get('online_probe')

@@ -18,7 +18,9 @@ BLOCK = 1024  # files per task
 Leaf = tuple[Dataset, np.ndarray]  # a data set that holds images itself, and the rows taken from it
 
 
-def shared_images(one: Dataset, two: Dataset, rows: Sequence[int] | None = None) -> list[tuple[str, str]]:
+def shared_images(
+    one: Dataset, two: Dataset, rows: Sequence[int] | None = None
+) -> list[tuple[str, str]]:
     """Return the name of each image of `one` (or of its `rows`) that is also in `two`, with its name there.
 
     Only files whose size occurs in both data sets are read.
@@ -39,7 +41,9 @@ def _of_common_size(first: list[Leaf], second: list[Leaf]) -> tuple[list[Leaf], 
     common = np.intersect1d(np.concatenate([[], *first_sizes]), np.concatenate([[], *second_sizes]))
 
     def selected(leaves: list[Leaf], sizes: list[np.ndarray]) -> list[Leaf]:
-        return [(dataset, rows[np.isin(known, common)]) for (dataset, rows), known in zip(leaves, sizes)]
+        return [
+            (dataset, rows[np.isin(known, common)]) for (dataset, rows), known in zip(leaves, sizes)
+        ]
 
     return selected(first, first_sizes), selected(second, second_sizes)
 
@@ -87,7 +91,9 @@ def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
 
 def _has_parquet(dataset: Dataset) -> bool:
     """Return whether images are in Parquet files, whose index has no sizes and whose reader supports one thread."""
-    return isinstance(dataset, Shards) and any(shard.endswith('.parquet') for shard in dataset.contents.shards)
+    return isinstance(dataset, Shards) and any(
+        shard.endswith('.parquet') for shard in dataset.contents.shards
+    )
 
 
 def _digest(dataset: Dataset, row: int) -> bytes | None:

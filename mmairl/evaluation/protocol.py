@@ -100,7 +100,11 @@ class Protocol:
 
     def identity(self, cfg: Config, subject: Backbone | str) -> dict[str, Any]:
         """Return the settings that change a score. Override this if a default depends on the config."""
-        chosen = {own.name: getattr(self, own.name) for own in fields(self) if not own.metadata.get('neutral')}
+        chosen = {
+            own.name: getattr(self, own.name)
+            for own in fields(self)
+            if not own.metadata.get('neutral')
+        }
         return config_identity(chosen)
 
     def chooses(self, cfg: Config, trials: bool = False) -> bool:
@@ -193,13 +197,17 @@ def evaluate(
     """
     settings = settings or settings_for(protocol)
     if not isinstance(settings, protocol_class(protocol)):
-        raise UserError(f'{protocol}: expected its own settings; use settings_for', code='other-settings')
+        raise UserError(
+            f'{protocol}: expected its own settings; use settings_for', code='other-settings'
+        )
     began = time.perf_counter()
     start_processes(settings.launcher)
     loaded = _loaded(cfg, subject, part, prefix)
     sets = evaluation_sets(cfg, protocol)
     if settings.validation == 'choose' and 'val' in sets:
-        on_main_process(lambda: require_no_test_images(cfg.evaluation, sets['val'][1], sets['test'][1]))
+        on_main_process(
+            lambda: require_no_test_images(cfg.evaluation, sets['val'][1], sets['test'][1])
+        )
     built = {_data_key(described): dataset for described, dataset in sets.values()}
 
     def identity_of_data(described: Mapping) -> dict[str, Any]:
@@ -212,7 +220,9 @@ def evaluate(
     return Result(name_of(subject, part), scores, seconds, details, identity, left_out)
 
 
-def _loaded(cfg: Config, subject: str | Path | Backbone, part: str, prefix: str | None) -> Backbone | str:
+def _loaded(
+    cfg: Config, subject: str | Path | Backbone, part: str, prefix: str | None
+) -> Backbone | str:
     if isinstance(subject, Backbone) or subject in BASELINES:
         return subject
     return read_backbone(subject, part, prefix, tensors_of_config(cfg))

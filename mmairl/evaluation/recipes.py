@@ -46,7 +46,13 @@ def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
 
 
 def compose(
-    cfg: Config, recipe: Config, train: dict, test: dict, start: dict | None, work_dir: str | Path, workers: int = 4
+    cfg: Config,
+    recipe: Config,
+    train: dict,
+    test: dict,
+    start: dict | None,
+    work_dir: str | Path,
+    workers: int = 4,
 ) -> Config:
     """Return the config of a run: the recipe with a config's network and data sets.
 
@@ -65,7 +71,9 @@ def compose(
     composed.model.classes = len(images.classes)
     # Training crops get the size of the test images.
     size = Readable(DATASETS.build(test))[0]['inputs'][0].shape[-1]
-    view = [{'size': size, **step} if 'Crop' in step['type'] else step for step in recipe.train_view]
+    view = [
+        {'size': size, **step} if 'Crop' in step['type'] else step for step in recipe.train_view
+    ]
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         composed.setdefault('fast', dict(channels_last=True))

@@ -17,7 +17,11 @@ from mmairl.evaluation.overlap import shared_images
 from mmairl.registry import DATASETS, PROTOCOLS
 
 PARTS = dict(train='training', val='validation', test='test')  # and how messages call them
-SPLITS = (*PARTS, 'held_out', 'groups')  # the keys of `evaluation` that state which images are used for what
+SPLITS = (
+    *PARTS,
+    'held_out',
+    'groups',
+)  # the keys of `evaluation` that state which images are used for what
 PRECISIONS = ('float32', 'bfloat16')
 SAMPLE = 1000  # images looked up in the training set
 COPIES = 0.1  # the fraction of them found there that is an error
@@ -59,7 +63,10 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     Raises:
         UserError: If a data set is empty, unlabeled, of other classes, or of labels that the protocol cannot score.
     """
-    sets = {name: (dataset, DATASETS.build(dataset)) for name, dataset in described_sets(cfg, protocol).items()}
+    sets = {
+        name: (dataset, DATASETS.build(dataset))
+        for name, dataset in described_sets(cfg, protocol).items()
+    }
     for _, dataset in sets.values():
         require_labeled_images(dataset)
         require_channels(dataset, cfg.model.data_preprocessor.mean)
@@ -67,7 +74,9 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     _require_same_classes({name: dataset for name, (_, dataset) in sets.items()})
     if 'groups' in cfg.evaluation:
         # Checks every part, even if the protocol ignores `val` or joins it to `train`.
-        parts = {part: DATASETS.build(cfg.evaluation[part]) for part in PARTS if part in cfg.evaluation}
+        parts = {
+            part: DATASETS.build(cfg.evaluation[part]) for part in PARTS if part in cfg.evaluation
+        }
         refuse_shared({PARTS[part]: own_groups(cfg, dataset) for part, dataset in parts.items()})
     return sets
 
@@ -76,7 +85,10 @@ def require_labeled_images(dataset: Dataset) -> None:
     """Raise if a data set is empty, or if one of its images has no label."""
     name = type(dataset).__name__
     if not len(dataset):
-        raise UserError(f'evaluation: no images to evaluate: {name} is empty; check the data set', code='no-images')
+        raise UserError(
+            f'evaluation: no images to evaluate: {name} is empty; check the data set',
+            code='no-images',
+        )
     if dataset.labels.ndim == 1 and int(dataset.labels.min()) < 0:
         raise UserError(
             f'evaluation: {name} has images without a label; use a labeled data set',
@@ -96,7 +108,9 @@ def _require_scorable(dataset: Dataset, protocol: str) -> None:
 
 
 def _require_same_classes(datasets: Mapping[str, Dataset]) -> None:
-    classes = {name: list(map(str, getattr(dataset, 'classes', ()))) for name, dataset in datasets.items()}
+    classes = {
+        name: list(map(str, getattr(dataset, 'classes', ()))) for name, dataset in datasets.items()
+    }
     expected = classes['train']
     for name, found in classes.items():
         if found != expected:
@@ -118,7 +132,10 @@ def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -
     """Count what no score covers: unreadable images, and classes of the data set that `labels` lacks."""
     present = int((labels == 1).any(0).sum()) if labels.ndim == 2 else labels.unique().numel()
     missing = max(0, len(getattr(dataset, 'classes', ())) - present)
-    counts = {f'unreadable {PARTS[part]} images': unreadable, f'classes without a {PARTS[part]} image': missing}
+    counts = {
+        f'unreadable {PARTS[part]} images': unreadable,
+        f'classes without a {PARTS[part]} image': missing,
+    }
     return {name: count for name, count in counts.items() if count}
 
 
@@ -162,13 +179,20 @@ def require_apart(data: Mapping) -> None:
     either side on.
     """
     fit, held = held_out(data)
-    parts = dict(train=DATASETS.build(fit), val=DATASETS.build(held), test=DATASETS.build(data['test']))
+    parts = dict(
+        train=DATASETS.build(fit), val=DATASETS.build(held), test=DATASETS.build(data['test'])
+    )
     if 'groups' in data:
         names = {PARTS[part]: names_of(dataset) for part, dataset in parts.items()}
         refuse_shared({part: groups_of(of_part, data['groups']) for part, of_part in names.items()})
     require_no_test_images(data, parts['val'], parts['test'])
     if 'val' in data:
-        for one, other in (('val', 'train'), ('train', 'val'), ('test', 'train'), ('train', 'test')):
+        for one, other in (
+            ('val', 'train'),
+            ('train', 'val'),
+            ('test', 'train'),
+            ('train', 'test'),
+        ):
             count = len(parts[one])
             rows = np.linspace(0, count - 1, min(SAMPLE, count)).astype(int)
             copies = shared_images(parts[one], parts[other], rows)
@@ -188,7 +212,10 @@ def require_no_test_images(data: Mapping, held: Dataset, test: Dataset) -> None:
     if len(copies) > allowed:
         raise _overlap_error('val', 'test', copies, len(held))
     if copies:
-        print_log(f'{len(copies)} of {len(held)} validation images are copies of test images', logger='current')
+        print_log(
+            f'{len(copies)} of {len(held)} validation images are copies of test images',
+            logger='current',
+        )
 
 
 def _splits_of_one(first: Mapping, second: Mapping) -> bool:
@@ -198,7 +225,9 @@ def _splits_of_one(first: Mapping, second: Mapping) -> bool:
     return None not in splits and splits[0] != splits[1] and plain[0] == plain[1]
 
 
-def _overlap_error(one: str, other: str, copies: Sequence[tuple[str, str]], compared: int) -> UserError:
+def _overlap_error(
+    one: str, other: str, copies: Sequence[tuple[str, str]], compared: int
+) -> UserError:
     first, twin = map(printable, copies[0])
     return UserError(
         f'evaluation: {len(copies)} of {compared} {PARTS[one]} images are also {PARTS[other]} images, first '

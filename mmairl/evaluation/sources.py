@@ -29,7 +29,9 @@ STANDARD_LIBRARY = tuple(Path(sysconfig.get_path(name)) for name in ('stdlib', '
 NOT_FOUND = 'not found'
 ROOM = f'{OURS}.evaluation'
 # Modules that decide which results match, not what a score is. Identities have a revision of their own.
-BOOKKEEPING = tuple(f'{ROOM}.{name}' for name in ('identity', 'protocol', 'sources', 'duplicates', 'overlap'))
+BOOKKEEPING = tuple(
+    f'{ROOM}.{name}' for name in ('identity', 'protocol', 'sources', 'duplicates', 'overlap')
+)
 
 
 def outside_sources(cfg: Config) -> dict[str, str]:
@@ -175,7 +177,11 @@ def _parsed(path: Path, name: str, size: int, changed: int) -> tuple[str, tuple[
         tree = ast.parse(content)
         package = name if path.stem == '__init__' else name.rpartition('.')[0]
         return _digest(_essence(tree)), tuple(_imports(tree, package))
-    except (SyntaxError, ValueError, RecursionError):  # compiled, of another Python, or nested too deeply
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+    ):  # compiled, of another Python, or nested too deeply
         return _digest(content.hex()), ()
 
 
@@ -183,7 +189,10 @@ def _essence(node: Any) -> Any:
     """Return a syntax tree as plain values, without docstrings and empty fields, which differ between Python versions."""
     if isinstance(node, ast.AST):
         fields = {name: _essence(value) for name, value in ast.iter_fields(node)}
-        return [type(node).__name__, {name: value for name, value in fields.items() if value not in (None, [])}]
+        return [
+            type(node).__name__,
+            {name: value for name, value in fields.items() if value not in (None, [])},
+        ]
     if isinstance(node, list):
         return [_essence(part) for part in node if not _is_text(part)]
     return node if node is None else repr(node)
@@ -199,7 +208,9 @@ def _imports(tree: ast.AST, package: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package.split('.')[: len(package.split('.')) - node.level + 1] if node.level else []
+            above = (
+                package.split('.')[: len(package.split('.')) - node.level + 1] if node.level else []
+            )
             base = '.'.join([*above, *filter(None, [node.module])])
             yield base
             yield from (f'{base}.{alias.name}'.lstrip('.') for alias in node.names)

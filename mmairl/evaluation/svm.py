@@ -25,9 +25,13 @@ if TYPE_CHECKING:  # scikit-learn takes a second to import, so functions import 
     from sklearn.svm import LinearSVC
 
 # The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Of equally good costs the smallest wins.
-COSTS = tuple(sorted([10.0**power for power in range(-7, 3)] + [2.0**power for power in range(-19, -3)]))
+COSTS = tuple(
+    sorted([10.0**power for power in range(-7, 3)] + [2.0**power for power in range(-19, -3)])
+)
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 96)
-LOW_SHOT_COST = 0.5  # fixed: k positives are too few to choose by, and the test set is not for choosing
+LOW_SHOT_COST = (
+    0.5  # fixed: k positives are too few to choose by, and the test set is not for choosing
+)
 FOLDS = 3
 ITERATIONS = 2000
 
@@ -81,7 +85,9 @@ class SVMResult:
     accuracy: float | None
 
 
-def svm(train: Features, test: Features, costs: Sequence[float] = COSTS, seed: int = 0, jobs: int = 1) -> SVMResult:
+def svm(
+    train: Features, test: Features, costs: Sequence[float] = COSTS, seed: int = 0, jobs: int = 1
+) -> SVMResult:
     """Choose the cost of each class by 3-fold average precision, fit on all training images, and score on test.
 
     Raises:
@@ -99,9 +105,16 @@ def svm(train: Features, test: Features, costs: Sequence[float] = COSTS, seed: i
     fitted = _in_parallel(_fit_class, tasks, 'SVM', jobs)
     unfinished = [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]
     if unfinished:
-        print_log(f'the SVMs of classes {unfinished} stopped at {ITERATIONS} iterations', logger='current')
-    decisions = torch.tensor(np.stack([model.decision_function(x_test) for model, _ in fitted], axis=1))
-    ap = {label: _ap(decisions[:, label], y_test[:, label]) for label in _classes_with_test_image(y_test)}
+        print_log(
+            f'the SVMs of classes {unfinished} stopped at {ITERATIONS} iterations', logger='current'
+        )
+    decisions = torch.tensor(
+        np.stack([model.decision_function(x_test) for model, _ in fitted], axis=1)
+    )
+    ap = {
+        label: _ap(decisions[:, label], y_test[:, label])
+        for label in _classes_with_test_image(y_test)
+    }
     return SVMResult(
         map=float(np.mean(list(ap.values()))),
         map11=100 * mean_ap(decisions, y_test, ap11),
@@ -164,10 +177,14 @@ def low_shot(
     }
 
 
-def draw(labels: Tensor, shots: Sequence[int], others: int, seed: tuple[int, ...]) -> list[np.ndarray]:
+def draw(
+    labels: Tensor, shots: Sequence[int], others: int, seed: tuple[int, ...]
+) -> list[np.ndarray]:
     """Return, for each k of `shots`, rows of k positives and `others` k negatives of a class, or all there are."""
     generator = np.random.default_rng(seed)
-    positive, negative = (generator.permutation(np.flatnonzero(labels == value)) for value in (1, 0))
+    positive, negative = (
+        generator.permutation(np.flatnonzero(labels == value)) for value in (1, 0)
+    )
     return [np.concatenate([positive[:shot], negative[: others * shot]]) for shot in shots]
 
 
@@ -189,7 +206,9 @@ def classifier(cost: float, seed: int) -> 'LinearSVC':
     """Return Goyal's SVM: positives weigh twice, and the dual is solved if there are fewer images than features."""
     from sklearn.svm import LinearSVC
 
-    return LinearSVC(C=cost, class_weight={1: 2, -1: 1}, max_iter=ITERATIONS, dual='auto', random_state=seed)
+    return LinearSVC(
+        C=cost, class_weight={1: 2, -1: 1}, max_iter=ITERATIONS, dual='auto', random_state=seed
+    )
 
 
 def _in_parallel(compute: Callable, tasks: Sequence[tuple], label: str, jobs: int) -> list:
@@ -214,14 +233,24 @@ def _fit_class(
         folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
         groups = groups[counted]
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore', ConvergenceWarning)  # the largest costs reach the limit, as published
-        grid = GridSearchCV(classifier(1.0, seed), {'C': costs}, scoring='average_precision', cv=folds)
+        warnings.simplefilter(
+            'ignore', ConvergenceWarning
+        )  # the largest costs reach the limit, as published
+        grid = GridSearchCV(
+            classifier(1.0, seed), {'C': costs}, scoring='average_precision', cv=folds
+        )
         grid.fit(x[counted], y, groups=groups)
     return grid.best_estimator_, grid.best_params_['C']
 
 
 def _ap_from(
-    rows: np.ndarray, x: np.ndarray, labels: Tensor, x_test: np.ndarray, test_labels: Tensor, cost: float, seed: int
+    rows: np.ndarray,
+    x: np.ndarray,
+    labels: Tensor,
+    x_test: np.ndarray,
+    test_labels: Tensor,
+    cost: float,
+    seed: int,
 ) -> float:
     """Return the test AP in percent of one class, trained on these rows."""
     from sklearn.exceptions import ConvergenceWarning
@@ -251,7 +280,9 @@ def _possible_shots(shots: Sequence[int], labels: Tensor) -> list[int]:
         )
     dropped = [shot for shot in shots if shot > least]
     if dropped:
-        print_log(f'low-shot SVMs with {dropped} positives are left out: {reason}', logger='current')
+        print_log(
+            f'low-shot SVMs with {dropped} positives are left out: {reason}', logger='current'
+        )
     return possible
 
 
@@ -260,5 +291,7 @@ def _classes_with_test_image(labels: Tensor) -> list[int]:
     present = (labels == 1).any(dim=0)
     absent = (~present).nonzero().squeeze(1).tolist()
     if absent:
-        print_log(f'classes {absent} have no test image and are left out of the mean', logger='current')
+        print_log(
+            f'classes {absent} have no test image and are left out of the mean', logger='current'
+        )
     return present.nonzero().squeeze(1).tolist()

@@ -43,7 +43,9 @@ RECIPE_KEYS = (
     'randomness',
     'fast',
 )
-Measure = Callable[..., Scores]  # called with a recipe, training data, test data and the name of the run's folder
+Measure = Callable[
+    ..., Scores
+]  # called with a recipe, training data, test data and the name of the run's folder
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,9 @@ class TrainingProtocol(Protocol):
         recipe = self.recipe_for(cfg, subject)
         sweeps = self.sweeps(cfg)
         keys = {key: recipe[key] for key in RECIPE_KEYS if key in recipe}
-        chosen = dict(recipe=config_identity(keys), sweep=config_identity(recipe.sweep) if sweeps else False)
+        chosen = dict(
+            recipe=config_identity(keys), sweep=config_identity(recipe.sweep) if sweeps else False
+        )
         if imports := outside_sources(recipe):
             chosen['imports'] = imports
         if (sweeps or recipe.get('trials')) and 'val' not in cfg.evaluation:
@@ -134,7 +138,9 @@ class TrainingProtocol(Protocol):
         scores, details = train_and_test(
             cfg, recipe, start, self.work_dir, self.sweeps(cfg), self.workers, self.launcher
         )
-        counts = {name: int(scores.pop(name)) for name in list(scores) if name.startswith('unreadable')}
+        counts = {
+            name: int(scores.pop(name)) for name in list(scores) if name.startswith('unreadable')
+        }
         for part in ('train', 'test'):
             dataset = sets[part][1]
             counts |= left_out(part, dataset, dataset.labels)
@@ -159,7 +165,13 @@ class TrainingProtocol(Protocol):
 
 
 def train_and_test(
-    cfg: Config, recipe: Config, start: dict | None, work_dir: Path, sweep: bool, workers: int, launcher: str
+    cfg: Config,
+    recipe: Config,
+    start: dict | None,
+    work_dir: Path,
+    sweep: bool,
+    workers: int,
+    launcher: str,
 ) -> tuple[Scores, dict]:
     """Return the scores on the test images, and what was chosen before.
 
@@ -174,7 +186,9 @@ def train_and_test(
     """
 
     def measure(recipe: Config, train_data: dict, test_data: dict, name: str = '') -> Scores:
-        return run(compose(cfg, recipe, train_data, test_data, start, work_dir / name, workers), launcher)
+        return run(
+            compose(cfg, recipe, train_data, test_data, start, work_dir / name, workers), launcher
+        )
 
     data = cfg.evaluation
     if sweep or recipe.get('trials'):
@@ -228,7 +242,9 @@ def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dic
     best = copy.deepcopy(recipe)
     best.optim_wrapper.optimizer.update(lr=rate, weight_decay=decay)
     table = [dict(lr=lr, weight_decay=wd, score=score) for (lr, wd), score in zip(pairs, tried)]
-    return measure(best, refit(data), data.test, 'test'), dict(lr=rate, weight_decay=decay, held_out=table)
+    return measure(best, refit(data), data.test, 'test'), dict(
+        lr=rate, weight_decay=decay, held_out=table
+    )
 
 
 def _search(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
@@ -245,7 +261,9 @@ def _search(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, di
         trial.merge_from_dict({**options, 'trials': None})
         recipes[name] = trial
         try:
-            trial.halves = True  # one half of the held-out images chooses; the other gives an unbiased score
+            trial.halves = (
+                True  # one half of the held-out images chooses; the other gives an unbiased score
+            )
             scores = measure(trial, fit, held, name)
             tried[name] = next(iter(scores.values()))
             halves[name] = [scores['half 0'], scores['half 1']]

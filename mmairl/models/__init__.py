@@ -31,7 +31,9 @@ def import_mmpretrain() -> None:
     importlib_metadata.distribution = without_transformers
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings('ignore', message='Fail to import ``MultiScaleDeformable')  # mmcv-lite has no ops
+            warnings.filterwarnings(
+                'ignore', message='Fail to import ``MultiScaleDeformable'
+            )  # mmcv-lite has no ops
             import mmpretrain.models
     finally:
         importlib_metadata.distribution = distribution

@@ -10,7 +10,9 @@ from mmengine.model import BaseModule
 from mmpretrain.models.backbones.resnet import Bottleneck
 from mmpretrain.models.backbones.resnet import ResNet as ResNetOfMMPretrain
 from mmpretrain.models.backbones.resnet_cifar import ResNet_CIFAR
-from mmpretrain.models.backbones.vision_transformer import VisionTransformer as VisionTransformerOfMMPretrain
+from mmpretrain.models.backbones.vision_transformer import (
+    VisionTransformer as VisionTransformerOfMMPretrain,
+)
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
@@ -103,7 +105,8 @@ class RotaryVisionTransformer(BaseModule):
             from timm.models.eva import Eva
         except ImportError as error:
             raise UserError(
-                'RotaryVisionTransformer requires the package timm; pip install timm', code='missing-timm'
+                'RotaryVisionTransformer requires the package timm; pip install timm',
+                code='missing-timm',
             ) from error
         self.out_type = out_type
         self.patch = patch_size

@@ -38,7 +38,9 @@ class Classifier(BaseModel):
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         self.backbone = MODELS.build(backbone).requires_grad_(not frozen)
         self.heads, self.frozen = heads, frozen
-        start = torch.empty(classes, in_channels).normal_(std=0.01)  # every head starts from the same
+        start = torch.empty(classes, in_channels).normal_(
+            std=0.01
+        )  # every head starts from the same
         self.fc = nn.Linear(in_channels, heads * classes)
         self.fc.weight.data.copy_(start.repeat(heads, 1))
         self.fc.bias.data.zero_()
@@ -49,14 +51,21 @@ class Classifier(BaseModel):
             self.backbone.eval()
         return self
 
-    def forward(self, inputs: list[Tensor] | Tensor, data_samples: dict | None = None, mode: str = 'tensor'):
+    def forward(
+        self, inputs: list[Tensor] | Tensor, data_samples: dict | None = None, mode: str = 'tensor'
+    ):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             features = pooled(self.backbone(inputs if isinstance(inputs, Tensor) else inputs[0]))
         if mode == 'tensor':
             return features
         if data_samples is None:
-            raise UserError('supervised training wants labels and the data give none; use a data set with classes')
-        scores, labels = self.fc(features).float().unflatten(1, (self.heads, -1)), data_samples['label']
+            raise UserError(
+                'supervised training wants labels and the data give none; use a data set with classes'
+            )
+        scores, labels = (
+            self.fc(features).float().unflatten(1, (self.heads, -1)),
+            data_samples['label'],
+        )
         if mode == 'predict':
             return [dict(scores=scores, label=labels)]
         return self.loss(scores, labels)
@@ -64,7 +73,10 @@ class Classifier(BaseModel):
     def loss(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The sum over the heads, so that each learns as it would alone; a multi-label entry of -1 is not counted."""
         if labels.ndim == 2:
-            wanted, counted = labels[:, None].expand_as(scores).float(), (labels >= 0)[:, None].expand_as(scores)
+            wanted, counted = (
+                labels[:, None].expand_as(scores).float(),
+                (labels >= 0)[:, None].expand_as(scores),
+            )
             each = F.binary_cross_entropy_with_logits(scores, wanted.clamp(min=0), reduction='none')
             return dict(loss=(each * counted).sum() / labels.numel())
         wanted = labels[:, None].expand(-1, self.heads)

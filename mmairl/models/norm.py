@@ -17,11 +17,15 @@ from mmairl.registry import MODELS
 
 
 def norms_of(network: nn.Module) -> list[nn.Module]:
-    return [layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    return [
+        layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    ]
 
 
 @torch.no_grad()
-def measure_statistics(network: nn.Module, batches: Iterable, forward: Callable[[Any], object]) -> None:
+def measure_statistics(
+    network: nn.Module, batches: Iterable, forward: Callable[[Any], object]
+) -> None:
     """Replace the running statistics of each norm in training mode by their plain mean over the batches, weights fixed.
 
     `forward` sends a batch through the network. Batch k moves each statistic by 1/k, whatever the statistics were.
@@ -76,7 +80,9 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
         self.num_batches_tracked.add_(1)
         means, variances = self.running_mean.repeat(parts, 1), self.running_var.repeat(parts, 1)
         normalised = [
-            nn.functional.batch_norm(part, mean, var, self.weight, self.bias, True, self.momentum, self.eps)
+            nn.functional.batch_norm(
+                part, mean, var, self.weight, self.bias, True, self.momentum, self.eps
+            )
             for part, mean, var in zip(x.chunk(parts), means, variances)
         ]
         self.running_mean.copy_(means.mean(dim=0))
@@ -93,7 +99,9 @@ class CPUKernels:
         return mean, torch.rsqrt(var + eps)
 
     @staticmethod
-    def batch_norm_gather_stats_with_counts(_, means: Tensor, invstds: Tensor, *settings) -> tuple[Tensor, Tensor]:
+    def batch_norm_gather_stats_with_counts(
+        _, means: Tensor, invstds: Tensor, *settings
+    ) -> tuple[Tensor, Tensor]:
         """Join the processes' variances, each about its own mean, and move the running statistics."""
         running_mean, running_var, momentum, eps, counts = settings
         shares, total = counts.unsqueeze(1), counts.sum()
@@ -106,28 +114,52 @@ class CPUKernels:
 
     @staticmethod
     def batch_norm_elemt(
-        x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float, *, out: Tensor
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        invstd: Tensor,
+        eps: float,
+        *,
+        out: Tensor,
     ) -> None:
         unused = [mean.new_empty(0) for _ in range(2)]
         given = (x, weight, bias, mean, invstd**-2, False, 0.0, 0.0)
-        torch.ops.aten.native_batch_norm.out(*given, out=out, save_mean=unused[0], save_invstd=unused[1])
+        torch.ops.aten.native_batch_norm.out(
+            *given, out=out, save_mean=unused[0], save_invstd=unused[1]
+        )
 
     @staticmethod
     def batch_norm_backward_reduce(
         grad: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, *_: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The sums of dy and of dy (x - m), and the gradients of weight and bias, over the own rows."""
-        given = (wide(grad), wide(x), weight, mean, invstd**-2, None, None, False, 0.0, [False, True, True])
+        given = (
+            wide(grad),
+            wide(x),
+            weight,
+            mean,
+            invstd**-2,
+            None,
+            None,
+            False,
+            0.0,
+            [False, True, True],
+        )
         _, to_weight, to_bias = torch.ops.aten.native_batch_norm_backward(*given)
         return to_bias, to_weight / invstd, to_weight, to_bias
 
     @staticmethod
-    def batch_norm_backward_elemt(grad: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight, *sums) -> Tensor:
+    def batch_norm_backward_elemt(
+        grad: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight, *sums
+    ) -> Tensor:
         """dx = w s (dy - sum dy / n - (x - m) s^2 sum (dy (x - m)) / n), with s = 1 / deviation and the sums over all rows."""
         sum_dy, sum_dy_xmu, counts = sums
         scale, total = invstd if weight is None else invstd * weight, counts.sum()
         slope, offset = -scale * invstd.square() * sum_dy_xmu / total, -scale * sum_dy / total
-        rest, *_ = torch.native_batch_norm(wide(x), slope, offset, mean, torch.ones_like(mean), False, 0.0, 0.0)
+        rest, *_ = torch.native_batch_norm(
+            wide(x), slope, offset, mean, torch.ones_like(mean), False, 0.0, 0.0
+        )
         return rest.addcmul_(wide(grad), scale.view(-1, *[1] * (x.ndim - 2))).to(x.dtype)
 
 
@@ -142,7 +174,9 @@ class _OfViews(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: 'SyncBN') -> Tensor:
+    def forward(
+        ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: 'SyncBN'
+    ) -> Tensor:
         ctx.kernels = torch if x.is_cuda else CPUKernels
         ctx.group = own_group(layer.group)
         x = dense(x, like=x)
@@ -151,7 +185,13 @@ class _OfViews(torch.autograd.Function):
         count = own[0][0].new_full((1,), views[0].numel() // channels)
         everyone = gather(torch.cat([*chain.from_iterable(own), count]).unsqueeze(0), ctx.group)
         *statistics, counts = everyone.split([*[channels] * 2 * len(views), 1], dim=1)
-        settings = layer.running_mean, layer.running_var, layer.momentum, layer.eps, counts.flatten()
+        settings = (
+            layer.running_mean,
+            layer.running_var,
+            layer.momentum,
+            layer.eps,
+            counts.flatten(),
+        )
         joined = [
             ctx.kernels.batch_norm_gather_stats_with_counts(means, means, invstds, *settings)
             for means, invstds in zip(statistics[::2], statistics[1::2])
@@ -167,13 +207,23 @@ class _OfViews(torch.autograd.Function):
         """The gradients of weight and bias are sums over the own rows, as DDP wants them."""
         x, weight, counts, *statistics = ctx.saved_tensors
         views, affine = len(statistics) // 2, weight is not None
-        given = list(zip(dense(grad, like=x).chunk(views), x.chunk(views), statistics[::2], statistics[1::2]))
-        own = [ctx.kernels.batch_norm_backward_reduce(*view, weight, True, affine, affine) for view in given]
-        sums = torch.cat([total for sum_dy, sum_dy_xmu, *_ in own for total in (sum_dy, sum_dy_xmu)])
+        given = list(
+            zip(dense(grad, like=x).chunk(views), x.chunk(views), statistics[::2], statistics[1::2])
+        )
+        own = [
+            ctx.kernels.batch_norm_backward_reduce(*view, weight, True, affine, affine)
+            for view in given
+        ]
+        sums = torch.cat(
+            [total for sum_dy, sum_dy_xmu, *_ in own for total in (sum_dy, sum_dy_xmu)]
+        )
         if get_world_size(ctx.group) > 1:
             dist.all_reduce(sums, group=ctx.group)
         sums, counts = sums.view(views, 2, -1), counts.flatten().to(torch.int32)
-        to_x = [ctx.kernels.batch_norm_backward_elemt(*view, weight, *both, counts) for view, both in zip(given, sums)]
+        to_x = [
+            ctx.kernels.batch_norm_backward_elemt(*view, weight, *both, counts)
+            for view, both in zip(given, sums)
+        ]
         *_, to_weight, to_bias = zip(*own)
         of_layer = [reduce(torch.add, parts) if affine else None for parts in (to_weight, to_bias)]
         return torch.cat(to_x) if views > 1 else to_x[0], *of_layer, None
@@ -183,13 +233,27 @@ class _OfOwnViews(torch.autograd.Function):
     """The same on one process: a kernel forward and one backward for each view."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: 'SyncBN') -> Tensor:
+    def forward(
+        ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: 'SyncBN'
+    ) -> Tensor:
         x = dense(x, like=x)
         made, statistics = torch.empty_like(x), []
-        settings = weight, bias, layer.running_mean, layer.running_var, True, layer.momentum, layer.eps
+        settings = (
+            weight,
+            bias,
+            layer.running_mean,
+            layer.running_var,
+            True,
+            layer.momentum,
+            layer.eps,
+        )
         for view, out in zip(x.chunk(layer.views), made.chunk(layer.views)):
-            own = [x.new_empty(0, dtype=torch.promote_types(x.dtype, torch.float32)) for _ in range(2)]
-            torch.ops.aten.native_batch_norm.out(view, *settings, out=out, save_mean=own[0], save_invstd=own[1])
+            own = [
+                x.new_empty(0, dtype=torch.promote_types(x.dtype, torch.float32)) for _ in range(2)
+            ]
+            torch.ops.aten.native_batch_norm.out(
+                view, *settings, out=out, save_mean=own[0], save_invstd=own[1]
+            )
             statistics += own
         ctx.eps = layer.eps
         ctx.save_for_backward(x, weight, *statistics)
@@ -199,20 +263,37 @@ class _OfOwnViews(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         x, weight, *statistics = ctx.saved_tensors
         views, affine = len(statistics) // 2, weight is not None
-        given = zip(dense(grad, like=x).chunk(views), x.chunk(views), statistics[::2], statistics[1::2])
+        given = zip(
+            dense(grad, like=x).chunk(views), x.chunk(views), statistics[::2], statistics[1::2]
+        )
         made = [
             torch.ops.aten.native_batch_norm_backward(
-                view_grad, view, weight, None, None, mean, invstd, True, ctx.eps, [True, affine, affine]
+                view_grad,
+                view,
+                weight,
+                None,
+                None,
+                mean,
+                invstd,
+                True,
+                ctx.eps,
+                [True, affine, affine],
             )
             for view_grad, view, mean, invstd in given
         ]
         to_x, *of_layer = zip(*made)
-        return torch.cat(to_x), *(reduce(torch.add, parts) if affine else None for parts in of_layer), None
+        return (
+            torch.cat(to_x),
+            *(reduce(torch.add, parts) if affine else None for parts in of_layer),
+            None,
+        )
 
 
 def dense(tensor: Tensor, like: Tensor) -> Tensor:
     """A tensor in one piece, with channels last where the other's are."""
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(like.ndim, torch.contiguous_format)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(
+        like.ndim, torch.contiguous_format
+    )
     channels_last = like.is_contiguous(memory_format=last)
     return tensor.contiguous(memory_format=last if channels_last else torch.contiguous_format)
 
@@ -265,7 +346,9 @@ def views_in_batch(modules: Iterable[nn.Module], views: int) -> Iterator[None]:
             module.views = 1
 
 
-def each_view(network: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], views: Sequence[Tensor]) -> list[Tensor]:
+def each_view(
+    network: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], views: Sequence[Tensor]
+) -> list[Tensor]:
     """`run(network, view)` of each view, in their order; the batch statistics are each view's own.
 
     Views of one shape go through in one pass, so that the crops of two sizes take two passes, on one process or many. The
@@ -279,7 +362,11 @@ def each_view(network: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], vi
         passes.setdefault(view.shape if joins else number, []).append(number)
     outputs: dict[int, Tensor] = {}
     for numbers in passes.values():
-        batch = torch.cat([views[number] for number in numbers]) if len(numbers) > 1 else views[numbers[0]]
+        batch = (
+            torch.cat([views[number] for number in numbers])
+            if len(numbers) > 1
+            else views[numbers[0]]
+        )
         with views_in_batch([network, *norms], len(numbers)):
             outputs.update(zip(numbers, run(network, batch).chunk(len(numbers))))
     return [outputs[number] for number in range(len(views))]

@@ -23,7 +23,9 @@ class KeyQueue(nn.Module):
         if start not in ('noise', 'empty'):
             raise UserError(f"queue.start='{start}' is not known; say noise (the papers) or empty")
         if length < 1:
-            raise UserError(f'queue.length={length} holds nothing; set a positive length or model.queue=None')
+            raise UserError(
+                f'queue.length={length} holds nothing; set a positive length or model.queue=None'
+            )
         self.length, self.start = length, start
         self.position, self.filled = 0, 0
         self.register_buffer('vectors', F.normalize(torch.randn(length, dim), dim=1))

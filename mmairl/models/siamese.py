@@ -66,29 +66,43 @@ class Siamese(BaseModel):
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         if target not in ('teacher', 'student', 'stop_gradient'):
-            raise UserError(f"model.target='{target}' is not known; say teacher, student or stop_gradient")
+            raise UserError(
+                f"model.target='{target}' is not known; say teacher, student or stop_gradient"
+            )
         if teacher_predictor and (predictor is None or target != 'teacher'):
-            raise UserError('teacher_predictor=True wants a teacher and a predictor to average; set model.predictor')
+            raise UserError(
+                'teacher_predictor=True wants a teacher and a predictor to average; set model.predictor'
+            )
         self.backbone = MODELS.build(backbone)
         self.projector = MODELS.build(projector)
         self.predictor = None if predictor is None else MODELS.build(predictor)
         self.teacher = None
         if target == 'teacher':
-            self.teacher = Teacher(self.backbone, self.projector, self.predictor if teacher_predictor else None)
+            self.teacher = Teacher(
+                self.backbone, self.projector, self.predictor if teacher_predictor else None
+            )
         self.head = MODELS.build(head)
-        self.queue = None if queue is None else MODELS.build(queue, default_args=dict(dim=self.projector.out_channels))
+        self.queue = (
+            None
+            if queue is None
+            else MODELS.build(queue, default_args=dict(dim=self.projector.out_channels))
+        )
         self.target = target
         self.symmetric = symmetric
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
-        self.keys: dict[int, Tensor] = {}  # of the last batch, by view, not normalized; only with a queue
+        self.keys: dict[
+            int, Tensor
+        ] = {}  # of the last batch, by view, not normalized; only with a queue
 
     def init_weights(self) -> None:
         super().init_weights()
         if self.teacher is not None:
             self.teacher.copy_from(self)
 
-    def forward(self, inputs: list[Tensor] | Tensor, data_samples: dict | None = None, mode: str = 'tensor'):
+    def forward(
+        self, inputs: list[Tensor] | Tensor, data_samples: dict | None = None, mode: str = 'tensor'
+    ):
         if mode == 'loss':
             return self.loss(inputs)
         if mode == 'tensor':
@@ -133,18 +147,25 @@ class Siamese(BaseModel):
     def roles(self, count: int) -> tuple[Sequence[int], Sequence[int]]:
         """The numbers of the views that are queries, and of those that are keys."""
         if count < 2:
-            raise UserError(f'the network compares views of an image and got {count}; give the data two or more')
+            raise UserError(
+                f'the network compares views of an image and got {count}; give the data two or more'
+            )
         every = range(count)
         keys = self.key_views or (every if self.symmetric else every[1:])
         if max(keys) >= count:
-            raise UserError(f'model.key_views={list(keys)} counts views from 0, and the data give {count}')
+            raise UserError(
+                f'model.key_views={list(keys)} counts views from 0, and the data give {count}'
+            )
         return every if self.symmetric else every[:1], keys
 
     @torch.no_grad()
     def teach(self, views: list[Tensor]) -> list[Tensor]:
         """The teacher's embeddings, without gradient."""
         if self.shuffle_bn:
-            return [unshuffle(embed(self.teacher, images), order) for images, order in map(shuffle, views)]
+            return [
+                unshuffle(embed(self.teacher, images), order)
+                for images, order in map(shuffle, views)
+            ]
         return each_view(self.teacher, embed, views)
 
 
@@ -155,7 +176,9 @@ class Teacher(nn.Module):
     The average is kept in float32: 1 - m falls to 1e-6, which half precision rounds away. A teacher drops no blocks.
     """
 
-    def __init__(self, backbone: nn.Module, projector: nn.Module, predictor: nn.Module | None) -> None:
+    def __init__(
+        self, backbone: nn.Module, projector: nn.Module, predictor: nn.Module | None
+    ) -> None:
         super().__init__()
         self.backbone = copy.deepcopy(backbone)
         self.projector = copy.deepcopy(projector)

@@ -43,7 +43,9 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
     title = 'norms of the 3x3 convolutions'
     save_figure(norm_lines(norms, title), out / 'norms')
     page = Page('Weight norms', 'How long the weight vectors of each network are.')
-    page.add_named('norms', figure=chart(**norm_curves(norms), title=title, x='convolution', wide=True))
+    page.add_named(
+        'norms', figure=chart(**norm_curves(norms), title=title, x='convolution', wide=True)
+    )
     columns, verdicts = ('growth', 'looks LARS-trained'), []
     for name, backbone in networks.items():
         growth = typical_growth(backbone.weights)
@@ -54,7 +56,9 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
     return page.write(out / 'norms.html')
 
 
-def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: bool, out: Path) -> Path:
+def cka_page(
+    subjects: Subjects, images: Images, stage: str, full: bool, anew: bool, out: Path
+) -> Path:
     """Two networks by stages, or more at one stage."""
     networks = _networks(subjects, images, anew)
     names, two, batches = list(networks), len(networks) == 2, _watched(images, 'CKA')
@@ -69,17 +73,24 @@ def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: b
         values, rows, columns = network_cka(list(networks.values()), batches, stage), names, names
         heading, text = 'Network by network', f'Each network with each other, at {stage}.'
         figure = heat_map(values, rows, columns, f'linear CKA at {stage}', ('', ''))
-    save_table(('', *columns), [(row, *line) for row, line in zip(rows, values.tolist())], out / 'cka')
+    save_table(
+        ('', *columns), [(row, *line) for row, line in zip(rows, values.tolist())], out / 'cka'
+    )
     save_figure(figure, out / 'cka')
     shaded = [(name, [f'{value:.2f}' for value in row]) for name, row in zip(rows, values.tolist())]
     page.add(heading, text, html_table(columns, shaded, heat=True))
     if not two:
-        print_table(names, [(name, [f'{v:.3f}' for v in row]) for name, row in zip(names, values.tolist())])
+        print_table(
+            names, [(name, [f'{v:.3f}' for v in row]) for name, row in zip(names, values.tolist())]
+        )
         return page.write(out / 'cka.html')
     _equal_stages(page, {' and '.join(names): values.diagonal().tolist()}, rows, out)
     if full:
         number = full_cka(*networks.values(), _watched(images, 'CKA over all images'))
-        page.add('Pooled features, all images at once', f'The biased estimate, as papers report it: {number:.4f}.')
+        page.add(
+            'Pooled features, all images at once',
+            f'The biased estimate, as papers report it: {number:.4f}.',
+        )
         print(f'pooled features, all images at once, biased: {number:.4f}')
     return page.write(out / 'cka.html')
 
@@ -87,7 +98,13 @@ def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: b
 def cka_lines_page(subjects: Subjects, images: Images, anew: bool, out: Path) -> Path:
     """The first network beside each other one, at equal stages: a line each, as Fig. 3b of the paper."""
     (first, network), *others = _networks(subjects, images, anew).items()
-    page, found = Page('CKA', f'How alike what networks say of the same {len(images)} images is, stage by stage.'), {}
+    page, found = (
+        Page(
+            'CKA',
+            f'How alike what networks say of the same {len(images)} images is, stage by stage.',
+        ),
+        {},
+    )
     for name, other in others:
         values, stages, _ = stage_cka(network, other, _watched(images, 'CKA'))
         found[f'{first} and {name}'] = values.diagonal().tolist()
@@ -96,11 +113,19 @@ def cka_lines_page(subjects: Subjects, images: Images, anew: bool, out: Path) ->
     return page.write(out / 'cka.html')
 
 
-def _equal_stages(page: Page, found: Mapping[str, list[float]], stages: Sequence[str], out: Path) -> None:
+def _equal_stages(
+    page: Page, found: Mapping[str, list[float]], stages: Sequence[str], out: Path
+) -> None:
     series = {name: (range(len(line)), line) for name, line in found.items()}
     save_figure(lines(series, 'equal stages', y='CKA', ticks=stages), out / 'cka_stages')
-    page.add('Equal stages', 'As in Fig. 3b of the paper.', chart(series, 'CKA', 'stage', ticks=stages, wide=True))
-    print_table(stages, [(name, [f'{value:.4f}' for value in line]) for name, line in found.items()])
+    page.add(
+        'Equal stages',
+        'As in Fig. 3b of the paper.',
+        chart(series, 'CKA', 'stage', ticks=stages, wide=True),
+    )
+    print_table(
+        stages, [(name, [f'{value:.4f}' for value in line]) for name, line in found.items()]
+    )
 
 
 def geometry_page(
@@ -113,18 +138,31 @@ def geometry_page(
 ) -> Path:
     """Every instrument that needs one network, over any number of them; published numbers of a network stand below its own."""
     networks = _networks(subjects, images, anew)
-    page = Page('Geometry', f'How each network lays out {len(images)} images, and what it has learned to ignore.')
+    page = Page(
+        'Geometry',
+        f'How each network lays out {len(images)} images, and what it has learned to ignore.',
+    )
     features, measured, kept = {}, {}, {}
     for name, network in networks.items():
         embed = partial(images.embed, network)
-        features[name] = torch.cat([embed(batch).cpu() for batch in _watched(images.raw(), name, images)])
+        features[name] = torch.cat(
+            [embed(batch).cpu() for batch in _watched(images.raw(), name, images)]
+        )
         measured[name] = _measure(network, images, features[name], seed)
-        few = torch.cat([batch for batch, _ in zip(images.raw(), range(-(-CHANGED // images.batch_size)))])[:CHANGED]
+        few = torch.cat(
+            [batch for batch, _ in zip(images.raw(), range(-(-CHANGED // images.batch_size)))]
+        )[:CHANGED]
         kept[name] = invariance(embed, few)
     _add_geometry(page, features, measured, published, out)
     add_invariance(page, kept)
-    rows = [(name, change, *values) for name, changes in kept.items() for change, values in changes.items()]
-    save_table(('network', 'change', *(f'strength {s}' for s in STRENGTHS)), rows, out / 'invariance')
+    rows = [
+        (name, change, *values)
+        for name, changes in kept.items()
+        for change, values in changes.items()
+    ]
+    save_table(
+        ('network', 'change', *(f'strength {s}' for s in STRENGTHS)), rows, out / 'invariance'
+    )
     labelled = {name: Features(x, images.labels) for name, x in features.items()}
     add_maps(page, labelled, images.classes, seed)
     for name, bank in labelled.items():
@@ -140,13 +178,18 @@ def _measure(network: nn.Module, images: Images, x: Tensor, seed: int) -> tuple[
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if images.cfg.get('train_dataloader'):
-            pairs = [tuple(pooled(network(view)).float().cpu() for view in views) for views in images.views()]
+            pairs = [
+                tuple(pooled(network(view)).float().cpu() for view in views)
+                for views in images.views()
+            ]
             first, second = (torch.cat(side) for side in zip(*pairs))
     return alignment(first, second), uniformity(x), rankme(x), spread(x)
 
 
 def beside_published(
-    columns: Sequence[str], measured: Mapping[str, Sequence[float]], published: Mapping[str, Mapping[str, float]]
+    columns: Sequence[str],
+    measured: Mapping[str, Sequence[float]],
+    published: Mapping[str, Mapping[str, float]],
 ) -> list[tuple[str, list[str]]]:
     """Return the rows of a table: a network's measured numbers, and below them what was published of it.
 
@@ -158,7 +201,9 @@ def beside_published(
         shown.append((name, [f'{value:.3f}' if value == value else '–' for value in row]))
         printed = published.get(name, {})
         if printed.keys() & {*columns}:
-            shown.append((f'{name}, as published', [str(printed.get(column, '–')) for column in columns]))
+            shown.append(
+                (f'{name}, as published', [str(printed.get(column, '–')) for column in columns])
+            )
     return shown
 
 
@@ -170,7 +215,9 @@ def _add_geometry(
     out: Path,
 ) -> None:
     columns = ('alignment', 'uniformity', 'RankMe', 'spread')
-    rows = [(name, *row, features[name].shape[1], len(features[name])) for name, row in numbers.items()]
+    rows = [
+        (name, *row, features[name].shape[1], len(features[name])) for name, row in numbers.items()
+    ]
     save_table(('network', *columns, 'dimensions', 'images'), rows, out / 'geometry')
     shown = beside_published(columns, numbers, published)
     page.add_named('four_numbers', figure=html_table(columns, shown))
@@ -178,7 +225,11 @@ def _add_geometry(
     spectra = {name: spectrum(x) for name, x in features.items()}
     longest = max(map(len, spectra.values()))
     padded = [F.pad(values, (0, longest - len(values))).tolist() for values in spectra.values()]
-    save_table(('rank', *spectra), [(rank + 1, *row) for rank, row in enumerate(zip(*padded))], out / 'spectrum')
+    save_table(
+        ('rank', *spectra),
+        [(rank + 1, *row) for rank, row in enumerate(zip(*padded))],
+        out / 'spectrum',
+    )
     kept = {name: values[values > 1e-12].tolist() for name, values in spectra.items()}
     series = {name: (range(1, len(values) + 1), values) for name, values in kept.items()}
     title, axes = 'eigenvalues of the covariance', ('rank', 'share of the variance')
@@ -187,7 +238,9 @@ def _add_geometry(
     page.add('Spectrum', 'A steep fall means that few directions carry all there is.', figure)
 
 
-def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str, Any], anew: bool, out: Path) -> Path:
+def measures_page(
+    subjects: Subjects, cfg: Config, count: int, how: Mapping[str, Any], anew: bool, out: Path
+) -> Path:
     """Every measure that needs no label, over any number of networks."""
     if 'train_dataloader' not in cfg:
         raise UserError(
@@ -200,7 +253,9 @@ def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str,
         steps = meta.get('iter', math.inf) if isinstance(meta, dict) else math.inf
         found[name] = measure_network(network, cfg, training_loss(path.parent, steps), count, **how)
     names = [name for name in MEASURES if name in next(iter(found.values()))]
-    values = torch.tensor([[numbers[name] for name in names] for numbers in found.values()], dtype=torch.float64)
+    values = torch.tensor(
+        [[numbers[name] for name in names] for numbers in found.values()], dtype=torch.float64
+    )
     save_table(('network', *names), list(zip(found, *values.T.tolist())), out / 'measures')
     better = {math.inf: 'higher', -math.inf: 'lower', 0.0: 'lower'}
     rows = [
@@ -217,19 +272,33 @@ def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str,
     ]
     columns = ('better', 'images', *found)
     print_table(columns, rows, f'{len(images)} training images, labels unseen')
-    page = Page('Measures without labels', f'Of the features of {len(images)} training images, labels unseen.')
+    page = Page(
+        'Measures without labels',
+        f'Of the features of {len(images)} training images, labels unseen.',
+    )
     page.add_named('all_measures', figure=html_table(columns, rows))
     axis = dict(x='network', ticks=list(found), dots=True)
-    drawn = [(name, column) for name, column in zip(names, values.T.tolist()) if any(map(math.isfinite, column))]
-    page.add('One by one', '', [chart({name: (range(len(y)), y)}, name, **axis) for name, y in drawn])
+    drawn = [
+        (name, column)
+        for name, column in zip(names, values.T.tolist())
+        if any(map(math.isfinite, column))
+    ]
+    page.add(
+        'One by one', '', [chart({name: (range(len(y)), y)}, name, **axis) for name, y in drawn]
+    )
     return page.write(out / 'measures.html')
 
 
 def add_invariance(page: Page, kept: Mapping[str, Mapping[str, list[float]]]) -> None:
     """Add a chart for each change: how much likeness is left as it grows, one line a network."""
     changes = next(iter(kept.values()))
-    curves = {change: {name: (STRENGTHS, left[change]) for name, left in kept.items()} for change in changes}
-    charts = [chart(series, change, 'strength', normal=(0.0, 1.0)) for change, series in curves.items()]
+    curves = {
+        change: {name: (STRENGTHS, left[change]) for name, left in kept.items()}
+        for change in changes
+    }
+    charts = [
+        chart(series, change, 'strength', normal=(0.0, 1.0)) for change, series in curves.items()
+    ]
     page.add_named('invariance', figure=charts)
 
 

@@ -48,7 +48,9 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
     path = _free_path(weights)
     network = _network_of(backbone)
     records = _records_of(backbone)
-    measured = [(name, value, record.data) for record in records for name, value in record.scores.items()]
+    measured = [
+        (name, value, record.data) for record in records for name, value in record.scores.items()
+    ]
     text = fill(
         'card.md',
         name=weights.stem,
@@ -59,7 +61,9 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
         network=network,
         input=backbone.input,
         channels=network.get('in_channels', backbone.input.channels or 3),
-        parameters=sum(value.numel() for key, value in backbone.weights.items() if 'running_' not in key),
+        parameters=sum(
+            value.numel() for key, value in backbone.weights.items() if 'running_' not in key
+        ),
         data=_settings(backbone.settings, DATA),
         recipe=_settings(backbone.settings, RECIPE),
         measured=measured,
@@ -98,4 +102,6 @@ def _records_of(backbone: Backbone) -> list[Record]:
 def _settings(settings: dict[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
     """Return the settings with these prefixes; a path is reduced to its last part."""
     selected = {key: value for key, value in settings.items() if key.startswith(prefixes)}
-    return {key: Path(value).name if key.endswith('root') else value for key, value in selected.items()}
+    return {
+        key: Path(value).name if key.endswith('root') else value for key, value in selected.items()
+    }

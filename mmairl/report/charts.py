@@ -129,7 +129,9 @@ def _still(curves: Sequence[Mapping], log: str, dots: bool) -> Markup:
         drawn += _path(places, COLORS[number % len(COLORS)], dots)
     unit = next(iter(curves[0]['x']))
     caption = f'{ys[0]:g} to {ys[-1]:g}, at {unit} {xs[0]:g} to {xs[-1]:g}'
-    box = Markup('<div class="still"><svg viewBox="-2 -2 {} {}" aria-hidden="true">{}</svg>{}</div>')
+    box = Markup(
+        '<div class="still"><svg viewBox="-2 -2 {} {}" aria-hidden="true">{}</svg>{}</div>'
+    )
     return box.format(WIDTH + 4, HEIGHT + 4, drawn, caption)
 
 
@@ -144,7 +146,9 @@ def _finite_points(curve: Mapping, most: int) -> Points:
 def _path(places: Sequence[str], color: str, dots: bool) -> Markup:
     if dots or len(places) == 1:
         width = 5
-        path = ''.join(f'M{place}h0' for place in places)  # a line of no length is drawn as its round end
+        path = ''.join(
+            f'M{place}h0' for place in places
+        )  # a line of no length is drawn as its round end
     else:
         width = 2
         path = 'M' + 'L'.join(places) if places else ''

@@ -100,7 +100,9 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
         UserError: If there is only one run, a run without a log, or no quantity that two runs logged.
     """
     if len(folders) < 2:
-        raise UserError('report compare: expected two or more work directories, got one', code='one-run')
+        raise UserError(
+            'report compare: expected two or more work directories, got one', code='one-run'
+        )
     names = names_of([Path(folder).resolve() for folder in folders])
     runs = [_read(folder, name) for folder, name in zip(folders, names)]
     for run in runs:
@@ -145,7 +147,9 @@ def names_of(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     twice, _ = Counter(folders).most_common(1)[0]
-    raise UserError(f'{twice}: the folder is listed twice; list different runs', code='listed-twice')
+    raise UserError(
+        f'{twice}: the folder is listed twice; list different runs', code='listed-twice'
+    )
 
 
 def _read(folder: str | Path, name: str) -> Run:
@@ -200,7 +204,9 @@ def _add_differences(page: Page, runs: Sequence[Run]) -> None:
 def _add_ends(page: Page, runs: Sequence[Run]) -> None:
     """Add a table of the final values of each run, with its seed and interruptions."""
     parts = 3 if any(map(_has_several_subjects, runs)) else 2
-    measured = [{_score_label(key[:parts]): value for key, value in run.scores.items()} for run in runs]
+    measured = [
+        {_score_label(key[:parts]): value for key, value in run.scores.items()} for run in runs
+    ]
     scores = list(dict.fromkeys(label for values in measured for label in values))
     logged = [name for name in ENDS if _count(runs, name)]
     rows = []

@@ -28,7 +28,15 @@ from mmairl.registry import DATASETS, MODELS
 from mmairl.report.analysis_pages import add_invariance
 from mmairl.report.charts import chart
 from mmairl.report.page import Page, fill
-from mmairl.report.sections import CURVES, add_maps, add_neighbours, augmented, percent, picture, some
+from mmairl.report.sections import (
+    CURVES,
+    add_maps,
+    add_neighbours,
+    augmented,
+    percent,
+    picture,
+    some,
+)
 from mmairl.report.table import print_results, results_table
 
 K = 20
@@ -55,8 +63,14 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     console.print('[bold]3/3[/] drawing the page')
     page = draw(cfg, data, results, features, seed)
     images = Images(cfg, LOOKED_AT, device=device)
-    raw, networks = torch.cat(list(images.raw())), {'random initialisation': None, 'trained student': checkpoint}
-    embeddings = {name: partial(images.embed, load_backbone(cfg, path, seed=seed)) for name, path in networks.items()}
+    raw, networks = (
+        torch.cat(list(images.raw())),
+        {'random initialisation': None, 'trained student': checkpoint},
+    )
+    embeddings = {
+        name: partial(images.embed, load_backbone(cfg, path, seed=seed))
+        for name, path in networks.items()
+    }
     add_invariance(page, {name: invariance(embed, raw) for name, embed in embeddings.items()})
     page.add(
         'How was this made?',
@@ -75,15 +89,22 @@ def measure_subjects(
     for subject in ('pixels', 'random', checkpoint):
         start = time.perf_counter()
         backbone = (
-            None if subject == 'pixels' else load_backbone(cfg, None if subject == 'random' else subject, seed=seed)
+            None
+            if subject == 'pixels'
+            else load_backbone(cfg, None if subject == 'random' else subject, seed=seed)
         )
         features = tuple(extract(backbone, dataset, extraction(cfg, device)) for dataset in data)
         if backbone is None:
             features = tuple(Features(halved(part.x), part.y) for part in features)
         linear = logistic_regression(*features, strengths=QUICK, device=device, standardise=True)
         right = knn_right(*features, [K], device=device)[K]
-        scores = {SCORE: 100 * int(right.sum()) / len(right), 'logistic regression': linear.scores['top-1']}
-        name = {'pixels': 'raw pixels, half size', 'random': 'random initialisation'}.get(subject, 'trained student')
+        scores = {
+            SCORE: 100 * int(right.sum()) / len(right),
+            'logistic regression': linear.scores['top-1'],
+        }
+        name = {'pixels': 'raw pixels, half size', 'random': 'random initialisation'}.get(
+            subject, 'trained student'
+        )
         results.append(Result(name, scores, time.perf_counter() - start))
         kept[name] = features
     return results, kept
@@ -140,7 +161,9 @@ def draw(
     maps = {result.subject: features[result.subject][1] for result in (results[0], results[-1])}
     add_maps(page, maps, test_set.classes, seed)
     train_features, test_features = features[results[-1].subject]
-    add_neighbours(page, (train_set.raw, train_features), (test_set.raw, test_features), test_set.classes)
+    add_neighbours(
+        page, (train_set.raw, train_features), (test_set.raw, test_features), test_set.classes
+    )
     curves = read_scalars(cfg.work_dir)
     shown = {name: title for name, title in CURVES.items() if name in curves}
     page.add(

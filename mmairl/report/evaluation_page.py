@@ -104,7 +104,9 @@ def records_in(*folders: str | Path) -> list[Record]:
     return records
 
 
-Images = tuple[dict[str, Any], dict[NetworkKey, Result]]  # the identity of the images, and the row of each network
+Images = tuple[
+    dict[str, Any], dict[NetworkKey, Result]
+]  # the identity of the images, and the row of each network
 
 
 def results(records: Sequence[Record]) -> list[tuple[str, str, list[Result]]]:
@@ -153,7 +155,9 @@ def row_names(records: Sequence[Record]) -> dict[NetworkKey, str]:
     names = {record.network: record.subject for record in records}
     for extend in (_with_folder, _with_weights, _with_config):
         count = Counter(names.values())
-        names = {key: name if count[name] == 1 else extend(name, key) for key, name in names.items()}
+        names = {
+            key: name if count[name] == 1 else extend(name, key) for key, name in names.items()
+        }
     return names
 
 
@@ -174,7 +178,9 @@ def _with_config(name: str, key: NetworkKey) -> str:
 Plot = tuple[str, str]  # the scores along x and along y
 
 
-def write_evaluation_page(folder: str | Path, plots: Sequence[Plot] = (), more: Sequence[str | Path] = ()) -> Path:
+def write_evaluation_page(
+    folder: str | Path, plots: Sequence[Plot] = (), more: Sequence[str | Path] = ()
+) -> Path:
     """Write evaluation.html into a folder.
 
     Args:
@@ -204,7 +210,9 @@ def write_evaluation_page(folder: str | Path, plots: Sequence[Plot] = (), more: 
     return page.write(Path(folder) / NAME)
 
 
-def _add_low_shot(page: Page, data: str, records: Sequence[Record], names: Mapping[NetworkKey, str]) -> None:
+def _add_low_shot(
+    page: Page, data: str, records: Sequence[Record], names: Mapping[NetworkKey, str]
+) -> None:
     shots = {}
     for record in records:
         if record.data == data:
@@ -241,8 +249,12 @@ def _add_plot(page: Page, x: str, y: str, rows: Sequence[Result]) -> None:
     scores: dict[str, dict[str, float]] = {}
     for row in rows:
         scores.setdefault(row.subject, {}).update(row.scores)
-    points = {name: (known[x], known[y]) for name, known in scores.items() if known.keys() >= {x, y}}
-    text = 'Each dot is a network. The line is the least-squares fit, with the 95 % band of its mean.'
+    points = {
+        name: (known[x], known[y]) for name, known in scores.items() if known.keys() >= {x, y}
+    }
+    text = (
+        'Each dot is a network. The line is the least-squares fit, with the 95 % band of its mean.'
+    )
     page.add(f'{y} against {x}', text, against(points, x, y))
 
 

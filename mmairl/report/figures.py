@@ -179,7 +179,9 @@ def norm_lines(norms: Norms, title: str = '') -> Figure:
 
 
 @styled()
-def feature_map(points: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str) -> Figure:
+def feature_map(
+    points: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str
+) -> Figure:
     """Return images as dots in two dimensions, colored and marked by class."""
     axes = _axes(4.6, 4.6)
     size = 11 if len(points) < FEW_DOTS else 3
@@ -308,7 +310,9 @@ def _mean_line(points: Sequence[Point]) -> Curve:
     return xs, centers, lows, highs
 
 
-def study_scatter(points: Sequence[Point], across: Sequence[float | None], title: str, x: str) -> Markup:
+def study_scatter(
+    points: Sequence[Point], across: Sequence[float | None], title: str, x: str
+) -> Markup:
     """Return a chart of rows by two of their scores, with a fitted line per group."""
     placed = {}
     groups: dict[str, list[str]] = {}

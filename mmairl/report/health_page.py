@@ -45,7 +45,9 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
     curves = read_scalars(work_dir)
     known = measured(curves, work_dir)
     vitals = vitals_of(known)
-    charts = {quantity.name: [_quantity_chart(quantity, curve)] for quantity, curve in known.items()}
+    charts = {
+        quantity.name: [_quantity_chart(quantity, curve)] for quantity, curve in known.items()
+    }
     charts['by stage'] = _stage_charts(curves)
     return write_page(
         out,
@@ -71,6 +73,12 @@ def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
         _, values = by_name.get(quantity.name, ([], []))
         if values:
             known[quantity] = by_name[quantity.name]
+    for name, curve in by_name.items():
+        if (
+            name.startswith('head_') and curve[1]
+        ):  # metrics that the head declares (`page_metrics`); no normal range
+            label = name.removeprefix('head_').replace('_', ' ')
+            known[Quantity(name, f'{label} (head)')] = curve
     return known
 
 
@@ -133,7 +141,11 @@ def _stage_charts(curves: Mapping[str, Curve]) -> list[str]:
     charts = []
     for kind, label in BY_STAGE.items():
         prefix = f'{PREFIX}{kind}_'
-        stages = {name.removeprefix(prefix): curve for name, curve in curves.items() if name.startswith(prefix)}
+        stages = {
+            name.removeprefix(prefix): curve
+            for name, curve in curves.items()
+            if name.startswith(prefix)
+        }
         if stages:
             lowest = min(value for _, values in stages.values() for value in values)
             charts.append(

@@ -88,19 +88,25 @@ def map_images(
 
     >>> mmairl.map_images('runs/a/epoch_100.pth', 'images/', 'map.html')  # doctest: +SKIP
     """
-    paths = [Path(path) for path in ([checkpoint] if isinstance(checkpoint, str | Path) else checkpoint)]
+    paths = [
+        Path(path) for path in ([checkpoint] if isinstance(checkpoint, str | Path) else checkpoint)
+    ]
     titles = names_of([path.absolute() for path in paths]) if len(paths) > 1 else ['after training']
     features: dict[str, Tensor] = {}
     for path, title in zip(paths, titles):
         cfg, weights, normal, views, channels = embedding_network(path, part, config, size=size)
         dataset = dataset_of(images, views, channels)
-        how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
+        how = Extraction(
+            **normal, batch_size=batch, device=device or default_device(), workers=workers
+        )
         networks = [load_backbone(cfg, weights)]
         if not features:
             networks.append(load_backbone(cfg, None, seed=seed))
             sheets = Sheets(len(dataset), how, dataset.as_stored)
         on_images = None if features else sheets.add
-        (pixels, trained, *untrained), readable = extract_map_features(networks, dataset, how, on_images)
+        (pixels, trained, *untrained), readable = extract_map_features(
+            networks, dataset, how, on_images
+        )
         require_differences(pixels, trained, len(dataset), str(path))
         for random in untrained:
             features |= {f'raw pixels, {PIXELS} x {PIXELS}': pixels, 'random weights': random}
@@ -110,12 +116,20 @@ def map_images(
     classes, labels = by_column(names, *colours) if colours else by_class(dataset, kept, names)
     maps = [mapped(title, x, labels, classes, seed) for title, x in features.items() if differ(x)]
     data = dict(
-        names=names, classes=classes, labels=labels.tolist(), side=sheets.side, sheet=SHEET, same=SAME, cells=None
+        names=names,
+        classes=classes,
+        labels=labels.tolist(),
+        side=sheets.side,
+        sheet=SHEET,
+        same=SAME,
+        cells=None,
     )
     data |= dict(count=min(NEAREST, len(names) - 1), maps=[subject['data'] for subject in maps])
     if patches:
         data['cells'] = _cells_data(find_nearest_cells(patches, kept, cfg, weights, dataset, how))
-    data['key'] = sha256(repr(data).encode()).hexdigest()[:8]  # by which a link knows whether it was made here
+    data['key'] = sha256(repr(data).encode()).hexdigest()[
+        :8
+    ]  # by which a link knows whether it was made here
     by = ', '.join(str(path) for path in paths)
     return write_page(
         out,
@@ -137,9 +151,15 @@ class Sheets:
 
     def __init__(self, count: int, how: Extraction, as_stored: bool = False) -> None:
         self.as_stored = as_stored
-        self.side = 96 if count <= 2000 else 64 if count <= 20_000 else 40  # so that the page can be mailed
-        self.mean, self.std = (torch.tensor(list(v), device=how.device).view(-1, 1, 1) for v in (how.mean, how.std))
-        self.waiting = torch.empty(0, 3, self.side, self.side, dtype=torch.uint8)  # never more than a sheet and a batch
+        self.side = (
+            96 if count <= 2000 else 64 if count <= 20_000 else 40
+        )  # so that the page can be mailed
+        self.mean, self.std = (
+            torch.tensor(list(v), device=how.device).view(-1, 1, 1) for v in (how.mean, how.std)
+        )
+        self.waiting = torch.empty(
+            0, 3, self.side, self.side, dtype=torch.uint8
+        )  # never more than a sheet and a batch
         self.sheets: list[str] = []
 
     def add(self, images: Tensor) -> None:
@@ -173,20 +193,29 @@ def name_of(dataset: Dataset, index: int) -> str:
     return name.encode('utf-8', 'backslashreplace').decode()
 
 
-def by_class(dataset: Dataset, kept: Sequence[int], names: Sequence[str]) -> tuple[list[str], Tensor]:
+def by_class(
+    dataset: Dataset, kept: Sequence[int], names: Sequence[str]
+) -> tuple[list[str], Tensor]:
     """Name the set of each image, where there are several, or its class: an archive's, or its uppermost folder."""
     if isinstance(dataset, Mixture):
         return list(dataset.sets), dataset.origins[kept]
     if dataset.classes:
         return list(dataset.classes), dataset.labels[kept]
-    return _kinds([name.split('/')[0] if '/' in name and isinstance(dataset, FileDataset) else '' for name in names])
+    return _kinds(
+        [
+            name.split('/')[0] if '/' in name and isinstance(dataset, FileDataset) else ''
+            for name in names
+        ]
+    )
 
 
 def _kinds(values: Sequence[str]) -> tuple[list[str], Tensor]:
     kinds = sorted(set(values))
     if len(kinds) < 2:
         return [], torch.full((len(values),), -1)
-    return [kind or '(none)' for kind in kinds], torch.tensor([kinds.index(value) for value in values])
+    return [kind or '(none)' for kind in kinds], torch.tensor(
+        [kinds.index(value) for value in values]
+    )
 
 
 def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list[str], Tensor]:
@@ -194,7 +223,9 @@ def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list
     given, _ = values_of(names, read_column(path, column), path)
     values = [given.get(name, '') for name in names]
     if not any(values):
-        raise UserError(f'the first column of {path} names none of the images; it should say {names[0]}, for example')
+        raise UserError(
+            f'the first column of {path} names none of the images; it should say {names[0]}, for example'
+        )
     try:
         numbers = np.array([float(value or 'nan') for value in values])
     except ValueError:
@@ -208,7 +239,9 @@ def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list
     return [*fifths, '(none)'], torch.from_numpy(labels)
 
 
-def mapped(title: str, x: Tensor, labels: Tensor, classes: Sequence[str], seed: int) -> dict[str, Any]:
+def mapped(
+    title: str, x: Tensor, labels: Tensor, classes: Sequence[str], seed: int
+) -> dict[str, Any]:
     """Return a map with the neighbors of each image, as a picture and as the data of the canvas."""
     points = tsne(x, seed)
     low, high = points.min(axis=0), points.max(axis=0)
@@ -217,11 +250,18 @@ def mapped(title: str, x: Tensor, labels: Tensor, classes: Sequence[str], seed: 
     distance, position = nearest_cells(x[:, None], min(NEAREST, len(x) - 1))
     kinds = (labels.clamp_min(0).numpy(), classes or ['image'])
     data = dict(title=title, places=_packed(places.astype('<u2')), **_neighbors(distance, position))
-    return dict(title=title, data=data, still=png(feature_map(points, *kinds, title)), distance=distance[:, 0])
+    return dict(
+        title=title,
+        data=data,
+        still=png(feature_map(points, *kinds, title)),
+        distance=distance[:, 0],
+    )
 
 
 def _neighbors(distance: Tensor, position: Tensor) -> dict[str, str]:
-    return dict(near=_packed(position.numpy().astype('<u4')), far=_packed(distance.numpy().astype('<f4')))
+    return dict(
+        near=_packed(position.numpy().astype('<u4')), far=_packed(distance.numpy().astype('<f4'))
+    )
 
 
 def _packed(values: np.ndarray) -> str:
@@ -229,7 +269,9 @@ def _packed(values: np.ndarray) -> str:
 
 
 def _cells_data(cells: Cells) -> dict[str, Any]:
-    data = dict(of=cells.images, rows=cells.rows, columns=cells.columns, count=cells.distance.shape[1])
+    data = dict(
+        of=cells.images, rows=cells.rows, columns=cells.columns, count=cells.distance.shape[1]
+    )
     return data | _neighbors(cells.distance, cells.position)
 
 

@@ -80,7 +80,9 @@ def fill(template: str, **values: object) -> str:
     return Markup(text) if template.endswith('.html') else text
 
 
-def write_page(path: str | Path, template: str = 'page.html', wide: bool = False, **values: object) -> Path:
+def write_page(
+    path: str | Path, template: str = 'page.html', wide: bool = False, **values: object
+) -> Path:
     """Write a page from a template as one file, atomically.
 
     The page's content security policy allows its own style and scripts, by hash, and no network access. A name on the
@@ -197,4 +199,6 @@ class Page:
         return self
 
     def write(self, path: str | Path) -> Path:
-        return write_page(path, title=self.title, lead=self.lead, wide=self.wide, sections=self.sections)
+        return write_page(
+            path, title=self.title, lead=self.lead, wide=self.wide, sections=self.sections
+        )

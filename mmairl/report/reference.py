@@ -45,9 +45,13 @@ def references(own: Mapping[str, Curve]) -> list[dict[str, Any]]:
 
 
 def _quantity_chart(quantity: str, rows: Mapping[str, Any], own: Mapping[str, Curve]) -> str:
-    curves = {name: run['curves'][quantity] for name, run in rows.items() if quantity in run['curves']}
+    curves = {
+        name: run['curves'][quantity] for name, run in rows.items() if quantity in run['curves']
+    }
     _, values = own.get(quantity, ([], []))
-    is_comparable = values and quantity != 'loss'  # a loss depends on the head and on the number of negatives
+    is_comparable = (
+        values and quantity != 'loss'
+    )  # a loss depends on the head and on the number of negatives
     return chart(
         curves,
         LABELS[quantity],
@@ -70,10 +74,14 @@ def store(study: str | Path, out: Path = STORED) -> None:
             curves = read_scalars(Path(study) / run['folder'])
             rows[row['name']] = dict(
                 knn=run['scores']['knn'],
-                curves={quantity: thinned(curves[quantity]) for quantity in LABELS if quantity in curves},
+                curves={
+                    quantity: thinned(curves[quantity]) for quantity in LABELS if quantity in curves
+                },
             )
     if not rows:
-        raise UserError(f'{study}: no run is finished; wait until tools/study.py ends', code='no-finished-run')
+        raise UserError(
+            f'{study}: no run is finished; wait until tools/study.py ends', code='no-finished-run'
+        )
     scales = read_json(out) if out.exists() else {}
     scale = record['scale']
     scales[scale['name']] = dict(text=scale['text'], rows=rows)
@@ -91,7 +99,9 @@ def thinned(curve: Curve) -> Curve:
 
 @one_sentence_errors
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('study', help='folder of the study')
     store(parser.parse_args().study)
     print(STORED)

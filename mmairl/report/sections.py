@@ -22,7 +22,9 @@ from mmairl.report.page import Page, fill
 MAPPED = 1000  # images on a map
 NEIGHBORS = 7
 QUERIES = 8
-REACH = 3  # standard deviations between the mean and black or white, for images that are no photographs
+REACH = (
+    3  # standard deviations between the mean and black or white, for images that are no photographs
+)
 CURVES = {
     'loss': 'loss',
     'instance_accuracy': 'instance accuracy, %',
@@ -33,7 +35,9 @@ FRACTIONS = {'instance_accuracy', 'probe_accuracy'}  # the online k-NN logs perc
 Picture = tuple[str, str]  # a PNG in base64 and its alternative text
 
 
-def percent(name: str, curve: tuple[Sequence[int], Sequence[float]]) -> tuple[list[int], list[float]]:
+def percent(
+    name: str, curve: tuple[Sequence[int], Sequence[float]]
+) -> tuple[list[int], list[float]]:
     """Return a curve, in percent if it is an accuracy that is logged as a fraction."""
     steps, values = curve
     scale = 100 if name in FRACTIONS else 1
@@ -47,7 +51,9 @@ def some(dataset: Dataset, count: int, seed: int) -> list[int]:
     return generator.choice(len(dataset), count, replace=False).tolist()
 
 
-def augmented(dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int], seed: int = 0) -> list[Tensor]:
+def augmented(
+    dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int], seed: int = 0
+) -> list[Tensor]:
     """Return each view of the chosen images exactly as in training, as uint8."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -58,7 +64,9 @@ def augmented(dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int], 
     return [in_bytes(image, low, high) for image in images]
 
 
-def black_and_white(dataset: Dataset, preprocessor: nn.Module) -> tuple[Tensor | float, Tensor | float]:
+def black_and_white(
+    dataset: Dataset, preprocessor: nn.Module
+) -> tuple[Tensor | float, Tensor | float]:
     """Return the values to show as black and white: 0 and 1 for photographs, and a range around the mean otherwise."""
     if not innermost_dataset(dataset).as_stored:
         return 0.0, 1.0

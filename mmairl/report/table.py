@@ -55,7 +55,9 @@ def print_table(
         _print_as_lists(console, columns, rows, title)
 
 
-def _rich_table(columns: Sequence[str], rows: Sequence[Row], title: str, best: set[Cell], head: str) -> Table:
+def _rich_table(
+    columns: Sequence[str], rows: Sequence[Row], title: str, best: set[Cell], head: str
+) -> Table:
     table = Table(title=Text(title) if title else None, title_justify='left')
     table.add_column(Text(head), no_wrap=True)
     for place, name in enumerate(columns):
@@ -66,12 +68,16 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Row], title: str, best: s
             no_wrap=True,
         )
     for row, (name, cells) in enumerate(rows):
-        texts = [Text(cell, 'bold' if (row, column) in best else '') for column, cell in enumerate(cells)]
+        texts = [
+            Text(cell, 'bold' if (row, column) in best else '') for column, cell in enumerate(cells)
+        ]
         table.add_row(Text(name), *texts)
     return table
 
 
-def _print_as_lists(console: Console, columns: Sequence[str], rows: Sequence[Row], title: str) -> None:
+def _print_as_lists(
+    console: Console, columns: Sequence[str], rows: Sequence[Row], title: str
+) -> None:
     console.print(Text(title, 'italic'))
     for name, cells in rows:
         console.print(Text(name, 'bold'))
@@ -132,7 +138,9 @@ def _scores(results: Sequence[Result]) -> tuple[list[str], list[Row], list[Cell]
         columns.append('left out')
     rows = []
     for result in results:
-        cells = [f'{result.scores[name]:.1f}' if name in result.scores else ABSENT for name in names]
+        cells = [
+            f'{result.scores[name]:.1f}' if name in result.scores else ABSENT for name in names
+        ]
         cells.append(f'{result.seconds:.1f}')
         if has_left_out:
             cells.append(', '.join(f'{count} {name}' for name, count in result.left_out.items()))

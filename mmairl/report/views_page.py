@@ -98,7 +98,9 @@ def listen(pipelines: Sequence[Pipeline]) -> Heard:
     return heard
 
 
-def _recorded_draw(draw: Callable[..., Params], draws: list[Draw], count: int, height: int, width: int) -> Params:
+def _recorded_draw(
+    draw: Callable[..., Params], draws: list[Draw], count: int, height: int, width: int
+) -> Params:
     params = draw(count, height, width)
     for image in range(count):
         own = {key: value[image : image + 1] for key, value in params.items()}

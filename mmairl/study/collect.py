@@ -33,7 +33,11 @@ from mmairl.study.trials import search_record
 COPIED = ('name', 'title', 'question', 'paper', 'figure', 'analyses')
 COPIED_OF_ROWS = ('name', 'config', 'factor', 'group', 'x', 'untrained', 'trained')
 LISTED = 6  # unknown factors that are listed by name
-ON_IMAGENET = {'in1k': 'linear', 'top1': 'linear', 'top5': 'linear top-5'}  # the task of each published score
+ON_IMAGENET = {
+    'in1k': 'linear',
+    'top1': 'linear',
+    'top5': 'linear top-5',
+}  # the task of each published score
 
 Record = dict[str, Any]
 
@@ -60,13 +64,19 @@ def collect(
     record = {key: to_builtins(getattr(study, key)) for key in COPIED}
     record |= described.scores(scale)
     record |= dict(
-        looks=sequential.finished_runs(out / 'study.json', sum(map(len, described.trained.values()))),
+        looks=sequential.finished_runs(
+            out / 'study.json', sum(map(len, described.trained.values()))
+        ),
         published_metrics=[dict(key=task, label=key) for key, task in described.printed.items()],
     )
     compared = compare(study, configs)
     record |= dict(
         rows=described.rows(configs, {entry['row']: entry['found'] for entry in compared}),
-        rows_left_out=[*rows_left_out, *external_comparisons(compared), *unknown_identities(described.runs.values())],
+        rows_left_out=[
+            *rows_left_out,
+            *external_comparisons(compared),
+            *unknown_identities(described.runs.values()),
+        ],
         fairness=dict(
             before=compared,
             after=after(described.trained),
@@ -96,7 +106,13 @@ class Described:
         runs: The description of each run.
     """
 
-    def __init__(self, study: Study, planned: Sequence[Run], printed: Mapping[str, str], runs: Mapping[Run, Record]):
+    def __init__(
+        self,
+        study: Study,
+        planned: Sequence[Run],
+        printed: Mapping[str, str],
+        runs: Mapping[Run, Record],
+    ):
         self.study = study
         self.planned = planned
         self.printed = printed
@@ -115,12 +131,16 @@ class Described:
         printed = {}
         for row in study.rows:
             printed |= {key: measured_as(key, study, scale) for key in study.printed(row)}
-        return cls(study, runs, printed, {run: describe(run, out, printed.values()) for run in runs})
+        return cls(
+            study, runs, printed, {run: describe(run, out, printed.values()) for run in runs}
+        )
 
     def by_row(self, part: str) -> dict[str, list[Record]]:
         rows = {}
         for row in self.study.rows:
-            rows[row.name] = [self.runs[run] for run in self.planned if run.row is row and run.part == part]
+            rows[row.name] = [
+                self.runs[run] for run in self.planned if run.row is row and run.part == part
+            ]
         return rows
 
     def scores(self, scale: Scale) -> Record:
@@ -140,9 +160,13 @@ class Described:
             metrics=[dict(key=key, label=labels[key], unit='%') for key in keys],
         )
 
-    def rows(self, configs: Mapping[str, Config], changed: Mapping[str, Sequence[str]]) -> list[Record]:
+    def rows(
+        self, configs: Mapping[str, Config], changed: Mapping[str, Sequence[str]]
+    ) -> list[Record]:
         """Return the rows with their runs; `changed` has the keys in which a row differs from its base row."""
-        return [self._row(row, configs[row.name], changed.get(row.name, [])) for row in self.study.rows]
+        return [
+            self._row(row, configs[row.name], changed.get(row.name, [])) for row in self.study.rows
+        ]
 
     def _row(self, row: Row, cfg: Config, changed: Sequence[str]) -> Record:
         counts_flops = row.name in self.trained and not row.weights
@@ -201,13 +225,19 @@ def add_numbers(record: Record, study: Study, out: Path) -> None:
         record['design'] = dict(asdict(study.design), words=study.design.words)
         record['attribution'] = {key: attribute(record, key, margin) for key in scores}
     record['noise'] = {key: noise(record, key, out) for key in scores}
-    record['cost'] = dict(rows=costs(record), equal={key: at_equal_cost(record, key) for key in scores})
+    record['cost'] = dict(
+        rows=costs(record), equal={key: at_equal_cost(record, key) for key in scores}
+    )
 
 
-def add_published_comparisons(record: Record, compare_family: Callable, scores: Sequence[str], margin: float) -> None:
+def add_published_comparisons(
+    record: Record, compare_family: Callable, scores: Sequence[str], margin: float
+) -> None:
     published = record['as_published']
     track = {**record, **published}
-    published['comparisons'] = {key: list(map(asdict, compare_family(track, key, margin))) for key in scores}
+    published['comparisons'] = {
+        key: list(map(asdict, compare_family(track, key, margin))) for key in scores
+    }
 
 
 def external_comparisons(compared: Sequence[Mapping[str, Any]]) -> Iterator[str]:

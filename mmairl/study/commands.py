@@ -106,7 +106,9 @@ def prepare_study(
     sizes = read_scale(scale)
     built_in = not scale.endswith('.yaml')
     if built_in and sizes.name not in study.tasks and (near := closest(sizes.name, study.tasks)):
-        raise UserError(f"{path} has no `tasks` for the scale '{sizes.name}'{near}", code='no-tasks-for-scale')
+        raise UserError(
+            f"{path} has no `tasks` for the scale '{sizes.name}'{near}", code='no-tasks-for-scale'
+        )
     study = replace(study, seeds=tuple(seeds or sizes.seeds or study.seeds))
     tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
@@ -135,7 +137,11 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
     for row in study.rows:
         spent = costs[row.name]
         number = runs[row.name]
-        numbers = [f'{spent.epochs:g}', f'{spent.hours * number:.2f}', f'{spent.gigabytes * number:.2f}']
+        numbers = [
+            f'{spent.epochs:g}',
+            f'{spent.hours * number:.2f}',
+            f'{spent.gigabytes * number:.2f}',
+        ]
         rows.append((row.name, [row.factor, str(number), *numbers]))
     columns = ('changes', 'runs', 'epochs', 'device hours', 'GB')
     print_table(columns, rows, f'{study.title}: {scale.text}', head='row')
@@ -155,7 +161,9 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
         f'{gigabytes:.1f} GB; at {scale.rate:g} images a second and device ({scale.rate_source})'
     )
     # A trial is measured by the search criterion only.
-    measured = {name: number - len(study.seeds) * trials.get(name, 0) for name, number in runs.items()}
+    measured = {
+        name: number - len(study.seeds) * trials.get(name, 0) for name, number in runs.items()
+    }
     show_task_hours(prepared, measured)
     if absent := missing_images(prepared):
         say(f'missing images: {", ".join(absent)}')
@@ -164,7 +172,10 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
 def runs_of_rows(prepared: PreparedStudy) -> dict[str, int]:
     """Return the number of runs of each row."""
     seeds = len(prepared.study.seeds)
-    runs = {name: seeds * count for name, count in runs_of_each(prepared.study, prepared.configs).items()}
+    runs = {
+        name: seeds * count
+        for name, count in runs_of_each(prepared.study, prepared.configs).items()
+    }
     for row in prepared.study.rows:
         if row.untrained or row.weights:
             runs[row.name] = len(row.weights) or 1
@@ -181,7 +192,9 @@ def costs_of_rows(prepared: PreparedStudy) -> dict[str, Cost]:
 
 
 def show_task_hours(prepared: PreparedStudy, measured: dict[str, int]) -> None:
-    hours, unknown = hours_of_tasks(prepared.study, prepared.configs, prepared.tasks, prepared.scale, measured)
+    hours, unknown = hours_of_tasks(
+        prepared.study, prepared.configs, prepared.tasks, prepared.scale, measured
+    )
     known = ', '.join(f'{task} {spent:.1f} h' for task, spent in hours.items()) or 'not known'
     rest = f'; not known beforehand: {", ".join(sorted(unknown))}' if unknown else ''
     say(f'tasks take in addition, by the work on their images: {known}{rest}')
@@ -239,14 +252,22 @@ def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
     study = prepared.study
     path = prepared.out / 'study.json'
     if not path.is_file():
-        raise UserError(f'there is no {path}; --power reads the spreads of finished runs, so run the study first')
+        raise UserError(
+            f'there is no {path}; --power reads the spreads of finished runs, so run the study first'
+        )
     effect = effect or study.equivalence
     record = read_json(path)
     labels = {metric['key']: metric['label'] for metric in record['metrics']}
     for key, fit in record.get('attribution', {}).items():
-        more = more_runs(effect, fit['spread'], fit['runs'], study.design, fit['blocks']) if fit['spread'] else None
+        more = (
+            more_runs(effect, fit['spread'], fit['runs'], study.design, fit['blocks'])
+            if fit['spread']
+            else None
+        )
         answer = 'unknown' if more is None else f'{more} more'
-        print(f"{labels[key]}: {fit['runs']} runs; required for a factor's effect of {effect:g}: {answer}")
+        print(
+            f"{labels[key]}: {fit['runs']} runs; required for a factor's effect of {effect:g}: {answer}"
+        )
     columns = ('spread', 'seeds', 'they see an effect of', f'seeds for an effect of {effect:g}')
     if not study.design:
         for key, family in record.get('comparisons', {}).items():
@@ -274,7 +295,11 @@ def run_locally(runs: list[Run], jobs: int = 1, per_run: int = 1) -> None:
 
 
 def run_until_decided(
-    prepared: PreparedStudy, most: int | None = None, jobs: int = 1, per_run: int = 1, collect_only: bool = False
+    prepared: PreparedStudy,
+    most: int | None = None,
+    jobs: int = 1,
+    per_run: int = 1,
+    collect_only: bool = False,
 ) -> list[Run]:
     """Add seeds until every comparison is decided or `most` runs are spent, and return the runs.
 
@@ -293,7 +318,9 @@ def run_until_decided(
         if not collect_only:
             run_locally(runs, jobs, per_run)
 
-    return until_decided(study, prepared.configs, prepared.scale, prepared.tasks, prepared.out, plan, finish, say)
+    return until_decided(
+        study, prepared.configs, prepared.scale, prepared.tasks, prepared.out, plan, finish, say
+    )
 
 
 def submit_jobs(
@@ -318,7 +345,9 @@ def write_results(prepared: PreparedStudy, runs: list[Run]) -> dict[str, Any]:
         UserError: If runs have failed; everything is written before.
     """
     out = prepared.out
-    record = collect(prepared.study, prepared.configs, prepared.scale, runs, out, prepared.rows_left_out)
+    record = collect(
+        prepared.study, prepared.configs, prepared.scale, runs, out, prepared.rows_left_out
+    )
     write_text(out / 'table.md', markdown(record))
     write_text(out / 'table.tex', latex(record))
     print(markdown(record))

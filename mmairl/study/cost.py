@@ -10,7 +10,9 @@ import torch
 from mmengine.config import Config
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves  # both private: torch's public counter counts FLOPs alone
+from torch.utils._pytree import (
+    tree_leaves,
+)  # both private: torch's public counter counts FLOPs alone
 
 from mmairl.data.preprocess import channels_of
 from mmairl.evaluation.sets import innermost
@@ -60,7 +62,9 @@ def checkpoint_bytes(model_config: str) -> int:
     """
     model = MODELS.build(json.loads(model_config))
     trained = sum(param.numel() for param in model.parameters() if param.requires_grad)
-    state = sum(value.numel() for value in model.state_dict().values() if isinstance(value, torch.Tensor))
+    state = sum(
+        value.numel() for value in model.state_dict().values() if isinstance(value, torch.Tensor)
+    )
     return BYTES * (state + trained)
 
 
@@ -74,7 +78,9 @@ def flops(configs: Mapping[str, Config]) -> dict[str, float]:
 
 def epochs(cfg: Config, images: int = 1) -> float:
     """Return how often so many images are seen."""
-    return cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size / images
+    return (
+        cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size / images
+    )
 
 
 @dataclass(frozen=True)
@@ -153,7 +159,9 @@ class BytesMoved(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         if not func.is_view and 'empty' not in func.name():
-            tensors = [leaf for leaf in tree_leaves((args, result)) if isinstance(leaf, torch.Tensor)]
+            tensors = [
+                leaf for leaf in tree_leaves((args, result)) if isinstance(leaf, torch.Tensor)
+            ]
             self.total += sum(tensor.nbytes for tensor in tensors)
         return result
 

@@ -19,7 +19,13 @@ from mmairl.study.spec import Row
 Factors = dict[str, str]
 STATED = dict[str, str | int | float | bool | None]
 SURE = ('epochs', 'batch', 'optimizer')  # facts of a checkpoint whose names mean the same here
-EPOCHS_BEGUN = ('loops', 'fit_loop', 'epoch_progress', 'current', 'ready')  # in a checkpoint of Lightning
+EPOCHS_BEGUN = (
+    'loops',
+    'fit_loop',
+    'epoch_progress',
+    'current',
+    'ready',
+)  # in a checkpoint of Lightning
 LIGHTNING = 'pytorch-lightning_version'
 
 
@@ -52,7 +58,9 @@ def factors(cfg: Config) -> Factors:
     return found
 
 
-def compare_stated(row: Row, base: Row, configs: Mapping[str, Config]) -> tuple[list[str], list[str]]:
+def compare_stated(
+    row: Row, base: Row, configs: Mapping[str, Config]
+) -> tuple[list[str], list[str]]:
     """Return the factors in which two rows differ as stated, and those that are not known of both.
 
     One of the rows, or both, must be of external checkpoints.
@@ -66,7 +74,9 @@ def compare_stated(row: Row, base: Row, configs: Mapping[str, Config]) -> tuple[
     if not names:
         return [], ['every factor']
     unknown = [name for name in names if name not in row_factors or name not in base_factors]
-    differing = [name for name in names if name not in unknown and row_factors[name] != base_factors[name]]
+    differing = [
+        name for name in names if name not in unknown and row_factors[name] != base_factors[name]
+    ]
     return differing, unknown
 
 
@@ -79,7 +89,8 @@ def _require_known_names(stated: Factors, known: Factors, path: str) -> None:
         if name not in known:
             near = closest(name, known, 0.6)
             raise UserError(
-                f"{path}: '{name}' is not a factor{near}; use one of {', '.join(known)}", code='unknown-factor'
+                f"{path}: '{name}' is not a factor{near}; use one of {', '.join(known)}",
+                code='unknown-factor',
             )
 
 
@@ -97,7 +108,10 @@ def require_distinct_models(rows: Sequence[Row], configs: Mapping[str, Config] =
             continue
         for other, earlier in seen.items():
             if model.weights == earlier.weights:
-                raise UserError(f'{name} and {other} are the same model; give each model once', code='same-model')
+                raise UserError(
+                    f'{name} and {other} are the same model; give each model once',
+                    code='same-model',
+                )
             if model.is_near(earlier):
                 raise UserError(
                     f'{name} is a near-duplicate of {other}: the weights agree within half precision; give each '
@@ -160,7 +174,9 @@ def facts_of(path: str) -> Factors:
         'optimizer': _optimizer(loaded),
     }
     if isinstance(settings := loaded.get('hyper_parameters'), dict):
-        facts |= {name: value for name, value in settings.items() if isinstance(value, str | int | float)}
+        facts |= {
+            name: value for name, value in settings.items() if isinstance(value, str | int | float)
+        }
     return {str(name): str(value) for name, value in facts.items() if value is not None}
 
 
@@ -171,7 +187,9 @@ def _epochs(loaded: Mapping[str, Any]) -> int | None:
     begun: Any = loaded
     for key in EPOCHS_BEGUN:
         begun = begun.get(key) if isinstance(begun, dict) else None
-    return begun or epoch + (LIGHTNING in loaded)  # Lightning counts from 0, and one further when all have ended
+    return begun or epoch + (
+        LIGHTNING in loaded
+    )  # Lightning counts from 0, and one further when all have ended
 
 
 def _optimizer(loaded: Mapping[str, Any]) -> str | None:
@@ -182,6 +200,8 @@ def _optimizer(loaded: Mapping[str, Any]) -> str | None:
     if not isinstance(groups, list) or not groups or not isinstance(groups[0], dict):
         return None
     group = groups[0]
-    settings = dict(group, lr=group.get('initial_lr', group.get('lr')), decay=group.get('weight_decay'))
+    settings = dict(
+        group, lr=group.get('initial_lr', group.get('lr')), decay=group.get('weight_decay')
+    )
     names = [name for name in ('lr', 'decay', 'momentum', 'betas') if name in settings]
     return ', '.join(f'{name} {settings[name]}' for name in names)

@@ -40,8 +40,12 @@ def _directions(name: str) -> dict[str, str]:
 FACTS: dict[str, Callable[..., dict[str, str]]] = {
     'PairwiseHead': lambda **_: _directions('summed'),
     'PrototypeHead': lambda **_: _directions('averaged'),
-    'LARS': lambda inside=True, **_: {'rate': f'{"inside" if inside else "outside"} of the momentum buffer'},
-    'MomentumHook': lambda schedule='cosine', **_: {"teacher's update": f'each optimizer step k = 1..K, {schedule}'},
+    'LARS': lambda inside=True, **_: {
+        'rate': f'{"inside" if inside else "outside"} of the momentum buffer'
+    },
+    'MomentumHook': lambda schedule='cosine', **_: {
+        "teacher's update": f'each optimizer step k = 1..K, {schedule}'
+    },
 }
 
 
@@ -57,11 +61,15 @@ def changed(one: Config, two: Config) -> list[str]:
 
 
 def _runs(cfg: Config) -> dict[str, Any]:
-    found = {key: value for key, value in cfg.to_dict().items() if key in RUNS and value is not None}
+    found = {
+        key: value for key, value in cfg.to_dict().items() if key in RUNS and value is not None
+    }
     for hook in ('checkpoint', 'logger'):
         found.get('default_hooks', {}).pop(hook, None)  # an evaluation's config has none
     for keys, value in list(walk(found)):
-        if keys[-1:] == ('views',) and isinstance(value, list | tuple):  # what never acts is not there
+        if keys[-1:] == ('views',) and isinstance(
+            value, list | tuple
+        ):  # what never acts is not there
             for view in value:
                 view[:] = [step for step in view if step.get('p') != 0]
     return found
@@ -80,16 +88,27 @@ def factors_of(cfg: Config) -> dict[str, str]:
     model, momentum = cfg.model, cfg.default_hooks.momentum
     hidden_norm = (model.projector.get('norm_cfg') or {}).get('type')
     optimizer = cfg.optim_wrapper.optimizer
-    widths = [width for width in (model.projector.hidden_channels, model.projector.out_channels) if width]
+    widths = [
+        width for width in (model.projector.hidden_channels, model.projector.out_channels) if width
+    ]
     views = cfg.train_dataloader.dataset.get('views') or model.data_preprocessor.get('views') or ()
-    loss = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}.get(model.head.type, model.head.type)
+    loss = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}.get(
+        model.head.type, model.head.type
+    )
     return {
-        'batch norm': ('ShuffleBN' if model.shuffle_bn else (model.backbone.get('norm_cfg') or {}).get('type', 'none'))
+        'batch norm': (
+            'ShuffleBN'
+            if model.shuffle_bn
+            else (model.backbone.get('norm_cfg') or {}).get('type', 'none')
+        )
         + (f', {hidden_norm} in projector' if hidden_norm else ''),
-        'projector': '-'.join(map(str, widths)) + ('' if model.projector.get('last_bias', True) else ', no last bias'),
+        'projector': '-'.join(map(str, widths))
+        + ('' if model.projector.get('last_bias', True) else ', no last bias'),
         'student predictor': 'yes' if model.get('predictor') else 'no',
         'teacher predictor': 'yes' if model.teacher_predictor else 'no',
-        'momentum': f'{momentum.base} -> 1, cosine' if momentum.schedule == 'cosine' else f'constant {momentum.base}',
+        'momentum': f'{momentum.base} -> 1, cosine'
+        if momentum.schedule == 'cosine'
+        else f'constant {momentum.base}',
         'loss': f'{loss}, {"both directions" if model.symmetric else "one direction"}',
         'negatives': f'queue {model.queue.length}' if model.get('queue') else 'none',
         'augmentation': ' / '.join(dict.fromkeys(', '.join(map(_step, view)) for view in views)),
@@ -106,18 +125,28 @@ def _step(step: dict) -> str:
 def hidden_factors(cfg: Config) -> dict[str, str]:
     """Return the factors that papers seldom print and libraries differ in (projects/parity), for a run of this config."""
     model, momentum = cfg.model, cfg.default_hooks.get('momentum')
-    found = {'rate': 'outside of the momentum buffer', **_stated(OPTIMIZERS, cfg.optim_wrapper.optimizer)}
-    found |= dict.fromkeys(('directions of the loss', 'clamps in the loss', "teacher's update"), 'none')
+    found = {
+        'rate': 'outside of the momentum buffer',
+        **_stated(OPTIMIZERS, cfg.optim_wrapper.optimizer),
+    }
+    found |= dict.fromkeys(
+        ('directions of the loss', 'clamps in the loss', "teacher's update"), 'none'
+    )
     if model.type == 'Siamese':
         own = f'by the rule of {model.head.type}'
-        found |= {'directions of the loss': own, 'clamps in the loss': own, **_stated(MODELS, model.head)}
+        found |= {
+            'directions of the loss': own,
+            'clamps in the loss': own,
+            **_stated(MODELS, model.head),
+        }
         if not model.get('symmetric', True):
             found['directions of the loss'] = 'one'
         if momentum and model.get('target', 'teacher') == 'teacher':
             found |= _stated(HOOKS, momentum)
     precision = (cfg.get('fast') or {}).get('precision') or cfg.optim_wrapper.get('dtype')
     return found | {
-        'precision': precision or "float32 (convolutions by torch's default, TF32 on GPUs that have it)",
+        'precision': precision
+        or "float32 (convolutions by torch's default, TF32 on GPUs that have it)",
         'image decoder': f'{decoder()}, {code_identity()["jpeg"]}',
         'images': images_of(cfg.train_dataloader.dataset),
         'features': FEATURES,

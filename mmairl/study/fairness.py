@@ -31,7 +31,9 @@ QUESTIONS = {
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # the finished runs of each row
 
 
-def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, dict[str, Config], list[str]]:
+def at_scale(
+    study: Study, scale: Scale, tasks: Sequence[str]
+) -> tuple[Study, dict[str, Config], list[str]]:
     """Return the study as it runs at a scale with the scale's null rows, its configs, and sentences on what is left out.
 
     A row that the scale makes equal to another would report noise as a factor's effect, so it is left out. So is a factor of a
@@ -88,11 +90,15 @@ def null_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> list[R
         measured = any(is_measured(kind, task) for task in tasks)
         if measured and kind not in present:
             name = NULL_ROWS[kind]
-            added.append(Row(name, rows[0].config, rows[0].options, factor='no training', untrained=kind))
+            added.append(
+                Row(name, rows[0].config, rows[0].options, factor='no training', untrained=kind)
+            )
     return added
 
 
-def require_clean_choices(study: Study, configs: Mapping[str, Config], tasks: Sequence[str]) -> None:
+def require_clean_choices(
+    study: Study, configs: Mapping[str, Config], tasks: Sequence[str]
+) -> None:
     """Raise if the configs say that a search or a task would choose by test images. Runs compare the images themselves."""
     for cfg in configs.values():
         chosen_on = [cfg] if study.search else []
@@ -114,11 +120,16 @@ def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]
     """Return a crossed study without the factors whose levels are equal at this scale, and a sentence for each."""
     if not study.cross:
         return study, []
-    empty = [factor.name for factor in study.cross.factors if _is_empty(factor.levels, study, scale)]
+    empty = [
+        factor.name for factor in study.cross.factors if _is_empty(factor.levels, study, scale)
+    ]
     if not empty or len(empty) == len(study.cross.factors):
         return study, []
     cross = study.cross.without(empty)
-    left_out = [f"the factor '{name}' is left out: at {scale.name} its levels are the same" for name in empty]
+    left_out = [
+        f"the factor '{name}' is left out: at {scale.name} its levels are the same"
+        for name in empty
+    ]
     return replace(study, cross=cross, rows=tuple(cross.rows())), left_out
 
 
@@ -167,7 +178,9 @@ def compare(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
                 declared=list(row.declares),
                 found=differing,
                 searched=sorted(both),
-                undeclared=[key for key in differing if key not in both and not is_declared(key, row)],
+                undeclared=[
+                    key for key in differing if key not in both and not is_declared(key, row)
+                ],
                 unknown=unknown,
             )
         )

@@ -39,7 +39,16 @@ from mmairl.study.task_names import data_of, is_local
 FEATURES = 'features'  # shared by the protocols on features until all are measured
 NETWORK_KEYS = ('type', 'depth', 'stem_channels', 'base_channels')  # equal on every data set
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
-PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy')
+PACKAGES = (
+    'torch',
+    'torchvision',
+    'mmengine',
+    'mmcv',
+    'mmpretrain',
+    'mmdet',
+    'mmsegmentation',
+    'numpy',
+)
 BLOCK = 2**20  # bytes
 
 
@@ -57,9 +66,15 @@ def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
     if stored := on_main_process(lambda: _stored(folder, task, identity)):
         return stored
     path = result_file(folder, task, identity)
-    settings = replace(settings, cache=folder / FEATURES, work_dir=path.with_suffix(''), launcher=launcher)
+    settings = replace(
+        settings, cache=folder / FEATURES, work_dir=path.with_suffix(''), launcher=launcher
+    )
     result = evaluate(cfg, settings.name, subject, settings=settings, asked=made)
-    tuned = {key: result.details[key] for key in ('chosen', 'held_out', 'halves') if key in result.details}
+    tuned = {
+        key: result.details[key]
+        for key in ('chosen', 'held_out', 'halves')
+        if key in result.details
+    }
     measured = Measured(
         scores=result.scores,
         identity=result.identity,
@@ -78,7 +93,9 @@ def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, Protocol
     task_data = data_of(task)
     task, _, seed = task.partition('#')
     if task_data:
-        network = {key: cfg.model.backbone[key] for key in NETWORK_KEYS if key in cfg.model.backbone}
+        network = {
+            key: cfg.model.backbone[key] for key in NETWORK_KEYS if key in cfg.model.backbone
+        }
         width = cfg.model.get('in_channels') or cfg.model.projector.in_channels
         imports = {key: cfg[key] for key in ('custom_imports',) if key in cfg}
         cfg = task_data
@@ -125,9 +142,13 @@ def result_of(cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Me
     main = {task: next(iter(result.scores)) for task, result in measured.items()}
     further = {}
     for task, result in measured.items():
-        further |= {f'{task} {name}': score for name, score in result.scores.items() if name != main[task]}
+        further |= {
+            f'{task} {name}': score for name, score in result.scores.items() if name != main[task]
+        }
     # False means the same as an absent key.
-    evaluation = {key: value for key, value in cfg.get('evaluation', {}).items() if value is not False}
+    evaluation = {
+        key: value for key, value in cfg.get('evaluation', {}).items() if value is not False
+    }
     return Result(
         **trained,
         scores={task: measured[task].scores[name] for task, name in main.items()},
@@ -181,7 +202,9 @@ def git_state() -> str:
     """Return the commit of the code and a digest of the package's source, which covers files that git does not track."""
     command = ['git', 'describe', '--always', '--exclude=*', '--dirty= with changes']
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
         commit = done.stdout.strip()
     except OSError:
         commit = ''

@@ -33,7 +33,8 @@ def rows(name: str) -> dict[str, dict[str, float]]:
     for part in name.split('.'):
         if not isinstance(table, dict) or part not in table:
             raise UserError(
-                f"there is no published table '{name}'; see configs/studies/_published", code='no-published-table'
+                f"there is no published table '{name}'; see configs/studies/_published",
+                code='no-published-table',
             )
         table = table[part]
         if isinstance(table, dict):
@@ -65,5 +66,7 @@ def row(name: str) -> dict[str, float]:
     for place in (table,) if table else FIRST_TABLES:
         known |= rows(place)
     if key not in known:
-        raise UserError(f"the paper has no row '{key}'; there are {', '.join(known)}", code='no-published-row')
+        raise UserError(
+            f"the paper has no row '{key}'; there are {', '.join(known)}", code='no-published-row'
+        )
     return known[key]

@@ -41,12 +41,16 @@ class RecordStart(Hook):
     def before_train(self, runner: Runner) -> None:
         if runner.iter or not is_main_process():
             return
-        weights = {name: tensor.cpu() for name, tensor in network_of(runner).backbone.state_dict().items()}
+        weights = {
+            name: tensor.cpu() for name, tensor in network_of(runner).backbone.state_dict().items()
+        }
         sampler = runner.train_dataloader.sampler
         order = getattr(sampler, 'order', None)  # other samplers than ours do not tell
         record = dict(
             weights=weights_identity(weights),
             shapes=key_of({name: list(tensor.shape) for name, tensor in weights.items()}),
-            order=key_of({'images': order()(np.arange(min(sampler.images, FIRST))).tolist()}) if order else None,
+            order=key_of({'images': order()(np.arange(min(sampler.images, FIRST))).tolist()})
+            if order
+            else None,
         )
         write_json(self.path, record)

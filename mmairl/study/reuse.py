@@ -133,7 +133,10 @@ def rescale(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
     step = max(1, len(data) // (STATISTICS * how.batch_size))
     subset = Subset(data, range(0, len(data), step))
     if not made.exact:
-        refresh_statistics(network.to(how.device), (images for images, *_ in how.images(subset, 'batch statistics')))
+        refresh_statistics(
+            network.to(how.device),
+            (images for images, *_ in how.images(subset, 'batch statistics')),
+        )
     backbone.weights.update(network.cpu().state_dict())
     seconds = time.perf_counter() - start
     trained = read_json(Path(made.of) / 'trained.json', Trained)
@@ -160,7 +163,10 @@ def take_published(published: Path, asked: Asked, folder: Path) -> None:
     ignored = shutil.ignore_patterns(*REQUEST_AND_LOGS, 'result.json', 'trained.json', CHOICE)
     shutil.copytree(published, folder, ignore=ignored, dirs_exist_ok=True)
     trained = read_json(published / 'trained.json', Trained)
-    write_json(folder / 'trained.json', replace(trained, made=origin(asked, folder), seconds=0.0, device_seconds=0.0))
+    write_json(
+        folder / 'trained.json',
+        replace(trained, made=origin(asked, folder), seconds=0.0, device_seconds=0.0),
+    )
 
 
 def take_external(cfg: Config, path: str) -> Backbone:
@@ -174,7 +180,9 @@ def take_external(cfg: Config, path: str) -> Backbone:
 def saved_after(folder: Path, part: str) -> Path:
     """Return the path of a run's checkpoint after a part of it, whether or not it exists."""
     last = last_checkpoint(folder)
-    return last.with_name(re.sub(r'\d+', lambda end: str(round(int(end[0]) * Fraction(part))), last.name))
+    return last.with_name(
+        re.sub(r'\d+', lambda end: str(round(int(end[0]) * Fraction(part))), last.name)
+    )
 
 
 def require_finished(folder: Path, source: Path) -> None:

@@ -75,17 +75,27 @@ def until_decided(
     return runs
 
 
-def look_into(study: Study, configs: dict[str, Config], runs: Sequence[Run], out: Path) -> list[Path]:
+def look_into(
+    study: Study, configs: dict[str, Config], runs: Sequence[Run], out: Path
+) -> list[Path]:
     """Write the pages of the instruments that the study names, of the first seed, if all of their rows are finished."""
     pages = []
     for number, look in enumerate(study.look):
-        first = {run.row.name: run for run in runs if run.row.name in look.rows and run.seed == runs[0].seed}
+        first = {
+            run.row.name: run
+            for run in runs
+            if run.row.name in look.rows and run.seed == runs[0].seed
+        }
         if all(run.done for run in first.values()):
-            pages.append(instrument_page(study, configs, look, first, out / f'{look.instrument}_{number}'))
+            pages.append(
+                instrument_page(study, configs, look, first, out / f'{look.instrument}_{number}')
+            )
     return pages
 
 
-def instrument_page(study: Study, configs: dict[str, Config], look: Look, runs: dict[str, Run], folder: Path) -> Path:
+def instrument_page(
+    study: Study, configs: dict[str, Config], look: Look, runs: dict[str, Run], folder: Path
+) -> Path:
     """Write the page of one instrument."""
     subjects = {name: (str(last_checkpoint(runs[name].folder)), 'student') for name in look.rows}
     if look.instrument == 'norms':

@@ -172,7 +172,9 @@ def plan_runs(
     """Return the runs, seeds outermost, so that every row has a result early."""
     if study.search:
         return list(_plan_search(study, configs, seeds, tuple(tasks), out))
-    return [run for seed in seeds for run in _of_seed(study, configs, seed, tuple(tasks), out / 'runs')]
+    return [
+        run for seed in seeds for run in _of_seed(study, configs, seed, tuple(tasks), out / 'runs')
+    ]
 
 
 def lay_out(
@@ -209,7 +211,9 @@ def set_changed_run_aside(run: Run, change: str) -> None:
             code='source-changed-while-running',
         )
     earlier = set_aside(run.folder)
-    print(f'{run.name}: {change} has changed; the earlier run is kept in {earlier}', file=sys.stderr)
+    print(
+        f'{run.name}: {change} has changed; the earlier run is kept in {earlier}', file=sys.stderr
+    )
 
 
 def _with_known_sources(run: Run) -> Asked:
@@ -224,7 +228,8 @@ def measure_again(runs: Sequence[Run]) -> None:
     for run in runs:
         if run.is_running:
             raise UserError(
-                f'--remeasure: {run.name} is running; wait for its end, or stop it', code='remeasure-running'
+                f'--remeasure: {run.name} is running; wait for its end, or stop it',
+                code='remeasure-running',
             )
     for run in runs:
         (run.folder / 'result.json').unlink(missing_ok=True)
@@ -246,7 +251,9 @@ def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
             settled.append((run, message))
     for run, message in settled:  # after all are known, because a settled trial has not finished
         labels = {task: task for task in run.tasks}
-        write_json(run.folder / 'result.json', Result(labels=labels, diverged=f'failed twice: {message}'))
+        write_json(
+            run.folder / 'result.json', Result(labels=labels, diverged=f'failed twice: {message}')
+        )
     return [run for run, _ in settled]
 
 
@@ -287,10 +294,14 @@ def _of_seed(
             for number in row.weights:
                 yield _external_run(study, row, cfg, number, tasks, out)
         else:
-            yield _trained_run(study, row, cfg, seed, tasks, out, part, (trials or {}).get(row.name, ()))
+            yield _trained_run(
+                study, row, cfg, seed, tasks, out, part, (trials or {}).get(row.name, ())
+            )
 
 
-def _external_run(study: Study, row: Row, cfg: Config, number: int, tasks: tuple[str, ...], out: Path) -> Run:
+def _external_run(
+    study: Study, row: Row, cfg: Config, number: int, tasks: tuple[str, ...], out: Path
+) -> Run:
     asked = Asked(
         number,
         tasks,
@@ -298,7 +309,9 @@ def _external_run(study: Study, row: Row, cfg: Config, number: int, tasks: tuple
         stated=stated_factors(row),
         tuned=_recipe_trials(study, row, cfg, tasks, number),
     )
-    return Run(row, number, out / row.slug / f'seed_{number}', tasks, asked=asked, config=config_text(cfg))
+    return Run(
+        row, number, out / row.slug / f'seed_{number}', tasks, asked=asked, config=config_text(cfg)
+    )
 
 
 def _trained_run(
@@ -331,7 +344,9 @@ def _trained_run(
         sources=outside_sources(cfg) if row.trains else None,
     )
     needs = (*sources.values(), *(trial.folder for trial in trials))
-    return Run(row, seed, out / row.slug / f'seed_{seed}', own, needs, part, asked, config_text(cfg))
+    return Run(
+        row, seed, out / row.slug / f'seed_{seed}', own, needs, part, asked, config_text(cfg)
+    )
 
 
 def _recipe_trials(
@@ -361,7 +376,11 @@ def _tunable_recipe(cfg: Config, task: str) -> Config:
 
 
 def _plan_search(
-    study: Study, configs: Mapping[str, Config], searches: Sequence[int], tasks: tuple[str, ...], out: Path
+    study: Study,
+    configs: Mapping[str, Config],
+    searches: Sequence[int],
+    tasks: tuple[str, ...],
+    out: Path,
 ) -> Iterator[Run]:
     """Yield the rows as published, the trials of each search, and its winners, which are compared.
 
@@ -373,14 +392,18 @@ def _plan_search(
         trials = {}
         for row in study.rows:
             if row.trains:
-                trials[row.name] = list(_trials(study.search, row, configs[row.name], number, counts[row.name], out))
+                trials[row.name] = list(
+                    _trials(study.search, row, configs[row.name], number, counts[row.name], out)
+                )
         # A trial of every row before the second of any, so that an interrupted search has tried all rows alike.
         for turn in zip_longest(*trials.values()):
             yield from filter(None, turn)
         yield from _of_seed(study, configs, number, tasks, out / 'tuned', 'compared', trials)
 
 
-def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out: Path) -> Iterator[Run]:
+def _trials(
+    search: Search, row: Row, cfg: Config, number: int, count: int, out: Path
+) -> Iterator[Run]:
     """Yield the trials of a row in one search, measured on images that are held out of the training labels."""
     splits = {key: value for key, value in cfg.to_dict()['evaluation'].items() if key in SPLITS}
     for trial, options in enumerate(trial_options(search, row, cfg, number, count)):
@@ -406,7 +429,13 @@ def commands(run: Run, devices: int) -> list[list[str]]:
     worker = [sys.executable, *module]
     first = worker
     if devices > 1:
-        launcher = [sys.executable, '-m', 'mmairl.engine.launcher', f'--nproc_per_node={devices}', '--max-restarts=3']
+        launcher = [
+            sys.executable,
+            '-m',
+            'mmairl.engine.launcher',
+            f'--nproc_per_node={devices}',
+            '--max-restarts=3',
+        ]
         first = [*launcher, *module, '--launcher', 'pytorch']
     if all(is_local(task) for task in run.tasks):
         return [first]
@@ -424,7 +453,9 @@ def unfinished(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run in selected]
 
 
-def execute(runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run, str], None]) -> None:
+def execute(
+    runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run, str], None]
+) -> None:
     """Start what is not done, `jobs` at a time on `devices` GPUs each. A failed run is reported and the others continue.
 
     A stopped run is left as it is: the next call resumes it.
@@ -475,7 +506,9 @@ def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
             '--per-run',
             code='too-few-gpus',
         )
-    listed = os.environ.get('CUDA_VISIBLE_DEVICES')  # by number or name, if they are not all of the machine's
+    listed = os.environ.get(
+        'CUDA_VISIBLE_DEVICES'
+    )  # by number or name, if they are not all of the machine's
     names = listed.split(',') if listed else list(map(str, range(count)))
     slots = range(0, min(jobs, count // devices) * devices, devices)
     return [{'CUDA_VISIBLE_DEVICES': ','.join(names[slot : slot + devices])} for slot in slots]

@@ -38,7 +38,9 @@ class Scale(Declared, frozen=True):
     parts: dict[str, dict[str, Any]] = {}  # of the network, by type: keys to set
     replace: dict[str, Any] = {}  # in every config
     without: tuple[str, ...] = ()  # keys of a config that none keeps
-    data: dict[str, Any] | None = None  # in place of the images that the config's data set is made of
+    data: dict[str, Any] | None = (
+        None  # in place of the images that the config's data set is made of
+    )
     views: dict[str, dict[str, Any]] = {}  # by transform: keys to set
     views_on_device: bool = False
     widths: Widths | None = None
@@ -60,21 +62,28 @@ def read_scale(name: str) -> Scale:
     path = Path(name) if name.endswith('.yaml') else folder / f'{name}.yaml'
     if not path.is_file():
         known = ', '.join(sorted(file.stem for file in folder.glob('*.yaml')))
-        raise UserError(f"there is no scale '{name}'; say {known}, or give the path of your own YAML")
+        raise UserError(
+            f"there is no scale '{name}'; say {known}, or give the path of your own YAML"
+        )
     scale = read_yaml(path, Scale)
     return replace(scale, name=scale.name or path.stem)
 
 
 def resolve(row: Row, scale: Scale) -> Config:
     """Return the row's config at this scale, as it will run."""
-    path = next((path for path in (home() / 'configs' / row.config, home() / row.config) if path.is_file()), row.config)
+    path = next(
+        (path for path in (home() / 'configs' / row.config, home() / row.config) if path.is_file()),
+        row.config,
+    )
     try:
         cfg = load_config(str(path), row.options)
         if row.options:
             check_parts(cfg, BUILT)
     except UserError as error:
         raise UserError(f"the row '{row.name}': {error}") from error
-    if row.weights and 'train_dataloader' not in cfg:  # of the evaluation alone: its network and its data are these
+    if (
+        row.weights and 'train_dataloader' not in cfg
+    ):  # of the evaluation alone: its network and its data are these
         return cfg
     own = cfg.model.backbone.get('base_channels', 64)
     for key, value in copy.deepcopy(scale.replace).items():
@@ -99,7 +108,9 @@ def _change_data(cfg: Config, scale: Scale) -> None:
 
     def changed(step: dict) -> dict:
         change = scale.views.get(step['type'], {})
-        if (size := step.get('size')) and size < max(sizes):  # a small crop beside large ones stays as much smaller
+        if (size := step.get('size')) and size < max(
+            sizes
+        ):  # a small crop beside large ones stays as much smaller
             return {**step, 'size': round(size * change.get('size', max(sizes)) / max(sizes))}
         return {**step, **change}
 

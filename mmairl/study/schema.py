@@ -38,11 +38,17 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     untrained: Untrained | None = None
     external: str = field(default='', name='given')  # a checkpoint that was trained elsewhere
     stated: dict[str, str] = {}  # factors of an external checkpoint, as its author states them
-    trial: dict[str, Any] | None = None  # of a search: the config keys that it changes; the config has them already
-    splits: dict[str, Any] = {}  # of a trial: the row's own data, whose test images the trial must not see
+    trial: dict[str, Any] | None = (
+        None  # of a search: the config keys that it changes; the config has them already
+    )
+    splits: dict[
+        str, Any
+    ] = {}  # of a trial: the row's own data, whose test images the trial must not see
     chosen: Chosen | None = None
     tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # by task: the trials of its recipe
-    sources: dict[str, str] | None = None  # digests of outside modules that training imports; None: not recorded
+    sources: dict[str, str] | None = (
+        None  # digests of outside modules that training imports; None: not recorded
+    )
 
     @property
     def trains(self) -> bool:
@@ -111,7 +117,9 @@ class Measured(Struct):
     scores: dict[str, float]
     identity: dict[str, Any]
     right: dict[str, Any] | None = None  # the test images that are recognized
-    tuned: dict[str, Any] = {}  # the choice among trials of the recipe, and their scores on held-out images
+    tuned: dict[
+        str, Any
+    ] = {}  # the choice among trials of the recipe, and their scores on held-out images
     left_out: dict[str, int] = {}  # unreadable images, missing classes
 
 
@@ -136,7 +144,11 @@ def set_aside(folder: Path, keep: Collection[str] = (), last: str = '') -> Path:
     if not keep:
         return folder.rename(target)
     target.mkdir()
-    moved = [path for path in folder.iterdir() if not any(fnmatch(path.name, pattern) for pattern in keep)]
+    moved = [
+        path
+        for path in folder.iterdir()
+        if not any(fnmatch(path.name, pattern) for pattern in keep)
+    ]
     for path in sorted(moved, key=lambda path: path.name == last):
         path.rename(target / path.name)
     return target

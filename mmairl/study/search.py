@@ -47,7 +47,9 @@ class Dimension(Declared, frozen=True):
 
     def __post_init__(self) -> None:
         if (self.times is None) == (self.values is None):
-            raise UserError(f'the dimension of {self.key} wants either `times: [1/8, 8]` or a list of `values`')
+            raise UserError(
+                f'the dimension of {self.key} wants either `times: [1/8, 8]` or a list of `values`'
+            )
         if self.times and not 0 < self.ends[0] < self.ends[1]:
             raise UserError(
                 f'the range {list(self.times)} of {self.key} is empty; give two factors above 0, the smaller first'
@@ -58,7 +60,9 @@ class Dimension(Declared, frozen=True):
         try:
             low, high = (float(Fraction(str(end))) for end in self.times)
         except (ValueError, ZeroDivisionError):
-            raise UserError(f'the range {list(self.times)} of {self.key} is not of numbers, such as [1/8, 8]') from None
+            raise UserError(
+                f'the range {list(self.times)} of {self.key} is not of numbers, such as [1/8, 8]'
+            ) from None
         return low, high
 
     def at(self, place: float, value: Any) -> Any:
@@ -74,7 +78,11 @@ class Dimension(Declared, frozen=True):
     def place(self, value: Any, own: Any) -> float:
         """Return where from 0 to 1 a trial's value lies, of a row whose own is `own`."""
         if self.values:
-            return self.values.index(value) / (len(self.values) - 1) if value in self.values else math.nan
+            return (
+                self.values.index(value) / (len(self.values) - 1)
+                if value in self.values
+                else math.nan
+            )
         low, high = self.ends
         factor = (1 - value) / (1 - own) if self.complement else value / own
         return math.log(factor / low) / math.log(high / low)
@@ -179,7 +187,9 @@ def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dim
     values = {name: own_value(cfg, dimension.key) for name, dimension in dimensions.items()}
     if lacking := [name for name in own if values[name] is None]:
         key = dimensions[lacking[0]].key
-        raise UserError(f"'{row.name}' is to be searched over {lacking[0]}, and its config has no {key}")
+        raise UserError(
+            f"'{row.name}' is to be searched over {lacking[0]}, and its config has no {key}"
+        )
     mine = {name: dimension for name, dimension in dimensions.items() if values[name] is not None}
     for name, dimension in mine.items():
         dimension.require_fits(row.name, values[name])
@@ -189,7 +199,10 @@ def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dim
 def trials_for(budget: float, flops: Mapping[str, float]) -> dict[str, int]:
     """Return how many trials each row has of a budget in runs of the cheapest row, the published one among them."""
     cheapest = min(flops.values())
-    return {row: max(1, math.floor(budget * cheapest / cost * (1 + 1e-9))) for row, cost in flops.items()}
+    return {
+        row: max(1, math.floor(budget * cheapest / cost * (1 + 1e-9)))
+        for row, cost in flops.items()
+    }
 
 
 def places(dimensions: int, number: int, trials: int) -> list[list[float]]:
@@ -206,7 +219,9 @@ def settings_of(search: Search | Tune, row: Any, cfg: Config) -> float:
     return 1 + sum(1 for _ in islice(_listed(mine, cfg), MOST_TRIALS))
 
 
-def trial_options(search: Search | Tune, row: Any, cfg: Config, number: int, trials: int) -> list[dict[str, Any]]:
+def trial_options(
+    search: Search | Tune, row: Any, cfg: Config, number: int, trials: int
+) -> list[dict[str, Any]]:
     """Return the config keys of each trial of a row in search `number`; the first has none, and is as published.
 
     Points that repeat a trial are passed over. Where all dimensions are lists there may be fewer trials than asked for.
@@ -223,7 +238,9 @@ def trial_options(search: Search | Tune, row: Any, cfg: Config, number: int, tri
             break
         (repeated if drawn == own or drawn in options else options).append(drawn)
     if all(axis.values for axis in mine.values()):  # combinations that no point has hit
-        repeated = [listed for listed in islice(_listed(mine, cfg), SPARE * trials) if listed not in options]
+        repeated = [
+            listed for listed in islice(_listed(mine, cfg), SPARE * trials) if listed not in options
+        ]
     return [{}, *options, *repeated][:trials]
 
 
@@ -231,28 +248,36 @@ def _listed(mine: Mapping[str, Dimension], cfg: Config) -> Iterator[dict[str, An
     """Yield all combinations of the values of dimensions that are lists, without the row's own."""
     own = {axis.key: own_value(cfg, axis.key) for axis in mine.values()}
     different = [
-        [value for at, value in enumerate(axis.values) if value not in axis.values[:at]] for axis in mine.values()
+        [value for at, value in enumerate(axis.values) if value not in axis.values[:at]]
+        for axis in mine.values()
     ]
     for values in product(*different):
         if (options := dict(zip(own, values))) != own:
             yield options
 
 
-def searched_keys(search: Search | None, rows: Sequence[Any], configs: Mapping[str, Config]) -> dict[str, set[str]]:
+def searched_keys(
+    search: Search | None, rows: Sequence[Any], configs: Mapping[str, Config]
+) -> dict[str, set[str]]:
     """Return the keys that each row is searched over.
 
     A key that is searched in a row and not in the one that it is compared with is refused, unless that is declared.
     """
     if search is None:
         return {row.name: set() for row in rows}
-    keys = {row.name: {axis.key for axis in dimensions_of(search, row, configs[row.name]).values()} for row in rows}
+    keys = {
+        row.name: {axis.key for axis in dimensions_of(search, row, configs[row.name]).values()}
+        for row in rows
+    }
     for name, dimension in search.dimensions.items():
         if not any(dimension.key in searched for searched in keys.values()):
             raise UserError(f'`search` varies {name} by {dimension.key}, which no row has')
     for row in rows:
         for key in sorted(keys[row.name] ^ keys[row.against]) if row.against else ():
             if not f'{key}.'.startswith(tuple(f'{prefix}.' for prefix in row.declares)):
-                here, there = (row.name, row.against) if key in keys[row.name] else (row.against, row.name)
+                here, there = (
+                    (row.name, row.against) if key in keys[row.name] else (row.against, row.name)
+                )
                 raise UserError(
                     f"{key} is searched in '{here}' and not in '{there}', which the study does not declare; search it in both, "
                     "or add it to the row's `declares`"

@@ -23,7 +23,9 @@ from mmairl.errors import UserError
 from mmairl.io import Declared, read_text, read_yaml, write_text
 from mmairl.study.runs import LAST_WORDS, Run, commands, status
 
-JOB = Template(Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True)
+JOB = Template(
+    Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True
+)
 PORTION = 1000  # runs in an array, by Slurm's own MaxArraySize; halved where a site takes fewer
 ENDED = (
     'BOOT_FAIL', 'CANCELLED', 'COMPLETED', 'DEADLINE', 'FAILED', 'NODE_FAIL', 'OUT_OF_MEMORY', 'PREEMPTED', 'TIMEOUT',
@@ -48,7 +50,9 @@ class Cluster(Declared, frozen=True):
     @property
     def options(self) -> list[str]:
         names = ('partition', 'account', 'time', 'qos', 'constraint', 'mem')
-        return [shlex.quote(f'--{name}={value}') for name in names if (value := getattr(self, name))]
+        return [
+            shlex.quote(f'--{name}={value}') for name in names if (value := getattr(self, name))
+        ]
 
 
 def read_cluster(path: Path) -> Cluster:
@@ -59,7 +63,10 @@ def read_cluster(path: Path) -> Cluster:
 def in_order(runs: Sequence[Run]) -> dict[Run, list[Run]]:
     """Return the runs that are not done, each after those whose weights it takes, with these."""
     waiting = {run.folder: run for run in runs if not run.done}
-    needed = {run: [waiting[folder] for folder in run.needs if folder in waiting] for run in waiting.values()}
+    needed = {
+        run: [waiting[folder] for folder in run.needs if folder in waiting]
+        for run in waiting.values()
+    }
     return {run: needed[run] for run in TopologicalSorter(needed).static_order()}
 
 
@@ -96,7 +103,13 @@ def run_script(run: Run, devices: int, cluster: Cluster) -> str:
     steps = commands(run, share)
     if nodes > 1:
         # a session of its own: what ends the job's processes would have srun kill its tasks, and the shell tells them to save
-        step = ['setsid', 'srun', '--kill-on-bad-exit=0', '--wait=120', f'--cpus-per-task={cluster.cpus}']
+        step = [
+            'setsid',
+            'srun',
+            '--kill-on-bad-exit=0',
+            '--wait=120',
+            f'--cpus-per-task={cluster.cpus}',
+        ]
         steps[0] = [*step, *commands(run, 1)[0], '--launcher', 'slurm']
     return ''.join(f'run {shlex.join(step)}\n' for step in steps)
 
@@ -111,21 +124,26 @@ def shared(devices: int, cluster: Cluster) -> tuple[int, int]:
     return nodes, devices // nodes
 
 
-def submit(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster, say: Callable[[str], None]) -> None:
+def submit(
+    runs: Sequence[Run], devices: int, out: Path, cluster: Cluster, say: Callable[[str], None]
+) -> None:
     """Submit the runs that are neither done nor in the queue, each after the runs whose weights it uses.
 
     Runs that wait for none are tasks of an array, in portions as large as the site's limits allow.
     """
     if not shutil.which('sbatch'):
         raise UserError(
-            'there is no sbatch here; give this command where Slurm is, or take --print-commands', code='no-sbatch'
+            'there is no sbatch here; give this command where Slurm is, or take --print-commands',
+            code='no-sbatch',
         )
     script = write_text(out / 'jobs' / 'job.sh', job_script(devices, out, cluster))
     before = in_order(runs)
     queued = {run for run, (state, _) in read_queue(runs).items() if state not in ENDED}
     left = [run for run in before if run not in queued]
     total = len(left)
-    say(f'{len(runs) - len(before)} runs are done, {len(before) - total} are in the queue, {total} are to be submitted')
+    say(
+        f'{len(runs) - len(before)} runs are done, {len(before) - total} are in the queue, {total} are to be submitted'
+    )
     groups = [[run for run in left if not before[run]]]
     groups += [[run] for run in left if before[run]]
     portion = PORTION
@@ -150,7 +168,12 @@ def submit(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster, say: 
 
 
 def _submit_array(
-    part: Sequence[Run], before: Sequence[Run], name: str, script: Path, devices: int, cluster: Cluster
+    part: Sequence[Run],
+    before: Sequence[Run],
+    name: str,
+    script: Path,
+    devices: int,
+    cluster: Cluster,
 ) -> tuple[str, str]:
     """Submit runs as the tasks of one array; return its number and '', or '' and the reason of the refusal."""
     for run in part:
@@ -172,13 +195,19 @@ def sbatch(*arguments: object) -> tuple[str, str]:
     If Slurm is full, sbatch would retry for two minutes without output.
     """
     command = ['sbatch', '--parsable', *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         messages = []
         for line in process.stderr:
             messages.append(line.strip().removeprefix('sbatch: error: '))
             if 'retrying' in line:
                 process.kill()
-                limit = [line for line in _output('scontrol', 'show', 'config') if line.startswith('MaxJobCount')]
+                limit = [
+                    line
+                    for line in _output('scontrol', 'show', 'config')
+                    if line.startswith('MaxJobCount')
+                ]
                 messages.append(' '.join(''.join(limit).split()))
         numbers = process.stdout.read().split()
     if process.returncode:
@@ -199,14 +228,19 @@ def read_queue(runs: Sequence[Run]) -> Queue:
         return {}
     arrays = {run: job.partition('_')[0] for run, job in jobs.items()}
     numbers = ','.join({*arrays.values()})
-    lines = _output('squeue', '-h', '--array', '--states=all', '--format=%i %T %r', f'--jobs={numbers}')
+    lines = _output(
+        'squeue', '-h', '--array', '--states=all', '--format=%i %T %r', f'--jobs={numbers}'
+    )
     known = {}
     for line in lines:
         job, state, reason = line.split(' ', 2)
         known[job] = (state, reason)
     queue = {}
     for run, job in jobs.items():
-        for name in (arrays[run], job):  # Slurm reports an array by its number alone if its only task was canceled
+        for name in (
+            arrays[run],
+            job,
+        ):  # Slurm reports an array by its number alone if its only task was canceled
             if name in known:
                 queue[run] = known[name]
     return queue
@@ -217,7 +251,8 @@ def _output(*command: str) -> list[str]:
     if done.returncode and 'Invalid job id' not in done.stderr:  # a job that ended a while ago
         message = ' '.join(done.stderr.split())
         raise UserError(
-            f'Slurm does not answer: {message}; give the same command again later', code='slurm-does-not-answer'
+            f'Slurm does not answer: {message}; give the same command again later',
+            code='slurm-does-not-answer',
         )
     return done.stdout.splitlines()
 

@@ -53,24 +53,34 @@ class Row(Declared, frozen=True):
     name: str
     config: str
     options: dict[str, Any] = {}  # overrides, as --cfg-options
-    against: str | None = None  # the row that it is compared with; default: the row above, and none for the first
+    against: str | None = (
+        None  # the row that it is compared with; default: the row above, and none for the first
+    )
     factor: str = ''  # what is changed, in words
     declares: tuple[str, ...] = ()  # the keys that may differ, as dotted prefixes
-    published: str | int | list[str | int] | None = None  # rows of the study's table, or TABLE/ROW of any
+    published: str | int | list[str | int] | None = (
+        None  # rows of the study's table, or TABLE/ROW of any
+    )
     group: str | None = None
     x: float | None = None
     rescaled: Rescaled | None = None
     along: Along | None = None
     untrained: Untrained | None = None  # a null row: what the tasks score without training
-    weights: dict[Seed, str] = {}  # no training here: checkpoints of networks from elsewhere, by seed
+    weights: dict[
+        Seed, str
+    ] = {}  # no training here: checkpoints of networks from elsewhere, by seed
     trained: str = ''  # a YAML of the factors of these, as their author states them
-    search: Annotated[dict[str, Dimension], Meta(max_length=OWN)] = {}  # dimensions of its own, beside the study's
+    search: Annotated[
+        dict[str, Dimension], Meta(max_length=OWN)
+    ] = {}  # dimensions of its own, beside the study's
 
     def __post_init__(self) -> None:
         if sum(bool(way) for way in (self.rescaled, self.along, self.untrained, self.weights)) > 1:
             raise UserError('give one of rescaled, along, untrained and weights')
         if self.trained and not self.weights:
-            raise UserError('`trained` states the factors of `weights` from elsewhere, and there are none; give both')
+            raise UserError(
+                '`trained` states the factors of `weights` from elsewhere, and there are none; give both'
+            )
 
     @property
     def others(self) -> dict[str, str]:
@@ -104,19 +114,27 @@ class Cross(Declared, frozen=True):
     config: str
     factors: Annotated[tuple[Factor, ...], Meta(min_length=1)]
     fraction: str | float | None = None
-    levels: tuple[tuple[int, ...], ...] = ()  # in place of a fraction: the levels of each row, by their numbers
+    levels: tuple[
+        tuple[int, ...], ...
+    ] = ()  # in place of a fraction: the levels of each row, by their numbers
     interactions: tuple[Annotated[tuple[str, ...], Meta(min_length=2, max_length=2)], ...] = ()
 
     def __post_init__(self) -> None:
         more = [factor.name for factor in self.factors if len(factor.levels) != 2]
         if more and (self.fraction is not None or self.interactions):
-            raise UserError(f"the factor '{more[0]}' has not two levels, which `fraction` and `interactions` want")
+            raise UserError(
+                f"the factor '{more[0]}' has not two levels, which `fraction` and `interactions` want"
+            )
         for pair in self.interactions:
             if len(set(pair)) != 2 or not set(pair) <= set(self.names):
-                raise UserError(f'the interaction {list(pair)} is not of two of its factors: {", ".join(self.names)}')
+                raise UserError(
+                    f'the interaction {list(pair)} is not of two of its factors: {", ".join(self.names)}'
+                )
         counts = [len(factor.levels) for factor in self.factors]
         for row in self.levels:
-            if len(row) != len(counts) or not all(0 <= level < count for level, count in zip(row, counts)):
+            if len(row) != len(counts) or not all(
+                0 <= level < count for level, count in zip(row, counts)
+            ):
                 raise UserError(
                     f'the levels {list(row)} are not a number from 0 for each factor: {", ".join(self.names)}'
                 )
@@ -138,11 +156,19 @@ class Cross(Declared, frozen=True):
         if self.fraction is None:
             return list(product(*(range(len(factor.levels)) for factor in self.factors)))
         count = len(self.factors)
-        known = {str(form): half for half in range(1, count) for form in (Fraction(1, 2**half), 0.5**half)}
+        known = {
+            str(form): half
+            for half in range(1, count)
+            for form in (Fraction(1, 2**half), 0.5**half)
+        }
         if str(self.fraction) not in known:
-            raise UserError(f"the `fraction` is '{self.fraction}'; give one of {', '.join([*known][::2])}")
+            raise UserError(
+                f"the `fraction` is '{self.fraction}'; give one of {', '.join([*known][::2])}"
+            )
         pairs = [tuple(map(self.names.index, pair)) for pair in self.interactions]
-        return fraction_rows(count, known[str(self.fraction)], [(place,) for place in range(count)] + pairs)
+        return fraction_rows(
+            count, known[str(self.fraction)], [(place,) for place in range(count)] + pairs
+        )
 
     def without(self, names: Collection[str]) -> 'Cross':
         """Return the same rows without some factors, each once: a fraction that is projected on the others."""
@@ -169,7 +195,9 @@ class Cross(Declared, frozen=True):
         """Yield the rows; the first, of all first levels, is what the rest build on."""
         base = None
         for levels in self.combinations:
-            chosen = [list(factor.levels.items())[level] for factor, level in zip(self.factors, levels)]
+            chosen = [
+                list(factor.levels.items())[level] for factor, level in zip(self.factors, levels)
+            ]
             changed = [factor for factor, level in zip(self.factors, levels) if level]
             row = Row(
                 name=', '.join(str(label) for label, _ in chosen),
@@ -209,18 +237,24 @@ class Study(Declared, frozen=True):
     rows: tuple[Row, ...] = ()
     seeds: Seeds = USUAL_SEEDS
     tasks: dict[str, tuple[str, ...]] = {}  # by scale; 'in1k' is the paper's
-    primary: dict[str, str] = {}  # by scale: the task whose verdicts have the 5 %; the first unless this says otherwise
+    primary: dict[
+        str, str
+    ] = {}  # by scale: the task whose verdicts have the 5 %; the first unless this says otherwise
     question: str = ''
     paper: Paper = Paper()
     figure: Figure = Figure()
     reading: dict[str, str] = {}  # by scale
     measured: dict[str, str] = {}  # the TASK (or TASK SCORE) beside each published name
     look: tuple[Look, ...] = ()
-    equivalence: Annotated[float, Meta(gt=0)] = MARGIN  # rows closer than this, in points of a score, are equivalent
+    equivalence: Annotated[float, Meta(gt=0)] = (
+        MARGIN  # rows closer than this, in points of a score, are equivalent
+    )
     cross: Cross | None = None  # in place of rows
     search: Search | None = None  # rows are tuned by equal budgets before they are compared
     tune: dict[str, Tune] = {}  # by task: its own rates are tuned for each network
-    analyses: tuple[str, ...] = ()  # modules that add a section to the page, such as projects.normrescale.benefit
+    analyses: tuple[
+        str, ...
+    ] = ()  # modules that add a section to the page, such as projects.normrescale.benefit
     name: str = ''  # default: the file's
 
     def __post_init__(self) -> None:
@@ -230,15 +264,25 @@ class Study(Declared, frozen=True):
         if len({row.slug for row in self.rows}) < len(names):
             raise UserError('two rows have the same name (as a folder); rename one')
         if len(set(self.seeds)) < len(self.seeds):
-            raise UserError(f'a seed is given twice: {", ".join(map(str, self.seeds))}; its run would count as two')
+            raise UserError(
+                f'a seed is given twice: {", ".join(map(str, self.seeds))}; its run would count as two'
+            )
         for row in self.rows:
             for other in (row.against, *row.others.values()):
                 if other is not None and other not in names:
                     raise UserError(f"the row '{row.name}' builds on '{other}', which is no row")
-        if strange := {name for look in self.look for name in look.rows} - {*names} if names else ():
+        if (
+            strange := {name for look in self.look for name in look.rows} - {*names}
+            if names
+            else ()
+        ):
             raise UserError(f"`look` names '{min(strange)}', which is no row")
-        if strange := [task for scale, task in self.primary.items() if task not in self.tasks.get(scale, ())]:
-            raise UserError(f"`primary` names '{strange[0]}', which is no task of that scale; add it to `tasks`")
+        if strange := [
+            task for scale, task in self.primary.items() if task not in self.tasks.get(scale, ())
+        ]:
+            raise UserError(
+                f"`primary` names '{strange[0]}', which is no task of that scale; add it to `tasks`"
+            )
         if self.search and len(self.rows or self.cross.combinations) < 2:
             raise UserError(
                 '`search` gives rows equal chances, and this study has one row; add the row to compare it with'
@@ -259,7 +303,9 @@ class Study(Declared, frozen=True):
         """The numbers that were published of a row, by their names."""
         names = row.published if isinstance(row.published, list) else [row.published]
         names = [str(name) for name in names if name is not None]
-        numbers = [published.row(name if '/' in name else f'{self.paper.table}/{name}') for name in names]
+        numbers = [
+            published.row(name if '/' in name else f'{self.paper.table}/{name}') for name in names
+        ]
         return {key: value for row in numbers for key, value in row.items()}
 
 
@@ -267,7 +313,9 @@ def read_study(path: str | Path) -> Study:
     """Return the study in a YAML file; whatever is wrong with it is one sentence."""
     path = Path(path)
     if not path.is_file():
-        raise UserError(f'there is no study at {path}; see configs/studies/ for those that come with mmairl')
+        raise UserError(
+            f'there is no study at {path}; see configs/studies/ for those that come with mmairl'
+        )
     study = read_yaml(path, Study)
     load_analyses(study.analyses)
     rows, above = [], None
@@ -287,6 +335,8 @@ def catalogue(folder: Path) -> str:
     """The studies of a folder as a table in Markdown: what of the papers each is, and its rows."""
     lines = ['| study | of the papers | rows |', '|---|---|---|']
     for study in map(read_study, sorted(folder.glob('*.yaml'))):
-        rows = ', '.join(f'`{name}`' for name in dict.fromkeys(Path(row.config).stem for row in study.rows))
+        rows = ', '.join(
+            f'`{name}`' for name in dict.fromkeys(Path(row.config).stem for row in study.rows)
+        )
         lines.append(f'| `{study.name}.yaml`: {study.title} | {study.paper.where} | {rows} |')
     return '\n'.join(lines) + '\n'

@@ -70,4 +70,6 @@ def _changed_settings(folder: Path, result: Result, asked: Asked, checkpoint: Pa
 def unverified(result: Result, asked: Asked) -> list[str]:
     """Return the tasks, and 'training', whose source code an earlier version did not record."""
     training = ['training'] if asked.sources and result.sources is None else []
-    return training + [task for task, identity in result.identities.items() if not is_verified(identity)]
+    return training + [
+        task for task, identity in result.identities.items() if not is_verified(identity)
+    ]

@@ -18,10 +18,18 @@ BATCH = 64  # to count with; virtual replicas of batch norm want some images eac
 
 
 def hours_of_tasks(
-    study: Study, configs: Mapping[str, Config], tasks: Sequence[str], scale: Scale, runs: Mapping[str, int]
+    study: Study,
+    configs: Mapping[str, Config],
+    tasks: Sequence[str],
+    scale: Scale,
+    runs: Mapping[str, int],
 ) -> tuple[dict[str, float], set[str]]:
     """Return the hours of each task over all rows, of which so many `runs` are measured, and the tasks that cannot be told."""
-    trials, hours, unknown = {task: tune.trials for task, tune in study.tune.items()}, Counter(), set()
+    trials, hours, unknown = (
+        {task: tune.trials for task, tune in study.tune.items()},
+        Counter(),
+        set(),
+    )
     for row in study.rows:
         if row.untrained == 'pixels':
             continue
@@ -44,7 +52,11 @@ def task_hours(
     hours, extracted = {}, set()
     for task in tasks:
         elsewhere = task.partition('#')[0].partition('@')[2]
-        spent = _task_work(cfg, task, scale, (trials or {}).get(task)) if is_local(task) and rate else None
+        spent = (
+            _task_work(cfg, task, scale, (trials or {}).get(task))
+            if is_local(task) and rate
+            else None
+        )
         hours[task] = spent and spent / rate / 3600
         if is_on_features(task):
             hours[task] = 0.0 if elsewhere in extracted else hours[task]
@@ -76,4 +88,6 @@ def _images(cfg: Config, labelled: Mapping, scale: Scale) -> int | None:
     root = innermost(cfg.get('train_dataloader', {}).get('dataset', {})).get('root')
     if 'dataset' in labelled:
         return None
-    return labelled.get('count') or (scale.images if root and labelled.get('root') == root else None)
+    return labelled.get('count') or (
+        scale.images if root and labelled.get('root') == root else None
+    )

@@ -51,7 +51,8 @@ def scores_of(folders: Sequence[Path], criterion: str) -> list[float]:
             scores.append(result.scores[criterion])
         else:
             raise UserError(
-                f'{folder}: not measured by {criterion} yet; run the study again', code='trial-not-measured'
+                f'{folder}: not measured by {criterion} yet; run the study again',
+                code='trial-not-measured',
             )
     return scores
 
@@ -76,7 +77,9 @@ def take_best(folder: Path, chosen: Chosen) -> dict[str, Any]:
     path = folder / CHOICE
     if path.is_file() and read_json(path, Choice).options != choice.options:
         earlier = set_aside(folder, keep=REQUEST_AND_LOGS, last=CHOICE)
-        print(f'{choice.trial} is the best trial now; the run of the earlier choice was moved to {earlier}')
+        print(
+            f'{choice.trial} is the best trial now; the run of the earlier choice was moved to {earlier}'
+        )
     write_json(path, choice)
     return choice.options
 
@@ -89,11 +92,17 @@ def wait_for_choice(folder: Path, chosen: Chosen) -> dict[str, Any]:
         if path.is_file() and read_json(path, Choice).options == choice.options:
             return choice.options
         time.sleep(1)
-    raise UserError(f'{folder}: the first process of this run has written no choice; start it again', code='no-choice')
+    raise UserError(
+        f'{folder}: the first process of this run has written no choice; start it again',
+        code='no-choice',
+    )
 
 
 def search_record(
-    study: Study, configs: Mapping[str, Config], seeds: Sequence[int], trials: Mapping[str, Sequence[Trial]]
+    study: Study,
+    configs: Mapping[str, Config],
+    seeds: Sequence[int],
+    trials: Mapping[str, Sequence[Trial]],
 ) -> dict[str, Any]:
     """Return what the page shows of the searches.
 
@@ -118,7 +127,9 @@ def search_record(
         rows[name] = _described_trials(search, row, configs[name], trials[name])
         ended = _ended(rows[name], seeds, counts[name])
         for one_search in ended.values():
-            best_of_search(one_search)['chosen'] = any(trial['score'] is not None for trial in one_search)
+            best_of_search(one_search)['chosen'] = any(
+                trial['score'] is not None for trial in one_search
+            )
         scores = [[trial['score'] or 0.0 for trial in one_search] for one_search in ended.values()]
         tried = [min(budget[name], counts[name]) - 1 for budget in budgets]
         if scores:
@@ -139,12 +150,17 @@ def search_record(
     )
 
 
-def _described_trials(search: Search, row: Row, cfg: Config, runs: Sequence[Trial]) -> list[dict[str, Any]]:
+def _described_trials(
+    search: Search, row: Row, cfg: Config, runs: Sequence[Trial]
+) -> list[dict[str, Any]]:
     """Return each trial of a row with its values by dimension, and its score if it has one."""
     dimensions = dimensions_of(search, row, cfg)
     trials = []
     for run in runs:
-        values = {name: run['trial'].get(axis.key, own_value(cfg, axis.key)) for name, axis in dimensions.items()}
+        values = {
+            name: run['trial'].get(axis.key, own_value(cfg, axis.key))
+            for name, axis in dimensions.items()
+        }
         trials.append(
             dict(
                 search=run['seed'] - FIRST,
@@ -185,7 +201,9 @@ def best_of_search(trials: Sequence[Trial]) -> Trial:
     return max(trials, key=rank)
 
 
-def _edges(search: Search, row: Row, cfg: Config, searches: Sequence[Sequence[Trial]]) -> Iterator[dict[str, Any]]:
+def _edges(
+    search: Search, row: Row, cfg: Config, searches: Sequence[Sequence[Trial]]
+) -> Iterator[dict[str, Any]]:
     """Yield the dimensions in which the best trials of a row lie at an end of the range, with how many of them do."""
     best = [best_of_search(trials) for trials in searches]
     for name, dimension in dimensions_of(search, row, cfg).items():

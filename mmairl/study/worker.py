@@ -39,12 +39,20 @@ PATIENCE = 60  # seconds to wait for an earlier start of the run that is saving 
 @one_sentence_errors
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('folder', type=Path, help='run folder of a study, with asked.json and asked/config.yaml')
     parser.add_argument(
-        '--launcher', choices=['none', 'pytorch', 'slurm'], default='none', help='job launcher (default: none)'
+        'folder', type=Path, help='run folder of a study, with asked.json and asked/config.yaml'
     )
     parser.add_argument(
-        '--transfer', type=int, metavar='GPUS', help='run the tasks of tools/transfer.py, each on GPUS GPUs'
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm'],
+        default='none',
+        help='job launcher (default: none)',
+    )
+    parser.add_argument(
+        '--transfer',
+        type=int,
+        metavar='GPUS',
+        help='run the tasks of tools/transfer.py, each on GPUS GPUs',
     )
     args = parser.parse_args()
     warnings.filterwarnings('ignore')
@@ -57,7 +65,10 @@ def main() -> None:
             else:
                 transfer(args.folder, args.transfer)
     except Timeout:  # e.g. a requeued job, while an unreachable node still runs the first one
-        print(f'error: {args.folder} is locked by another process; start this again later', file=sys.stderr)
+        print(
+            f'error: {args.folder} is locked by another process; start this again later',
+            file=sys.stderr,
+        )
         sys.exit(AGAIN)
     stop_processes()
 
@@ -82,7 +93,9 @@ def run(folder: Path, launcher: str = 'none') -> None:
     try:
         prepare_weights(cfg, asked, folder, launcher, published)
         start_processes(launcher)
-        measured = {task: measure(task, folder, asked, launcher) for task in asked.tasks if is_local(task)}
+        measured = {
+            task: measure(task, folder, asked, launcher) for task in asked.tasks if is_local(task)
+        }
     except Diverged as error:
         if asked.trial is None:
             raise
@@ -116,7 +129,9 @@ def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path
     return None if options else Path(asked.chosen.published)
 
 
-def prepare_weights(cfg: Config, asked: Asked, folder: Path, launcher: str, published: Path | None) -> None:
+def prepare_weights(
+    cfg: Config, asked: Asked, folder: Path, launcher: str, published: Path | None
+) -> None:
     """Create or train the weights of a run, unless they exist."""
     if asked.rescaled or asked.along or asked.external:
         if is_first(launcher):  # the other ranks wait for it in `start_processes`
@@ -124,7 +139,9 @@ def prepare_weights(cfg: Config, asked: Asked, folder: Path, launcher: str, publ
         return
     if asked.untrained or (folder / 'trained.json').is_file():
         return
-    if published and (published / 'result.json').is_file():  # the same config and seed would train the same weights
+    if (
+        published and (published / 'result.json').is_file()
+    ):  # the same config and seed would train the same weights
         if is_first(launcher):
             take_published(published, asked, folder)
         return
@@ -156,7 +173,12 @@ def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
 
 def transfer(folder: Path, gpus: int) -> None:
     """Add the tasks on mmdet and mmseg to the run's result; each has a folder of its own and is resumed there."""
-    from mmairl.transfer.execute import Place, prepare, run_task, tune_task  # requires the platforms
+    from mmairl.transfer.execute import (
+        Place,
+        prepare,
+        run_task,
+        tune_task,
+    )  # requires the platforms
 
     asked = read_json(folder / 'asked.json', Asked)
     result = read_json(folder / 'result.json', Result)

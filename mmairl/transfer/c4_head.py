@@ -22,9 +22,13 @@ class Res5Head(ResLayer):
             ``dict(type='mmairl.PretrainedBackbone', checkpoint=CKPT, prefix='layer4.')``.
     """
 
-    def __init__(self, depth: int = 50, norm_cfg: dict | None = None, init_cfg: dict | None = None) -> None:
+    def __init__(
+        self, depth: int = 50, norm_cfg: dict | None = None, init_cfg: dict | None = None
+    ) -> None:
         norm_cfg = norm_cfg or dict(type='mmairl.SyncBN')
-        super().__init__(depth=depth, stage=3, stride=2, style='pytorch', norm_cfg=norm_cfg, norm_eval=False)
+        super().__init__(
+            depth=depth, stage=3, stride=2, style='pytorch', norm_cfg=norm_cfg, norm_eval=False
+        )
         self.layer4.init_cfg = init_cfg
         block, _ = ResNet.arch_settings[depth]
         _, self.norm = build_norm_layer(norm_cfg, 512 * block.expansion)

@@ -23,7 +23,9 @@ class UpProjection(nn.Module):
             convolution = nn.Conv2d(inputs, out_channels, kernel, padding=kernel // 2, bias=False)
             return convolution, build_norm_layer(norm_cfg, out_channels)[1]
 
-        self.branch = nn.Sequential(*normed(in_channels, 5), nn.ReLU(inplace=True), *normed(out_channels, 3))
+        self.branch = nn.Sequential(
+            *normed(in_channels, 5), nn.ReLU(inplace=True), *normed(out_channels, 3)
+        )
         self.shortcut = nn.Sequential(*normed(in_channels, 5))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,7 +49,11 @@ class UpProjectionHead(BaseModule):
     align_corners = False
 
     def __init__(
-        self, in_channels: int, channels: tuple[int, ...], norm_cfg: dict | None = None, init_cfg: dict | None = None
+        self,
+        in_channels: int,
+        channels: tuple[int, ...],
+        norm_cfg: dict | None = None,
+        init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
         norm_cfg = norm_cfg or dict(type='mmairl.SyncBN')
@@ -58,7 +64,9 @@ class UpProjectionHead(BaseModule):
     def forward(self, features: tuple[Tensor, ...]) -> Tensor:
         return self.depth(self.blocks(features[-1]))
 
-    def loss(self, features: tuple[Tensor, ...], samples: list, train_cfg: dict) -> dict[str, Tensor]:
+    def loss(
+        self, features: tuple[Tensor, ...], samples: list, train_cfg: dict
+    ) -> dict[str, Tensor]:
         truth = torch.stack([sample.gt_depth_map.data for sample in samples])
         depth = F.interpolate(self(features), truth.shape[2:], mode='bilinear')
         return dict(loss_depth=reverse_huber(depth, truth.to(depth)))

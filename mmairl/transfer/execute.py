@@ -29,7 +29,13 @@ from mmairl.config import load_config, walk
 from mmairl.engine.curves import read_scalars
 from mmairl.engine.run import register, train
 from mmairl.errors import Diverged, UserError, one_sentence_errors
-from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, weights_identity
+from mmairl.evaluation.identity import (
+    claim,
+    code_identity,
+    config_identity,
+    files_identity,
+    weights_identity,
+)
 from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
 from mmairl.io import read_json, write_json
 from mmairl.signals import start, stop, stop_processes
@@ -164,10 +170,14 @@ def start_from(cfg: Config, checkpoint: str) -> Config:
 
 def take_network(cfg: Config, network: dict) -> None:
     """Give the config's ResNet the size of `network`, and the module after it the widths of its stages."""
-    cfg.model.backbone.update({key: network[key] for key in ('depth', 'stem_channels', 'base_channels')})
+    cfg.model.backbone.update(
+        {key: network[key] for key in ('depth', 'stem_channels', 'base_channels')}
+    )
     expansion = 1 if network['depth'] < 50 else 4
     after = 'neck' if 'neck' in cfg.model else 'decode_head'
-    cfg.model[after].in_channels = [network['base_channels'] * 2**stage * expansion for stage in range(4)]
+    cfg.model[after].in_channels = [
+        network['base_channels'] * 2**stage * expansion for stage in range(4)
+    ]
 
 
 def dicts(node: object) -> Iterator[dict]:
@@ -175,7 +185,9 @@ def dicts(node: object) -> Iterator[dict]:
     return (value for _, value in walk(node) if isinstance(value, dict))
 
 
-def _by_protocol(cfg: Config, request: Mapping[str, Any], folder: Path, launcher: str) -> dict[str, float]:
+def _by_protocol(
+    cfg: Config, request: Mapping[str, Any], folder: Path, launcher: str
+) -> dict[str, float]:
     depth = request['depth']
     cfg.model.backbone.depth = depth
     cfg.model.in_channels = 512 if depth < 50 else 2048
@@ -190,7 +202,9 @@ def _by_protocol(cfg: Config, request: Mapping[str, Any], folder: Path, launcher
     return evaluate(cfg, request['protocol'], request['start'], settings=settings).scores
 
 
-def _by_platform(cfg: Config, request: Mapping[str, Any], folder: Path, launcher: str) -> dict[str, Any]:
+def _by_platform(
+    cfg: Config, request: Mapping[str, Any], folder: Path, launcher: str
+) -> dict[str, Any]:
     """Train and test by mmdet or mmseg; with `held_out`, test on both halves of held-out images.
 
     A run that diverges has no scores on held-out images.
@@ -198,7 +212,9 @@ def _by_platform(cfg: Config, request: Mapping[str, Any], folder: Path, launcher
     cfg = start_from(cfg, request['start'])
     if 'drawn' in cfg:
         take_network(cfg, resnet_of(read_backbone(request['start']).weights, request['start']))
-    cfg.train_dataloader.batch_size = None  # the process's share of total_batch_size, not mmdet's 2 of 8 GPUs
+    cfg.train_dataloader.batch_size = (
+        None  # the process's share of total_batch_size, not mmdet's 2 of 8 GPUs
+    )
     cfg.work_dir = str(folder)
     cfg.resume = True
     if not request['held_out']:
@@ -207,12 +223,16 @@ def _by_platform(cfg: Config, request: Mapping[str, Any], folder: Path, launcher
     first, second = (copy.deepcopy(cfg) for _ in cfg.held_out)
     for half, changes in zip((first, second), cfg.held_out):
         half.merge_from_dict(changes)
-    first.update(test_dataloader=second.val_dataloader, test_evaluator=second.val_evaluator, test_cfg=dict())
+    first.update(
+        test_dataloader=second.val_dataloader, test_evaluator=second.val_evaluator, test_cfg=dict()
+    )
     try:
         tested = train(first, launcher).test()
     except Diverged:
         return dict(halves=[{}, {}])
-    return dict(halves=[_last_scores(folder), {name: float(value) for name, value in tested.items()}])
+    return dict(
+        halves=[_last_scores(folder), {name: float(value) for name, value in tested.items()}]
+    )
 
 
 def _last_scores(folder: Path) -> dict[str, float]:
@@ -223,9 +243,14 @@ def _last_scores(folder: Path) -> dict[str, float]:
 def main() -> None:
     """Run the task of one folder."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('folder', type=Path, help='run the task of this folder, as its task.json describes it')
     parser.add_argument(
-        '--launcher', choices=['none', 'pytorch'], default='none', help='start processes this way (none)'
+        'folder', type=Path, help='run the task of this folder, as its task.json describes it'
+    )
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch'],
+        default='none',
+        help='start processes this way (none)',
     )
     args = parser.parse_args()
     register()

@@ -28,14 +28,19 @@ def use_torchvision_ops() -> bool:
         return isinstance(sys.modules[NAME], TorchvisionOps)
     try:
         compiled = import_module(NAME)
-        if not torch.cuda.is_available() or compiled.get_compiling_cuda_version() != 'not available':
+        if (
+            not torch.cuda.is_available()
+            or compiled.get_compiling_cuda_version() != 'not available'
+        ):
             return False
     except ImportError:  # mmcv-lite, or ops built for another torch
         pass
     sys.modules[NAME] = TorchvisionOps()
     # mmdet imports one op's class from here. It is missing if the module was imported before this replacement.
     if transformer := sys.modules.get('mmcv.cnn.bricks.transformer'):
-        transformer.MultiScaleDeformableAttention = import_module('mmcv.ops').MultiScaleDeformableAttention
+        transformer.MultiScaleDeformableAttention = import_module(
+            'mmcv.ops'
+        ).MultiScaleDeformableAttention
     return True
 
 
@@ -72,13 +77,23 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Ten
 
 
 def roi_align_forward(
-    input: Tensor, rois: Tensor, output: Tensor, argmax_y: Tensor, argmax_x: Tensor, **options: float | bool
+    input: Tensor,
+    rois: Tensor,
+    output: Tensor,
+    argmax_y: Tensor,
+    argmax_x: Tensor,
+    **options: float | bool,
 ) -> None:
     output.copy_(_roi_align(input, rois, **options))
 
 
 def roi_align_backward(
-    grad_output: Tensor, rois: Tensor, argmax_y: Tensor, argmax_x: Tensor, grad_input: Tensor, **options: float | bool
+    grad_output: Tensor,
+    rois: Tensor,
+    argmax_y: Tensor,
+    argmax_x: Tensor,
+    grad_input: Tensor,
+    **options: float | bool,
 ) -> None:
     """Compute the gradient from zeros: the op is linear in its input, so any input gives the same gradient.
 

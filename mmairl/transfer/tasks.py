@@ -59,7 +59,9 @@ def _protocols() -> dict[str, Task]:
     for name in PROTOCOLS.names():
         columns = dict(protocol_class(name).columns)
         if columns:
-            tasks[name] = Task('evaluation/imagenet_r50', IMAGENET, columns, protocol=name, factor=1)
+            tasks[name] = Task(
+                'evaluation/imagenet_r50', IMAGENET, columns, protocol=name, factor=1
+            )
     return tasks
 
 
@@ -85,7 +87,9 @@ TASKS = {
     'voc0712': Task('transfer/voc0712_c4_r{depth}_24k', (VOC07, VOC12), _voc('voc0712')),
     'coco_c4': Task('transfer/coco_mask_rcnn_c4_r{depth}_90k', COCO, _coco('coco_c4'), (50,)),
     'coco_fpn': Task('transfer/coco_mask_rcnn_fpn_r{depth}_90k', COCO, _coco('coco_fpn'), (50,)),
-    'coco_fpn_msbreg': Task('transfer/coco_mask_rcnn_fpn_r{depth}_90k_msbreg', COCO, _coco('coco_fpn'), (50,)),
+    'coco_fpn_msbreg': Task(
+        'transfer/coco_mask_rcnn_fpn_r{depth}_90k_msbreg', COCO, _coco('coco_fpn'), (50,)
+    ),
     'cityscapes': Task(
         'transfer/cityscapes_deeplabv3_r{depth}_40k',
         CITYSCAPES,
@@ -127,7 +131,8 @@ def config_of(name: str, depth: int) -> Path:
     if task.depths and depth not in task.depths and not task.protocol:
         known = ', '.join(f'ResNet-{known}' for known in task.depths)
         raise UserError(
-            f'{name} has configs for {known}, not for ResNet-{depth}; leave the task out', code='no-config-of-depth'
+            f'{name} has configs for {known}, not for ResNet-{depth}; leave the task out',
+            code='no-config-of-depth',
         )
     return home() / 'configs' / f'{task.config.format(depth=depth)}.py'
 
@@ -141,7 +146,8 @@ def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
     for name in names:
         if name not in TASKS:
             raise UserError(
-                f"--tasks: unknown task ('{name}'); expected one of {', '.join(TASKS)}", code='unknown-task'
+                f"--tasks: unknown task ('{name}'); expected one of {', '.join(TASKS)}",
+                code='unknown-task',
             )
     columns = Counter(column for name in names for column in TASKS[name].scores)
     repeated = [column for column, count in columns.items() if count > 1]
@@ -165,5 +171,7 @@ def require_platform(tasks: list[str]) -> None:
         if TASKS[name].protocol is None:
             package = 'mmseg' if name in SEGMENTATION else 'mmdet'
             message = f'{name} needs {package}, which cannot be imported'
-            with explained(message, 'requirements/install.sh full installs it'):  # mmdet also asserts mmcv's version
+            with explained(
+                message, 'requirements/install.sh full installs it'
+            ):  # mmdet also asserts mmcv's version
                 __import__(package)

@@ -26,7 +26,10 @@ class VOCDetectionMetric(VOCMetric):
     """
 
     def __init__(
-        self, collect_device: str = 'cpu', prefix: str | None = None, detectron2_rounding: bool = False
+        self,
+        collect_device: str = 'cpu',
+        prefix: str | None = None,
+        detectron2_rounding: bool = False,
     ) -> None:
         super().__init__(eval_mode='11points', collect_device=collect_device, prefix=prefix)
         self.detectron2_rounding = detectron2_rounding
@@ -34,7 +37,9 @@ class VOCDetectionMetric(VOCMetric):
     def compute_metrics(self, results: list[tuple[dict, list]]) -> dict[str, float]:
         if self.detectron2_rounding:
             results = [(truth, [_rounded(rows) for rows in found]) for truth, found in results]
-        classes = [average_precision(results, label) for label in range(len(self.dataset_meta['classes']))]
+        classes = [
+            average_precision(results, label) for label in range(len(self.dataset_meta['classes']))
+        ]
         present = [of_class for of_class in classes if of_class is not None]
         ap = np.mean(present or [np.zeros(len(THRESHOLDS))], axis=0)
         scores = dict(AP=float(ap.mean()), AP50=float(ap[0]), AP75=float(ap[5]))
@@ -67,7 +72,9 @@ def average_precision(results: list[tuple[dict, list]], label: int) -> np.ndarra
     wrong = np.cumsum(outcome == -1, axis=0)
     recall = right / objects
     precision = right / np.maximum(right + wrong, 1)
-    levels = [np.where(recall >= level * 0.1, precision, 0).max(axis=0, initial=0) for level in range(11)]
+    levels = [
+        np.where(recall >= level * 0.1, precision, 0).max(axis=0, initial=0) for level in range(11)
+    ]
     return np.mean(levels, axis=0)
 
 

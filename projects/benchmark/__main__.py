@@ -44,17 +44,34 @@ def parse_args() -> argparse.Namespace:
         help='choose the suite (default: all)',
     )
     parser.add_argument('--checkpoint', help='detection: start from this ResNet-18; required there')
-    parser.add_argument('--steps', type=positive, default=300, help='detection: train this many steps (default: 300)')
-    parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu', help='choose the device (default: cpu)')
     parser.add_argument(
-        '--processes', type=positive, default=1, help='crops: take a step in this many processes (default: 1)'
+        '--steps',
+        type=positive,
+        default=300,
+        help='detection: train this many steps (default: 300)',
     )
     parser.add_argument(
-        '--rounds', type=positive, default=5, help='run each side this many times, in turn (default: 5)'
+        '--device', choices=['cpu', 'cuda'], default='cpu', help='choose the device (default: cpu)'
     )
-    parser.add_argument('--quick', action='store_true', help='use tiny sizes to check that it runs (default: off)')
     parser.add_argument(
-        '--out', type=Path, help='write OUT.json and OUT.md (default: work_dirs/benchmark/SUITE_DEVICE)'
+        '--processes',
+        type=positive,
+        default=1,
+        help='crops: take a step in this many processes (default: 1)',
+    )
+    parser.add_argument(
+        '--rounds',
+        type=positive,
+        default=5,
+        help='run each side this many times, in turn (default: 5)',
+    )
+    parser.add_argument(
+        '--quick', action='store_true', help='use tiny sizes to check that it runs (default: off)'
+    )
+    parser.add_argument(
+        '--out',
+        type=Path,
+        help='write OUT.json and OUT.md (default: work_dirs/benchmark/SUITE_DEVICE)',
     )
     return parser.parse_args()
 
@@ -76,30 +93,46 @@ def two_processes(args: argparse.Namespace) -> None:
     command = f'python -m projects.benchmark --suite scaling --rounds {args.rounds}' + (
         ' --quick' if args.quick else ''
     )
-    print(*scaling.report(args.rounds, 1 if args.quick else 5, command, args.out or DEFAULT / 'scaling_cpu'))
+    print(
+        *scaling.report(
+            args.rounds, 1 if args.quick else 5, command, args.out or DEFAULT / 'scaling_cpu'
+        )
+    )
 
 
 def beside_peers(args: argparse.Namespace) -> None:
     """Each case of the suites, written as they come; where two sides differ, the others are written all the same."""
-    console, rows, differing, limits = Console(quiet=not is_main_process()), [], [], measure(args.device)
+    console, rows, differing, limits = (
+        Console(quiet=not is_main_process()),
+        [],
+        [],
+        measure(args.device),
+    )
     console.print(f'{machine(args.device)}; limits: {limits}')
     command = f'python -m projects.benchmark --suite {args.suite} --device {args.device} --rounds {args.rounds}'
     command += f' --processes {args.processes}' * (args.processes > 1) + ' --quick' * args.quick
-    out = args.out or DEFAULT / f'{args.suite}_{args.device}{f"_{args.processes}" * (args.processes > 1)}'
+    out = (
+        args.out
+        or DEFAULT / f'{args.suite}_{args.device}{f"_{args.processes}" * (args.processes > 1)}'
+    )
     for name in SUITES if args.suite == 'all' else [args.suite]:
         for case in SUITES[name](args.device, args.quick):
             with console.status(f'{case.name}, against {case.peer_name}'):
                 try:
                     rows.append(compare(case, args.rounds, args.device))
                 except AssertionError as error:
-                    differing.append(f'{case.name}, against {case.peer_name}: {" ".join(str(error).split())}')
+                    differing.append(
+                        f'{case.name}, against {case.peer_name}: {" ".join(str(error).split())}'
+                    )
             if is_main_process():
                 written = write(rows, args.device, command, out, limits)
     if is_main_process():
         show(rows, limits)
         print(*written)
     if differing:
-        raise UserError(f'the two sides compute different results and were not timed: {"; ".join(differing)}')
+        raise UserError(
+            f'the two sides compute different results and were not timed: {"; ".join(differing)}'
+        )
 
 
 @one_sentence_errors
@@ -110,7 +143,12 @@ def main() -> None:
     if args.processes > 1 and args.suite != 'crops':
         raise UserError('--processes is of --suite crops; --suite scaling runs two by itself')
     if args.processes > 1 and 'WORLD_SIZE' not in os.environ:
-        launcher = [sys.executable, '-m', 'mmairl.engine.launcher', f'--nproc_per_node={args.processes}']
+        launcher = [
+            sys.executable,
+            '-m',
+            'mmairl.engine.launcher',
+            f'--nproc_per_node={args.processes}',
+        ]
         start = [*launcher, '-m', 'projects.benchmark', *sys.argv[1:]]
         sys.exit(subprocess.run(start, env={'OMP_NUM_THREADS': '1', **os.environ}).returncode)
     start_processes('pytorch' if args.processes > 1 else 'none')

@@ -19,7 +19,9 @@ from projects.benchmark.timing import Case
 
 Views = Callable[[], object]
 SIZE = (375, 500)  # height and width of a typical photograph of ImageNet
-NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= '2.0.0'  # refuses the negative bytes by which mmcv 2.1 shifts a hue
+NUMPY_2 = (
+    np.lib.NumpyVersion(np.__version__) >= '2.0.0'
+)  # refuses the negative bytes by which mmcv 2.1 shifts a hue
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VIEW = load_config('mmairl::_base_/views/mocov2.py').mocov2_view
 REST = VIEW[1:]  # all but the crop, for crops that are there
@@ -41,10 +43,14 @@ def augment(device: str, quick: bool) -> Iterator[Case]:
     images, views = [tensor(pixels) for pixels in photographs], worker_views(VIEW)
     name = f'two views of {count} images of 500 x 375, in a worker'
     for peer_name, peer in worker_peers(photographs).items():
-        yield Case(name, peer_name, ours, seeded(peer), same_shapes, count, aim='>= 1.5', note=WORKER_NOTE)
+        yield Case(
+            name, peer_name, ours, seeded(peer), same_shapes, count, aim='>= 1.5', note=WORKER_NOTE
+        )
 
     batch = 4 if quick else 64
-    crops = [torch.stack([tensor(photograph(seed)[:224, :224]) for seed in range(batch)]).to(device)] * 2
+    crops = [
+        torch.stack([tensor(photograph(seed)[:224, :224]) for seed in range(batch)]).to(device)
+    ] * 2
     augmented = on_device(crops, device)
     name = f'two views of a batch of {batch} crops of 224, on the device'
     rest = worker_views(REST)
@@ -56,7 +62,9 @@ def augment(device: str, quick: bool) -> Iterator[Case]:
 def photograph(seed: int) -> np.ndarray:
     """Smooth colours with some noise, HWC: what a decoder gives, and about as large as a JPEG of ImageNet."""
     generator = np.random.default_rng(seed)
-    smooth = cv2.resize(generator.random((12, 16, 3), np.float32), SIZE[::-1], interpolation=cv2.INTER_CUBIC)
+    smooth = cv2.resize(
+        generator.random((12, 16, 3), np.float32), SIZE[::-1], interpolation=cv2.INTER_CUBIC
+    )
     return (255 * (smooth + generator.normal(0, 0.06, smooth.shape)).clip(0, 1)).astype(np.uint8)
 
 
@@ -77,16 +85,27 @@ def seeded(work: Views) -> Views:
 
 def worker_views(view: list[dict]) -> Callable[[Tensor], list[Tensor]]:
     pipelines = build_views([view, view])
-    return lambda image: [reduce(lambda made, step: step(made), pipeline, image) for pipeline in pipelines]
+    return lambda image: [
+        reduce(lambda made, step: step(made), pipeline, image) for pipeline in pipelines
+    ]
 
 
 def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:
     """The work of other libraries in a data worker: each from the form that its own decoder gives to the bytes of two views."""
-    pil, tensors = [Image.fromarray(pixels) for pixels in photographs], [tensor(pixels) for pixels in photographs]
+    pil, tensors = (
+        [Image.fromarray(pixels) for pixels in photographs],
+        [tensor(pixels) for pixels in photographs],
+    )
     released, batched = torchvision_released(), torchvision_v2()
-    peers = {} if NUMPY_2 else {'mmpretrain': mmpretrain_views([pixels[..., ::-1].copy() for pixels in photographs])}
+    peers = (
+        {}
+        if NUMPY_2
+        else {'mmpretrain': mmpretrain_views([pixels[..., ::-1].copy() for pixels in photographs])}
+    )
     return peers | {
-        'torchvision on PIL, as MoCo v2 was released': lambda: [[released(image) for _ in '12'] for image in pil],
+        'torchvision on PIL, as MoCo v2 was released': lambda: [
+            [released(image) for _ in '12'] for image in pil
+        ],
         'torchvision v2 on tensors': lambda: [[batched(image) for _ in '12'] for image in tensors],
     }
 
@@ -128,7 +147,9 @@ def mmpretrain_views(photographs: list[np.ndarray]) -> Views:
     from mmpretrain.registry import TRANSFORMS
 
     jitter = dict(type='ColorJitter', brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
-    grey = dict(type='RandomGrayscale', prob=0.2, keep_channels=True, channel_weights=(0.114, 0.587, 0.2989))
+    grey = dict(
+        type='RandomGrayscale', prob=0.2, keep_channels=True, channel_weights=(0.114, 0.587, 0.2989)
+    )
     view = [
         dict(type='RandomResizedCrop', scale=224, crop_ratio_range=(0.2, 1.0), backend='pillow'),
         dict(type='RandomApply', transforms=[jitter], prob=0.8),
@@ -140,7 +161,9 @@ def mmpretrain_views(photographs: list[np.ndarray]) -> Views:
         steps = [dict(type='MultiView', num_views=2, transforms=[view]), dict(type='PackInputs')]
         both, pack = (TRANSFORMS.build(step) for step in steps)
     return lambda: [
-        pack(both(dict(img=pixels, img_shape=pixels.shape[:2], ori_shape=pixels.shape[:2])))['inputs']
+        pack(both(dict(img=pixels, img_shape=pixels.shape[:2], ori_shape=pixels.shape[:2])))[
+            'inputs'
+        ]
         for pixels in photographs
     ]
 
@@ -153,4 +176,8 @@ def on_device(crops: list[Tensor], device: str) -> Views:
 def same_shapes(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> None:
     """Their draws differ, so that much can be checked here; each operation is tested against torchvision's."""
     for side in (ours, theirs):
-        assert all(view.shape == (3, 224, 224) and view.dtype == torch.uint8 for pair in side for view in pair)
+        assert all(
+            view.shape == (3, 224, 224) and view.dtype == torch.uint8
+            for pair in side
+            for view in pair
+        )

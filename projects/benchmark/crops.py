@@ -35,7 +35,10 @@ NOTE = (
     'of one size in one pass are another step there: their statistics are joined. Its losses and its prototypes are its own. '
     'In several processes on CPUs each has statistics of its own, on both sides, since torch synchronises those of GPUs alone.'
 )
-LOOPS = {"lightly's loop, a crop at a time": (False, '>= 1'), "lightly's, crops of one size in one pass": (True, '')}
+LOOPS = {
+    "lightly's loop, a crop at a time": (False, '>= 1'),
+    "lightly's, crops of one size in one pass": (True, ''),
+}
 
 
 def crops(device: str, quick: bool) -> Iterator[Case]:
@@ -50,16 +53,30 @@ def crops(device: str, quick: bool) -> Iterator[Case]:
         for name, fast in (('float32', {}), ('channels last', dict(channels_last=True))):
             title = f'{method.upper() if method == "dino" else "SwAV"} step, {LARGE} + {SMALL} crops, {size}, {name}{processes}'
             for loop, (together, aim) in LOOPS.items():
-                model, peer = siamese(size, method, device), Lightly(size, method, together).to(device)
+                model, peer = (
+                    siamese(size, method, device),
+                    Lightly(size, method, together).to(device),
+                )
                 copy_weights(model, peer)
                 sides = our_step(model, batch, fast), their_step(peer, batch, **fast)
-                yield Case(title, loop, *sides, images=size.batch * get_world_size(), memory=True, aim=aim, note=NOTE)
+                yield Case(
+                    title,
+                    loop,
+                    *sides,
+                    images=size.batch * get_world_size(),
+                    memory=True,
+                    aim=aim,
+                    note=NOTE,
+                )
 
 
 def random_crops(size: Size, device: str = 'cpu') -> dict:
     generator = torch.Generator().manual_seed(get_rank())
     sides = [size.image] * LARGE + [size.image * 3 // 7] * SMALL
-    made = [torch.randint(0, 256, (size.batch, 3, s, s), dtype=torch.uint8, generator=generator) for s in sides]
+    made = [
+        torch.randint(0, 256, (size.batch, 3, s, s), dtype=torch.uint8, generator=generator)
+        for s in sides
+    ]
     return dict(inputs=[crop.to(device) for crop in made], data_samples={})
 
 
@@ -67,7 +84,9 @@ def random_crops(size: Size, device: str = 'cpu') -> dict:
 def siamese(size: Size, method: str, device: str = 'cpu') -> BaseModel:
     """Our network; SwAV's prototypes are its head's, DINO's its projector's."""
     norm, (out, prototypes) = dict(type='SyncBN', group=1 if device == 'cpu' else None), OUT[method]
-    neck = dict(in_channels=size.features, hidden_channels=size.hidden, out_channels=out, norm_cfg=norm)
+    neck = dict(
+        in_channels=size.features, hidden_channels=size.hidden, out_channels=out, norm_cfg=norm
+    )
     parts = dict(
         dino=dict(
             projector=dict(type='PrototypeNeck', layers=3, prototypes=prototypes, **neck),
@@ -83,7 +102,9 @@ def siamese(size: Size, method: str, device: str = 'cpu') -> BaseModel:
     model = MODELS.build(
         dict(
             type='Siamese',
-            backbone=dict(type='mmpretrain.ResNet', depth=size.depth, norm_cfg=norm, zero_init_residual=False),
+            backbone=dict(
+                type='mmpretrain.ResNet', depth=size.depth, norm_cfg=norm, zero_init_residual=False
+            ),
             key_views=[*range(LARGE)],
             data_preprocessor=dict(type='ViewPreprocessor', mean=MEAN, std=STD),
             **parts,
@@ -101,15 +122,31 @@ class Lightly(nn.Module):
 
     def __init__(self, size: Size, method: str, together: bool = False) -> None:
         from lightly.loss import DINOLoss, SwaVLoss
-        from lightly.models.modules.heads import DINOProjectionHead, SwaVProjectionHead, SwaVPrototypes
+        from lightly.models.modules.heads import (
+            DINOProjectionHead,
+            SwaVProjectionHead,
+            SwaVPrototypes,
+        )
 
         super().__init__()
-        backbone = dict(type='mmpretrain.ResNet', depth=size.depth, norm_cfg=dict(type='BN'), zero_init_residual=False)
+        backbone = dict(
+            type='mmpretrain.ResNet',
+            depth=size.depth,
+            norm_cfg=dict(type='BN'),
+            zero_init_residual=False,
+        )
         with quiet():
             self.backbone = MODELS.build(backbone)
-        self.size, self.method, self.together, (out, prototypes) = size, method, together, OUT[method]
+        self.size, self.method, self.together, (out, prototypes) = (
+            size,
+            method,
+            together,
+            OUT[method],
+        )
         if method == 'dino':
-            self.head = DINOProjectionHead(size.features, size.hidden, out, prototypes, batch_norm=True)
+            self.head = DINOProjectionHead(
+                size.features, size.hidden, out, prototypes, batch_norm=True
+            )
             for place, layer in enumerate(self.head.layers):
                 if isinstance(layer, nn.GELU):
                     self.head.layers[place] = nn.ReLU(inplace=True)
@@ -134,7 +171,9 @@ class Lightly(nn.Module):
             made = [self.prototypes(F.normalize(z, dim=1)) for z in made]
         return [z for joined in made for z in joined.split(self.size.batch)]
 
-    def forward(self, large: Sequence[Tensor], small: Sequence[Tensor], keys: Sequence[Tensor] | None) -> Tensor:
+    def forward(
+        self, large: Sequence[Tensor], small: Sequence[Tensor], keys: Sequence[Tensor] | None
+    ) -> Tensor:
         """The loss, in one pass of DDP, as its Trainer takes it."""
         z, small_z = self.embed(large), self.embed(small)
         return (self.loss(z, small_z) if keys is None else self.loss(keys, z + small_z)).sum()
@@ -175,17 +214,24 @@ def their_step(peer: Lightly, batch: dict, channels_last: bool = False) -> Calla
     first = peer.backbone.conv1.weight
     mean, std = (torch.tensor(values).view(3, 1, 1).to(first) for values in (MEAN, STD))
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    views = [normalize(crop, mean, std).to(first.dtype).contiguous(memory_format=layout) for crop in batch['inputs']]
+    views = [
+        normalize(crop, mean, std).to(first.dtype).contiguous(memory_format=layout)
+        for crop in batch['inputs']
+    ]
     peer.to(memory_format=layout)
     large, small = views[:LARGE], views[LARGE:]
     trained = [weight for weight in peer.parameters() if weight.requires_grad]
-    optimizer = torch.optim.SGD(trained, **{key: value for key, value in SGD.items() if key != 'type'})
+    optimizer = torch.optim.SGD(
+        trained, **{key: value for key, value in SGD.items() if key != 'type'}
+    )
     teacher = peer.another().requires_grad_(False) if peer.method == 'dino' else None
     weights = dict(first=first, last=list(peer.backbone.parameters())[-1])
     student = peer
     if get_world_size() > 1:
         if first.is_cuda:
-            peer, teacher = (net and nn.SyncBatchNorm.convert_sync_batchnorm(net) for net in (peer, teacher))
+            peer, teacher = (
+                net and nn.SyncBatchNorm.convert_sync_batchnorm(net) for net in (peer, teacher)
+            )
         student = DistributedDataParallel(peer)
 
     def one() -> dict[str, Tensor]:

@@ -40,7 +40,9 @@ def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) 
         loader.update(num_workers=0, persistent_workers=False)
     cfg.train_dataloader.batch_size = 4
     cfg.train_cfg.update(max_iters=steps, val_interval=every)
-    cfg.param_scheduler = [dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=min(50, steps))]
+    cfg.param_scheduler = [
+        dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=min(50, steps))
+    ]
     cfg.default_hooks.checkpoint.interval = steps
     cfg.custom_hooks[0].batches = 10
     for proposals in (cfg.model.train_cfg.rpn_proposal, cfg.model.test_cfg.rpn):
@@ -54,4 +56,6 @@ def measured(folder: Path) -> list[tuple[int, ...]]:
     """Each evaluation that the run has logged."""
     curves = read_scalars(folder)
     steps, _ = curves['pascal_voc/AP']
-    return list(zip(steps, *([100 * value for value in curves[f'pascal_voc/{name}'][1]] for name in SCORES)))
+    return list(
+        zip(steps, *([100 * value for value in curves[f'pascal_voc/{name}'][1]] for name in SCORES))
+    )

@@ -45,13 +45,20 @@ class Thing:
         """Its polygon, rows of x and y, around its pixels."""
         left, top, right, bottom = self.box[0], self.box[1], self.box[2] + 1, self.box[3] + 1
         if KINDS[self.name][0] == 'rectangle':
-            return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], dtype=float)
+            return np.array(
+                [(left, top), (right, top), (right, bottom), (left, bottom)], dtype=float
+            )
         angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
-        centre, radii = np.array([left + right, top + bottom]) / 2, np.array([right - left, bottom - top]) / 2
+        centre, radii = (
+            np.array([left + right, top + bottom]) / 2,
+            np.array([right - left, bottom - top]) / 2,
+        )
         return centre + radii * np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
-def scene(generator: np.random.Generator, size: tuple[int, int], most: int = 3) -> tuple[Image.Image, list[Thing]]:
+def scene(
+    generator: np.random.Generator, size: tuple[int, int], most: int = 3
+) -> tuple[Image.Image, list[Thing]]:
     """One image of `size` (width, height) with one to `most` things; later ones may cover a part of earlier ones."""
     image = Image.fromarray(generator.integers(70, 150, (size[1], size[0], 3), dtype=np.uint8))
     things = []
@@ -67,7 +74,9 @@ def scene(generator: np.random.Generator, size: tuple[int, int], most: int = 3) 
     return image, things
 
 
-def write_voc(root: Path, images: dict[str, dict[str, int]], size: tuple[int, int] = (96, 80), seed: int = 0) -> Path:
+def write_voc(
+    root: Path, images: dict[str, dict[str, int]], size: tuple[int, int] = (96, 80), seed: int = 0
+) -> Path:
     """A VOCdevkit: `images` counts them by year and split, as in `{'VOC2007': {'trainval': 8, 'test': 4}}`.
 
     Every fifth image's first thing is 'difficult'.
@@ -84,15 +93,25 @@ def write_voc(root: Path, images: dict[str, dict[str, int]], size: tuple[int, in
                 image, things = scene(generator, size)
                 image.save(root / year / 'JPEGImages' / f'{name}.jpg', quality=95)
                 objects = ''.join(
-                    OBJECT.format(thing.name, int(index % 5 == 4 and thing is things[0]), *(at + 1 for at in thing.box))
+                    OBJECT.format(
+                        thing.name,
+                        int(index % 5 == 4 and thing is things[0]),
+                        *(at + 1 for at in thing.box),
+                    )
                     for thing in things
                 )
-                (root / year / 'Annotations' / f'{name}.xml').write_text(ANNOTATION.format(name, *size, objects))
-            (root / year / 'ImageSets' / 'Main' / f'{split}.txt').write_text('\n'.join(names) + '\n')
+                (root / year / 'Annotations' / f'{name}.xml').write_text(
+                    ANNOTATION.format(name, *size, objects)
+                )
+            (root / year / 'ImageSets' / 'Main' / f'{split}.txt').write_text(
+                '\n'.join(names) + '\n'
+            )
     return root
 
 
-def write_coco(root: Path, images: dict[str, int], size: tuple[int, int] = (96, 80), seed: int = 0) -> Path:
+def write_coco(
+    root: Path, images: dict[str, int], size: tuple[int, int] = (96, 80), seed: int = 0
+) -> Path:
     """A COCO folder: `images` counts them by split, as in `{'train2017': 8, 'val2017': 4}`; masks are polygons."""
     from mmdet.datasets import CocoDataset
 
@@ -102,15 +121,26 @@ def write_coco(root: Path, images: dict[str, int], size: tuple[int, int] = (96, 
     (root / 'annotations').mkdir(parents=True, exist_ok=True)
     for split, count in images.items():
         (root / split).mkdir(exist_ok=True)
-        content = dict(images=[], annotations=[], categories=[dict(id=i, name=n) for i, n in zip(ids, names)])
+        content = dict(
+            images=[], annotations=[], categories=[dict(id=i, name=n) for i, n in zip(ids, names)]
+        )
         for number in range(1, count + 1):
             image, things = scene(generator, size)
             file_name = f'{number:012d}.jpg'
             image.save(root / split / file_name, quality=95)
-            content['images'].append(dict(id=number, file_name=file_name, width=size[0], height=size[1]))
+            content['images'].append(
+                dict(id=number, file_name=file_name, width=size[0], height=size[1])
+            )
             for thing in things:
-                entry = dict(id=len(content['annotations']) + 1, image_id=number, iscrowd=0, **_coco_shape(thing))
-                content['annotations'].append({**entry, 'category_id': ids[names.index(thing.name)]})
+                entry = dict(
+                    id=len(content['annotations']) + 1,
+                    image_id=number,
+                    iscrowd=0,
+                    **_coco_shape(thing),
+                )
+                content['annotations'].append(
+                    {**entry, 'category_id': ids[names.index(thing.name)]}
+                )
         (root / 'annotations' / f'instances_{split}.json').write_text(json.dumps(content))
     return root
 
@@ -121,5 +151,7 @@ def _coco_shape(thing: Thing) -> dict:
     x, y = polygon.T
     area = float(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1)) / 2)
     return dict(
-        bbox=[left, top, right - left + 1, bottom - top + 1], area=area, segmentation=[polygon.ravel().tolist()]
+        bbox=[left, top, right - left + 1, bottom - top + 1],
+        area=area,
+        segmentation=[polygon.ravel().tolist()],
     )

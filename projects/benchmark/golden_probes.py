@@ -28,12 +28,12 @@ SCRATCH = Path(os.environ.get('GOLDENS_SCRATCH', 'goldens_scratch'))  # the same
 STEPS = int(os.environ.get('GOLDENS_STEPS', '50'))
 # Functions that have no stable name: the modules that may hold each, newest first.
 PLACES = {
-    'load_config': ('mmairl.config', 'mmairl.config'),
-    'train': ('mmairl.engine.run', 'mmairl.engine.run'),
-    'stop_processes': ('mmairl.signals', 'mmairl.signals'),
-    'read_backbone': ('mmairl.checkpoints.read', 'mmairl.checkpoints.read'),
-    'write_backbone': ('mmairl.checkpoints.write', 'mmairl.checkpoints.write'),
-    'WRITERS': ('mmairl.checkpoints.write', 'mmairl.checkpoints.write'),
+    'load_config': ('mmairl.config', 'mmairl.configs'),
+    'train': ('mmairl.engine.run', 'mmairl.engine.launch'),
+    'stop_processes': ('mmairl.signals', 'mmairl.stopping'),
+    'read_backbone': ('mmairl.checkpoints.read', 'mmairl.weights.read'),
+    'write_backbone': ('mmairl.checkpoints.write', 'mmairl.weights.write'),
+    'WRITERS': ('mmairl.checkpoints.write', 'mmairl.weights.write'),
 }
 CONFIGS = (
     'mocov1_r50_200e',
@@ -50,7 +50,8 @@ CONFIGS = (
     'supervised_r50_100e',
 )
 METHODS = tuple(
-    f'{name}_shapes' for name in ('simclr', 'simsiam', 'barlow', 'vicreg', 'swav', 'dino', 'mocov3', 'lejepa')
+    f'{name}_shapes'
+    for name in ('simclr', 'simsiam', 'barlow', 'vicreg', 'swav', 'dino', 'mocov3', 'lejepa')
 )
 SIZE = 32  # pixels
 SMALL_SIZE = 16  # of the small crops of a multi-crop
@@ -62,6 +63,8 @@ def lookup(name: str) -> Any:
     """Return a function of the package from wherever this tree keeps it."""
     tried = []
     for place in PLACES[name]:
+        if not TREE.joinpath(*place.split('.')).with_suffix('.py').is_file():
+            continue  # an editable install would import it from another tree
         try:
             return getattr(importlib.import_module(place), name)  # noqa: TID251  the names are those of PLACES
         except (ImportError, AttributeError) as error:
@@ -96,7 +99,9 @@ def save(part: str, name: str, compute: Callable[[], Any], rank: int = 0) -> Non
     text = json.dumps(found, indent=1, sort_keys=True, default=str)
     text = text.replace(str(TREE), 'TREE').replace(str(SCRATCH), 'SCRATCH')
     path.write_text(text)
-    print(f'  {part}/{name}: {found["seconds"]} s{", FAILED" if "error" in found else ""}', flush=True)
+    print(
+        f'  {part}/{name}: {found["seconds"]} s{", FAILED" if "error" in found else ""}', flush=True
+    )
 
 
 def fresh_folder(name: str) -> Path:
@@ -162,7 +167,10 @@ def register_toys() -> None:
 
     from mmairl.registry import DATASETS, HOOKS
 
-    config_file.FormatCode = lambda text, **_: (text, True)  # formatting takes longer than a toy run
+    config_file.FormatCode = lambda text, **_: (
+        text,
+        True,
+    )  # formatting takes longer than a toy run
 
     @DATASETS.register_module(force=True)
     class GoldenViews(Dataset):
@@ -171,13 +179,18 @@ def register_toys() -> None:
         def __init__(self, count: int, sizes: list[int], dtype: str = 'float64') -> None:
             generator = torch.Generator().manual_seed(7)
             kind = getattr(torch, dtype)
-            self.views = [torch.randn(count, 3, size, size, generator=generator, dtype=kind) for size in sizes]
+            self.views = [
+                torch.randn(count, 3, size, size, generator=generator, dtype=kind) for size in sizes
+            ]
 
         def __len__(self) -> int:
             return len(self.views[0])
 
         def __getitem__(self, index: int) -> dict:
-            return dict(inputs=[view[index] for view in self.views], data_samples=dict(label=index % 4, index=index))
+            return dict(
+                inputs=[view[index] for view in self.views],
+                data_samples=dict(label=index % 4, index=index),
+            )
 
     @HOOKS.register_module(force=True)
     class RecordLosses(Hook):
@@ -223,7 +236,9 @@ def narrow(cfg: Any) -> None:
 
 def view_sizes(cfg: Any) -> list[int]:
     """Return the side of each view that a config makes: large crops, and small ones where it has several sizes."""
-    views = cfg.train_dataloader.dataset.get('views') or cfg.model.get('data_preprocessor', {}).get('views')
+    views = cfg.train_dataloader.dataset.get('views') or cfg.model.get('data_preprocessor', {}).get(
+        'views'
+    )
     if cfg.model.type == 'Classifier':
         return [SIZE]
     if not isinstance(views, list | tuple):
@@ -236,7 +251,9 @@ def common_settings(cfg: Any, folder: Path, name: str) -> None:
     cfg.default_hooks.pop('progress', None)
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
     cfg.work_dir = str(folder)
-    cfg.experiment_name = f'goldens_{name}_{time.time_ns()}'  # mmengine keeps one logger for each name
+    cfg.experiment_name = (
+        f'goldens_{name}_{time.time_ns()}'  # mmengine keeps one logger for each name
+    )
     cfg.randomness.seed = 3
     cfg.env_cfg.mp_cfg.mp_start_method = 'fork'
     cfg.log_level = 'WARNING'
@@ -263,7 +280,9 @@ def toy_config(name: str, folder: Path, steps: int) -> Any:
         dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=5),
         dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=5, end=max(steps, 6)),
     ]
-    cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=10**6, save_last=False)
+    cfg.default_hooks.checkpoint = dict(
+        type='ExactCheckpointHook', by_epoch=False, interval=10**6, save_last=False
+    )
     cfg.custom_hooks = [*(cfg.get('custom_hooks') or []), dict(type='RecordLosses')]
     common_settings(cfg, folder, name)
     return cfg
@@ -302,7 +321,12 @@ def train_all(part: str, launcher: str) -> None:
         folder = SCRATCH / f'{part}_{name}'
         if not rank:
             shutil.rmtree(folder, ignore_errors=True)
-        save(part, name, lambda name=name, at=folder: run_training(toy_config(name, at, STEPS), launcher), rank)
+        save(
+            part,
+            name,
+            lambda name=name, at=folder: run_training(toy_config(name, at, STEPS), launcher),
+            rank,
+        )
         if not rank:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -321,7 +345,11 @@ def probe_train_two() -> None:
     ranks = []
     for rank in range(2):
         names = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2, MASTER_PORT=port)
-        env = {**os.environ, 'MASTER_ADDR': '127.0.0.1', **{name: str(value) for name, value in names.items()}}
+        env = {
+            **os.environ,
+            'MASTER_ADDR': '127.0.0.1',
+            **{name: str(value) for name, value in names.items()},
+        }
         ranks.append(subprocess.Popen([sys.executable, __file__, 'train_two'], env=env))
     while None in (codes := [process.poll() for process in ranks]) and not any(codes):
         time.sleep(0.2)
@@ -377,13 +405,18 @@ def real_config(
     batch = 8
     cfg = lookup('load_config')(str(find_file(f'{name}.py')))
     narrow(cfg)
-    shapes = dict(type='Shapes', split='train', count=EPOCH_STEPS * accumulate * batch + 3, size=SIZE)
+    shapes = dict(
+        type='Shapes', split='train', count=EPOCH_STEPS * accumulate * batch + 3, size=SIZE
+    )
     if name.endswith('_shapes'):
         cfg.train_dataloader.dataset = shapes
     else:
         views = None if on_device else [CROP, CROP]
         cfg.model.data_preprocessor = dict(
-            type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3, views=[CROP, CROP] if on_device else None
+            type='ViewPreprocessor',
+            mean=(0.5,) * 3,
+            std=(0.25,) * 3,
+            views=[CROP, CROP] if on_device else None,
         )
         cfg.train_dataloader = dict(
             drop_last=True,
@@ -398,9 +431,13 @@ def real_config(
     cfg.optim_wrapper.accumulative_counts = accumulate
     cfg.total_batch_size = batch * accumulate
     cfg.train_cfg = dict(by_epoch=True, max_epochs=EPOCHS)
-    cosine = dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=EPOCHS, convert_to_iter_based=True)
+    cosine = dict(
+        type='CosineAnnealingLR', by_epoch=True, begin=0, end=EPOCHS, convert_to_iter_based=True
+    )
     cfg.param_scheduler = [cosine]
-    cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=1, max_keep_ckpts=2)
+    cfg.default_hooks.checkpoint = dict(
+        type='ExactCheckpointHook', by_epoch=False, interval=1, max_keep_ckpts=2
+    )
     cfg.default_hooks.logger.interval = 1
     hooks = [*(cfg.get('custom_hooks') or []), dict(type='RecordLosses')]
     if leave_after is not None:
@@ -425,7 +462,9 @@ def probe_resume() -> None:
                 resumed = run_training(real_config(folder, **how, resume=True))
                 resumed.pop('losses')
                 if {**found, **resumed} != found:
-                    raise AssertionError(f'resumed from step {k}, the end differs: {resumed} instead of {found}')
+                    raise AssertionError(
+                        f'resumed from step {k}, the end differs: {resumed} instead of {found}'
+                    )
                 ends[f'resumed from {k}'] = 'equals the uninterrupted run'
             fresh_folder(f'resume_{case}')
             return {**found, **ends}
@@ -448,7 +487,9 @@ def seeded_resnets(count: int = 2) -> list[dict]:
     states = []
     for seed in range(count):
         torch.manual_seed(seed)
-        network = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=4, base_channels=4))
+        network = MODELS.build(
+            dict(type='mmpretrain.ResNet', depth=18, stem_channels=4, base_channels=4)
+        )
         network.init_weights()
         network.train()
         network(torch.randn(4, 3, 64, 64))
@@ -463,8 +504,16 @@ def with_prefix(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
 # The envelope of each project's checkpoints, and the prefixes of its student and teacher.
 PAIRS = {
     'mmairl': (lambda s: dict(meta={}, state_dict=s), 'backbone.', 'teacher.backbone.'),
-    'paper_release': (lambda s: dict(start_epoch=200, model=s), 'module.online_encoder.', 'module.target_encoder.'),
-    'moco_v1_v2': (lambda s: dict(epoch=200, state_dict=s), 'module.encoder_q.', 'module.encoder_k.'),
+    'paper_release': (
+        lambda s: dict(start_epoch=200, model=s),
+        'module.online_encoder.',
+        'module.target_encoder.',
+    ),
+    'moco_v1_v2': (
+        lambda s: dict(epoch=200, state_dict=s),
+        'module.encoder_q.',
+        'module.encoder_k.',
+    ),
     'moco_v3': (lambda s: dict(state_dict=s), 'module.base_encoder.', 'module.momentum_encoder.'),
     'mmselfsup_moco': (lambda s: dict(state_dict=s), 'encoder_q.0.', 'encoder_k.0.'),
     'mmselfsup_byol': (lambda s: dict(state_dict=s), 'online_net.0.', 'target_net.0.'),
@@ -479,7 +528,9 @@ PAIRS = {
 SINGLES = {
     'torchvision': lambda s: s,
     'vissl': lambda s: dict(
-        classy_state_dict=dict(base_model=dict(model=dict(trunk=with_prefix('_feature_blocks.', s), heads={})))
+        classy_state_dict=dict(
+            base_model=dict(model=dict(trunk=with_prefix('_feature_blocks.', s), heads={}))
+        )
     ),
     'simsiam': lambda s: dict(state_dict=with_prefix('module.encoder.', s)),
     'mmpretrain': lambda s: dict(state_dict=with_prefix('backbone.', s)),
@@ -526,7 +577,11 @@ def probe_formats() -> None:
 
     def pair(name: str) -> dict[str, Any]:
         envelope, student, teacher = PAIRS[name]
-        both = {**with_prefix(student, states[0]), **with_prefix(teacher, states[1]), 'queue': torch.ones(4, 8)}
+        both = {
+            **with_prefix(student, states[0]),
+            **with_prefix(teacher, states[1]),
+            'queue': torch.ones(4, 8),
+        }
         torch.save(envelope(both), path := folder / f'{name}.pth')
         return {part: describe_backbone(path, part, 64) for part in ('student', 'teacher')}
 
@@ -539,7 +594,9 @@ def probe_formats() -> None:
 
         kind, prefix = VITS[name]
         torch.manual_seed(5)
-        network = timm.create_model(kind, img_size=56, patch_size=14, embed_dim=128, depth=2, num_heads=2)
+        network = timm.create_model(
+            kind, img_size=56, patch_size=14, embed_dim=128, depth=2, num_heads=2
+        )
         with torch.no_grad():
             for weight in network.parameters():
                 weight.add_(torch.randn(weight.shape) * 0.1)
@@ -547,7 +604,9 @@ def probe_formats() -> None:
         return describe_backbone(path, 'student', 56)
 
     def written(to: str) -> dict[str, Any]:
-        torch.save(dict(state_dict=with_prefix('encoder_q.', states[0])), source := folder / 'source.pth')
+        torch.save(
+            dict(state_dict=with_prefix('encoder_q.', states[0])), source := folder / 'source.pth'
+        )
         ending = dict(detectron2='.pkl', safetensors='.safetensors').get(to, '.pth')
         path = folder / f'written_{to}{ending}'
         lookup('write_backbone')(lookup('read_backbone')(source), path, to)
@@ -595,7 +654,9 @@ def command(*arguments: object, timeout: int = 900, **options: Any) -> subproces
 def succeed(*arguments: object) -> str:
     done = command(*arguments)
     if done.returncode:
-        raise RuntimeError(f'{arguments} ended with {done.returncode}: {done.stdout[-500:]} {done.stderr[-2000:]}')
+        raise RuntimeError(
+            f'{arguments} ended with {done.returncode}: {done.stdout[-500:]} {done.stderr[-2000:]}'
+        )
     return done.stdout
 
 
@@ -671,7 +732,9 @@ def probe_tools() -> None:
     def code_of(line: str) -> dict[str, Any]:
         name, *arguments = line.format(**paths).split()
         done = command(*tool(name), *arguments)
-        return dict(code=done.returncode, traceback='Traceback' in done.stderr, said=last_line(done.stderr))
+        return dict(
+            code=done.returncode, traceback='Traceback' in done.stderr, said=last_line(done.stderr)
+        )
 
     for name in TOOLS:
         save('tools', f'help_{name}', lambda name=name: help_of(name))
@@ -696,11 +759,24 @@ def stop_a_run(config: Path) -> dict[str, Any]:
         'train_cfg.max_epochs=3',
         'default_hooks.logger.interval=1',
     ]
-    arguments = [*tool('train'), config, '--work-dir', folder, '--seed', 1, '--cfg-options', *options]
+    arguments = [
+        *tool('train'),
+        config,
+        '--work-dir',
+        folder,
+        '--seed',
+        1,
+        '--cfg-options',
+        *options,
+    ]
     line = [sys.executable, *map(str, arguments)]
     process = subprocess.Popen(line, cwd=TREE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.time() + 300
-    while not list(folder.glob('*/vis_data/scalars.json')) and process.poll() is None and time.time() < deadline:
+    while (
+        not list(folder.glob('*/vis_data/scalars.json'))
+        and process.poll() is None
+        and time.time() < deadline
+    ):
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     code = process.wait(300)
@@ -713,8 +789,16 @@ def probe_wheel() -> None:
 
     def names() -> list[str]:
         folder = fresh_folder('wheel')
-        copy = shutil.copytree(TREE, folder / 'source', ignore=shutil.ignore_patterns('__pycache__', '.git', 'build'))
-        flags = ('--no-deps', '--no-build-isolation', '--no-index', '--disable-pip-version-check', '-q')
+        copy = shutil.copytree(
+            TREE, folder / 'source', ignore=shutil.ignore_patterns('__pycache__', '.git', 'build')
+        )
+        flags = (
+            '--no-deps',
+            '--no-build-isolation',
+            '--no-index',
+            '--disable-pip-version-check',
+            '-q',
+        )
         succeed('-m', 'pip', 'wheel', *flags, '-w', folder, copy)
         found = zipfile.ZipFile(next(folder.glob('mmairl-*.whl'))).namelist()
         fresh_folder('wheel')
@@ -739,7 +823,7 @@ SMALL_DIGITS = [*SMALL_NETWORK, 'model.in_channels=64']
 # The config, its overrides, and the arguments of the command.
 EVALUATIONS = {
     'shapes_knn': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 20'),
-    'shapes_random': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 --init random --seed 1'),
+    'shapes_random': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 --init random'),
     'shapes_pixels': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 --init pixels'),
     'knn': ('digits_r18.py', SMALL_DIGITS, 'knn --k 5 20'),
     'knn_teacher': ('digits_r18.py', SMALL_DIGITS, 'knn --k 5 --part teacher'),
@@ -765,7 +849,9 @@ def evaluation_checkpoint(folder: Path) -> Path:
     state = {}
     for seed, prefix in enumerate(('backbone.', 'teacher.backbone.')):
         torch.manual_seed(seed)
-        network = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8))
+        network = MODELS.build(
+            dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8)
+        )
         network.init_weights()
         network.train()
         for _ in range(30):
@@ -788,14 +874,26 @@ def short_recipe(folder: Path, name: str, epochs: int) -> Path:
     return path
 
 
-def measure(name: str, folder: Path, checkpoint: Path, recipes: Mapping[str, Path]) -> dict[str, Any]:
+def measure(
+    name: str, folder: Path, checkpoint: Path, recipes: Mapping[str, Path]
+) -> dict[str, Any]:
     config, options, line = EVALUATIONS[name]
     protocol, *arguments = line.format(**recipes).split()
     subject = [] if '--init' in arguments else [checkpoint]
     out = folder / 'result.json'
     out.unlink(missing_ok=True)
     shutil.rmtree(folder / 'run', ignore_errors=True)
-    rest = ['--no-cache', '--device', 'cpu', '--workers', 0, '--work-dir', folder / 'run', '--out', out]
+    rest = [
+        '--no-cache',
+        '--device',
+        'cpu',
+        '--workers',
+        0,
+        '--work-dir',
+        folder / 'run',
+        '--out',
+        out,
+    ]
     start = [*tool('evaluate'), protocol, find_file(config).relative_to(TREE)]
     succeed(*start, *subject, *arguments, *rest, '--cfg-options', *options)
     record = json.loads(out.read_text())
@@ -848,9 +946,20 @@ def write_scale(folder: Path, **changes: Any) -> Path:
 def planted_result(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Invent the result of a run from the name of its folder: scores, start, time and steps."""
     row = folder.parent.name
-    draw = int(hashlib.sha256(f'{folder.parents[1].name} {row} {folder.name}'.encode()).hexdigest()[:8], 16) / 2**32
+    draw = (
+        int(
+            hashlib.sha256(f'{folder.parents[1].name} {row} {folder.name}'.encode()).hexdigest()[
+                :8
+            ],
+            16,
+        )
+        / 2**32
+    )
     of_row = int(hashlib.sha256(row.encode()).hexdigest()[:8], 16) / 2**32
-    scores = {task: round(40 + 20 * of_row + 4 * draw + number, 3) for number, task in enumerate(asked['tasks'])}
+    scores = {
+        task: round(40 + 20 * of_row + 4 * draw + number, 3)
+        for number, task in enumerate(asked['tasks'])
+    }
     return dict(
         checkpoint='epoch_1.pth',  # is not there, so nothing can be outdated
         scores=scores,
@@ -873,7 +982,17 @@ def run_study(study: Path, scale: Path, out: Path, *flags: object) -> str:
 
 
 # What a run that was really executed says of the machine and the time.
-VOLATILE = ('seconds', 'device_seconds', 'git', 'versions', 'hardware', 'sha256', 'file', 'seconds_of_tasks', 'curves')
+VOLATILE = (
+    'seconds',
+    'device_seconds',
+    'git',
+    'versions',
+    'hardware',
+    'sha256',
+    'file',
+    'seconds_of_tasks',
+    'curves',
+)
 
 
 def without(value: Any, names: tuple[str, ...]) -> Any:
@@ -898,8 +1017,14 @@ def canned_study(name: str) -> dict[str, Any]:
     record = json.loads((out / 'study.json').read_text())
     states = sorted({run['state'] for row in record['rows'] for run in row['runs']})
     status = run_study(study, scale, out, '--tasks', 'knn', '--status')
-    files = sorted(str(path.relative_to(out)) for path in out.rglob('*') if path.is_file() and 'runs' not in path.parts)
-    return dict(record=record, runs=len(planned), states=states, status=last_line(status), files=files[:50])
+    files = sorted(
+        str(path.relative_to(out))
+        for path in out.rglob('*')
+        if path.is_file() and 'runs' not in path.parts
+    )
+    return dict(
+        record=record, runs=len(planned), states=states, status=last_line(status), files=files[:50]
+    )
 
 
 def probe_study() -> None:
@@ -920,8 +1045,17 @@ FIXTURE_STUDY = dict(
     seeds=[0],
     rows=[
         dict(name='SGD', config='mocov2plus_r50_200e.py'),
-        dict(name='LARS', config='mocov2plus_lars_r50_200e.py', declares=['optim_wrapper'], factor='LARS'),
-        dict(name='rescaled', config='mocov2plus_lars_r50_200e.py', rescaled=dict(of='LARS', anchor='SGD')),
+        dict(
+            name='LARS',
+            config='mocov2plus_lars_r50_200e.py',
+            declares=['optim_wrapper'],
+            factor='LARS',
+        ),
+        dict(
+            name='rescaled',
+            config='mocov2plus_lars_r50_200e.py',
+            rescaled=dict(of='LARS', anchor='SGD'),
+        ),
     ],
 )
 
@@ -966,7 +1100,9 @@ def probe_fixtures() -> None:
         cfg.train_dataloader.dataset.count = 48
         cfg.total_batch_size = 16
         cfg.train_cfg = dict(by_epoch=True, max_epochs=1)
-        cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, convert_to_iter_based=True)]
+        cfg.param_scheduler = [
+            dict(type='CosineAnnealingLR', eta_min=0.0, convert_to_iter_based=True)
+        ]
         cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
         cfg.custom_hooks = [dict(type='RecordLosses')]
         common_settings(cfg, fresh_folder('dumped'), 'dumped')
@@ -975,15 +1111,26 @@ def probe_fixtures() -> None:
     def evaluated() -> dict[str, Any]:
         before = json.loads((folder / 'evaluation/result.json').read_text())
         again = measure('knn', folder / 'evaluation', folder / 'evaluation/small.pth', {})
-        return dict(scores_equal={name: float(score).hex() for name, score in before['scores'].items()}, again=again)
+        return dict(
+            scores_equal={name: float(score).hex() for name, score in before['scores'].items()},
+            again=again,
+        )
 
     def study() -> dict[str, Any]:
         out = folder / 'out'
         status = run_study(folder / 'study.yaml', folder / 'toy.yaml', out, '--status')
         run_study(folder / 'study.yaml', folder / 'toy.yaml', out, '--collect')
         record = json.loads((out / 'study.json').read_text())
-        states = {f'{row["name"]} {run["seed"]}': run['state'] for row in record['rows'] for run in row['runs']}
-        scores = {f'{row["name"]} {run["seed"]}': run['scores'] for row in record['rows'] for run in row['runs']}
+        states = {
+            f'{row["name"]} {run["seed"]}': run['state']
+            for row in record['rows']
+            for run in row['runs']
+        }
+        scores = {
+            f'{row["name"]} {run["seed"]}': run['scores']
+            for row in record['rows']
+            for run in row['runs']
+        }
         there = {name: (out / name).is_file() for name in ('page.html', 'table.md', 'table.tex')}
         return dict(
             status=re.sub(r'\s+', ' ', last_line(status)),
@@ -999,7 +1146,9 @@ def probe_fixtures() -> None:
         results = sorted((out / 'runs').rglob('result.json'))
         before = [path.stat().st_mtime_ns for path in results]
         run_study(folder / 'study.yaml', folder / 'toy.yaml', out, '--jobs', 1)
-        return dict(runs=len(results), untouched=before == [path.stat().st_mtime_ns for path in results])
+        return dict(
+            runs=len(results), untouched=before == [path.stat().st_mtime_ns for path in results]
+        )
 
     for kind in ('SGD', 'LARS'):
         save('fixtures', f'loaded_{kind}', lambda kind=kind: loaded(kind))

@@ -25,7 +25,17 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PROBES = (HERE / 'golden_probes.py').read_text()
 VERSION = hashlib.sha256(PROBES.encode()).hexdigest()[:8]
-PARTS = ('train_one', 'train_two', 'resume', 'formats', 'evaluation', 'study', 'tools', 'wheel', 'fixtures')
+PARTS = (
+    'train_one',
+    'train_two',
+    'resume',
+    'formats',
+    'evaluation',
+    'study',
+    'tools',
+    'wheel',
+    'fixtures',
+)
 LIMIT = 3600  # seconds for one part in one tree
 MISSING = 'nothing'  # in place of a value that one side lacks
 # Differences that are expected: the probe, the key inside of it, and the reason. Patterns are those of fnmatch.
@@ -34,9 +44,21 @@ ALLOWED = (
     ('tools/*', 'said', 'error messages are rewritten; only the exit code counts'),
     ('wheel/names', '*', 'files move, and projects leave the wheel'),
     ('evaluation/*', 'identity.*', 'a result identity may cover more inputs than before'),
-    ('fixtures/evaluation', 'again.identity.*', 'a result identity may cover more inputs than before'),
-    ('study/*', 'record.rows.*.runs.*.identities.*', 'a result identity may cover more inputs than before'),
-    ('fixtures/study', 'record.rows.*.runs.*.identities.*', 'a result identity may cover more inputs than before'),
+    (
+        'fixtures/evaluation',
+        'again.identity.*',
+        'a result identity may cover more inputs than before',
+    ),
+    (
+        'study/*',
+        'record.rows.*.runs.*.identities.*',
+        'a result identity may cover more inputs than before',
+    ),
+    (
+        'fixtures/study',
+        'record.rows.*.runs.*.identities.*',
+        'a result identity may cover more inputs than before',
+    ),
     ('study/*', 'files.*', 'pages may gain or lose files'),
     ('formats/*', 'source', 'the name of a format is prose'),
     ('formats/*', '*.source', 'the name of a format is prose'),
@@ -44,11 +66,25 @@ ALLOWED = (
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--base', required=True, metavar='REV', help='the commit to compare the working tree with')
-    parser.add_argument('--part', nargs='+', choices=PARTS, default=PARTS, help='run these parts only (default: all)')
-    parser.add_argument('--steps', type=int, default=50, help='training steps of each config (default: 50)')
-    parser.add_argument('--work', type=Path, help='folder for trees and results (default: a fixed temporary folder)')
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--base', required=True, metavar='REV', help='the commit to compare the working tree with'
+    )
+    parser.add_argument(
+        '--part',
+        nargs='+',
+        choices=PARTS,
+        default=PARTS,
+        help='run these parts only (default: all)',
+    )
+    parser.add_argument(
+        '--steps', type=int, default=50, help='training steps of each config (default: 50)'
+    )
+    parser.add_argument(
+        '--work', type=Path, help='folder for trees and results (default: a fixed temporary folder)'
+    )
     parser.add_argument('--quiet', action='store_true', help='print only probes that differ')
     return parser.parse_args()
 
@@ -162,7 +198,9 @@ def restore_fixtures(work: Path, base: str, steps: int) -> None:
     if not stored.is_dir():
         run_probes(work, base, 'write_fixtures', steps, stored.parent)
         if not (scratch / 'complete').is_file():
-            raise SystemExit(f'{base[:12]} could not write the fixtures; see write_fixtures_{base[:12]}.log in {work}')
+            raise SystemExit(
+                f'{base[:12]} could not write the fixtures; see write_fixtures_{base[:12]}.log in {work}'
+            )
         stored.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(scratch, stored)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -179,10 +217,14 @@ def report(base: Path, new: Path, quiet: bool) -> tuple[int, int]:
     for name in names:
         probe = f'{base.name}/{name}'
         sides = [folder / f'{name}.json' for folder in (base, new)]
-        missing = [side for side, path in zip(('the base', 'the new tree'), sides) if not path.is_file()]
+        missing = [
+            side for side, path in zip(('the base', 'the new tree'), sides) if not path.is_file()
+        ]
         if missing:
             failed += 1
-            print(f'{probe}: FAILED in {" and ".join(missing)}: {reason(new, name) or reason(base, name)}')
+            print(
+                f'{probe}: FAILED in {" and ".join(missing)}: {reason(new, name) or reason(base, name)}'
+            )
             continue
         before, after = (dict(flatten(json.loads(path.read_text())['value'])) for path in sides)
         line, is_different = compare(probe, before, after)
@@ -219,7 +261,14 @@ def reason(folder: Path, name: str) -> str:
 
 
 def allowed(probe: str, key: str) -> str:
-    return next((words for pattern, keys, words in ALLOWED if fnmatch(probe, pattern) and fnmatch(key, keys)), '')
+    return next(
+        (
+            words
+            for pattern, keys, words in ALLOWED
+            if fnmatch(probe, pattern) and fnmatch(key, keys)
+        ),
+        '',
+    )
 
 
 def flatten(value: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:

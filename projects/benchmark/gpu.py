@@ -37,7 +37,9 @@ WAYS = {
     'bfloat16': dict(precision='bfloat16'),
     '+ channels last, fused SGD': dict(precision='bfloat16', channels_last=True, fused=True),
     '+ compile': dict(precision='bfloat16', channels_last=True, fused=True, compile=True),
-    '+ CUDA graphs': dict(precision='bfloat16', channels_last=True, fused=True, compile=dict(mode='reduce-overhead')),
+    '+ CUDA graphs': dict(
+        precision='bfloat16', channels_last=True, fused=True, compile=dict(mode='reduce-overhead')
+    ),
 }
 QUICK = ('float32', 'bfloat16')
 BATCHES = (128, 512, 1024)
@@ -49,18 +51,46 @@ KERNELS = 10  # of the profile, the costliest
 def commands(device: str, quick: bool, out: Path) -> dict[str, list[tuple[list[str], int]]]:
     """The stages by name: the words behind `python` of their processes, and the seconds that each may take."""
     benchmark = ['-m', 'projects.benchmark', '--device', device, *(['--quick'] if quick else [])]
-    few = ['train_dataloader.dataset.count=512', 'evaluation.train.count=600', 'evaluation.test.count=120']
+    few = [
+        'train_dataloader.dataset.count=512',
+        'evaluation.train.count=600',
+        'evaluation.test.count=120',
+    ]
     demo = ['--cfg-options', 'train_cfg.max_epochs=1', *few] if quick else []
-    steps = ['-m', 'projects.benchmark.gpu', device, 'tiny' if quick else 'full', str(out / 'ways.txt')]
+    steps = [
+        '-m',
+        'projects.benchmark.gpu',
+        device,
+        'tiny' if quick else 'full',
+        str(out / 'ways.txt'),
+    ]
     ways, batches = (QUICK, ()) if quick else (WAYS, BATCHES)
     return {
         'environment': [(['-m', 'torch.utils.collect_env'], 40)],
-        'tests': [(['-m', 'pytest', '-m', 'gpu', 'tests/softgpu', *(['--collect-only'] if quick else [])], 400)],
-        'demo': [(['tools/demo.py', '--seed', '0', '--work-dir', str(out / 'demo_run'), *demo], 300)],
+        'tests': [
+            (
+                [
+                    '-m',
+                    'pytest',
+                    '-m',
+                    'gpu',
+                    'tests/softgpu',
+                    *(['--collect-only'] if quick else []),
+                ],
+                400,
+            )
+        ],
+        'demo': [
+            (['tools/demo.py', '--seed', '0', '--work-dir', str(out / 'demo_run'), *demo], 300)
+        ],
         'ways': [([*steps, name], 180 if 'compile' in WAYS[name] else 60) for name in ways],
         'batches': [([*steps, FASTEST, str(batch)], 150) for batch in batches],
-        'loader': [([*benchmark, '--suite', 'loader', '--rounds', '2', '--out', str(out / 'loader')], 300)],
-        'peers': [([*benchmark, '--suite', 'step', '--rounds', '2', '--out', str(out / 'step')], 300)],
+        'loader': [
+            ([*benchmark, '--suite', 'loader', '--rounds', '2', '--out', str(out / 'loader')], 300)
+        ],
+        'peers': [
+            ([*benchmark, '--suite', 'step', '--rounds', '2', '--out', str(out / 'step')], 300)
+        ],
     }
 
 
@@ -80,7 +110,9 @@ def visit(device: str, quick: bool, out: Path, only: Sequence[str] = ()) -> None
         code = next((code for code in codes if code), 0)
         words = [' '.join(['python', *words]) for words, _ in stages[name]]
         found[name] = dict(commands=words, code=code, seconds=time.perf_counter() - start)
-        record.print(''.join(path.read_text(errors='replace').splitlines(keepends=True)[-12:]), markup=False)
+        record.print(
+            ''.join(path.read_text(errors='replace').splitlines(keepends=True)[-12:]), markup=False
+        )
         write_json(kept, dict(machine=machine(device), stages=found, **results(out)))
         page(device, found, out)
     if failed := [name for name in only or stages if found[name]['code']]:
@@ -94,7 +126,12 @@ def run(command: list[str], path: Path, limit: int) -> int | str:
     scratch.mkdir()
     env = {**os.environ, 'PYTHONUNBUFFERED': '1', 'TMPDIR': str(scratch)}
     with path.open('a') as file:
-        told = dict(stdout=file, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_parent)
+        told = dict(
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
         process = subprocess.Popen(command, env=env, **told)
         try:
             return process.wait(limit)
@@ -113,7 +150,11 @@ def results(out: Path) -> dict[str, list[dict]]:
     files = {name: out / f'{name}.json' for name in ('loader', 'step')}
     return dict(
         rows=[*rows(out / 'ways.txt'), *rows(out / 'batches.txt')],
-        **{name: json.loads(file.read_text())['rows'] for name, file in files.items() if file.is_file()},
+        **{
+            name: json.loads(file.read_text())['rows']
+            for name, file in files.items()
+            if file.is_file()
+        },
     )
 
 
@@ -123,33 +164,60 @@ def rows(path: Path) -> list[dict]:
 
 
 def page(device: str, found: dict[str, dict], out: Path) -> Path:
-    made = Page('The first visit to a GPU' if device == 'cuda' else 'A rehearsal on a CPU', lead=machine(device))
-    stages = [(name, [str(stage['code'] or 'passed'), f'{stage["seconds"]:.0f} s']) for name, stage in found.items()]
-    made.add('Stages', 'The lines of each are in a file beside this page.', html_table(['ended', 'took'], stages))
+    made = Page(
+        'The first visit to a GPU' if device == 'cuda' else 'A rehearsal on a CPU',
+        lead=machine(device),
+    )
+    stages = [
+        (name, [str(stage['code'] or 'passed'), f'{stage["seconds"]:.0f} s'])
+        for name, stage in found.items()
+    ]
+    made.add(
+        'Stages',
+        'The lines of each are in a file beside this page.',
+        html_table(['ended', 'took'], stages),
+    )
     measured = results(out)
     if steps := measured['rows']:
         keys = ('batch', 'images_per_second', 'gigabytes', 'error')
-        cells = [(row['way'], ['' if row.get(key) is None else str(row[key])[:60] for key in keys]) for row in steps]
+        cells = [
+            (row['way'], ['' if row.get(key) is None else str(row[key])[:60] for key in keys])
+            for row in steps
+        ]
         head = ['batch', 'images/s', 'GB at most', 'why not']
-        made.add('Throughput', 'Whole steps of MoCo v2+ on images that are there already.', html_table(head, cells))
+        made.add(
+            'Throughput',
+            'Whole steps of MoCo v2+ on images that are there already.',
+            html_table(head, cells),
+        )
     if profiled := [row for row in steps if row['kernels']]:
         kernels = [(name, [f'{share:.0%}']) for name, share in profiled[-1]['kernels'].items()]
         text = f'The costliest of a step ({profiled[-1]["way"]}, batch {profiled[-1]["batch"]}).'
         made.add('Kernels', text, html_table(["of the step's time"], kernels))
     if loaded := [row for row in measured.get('loader', []) if row['name'].startswith('loader')]:
-        core, fastest = loaded[0]['images_per_second'], max((row['images_per_second'] or 0 for row in steps), default=0)
+        core, fastest = (
+            loaded[0]['images_per_second'],
+            max((row['images_per_second'] or 0 for row in steps), default=0),
+        )
         said = f'One core reads images and makes two views of each for {core:.0f} images a second.'
         if fastest:
             said += f' The fastest step takes {fastest:.0f}, as many as {math.ceil(fastest / core)} cores make.'
         made.add('The loader against the step', said, _compared(loaded))
     if peers := measured.get('step'):
-        made.add("Other libraries' steps", 'Ratio: how many times as long as ours theirs takes.', _compared(peers))
+        made.add(
+            "Other libraries' steps",
+            'Ratio: how many times as long as ours theirs takes.',
+            _compared(peers),
+        )
     return made.write(out / 'gpu_check.html')
 
 
 def _compared(rows: list[dict]) -> str:
     cells = [
-        (f'{row["name"]}, against {row["peer_name"]}', [f'{row[key]:.3g}' for key in ('ours', 'peer', 'ratio')])
+        (
+            f'{row["name"]}, against {row["peer_name"]}',
+            [f'{row[key]:.3g}' for key in ('ours', 'peer', 'ratio')],
+        )
         for row in rows
     ]
     return html_table(['ours, s', 'theirs, s', 'ratio'], cells)
@@ -159,12 +227,16 @@ def measured(size: Size, device: str, how: dict, name: str) -> dict:
     row = dict(way=name, batch=size.batch, images_per_second=None, gigabytes=None, kernels={})
     try:
         with float32_precision(how.get('precision')):
-            one = our_step(siamese(size, 'mocov2plus').to(device), random_batch(size, device), 'SGD', **how)
+            one = our_step(
+                siamese(size, 'mocov2plus').to(device), random_batch(size, device), 'SGD', **how
+            )
 
             for _ in range(3):
                 one()
             seconds, held = min(timed(one, device) for _ in range(5)), peak_bytes(one, device)
-            row.update(images_per_second=round(size.batch / seconds, 1), kernels=profile(one, device))
+            row.update(
+                images_per_second=round(size.batch / seconds, 1), kernels=profile(one, device)
+            )
             return {**row, 'gigabytes': held and round(held / 1e9, 2)}
     except Exception as error:  # what does not run on this device is a line, too
         return {**row, 'error': f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'}

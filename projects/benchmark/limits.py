@@ -7,7 +7,9 @@ import torch
 
 from projects.benchmark.timing import Row, timed
 
-MATRIX = dict(cpu=1024, cuda=8192)  # rows and columns: enough to be bound by arithmetic, little enough for a second
+MATRIX = dict(
+    cpu=1024, cuda=8192
+)  # rows and columns: enough to be bound by arithmetic, little enough for a second
 COPIED = dict(cpu=2**28, cuda=2**31)  # bytes: beyond any cache
 
 

@@ -20,7 +20,14 @@ from mmairl.data.datasets import ImageFolder
 from mmairl.data.decode import decode_bytes
 from mmairl.data.packed import add, pack
 from mmairl.data.shards.dataset import Shards
-from projects.benchmark.augment import VIEW, photograph, seeded, tensor, torchvision_released, worker_views
+from projects.benchmark.augment import (
+    VIEW,
+    photograph,
+    seeded,
+    tensor,
+    torchvision_released,
+    worker_views,
+)
 from projects.benchmark.timing import Case
 
 NOTE = (
@@ -46,12 +53,32 @@ def loader(device: str, quick: bool) -> Iterator[Case]:
         for number in workers:
             name = f'loader with two views, {number} workers'
             mine = epoch(ours, number)
-            yield Case(name, 'torchvision on PIL, as released', mine, epoch(Released(root), number), images=count)
-            yield Case(name, 'ours from one packed file', mine, epoch(packed, number), same_batches, count)
+            yield Case(
+                name,
+                'torchvision on PIL, as released',
+                mine,
+                epoch(Released(root), number),
+                images=count,
+            )
+            yield Case(
+                name, 'ours from one packed file', mine, epoch(packed, number), same_batches, count
+            )
             for peer, dataset in peers:
-                yield Case(name, f'{peer}, its decoder and our views', mine, epoch(dataset, number), images=count)
+                yield Case(
+                    name,
+                    f'{peer}, its decoder and our views',
+                    mine,
+                    epoch(dataset, number),
+                    images=count,
+                )
             with suppress(ImportError):
-                yield Case(name, 'DALI on the CPU, as many threads', mine, dali(root, max(1, number)), images=count)
+                yield Case(
+                    name,
+                    'DALI on the CPU, as many threads',
+                    mine,
+                    dali(root, max(1, number)),
+                    images=count,
+                )
 
 
 def many_files(device: str, quick: bool) -> Iterator[Case]:
@@ -74,10 +101,26 @@ def write(root: Path, count: int) -> list[Path]:
 def decoding(files: list[bytes]) -> Iterator[Case]:
     name = f'decode {len(files)} JPEGs of 500 x 375'
     ours = lambda: [decode_bytes(data) for data in files]  # noqa: E731
-    yield Case(name, 'Pillow alone', ours, lambda: [with_pillow(data) for data in files], same_pixels, len(files))
+    yield Case(
+        name,
+        'Pillow alone',
+        ours,
+        lambda: [with_pillow(data) for data in files],
+        same_pixels,
+        len(files),
+    )
     arrays = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
-    yield Case(name, 'torchvision.io', ours, lambda: [decode_jpeg(data) for data in arrays], same_pixels, len(files))
-    yield Case(name, 'OpenCV', ours, lambda: [with_opencv(data) for data in files], images=len(files))
+    yield Case(
+        name,
+        'torchvision.io',
+        ours,
+        lambda: [decode_jpeg(data) for data in arrays],
+        same_pixels,
+        len(files),
+    )
+    yield Case(
+        name, 'OpenCV', ours, lambda: [with_opencv(data) for data in files], images=len(files)
+    )
     with suppress(ImportError):
         from simplejpeg import decode_jpeg as alone
 
@@ -89,7 +132,9 @@ def growing(folder: Path, count: int) -> Iterator[Case]:
     """Measure finding and reading an image among few and among many: small JPEGs, a hundred a folder, and 16 archives."""
     drawn = []
     for number in range(64):
-        Image.fromarray(photograph(number)).resize((64, 48)).save(buffer := io.BytesIO(), 'JPEG', quality=QUALITY)
+        Image.fromarray(photograph(number)).resize((64, 48)).save(
+            buffer := io.BytesIO(), 'JPEG', quality=QUALITY
+        )
         drawn.append(buffer.getvalue())
     for shard, numbers in enumerate(np.array_split(np.arange(count), 16)):
         with tarfile.open(folder / f'{shard:02}.tar', 'w') as archive:
@@ -107,13 +152,33 @@ def growing(folder: Path, count: int) -> Iterator[Case]:
     own = lambda: ImageFolder(folder / 'files')  # noqa: E731
     listed = lambda: datasets.ImageFolder(str(folder / 'files'))  # noqa: E731
     yield Case(f'find {count} images in folders', "torchvision's folder", own, listed, images=count)
-    yield Case(f'find {count} images in 16 archives, anew', "torchvision's folder", searched, listed, images=count)
+    yield Case(
+        f'find {count} images in 16 archives, anew',
+        "torchvision's folder",
+        searched,
+        listed,
+        images=count,
+    )
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()[:1000]
     images, packed, theirs = own(), Shards(folder), listed()
-    name, ours = f'read and decode {len(order)} of {count} images', lambda: [images.raw(index) for index in order]
-    yield Case(name, "torchvision's folder", ours, lambda: [theirs[index] for index in order], images=len(order))
+    name, ours = (
+        f'read and decode {len(order)} of {count} images',
+        lambda: [images.raw(index) for index in order],
+    )
     yield Case(
-        name, 'ours from 16 archives', ours, lambda: [packed.raw(index) for index in order], same_pixels, len(order)
+        name,
+        "torchvision's folder",
+        ours,
+        lambda: [theirs[index] for index in order],
+        images=len(order),
+    )
+    yield Case(
+        name,
+        'ours from 16 archives',
+        ours,
+        lambda: [packed.raw(index) for index in order],
+        same_pixels,
+        len(order),
     )
 
 
@@ -172,16 +237,25 @@ def others(files: ImageFolder, folder: Path, view: list[dict]) -> Iterator[tuple
         shards = sorted(map(str, folder.glob('wds-*.tar')))
         yield (
             'webdataset',
-            webdataset.WebDataset(shards, shardshuffle=False).decode('pil').map(lambda one: views(one['jpg'])),
+            webdataset.WebDataset(shards, shardshuffle=False)
+            .decode('pil')
+            .map(lambda one: views(one['jpg'])),
         )
     with suppress(ImportError):
         import datasets
 
         rows = [dict(bytes=files.encoded(index), path=None) for index in range(len(files))]
-        table = datasets.Dataset.from_dict(dict(image=rows), features=datasets.Features(image=datasets.Image()))
+        table = datasets.Dataset.from_dict(
+            dict(image=rows), features=datasets.Features(image=datasets.Image())
+        )
         table.save_to_disk(folder / 'arrow')
         read = datasets.load_from_disk(folder / 'arrow')
-        yield 'datasets', read.with_transform(lambda some: dict(inputs=[views(image) for image in some['image']]))
+        yield (
+            'datasets',
+            read.with_transform(
+                lambda some: dict(inputs=[views(image) for image in some['image']])
+            ),
+        )
 
 
 def dali(root: Path, threads: int) -> Callable[[], object]:
@@ -242,7 +316,11 @@ def files_size(files: ImageFolder) -> int:
 def epoch(dataset: Dataset, workers: int) -> Callable[[], object]:
     """All batches; the workers stay from call to call, as they do from epoch to epoch."""
     batches = DataLoader(
-        dataset, BATCH, num_workers=workers, persistent_workers=workers > 0, collate_fn=default_collate
+        dataset,
+        BATCH,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        collate_fn=default_collate,
     )
 
     def run() -> object:

@@ -29,7 +29,11 @@ def chunked(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> Tens
 
 def loss(device: str, quick: bool) -> Iterator[Case]:
     """InfoNCE without a logit matrix against the matrix, at MoCo's queue and at a smaller one."""
-    sizes = [(8, 100, 16)] if quick else [(256, 65_536, 256), (256, 65_536, 128), (256, 4096, 128), (32, 65_536, 128)]
+    sizes = (
+        [(8, 100, 16)]
+        if quick
+        else [(256, 65_536, 256), (256, 65_536, 128), (256, 4096, 128), (32, 65_536, 128)]
+    )
     for batch, queue, width in sizes:
         generator = torch.Generator().manual_seed(0)
         draws = [torch.randn(rows, width, generator=generator) for rows in (batch, batch, queue)]
@@ -50,7 +54,9 @@ def loss(device: str, quick: bool) -> Iterator[Case]:
         )
 
 
-def _step(form: Callable[..., Tensor], q: Tensor, k: Tensor, negatives: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+def _step(
+    form: Callable[..., Tensor], q: Tensor, k: Tensor, negatives: Tensor
+) -> Callable[[], tuple[Tensor, Tensor]]:
     def step() -> tuple[Tensor, Tensor]:
         queries = q.clone().requires_grad_()
         found = form(queries, k, negatives, 0.2)

@@ -102,7 +102,12 @@ FAULTS = (
         '            self._copy(self.statistics, self.before)\n',
         ('test_bad_images.py', 'test_bad_data.py'),
     ),
-    Fault('k-NN: unweighted vote', '(nearness / temperature).exp()', 'torch.ones_like(nearness)', ('test_knn.py',)),
+    Fault(
+        'k-NN: unweighted vote',
+        '(nearness / temperature).exp()',
+        'torch.ones_like(nearness)',
+        ('test_knn.py',),
+    ),
     Fault('k-NN: block offset lost', 'position + start)', 'position)', ('test_knn.py',)),
     Fault(
         'identity: values of weights not digested',
@@ -122,7 +127,9 @@ FAULTS = (
         '(margin + abs(estimate)) / error',
         STATISTICS,
     ),
-    Fault('pairing ignores the order of images', " or one['order'] != two['order']", '', STATISTICS),
+    Fault(
+        'pairing ignores the order of images', " or one['order'] != two['order']", '', STATISTICS
+    ),
     Fault(
         'fairness: undeclared differences accepted',
         "        if entry['undeclared']:\n",
@@ -153,7 +160,12 @@ FAULTS = (
         'var',
         ('test_batchnorm.py', 'test_norm.py'),
     ),
-    Fault('t-test: degrees of freedom too many', 'np.minimum(n, m) - 1.0', 'np.minimum(n, m)', STATISTICS),
+    Fault(
+        't-test: degrees of freedom too many',
+        'np.minimum(n, m) - 1.0',
+        'np.minimum(n, m)',
+        STATISTICS,
+    ),
     Fault(
         'interval at 90 % called 95 %',
         'stats.t.ppf(1 - level / 2, freedom)',
@@ -173,7 +185,12 @@ FAULTS = (
         "turns = 3 * params['amounts'][:, 3:]",
         ('test_transforms.py',),
     ),
-    Fault('feature cache ignores the views', "views=identity['views'][name], ", '', ('test_identity.py',)),
+    Fault(
+        'feature cache ignores the views',
+        "views=identity['views'][name], ",
+        '',
+        ('test_identity.py',),
+    ),
     Fault(
         'queue: position lost on resume',
         'self.position, self.filled = state.tolist()',
@@ -198,17 +215,27 @@ FAULTS = (
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--check', action='store_true', help='only check that every fault applies; runs no test')
-    parser.add_argument('--fault', type=int, nargs='+', help='numbers of the faults to plant, from 1 (default: all)')
-    parser.add_argument('--work', type=Path, help='folder for the scratch copy (default: a fixed temporary folder)')
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--check', action='store_true', help='only check that every fault applies; runs no test'
+    )
+    parser.add_argument(
+        '--fault', type=int, nargs='+', help='numbers of the faults to plant, from 1 (default: all)'
+    )
+    parser.add_argument(
+        '--work', type=Path, help='folder for the scratch copy (default: a fixed temporary folder)'
+    )
     return parser.parse_args()
 
 
 def main() -> int:
     args = parse_args()
     work = (args.work or Path(tempfile.gettempdir()) / 'mmairl_goldens').absolute()
-    shutil.rmtree(work / 'mutations', ignore_errors=True)  # an interrupted run may have left a fault in its copy
+    shutil.rmtree(
+        work / 'mutations', ignore_errors=True
+    )  # an interrupted run may have left a fault in its copy
     tree = checkout(work / 'mutations', working_tree())
     bad = 0
     for number, fault in enumerate(FAULTS, start=1):
@@ -220,9 +247,15 @@ def main() -> int:
         except LookupError as error:
             outcome = f'STALE: {error}'
         bad += not outcome.startswith(('found', 'applies'))
-        print(f'{number:2} {fault.name}: {outcome} ({time.perf_counter() - began:.0f} s)', flush=True)
+        print(
+            f'{number:2} {fault.name}: {outcome} ({time.perf_counter() - began:.0f} s)', flush=True
+        )
     print(
-        f'{bad} faults missed or stale' if bad else 'every fault was found' if not args.check else 'every fault applies'
+        f'{bad} faults missed or stale'
+        if bad
+        else 'every fault was found'
+        if not args.check
+        else 'every fault applies'
     )
     return int(bool(bad))
 
@@ -245,7 +278,9 @@ def plant(tree: Path, fault: Fault, check: bool) -> str:
 
 def file_with(tree: Path, snippet: str) -> Path:
     """Return the one file of the package that has the snippet, once."""
-    found = [path for path in sorted((tree / 'mmairl').rglob('*.py')) if snippet in path.read_text()]
+    found = [
+        path for path in sorted((tree / 'mmairl').rglob('*.py')) if snippet in path.read_text()
+    ]
     if len(found) != 1 or found[0].read_text().count(snippet) != 1:
         places = ', '.join(str(path.relative_to(tree)) for path in found) or 'no file'
         raise LookupError(f'{snippet.strip()!r} must occur once in the package, and is in {places}')
@@ -261,10 +296,27 @@ def files_named(tree: Path, names: Sequence[str]) -> list[Path]:
 
 
 def run_tests(tree: Path, tests: Sequence[Path]) -> str:
-    env = {**os.environ, 'PYTHONPATH': str(tree), 'OMP_NUM_THREADS': '1', 'PYTHONDONTWRITEBYTECODE': '1'}
-    command = [sys.executable, '-m', 'pytest', '-q', '-x', '--no-header', '-p', 'no:cacheprovider', *map(str, tests)]
+    env = {
+        **os.environ,
+        'PYTHONPATH': str(tree),
+        'OMP_NUM_THREADS': '1',
+        'PYTHONDONTWRITEBYTECODE': '1',
+    }
+    command = [
+        sys.executable,
+        '-m',
+        'pytest',
+        '-q',
+        '-x',
+        '--no-header',
+        '-p',
+        'no:cacheprovider',
+        *map(str, tests),
+    ]
     try:
-        done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=LIMIT)
+        done = subprocess.run(
+            command, cwd=tree, env=env, capture_output=True, text=True, timeout=LIMIT
+        )
     except subprocess.TimeoutExpired:
         return f'found (tests did not end within {LIMIT} s)'
     failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith('FAILED ')]

@@ -52,7 +52,10 @@ def byol_step(
     first = model.backbone.conv1.weight
     mean, std = (torch.tensor(values).view(3, 1, 1).to(first) for values in statistics)
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    views = [normalize(view, mean, std).to(first.dtype).contiguous(memory_format=layout) for view in batch['inputs']]
+    views = [
+        normalize(view, mean, std).to(first.dtype).contiguous(memory_format=layout)
+        for view in batch['inputs']
+    ]
     model.to(memory_format=layout)
     teacher, criterion = copy.deepcopy(model), NegativeCosineSimilarity()
     teacher.requires_grad_(False)

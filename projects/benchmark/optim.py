@@ -35,12 +35,17 @@ def optim(device: str, quick: bool) -> Iterator[Case]:
         yield _case(make, device, "lightly's LARS", LightlyLARS, dict(weight_decay=0.0))
 
 
-def _case(make: Callable, device: str, peer_name: str, peer: type[Optimizer], excluded: dict) -> Case:
+def _case(
+    make: Callable, device: str, peer_name: str, peer: type[Optimizer], excluded: dict
+) -> Case:
     torch.manual_seed(0)
     weights = [weight.detach().to(device) for weight in make().parameters()]
     grads = [1e-3 * torch.randn_like(weight) for weight in weights]
     size = sum(weight.nbytes for weight in weights)
-    ours, theirs = _step(LARS, weights, grads, dict(adapt=False)), _step(peer, weights, grads, excluded)
+    ours, theirs = (
+        _step(LARS, weights, grads, dict(adapt=False)),
+        _step(peer, weights, grads, excluded),
+    )
     name = f'LARS step, {make.__name__}'
     same = partial(torch.testing.assert_close, atol=1e-7, rtol=1e-5)
     return Case(name, peer_name, ours, theirs, same, aim='>= 1', moved=5 * size, note=NOTE)

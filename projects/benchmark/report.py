@@ -13,7 +13,18 @@ from mmairl.report.table import print_table
 from projects.benchmark.limits import Limits
 from projects.benchmark.timing import Row
 
-COLUMNS = ('what', 'against', 'ours', 'theirs', 'ratio', 'spread', 'images/s', 'memory', 'of the limit', 'aim')
+COLUMNS = (
+    'what',
+    'against',
+    'ours',
+    'theirs',
+    'ratio',
+    'spread',
+    'images/s',
+    'memory',
+    'of the limit',
+    'aim',
+)
 
 
 def machine(device: str) -> str:
@@ -26,7 +37,10 @@ def machine(device: str) -> str:
 def _processor() -> str:
     path = Path('/proc/cpuinfo')
     lines = path.read_text().splitlines() if path.is_file() else []
-    return next((line.split(':')[1].strip() for line in lines if line.startswith('model name')), platform.machine())
+    return next(
+        (line.split(':')[1].strip() for line in lines if line.startswith('model name')),
+        platform.machine(),
+    )
 
 
 def cells(row: Row, limits: Limits | None = None) -> list[str]:
@@ -60,18 +74,27 @@ def write(
         machine=machine(device),
         limits=None if limits is None else dataclasses.asdict(limits),
         command=command,
-        rows=[{**dataclasses.asdict(r), 'ratio': r.ratio, 'of_limit': limits and limits.reached(r)} for r in rows],
+        rows=[
+            {**dataclasses.asdict(r), 'ratio': r.ratio, 'of_limit': limits and limits.reached(r)}
+            for r in rows
+        ],
     )
     lines = ['| ' + ' | '.join(COLUMNS) + ' |', '|' + '---|' * len(COLUMNS)]
     lines += ['| ' + ' | '.join(cells(row, limits)) + ' |' for row in rows]
-    paragraphs = [f'`{command}`', machine(device) + ('' if limits is None else f'; limits: {limits}'), '\n'.join(lines)]
+    paragraphs = [
+        f'`{command}`',
+        machine(device) + ('' if limits is None else f'; limits: {limits}'),
+        '\n'.join(lines),
+    ]
     paragraphs += dict.fromkeys(row.note for row in rows if row.note)
     return save(record, paragraphs, out)
 
 
 def save(record: dict, paragraphs: Sequence[str], out: str | Path) -> tuple[Path, Path]:
     """out.json and out.md."""
-    return write_json(f'{out}.json', record), write_text(f'{out}.md', '\n\n'.join(paragraphs) + '\n')
+    return write_json(f'{out}.json', record), write_text(
+        f'{out}.md', '\n\n'.join(paragraphs) + '\n'
+    )
 
 
 def _time(seconds: float) -> str:
@@ -79,4 +102,10 @@ def _time(seconds: float) -> str:
 
 
 def _size(count: int | None) -> str:
-    return '–' if count is None else f'{count / 2**30:.2f} GiB' if count >= 2**28 else f'{count / 2**20:.0f} MiB'
+    return (
+        '–'
+        if count is None
+        else f'{count / 2**30:.2f} GiB'
+        if count >= 2**28
+        else f'{count / 2**20:.0f} MiB'
+    )

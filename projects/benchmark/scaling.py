@@ -29,7 +29,10 @@ ALONE, TOGETHER = 'one process', 'two that know nothing of each other'
 SEVERAL = {
     'two, DDP, a batch norm each': ('BN', {}),
     'two, DDP, SyncBN': ('SyncBN', {}),
-    'two, DDP, SyncBN, gradients copied into buckets': ('SyncBN', dict(gradient_as_bucket_view=False)),
+    'two, DDP, SyncBN, gradients copied into buckets': (
+        'SyncBN',
+        dict(gradient_as_bucket_view=False),
+    ),
     'two, DDP, SyncBN, static graph': ('SyncBN', dict(static_graph=True)),
 }
 
@@ -47,12 +50,18 @@ def measure(rounds: int = 3, steps: int = 3) -> dict[str, list[float]]:
 
 
 def _start(processes: int, steps: int) -> subprocess.Popen:
-    several = ['-m', 'mmairl.engine.launcher', f'--nproc_per_node={processes}'] if processes > 1 else []
+    several = (
+        ['-m', 'mmairl.engine.launcher', f'--nproc_per_node={processes}'] if processes > 1 else []
+    )
     return subprocess.Popen(
         [sys.executable, *several, '-m', 'projects.benchmark.scaling', str(steps)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''},  # cores are measured, not GPUs
+        env={
+            **os.environ,
+            'OMP_NUM_THREADS': '1',
+            'CUDA_VISIBLE_DEVICES': '',
+        },  # cores are measured, not GPUs
     )
 
 
@@ -69,13 +78,21 @@ def work(steps: int) -> None:
     several = int(os.environ.get('WORLD_SIZE', 1)) > 1
     if several:
         start_processes('pytorch')
-    ways = {name: _stepper(*how) for name, how in SEVERAL.items()} if several else {ALONE: _stepper('BN', None)}
+    ways = (
+        {name: _stepper(*how) for name, how in SEVERAL.items()}
+        if several
+        else {ALONE: _stepper('BN', None)}
+    )
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(steps + 1):
         for name, step in ways.items():
             times[name].append(timed(step))
     if get_rank() == 0:
-        print('\n' + ANSWER + json.dumps({name: statistics.median(seconds[1:]) for name, seconds in times.items()}))
+        print(
+            '\n'
+            + ANSWER
+            + json.dumps({name: statistics.median(seconds[1:]) for name, seconds in times.items()})
+        )
     stop_processes()
 
 
@@ -104,7 +121,10 @@ def table(found: dict[str, list[float]]) -> str:
 def report(rounds: int, steps: int, command: str, out: Path) -> tuple[Path, Path]:
     """Measure, print, and write out.json and out.md."""
     found = measure(rounds, steps)
-    tables = [f'A step of MoCo v2+, {SIZE} a process, one thread a process; the ways take turns.', table(found)]
+    tables = [
+        f'A step of MoCo v2+, {SIZE} a process, one thread a process; the ways take turns.',
+        table(found),
+    ]
     print('\n\n'.join(tables))
     record = dict(machine=machine('cpu'), command=command, seconds=found)
     return save(record, [f'`{command}`', machine('cpu'), *tables], out)

@@ -91,10 +91,19 @@ def step(device: str, quick: bool) -> Iterator[Case]:
             model, peer = siamese(size, 'byol').to(device), make(size).to(device)
             copy_weights(model, peer)
             sides = our_step(model, batch, **how), take(peer, batch, **peers_how)
-            yield Case(f'BYOL step, {size}, {name}', peer_name + more, *sides, same_loss, aim=aim, **rest)
+            yield Case(
+                f'BYOL step, {size}, {name}', peer_name + more, *sides, same_loss, aim=aim, **rest
+            )
     ours = our_step(siamese(size, 'mocov2plus').to(device), batch, 'SGD', **fast)
     theirs = _both_ways(size, batch, device)
-    yield Case(f'MoCo v2+ step, {size}, fast', "two steps of mmpretrain's MoCo", ours, theirs, aim='>= 1.4', **rest)
+    yield Case(
+        f'MoCo v2+ step, {size}, fast',
+        "two steps of mmpretrain's MoCo",
+        ours,
+        theirs,
+        aim='>= 1.4',
+        **rest,
+    )
 
 
 def peers() -> dict[str, tuple[Callable, Callable]]:
@@ -126,7 +135,9 @@ def same_step(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
     """The loss, up to the constant that the peers leave out, and how the first and the last layer move."""
     torch.testing.assert_close(ours['loss'], theirs['loss'] + 4, atol=1e-6, rtol=0)
     for name in ('first', 'last'):
-        assert (ours[name] - theirs[name]).norm() < 1e-4 * theirs[name].norm(), f'the {name} layers move differently'
+        assert (ours[name] - theirs[name]).norm() < 1e-4 * theirs[name].norm(), (
+            f'the {name} layers move differently'
+        )
 
 
 def same_loss(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
@@ -138,13 +149,23 @@ def same_loss(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 def siamese(size: Size, method: str, norm_type: str = 'SyncBN') -> BaseModel:
     """Our network; the last layers without bias, as mmpretrain's necks have them."""
     norm, of_rows = dict(type=norm_type), dict(type='BN1d' if norm_type == 'BN' else norm_type)
-    neck = dict(type='MLPNeck', hidden_channels=size.hidden, out_channels=256, norm_cfg=of_rows, last_bias=False)
-    contrast = dict(head=dict(type='ContrastiveHead'), queue=dict(type='KeyQueue', length=size.queue))
+    neck = dict(
+        type='MLPNeck',
+        hidden_channels=size.hidden,
+        out_channels=256,
+        norm_cfg=of_rows,
+        last_bias=False,
+    )
+    contrast = dict(
+        head=dict(type='ContrastiveHead'), queue=dict(type='KeyQueue', length=size.queue)
+    )
     torch.manual_seed(0)
     model = MODELS.build(
         dict(
             type='Siamese',
-            backbone=dict(type='mmpretrain.ResNet', depth=size.depth, norm_cfg=norm, zero_init_residual=False),
+            backbone=dict(
+                type='mmpretrain.ResNet', depth=size.depth, norm_cfg=norm, zero_init_residual=False
+            ),
             projector=dict(in_channels=size.features, **neck),
             predictor=dict(in_channels=256, **neck),
             data_preprocessor=dict(type='ViewPreprocessor', mean=MEAN, std=STD),
@@ -158,7 +179,11 @@ def siamese(size: Size, method: str, norm_type: str = 'SyncBN') -> BaseModel:
 def mmpretrain_byol(size: Size) -> BaseModel:
     """As mmpretrain's byol_resnet50 config has it."""
     neck = dict(
-        type='mmpretrain.NonLinearNeck', hid_channels=size.hidden, out_channels=256, num_layers=2, with_bias=True
+        type='mmpretrain.NonLinearNeck',
+        hid_channels=size.hidden,
+        out_channels=256,
+        num_layers=2,
+        with_bias=True,
     )
     neck.update(with_last_bn=False, norm_cfg=dict(type='SyncBN'))
     predictor = dict(in_channels=256, with_avg_pool=False, **neck)
@@ -170,18 +195,32 @@ def mmpretrain_byol(size: Size) -> BaseModel:
 
 def mmpretrain_moco(size: Size) -> BaseModel:
     """As mmpretrain's mocov2_resnet50 config has it."""
-    neck = dict(type='mmpretrain.MoCoV2Neck', in_channels=size.features, hid_channels=size.features, out_channels=128)
+    neck = dict(
+        type='mmpretrain.MoCoV2Neck',
+        in_channels=size.features,
+        hid_channels=size.features,
+        out_channels=128,
+    )
     loss = dict(type='mmpretrain.CrossEntropyLoss')
     head = dict(type='mmpretrain.ContrastiveHead', loss=loss, temperature=0.2)
-    return _of_mmpretrain('MoCo', size, 'BN', queue_len=size.queue, feat_dim=128, neck=neck, head=head)
+    return _of_mmpretrain(
+        'MoCo', size, 'BN', queue_len=size.queue, feat_dim=128, neck=neck, head=head
+    )
 
 
 @quiet()
 def _of_mmpretrain(kind: str, size: Size, norm: str, **parts) -> BaseModel:
-    backbone = dict(type='mmpretrain.ResNet', depth=size.depth, norm_cfg=dict(type=norm), zero_init_residual=False)
+    backbone = dict(
+        type='mmpretrain.ResNet',
+        depth=size.depth,
+        norm_cfg=dict(type=norm),
+        zero_init_residual=False,
+    )
     statistics = (tuple(255 * value for value in values) for values in (MEAN, STD))
     preprocessor = dict(zip(('mean', 'std'), statistics), type='mmpretrain.SelfSupDataPreprocessor')
-    model = MODELS.build(dict(type=f'mmpretrain.{kind}', backbone=backbone, data_preprocessor=preprocessor, **parts))
+    model = MODELS.build(
+        dict(type=f'mmpretrain.{kind}', backbone=backbone, data_preprocessor=preprocessor, **parts)
+    )
     model.init_weights()
     return model.train()
 
@@ -190,7 +229,10 @@ def copy_weights(ours: BaseModel, peer: BaseModel) -> None:
     """Ours into a peer's BYOL; its target network starts as a copy at the first step, as our teacher has."""
     peer.backbone.load_state_dict(ours.backbone.state_dict())
     if isinstance(peer, LightlyBYOL):
-        necks = [[head.layers[at] for at in (0, 1, 3)] for head in (peer.projection_head, peer.prediction_head)]
+        necks = [
+            [head.layers[at] for at in (0, 1, 3)]
+            for head in (peer.projection_head, peer.prediction_head)
+        ]
     else:
         necks = [[neck.fc0, neck.bn0, neck.fc1] for neck in (peer.neck, peer.head.predictor)]
     for neck, mlp in zip(necks, (ours.projector.mlp, ours.predictor.mlp)):
@@ -202,7 +244,12 @@ def copy_weights(ours: BaseModel, peer: BaseModel) -> None:
 
 
 def lightly_byol(size: Size) -> LightlyBYOL:
-    backbone = dict(type='mmpretrain.ResNet', depth=size.depth, norm_cfg=dict(type='BN'), zero_init_residual=False)
+    backbone = dict(
+        type='mmpretrain.ResNet',
+        depth=size.depth,
+        norm_cfg=dict(type='BN'),
+        zero_init_residual=False,
+    )
     return LightlyBYOL(MODELS.build(backbone), size.features, size.hidden).train()
 
 
@@ -223,30 +270,40 @@ def our_step(model: BaseModel, batch: dict, optimizer: str = 'LARS', **fast) -> 
     half = fast.get('precision') if fast.get('precision') in ('bfloat16', 'float16') else None
     config = dict(type='AutocastOptimWrapper', dtype=half, optimizer=kind)
     wrapper = build_optim_wrapper(model, config)
-    return training_loop(model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook()])
+    return training_loop(
+        model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook()]
+    )
 
 
 @quiet()
-def their_step(model: BaseModel, batch: dict, channels_last: bool = False, amp: bool = False) -> Step:
+def their_step(
+    model: BaseModel, batch: dict, channels_last: bool = False, amp: bool = False
+) -> Step:
     """A step as mmpretrain's BYOL config takes it: LARS, biases and normalisation layers neither adapted nor decayed."""
     excluded = dict(decay_mult=0, lars_exclude=True)
     config = dict(
         type='mmengine.AmpOptimWrapper' if amp else 'mmengine.OptimWrapper',
         optimizer=dict(type='mmpretrain.LARS', **lars(batch)),
-        paramwise_cfg=dict(custom_keys={'bn': excluded, 'bias': excluded, 'downsample.1': excluded}),
+        paramwise_cfg=dict(
+            custom_keys={'bn': excluded, 'bias': excluded, 'downsample.1': excluded}
+        ),
         constructor='mmengine.DefaultOptimWrapperConstructor',
         **(dict(dtype='bfloat16') if amp else {}),
     )
     if channels_last:
         model.to(memory_format=torch.channels_last)
-    return training_loop(model, build_optim_wrapper(model, config), batch, [PlatformRuntimeInfoHook()])
+    return training_loop(
+        model, build_optim_wrapper(model, config), batch, [PlatformRuntimeInfoHook()]
+    )
 
 
 @quiet()
 def _both_ways(size: Size, batch: dict, device: str) -> Step:
     """Two steps of mmpretrain's MoCo: each view is the query once, as in one step of MoCo v2+."""
     model = mmpretrain_moco(size).to(device)
-    config = dict(type='mmengine.OptimWrapper', constructor='mmengine.DefaultOptimWrapperConstructor')
+    config = dict(
+        type='mmengine.OptimWrapper', constructor='mmengine.DefaultOptimWrapperConstructor'
+    )
     wrapper = build_optim_wrapper(model, dict(config, optimizer=SGD))
     ways = [dict(batch, inputs=views) for views in (batch['inputs'], batch['inputs'][::-1])]
     one, other = (training_loop(model, wrapper, way, [PlatformRuntimeInfoHook()]) for way in ways)
@@ -261,9 +318,13 @@ def _both_ways(size: Size, batch: dict, device: str) -> Step:
 def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: list) -> Step:
     """One iteration of the training loop, with a runner in name only."""
     hub = MessageHub.get_instance(f'step{id(model)}')
-    MessageHub.get_current_instance().update_info('max_iters', STEPS)  # mmpretrain's teacher asks for it
+    MessageHub.get_current_instance().update_info(
+        'max_iters', STEPS
+    )  # mmpretrain's teacher asks for it
     inner = model.module if is_model_wrapper(model) else model
-    runner = SimpleNamespace(model=model, optim_wrapper=wrapper, message_hub=hub, iter=0, max_iters=STEPS, seed=0)
+    runner = SimpleNamespace(
+        model=model, optim_wrapper=wrapper, message_hub=hub, iter=0, max_iters=STEPS, seed=0
+    )
     for hook in hooks:
         if not isinstance(hook, PlatformRuntimeInfoHook):  # which would look at a whole runner
             hook.before_train(runner)
@@ -276,7 +337,8 @@ def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: l
             hook.after_train_iter(runner, runner.iter, batch, outputs)
         runner.iter += 1
         return dict(
-            loss=outputs['loss'].detach(), **{name: weight.detach() - before[name] for name, weight in weights.items()}
+            loss=outputs['loss'].detach(),
+            **{name: weight.detach() - before[name] for name, weight in weights.items()},
         )
 
     return one

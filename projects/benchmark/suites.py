@@ -29,7 +29,10 @@ def knn(device: str, quick: bool) -> Iterator[Case]:
     """The blocked search against the whole similarity matrix."""
     bank, queries, width = (2000, 100, 64) if quick else (200_000, 4096, 2048)
     generator = torch.Generator().manual_seed(0)
-    x, q = torch.randn(bank, width, generator=generator), torch.randn(queries, width, generator=generator)
+    x, q = (
+        torch.randn(bank, width, generator=generator),
+        torch.randn(queries, width, generator=generator),
+    )
 
     def whole() -> Tensor:
         return (F.normalize(q.to(device)) @ F.normalize(x.to(device)).T).topk(200).values.cpu()
@@ -39,7 +42,13 @@ def knn(device: str, quick: bool) -> Iterator[Case]:
 
     name = f'k-NN, {queries} images against {bank} x {width}, k = 200'
     yield Case(
-        name, 'full similarity matrix', lambda: nearest(q, x, 200, device)[0], whole, check, queries, memory=True
+        name,
+        'full similarity matrix',
+        lambda: nearest(q, x, 200, device)[0],
+        whole,
+        check,
+        queries,
+        memory=True,
     )
 
 
@@ -68,7 +77,13 @@ def linear(device: str, quick: bool) -> Iterator[Case]:
     yield Case(name, 'one head', many, single, images=batch, aim='>= 0.5 (less than 2 x one)')
     if not quick:
         heads_alone = [single] * heads
-        yield Case(name, f'{heads} single steps', many, lambda: [one() for one in heads_alone], images=batch)
+        yield Case(
+            name,
+            f'{heads} single steps',
+            many,
+            lambda: [one() for one in heads_alone],
+            images=batch,
+        )
 
 
 def analysis(device: str, quick: bool) -> Iterator[Case]:
@@ -76,8 +91,13 @@ def analysis(device: str, quick: bool) -> Iterator[Case]:
     make = torchvision.models.resnet18 if quick else torchvision.models.resnet50
     size, batch, count = (32, 8, 2) if quick else (224, 32, 2)
     torch.manual_seed(0)
-    networks = [make(num_classes=2).to(device, memory_format=torch.channels_last).eval() for _ in range(2)]
-    batches = [torch.randn(batch, 3, size, size).to(device, memory_format=torch.channels_last) for _ in range(count)]
+    networks = [
+        make(num_classes=2).to(device, memory_format=torch.channels_last).eval() for _ in range(2)
+    ]
+    batches = [
+        torch.randn(batch, 3, size, size).to(device, memory_format=torch.channels_last)
+        for _ in range(count)
+    ]
 
     @torch.inference_mode()
     def forward() -> None:
@@ -87,17 +107,32 @@ def analysis(device: str, quick: bool) -> Iterator[Case]:
 
     name = f'CKA of two {make.__name__}, all stages, {batch} images of {size} a batch'
     cka = lambda: stage_cka(*networks, batches)  # noqa: E731
-    yield Case(name, 'the forward passes alone', cka, forward, images=batch * count, aim='>= 0.77 (within 1.3 x)')
+    yield Case(
+        name,
+        'the forward passes alone',
+        cka,
+        forward,
+        images=batch * count,
+        aim='>= 0.77 (within 1.3 x)',
+    )
     source, anchor = ({k: v.cpu() for k, v in network.state_dict().items()} for network in networks)
 
     def naive() -> dict[str, Tensor]:
         return {
-            k: v / v.norm() * anchor[k].norm() if v.is_floating_point() and v.any() else v for k, v in source.items()
+            k: v / v.norm() * anchor[k].norm() if v.is_floating_point() and v.any() else v
+            for k, v in source.items()
         }
 
-    yield Case(f'NormRescale of {make.__name__}', 'a plain loop', lambda: normrescale(source, anchor), naive)
+    yield Case(
+        f'NormRescale of {make.__name__}',
+        'a plain loop',
+        lambda: normrescale(source, anchor),
+        naive,
+    )
     loop = lambda: {k: v.double().norm().item() for k, v in source.items()}  # noqa: E731
-    yield Case(f'weight norms of {make.__name__}', 'a plain loop', lambda: weight_norms(source), loop)
+    yield Case(
+        f'weight norms of {make.__name__}', 'a plain loop', lambda: weight_norms(source), loop
+    )
 
 
 SUITES: dict[str, Callable[[str, bool], Iterator[Case]]] = dict(

@@ -29,16 +29,31 @@ def teacher(device: str, quick: bool) -> Iterator[Case]:
 
     MessageHub.get_current_instance().update_info('max_iters', 1000)
     make = torchvision.models.resnet18 if quick else torchvision.models.resnet50
-    yield _case(make, device, "mmengine's EMA", '>= 1.5', lambda net: ExponentialMovingAverage(net, STEP))
-    yield _case(make, device, "mmpretrain's CosineEMA", '', lambda net: CosineEMA(net, STEP, end_momentum=STEP))
+    yield _case(
+        make, device, "mmengine's EMA", '>= 1.5', lambda net: ExponentialMovingAverage(net, STEP)
+    )
+    yield _case(
+        make,
+        device,
+        "mmpretrain's CosineEMA",
+        '',
+        lambda net: CosineEMA(net, STEP, end_momentum=STEP),
+    )
 
 
 def _case(
-    make: Callable, device: str, peer_name: str, aim: str, average: Callable[[nn.Module], BaseAveragedModel]
+    make: Callable,
+    device: str,
+    peer_name: str,
+    aim: str,
+    average: Callable[[nn.Module], BaseAveragedModel],
 ) -> Case:
     torch.manual_seed(0)
     student = nn.ModuleDict(dict(backbone=make(), projector=nn.Linear(8, 8))).to(device)
-    own, peer = Teacher(student['backbone'], student['projector'], None), average(copy.deepcopy(student))
+    own, peer = (
+        Teacher(student['backbone'], student['projector'], None),
+        average(copy.deepcopy(student)),
+    )
     peer.update_parameters(student)  # its first call copies
     with torch.no_grad():
         for parameter in student.parameters():
@@ -54,4 +69,13 @@ def _case(
 
     size = sum(parameter.nbytes for parameter in own.parameters())
     same = partial(torch.testing.assert_close, atol=1e-6, rtol=1e-6)
-    return Case(f'teacher update, {make.__name__}', peer_name, ours, theirs, same, aim=aim, moved=3 * size, note=NOTE)
+    return Case(
+        f'teacher update, {make.__name__}',
+        peer_name,
+        ours,
+        theirs,
+        same,
+        aim=aim,
+        moved=3 * size,
+        note=NOTE,
+    )

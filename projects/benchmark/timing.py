@@ -93,7 +93,9 @@ def peak_bytes(work: Work, device: str) -> int | None:
         work()
         return torch.cuda.max_memory_allocated() - held
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # memory freed before would be used again and not be counted
+        ctypes.CDLL(None).malloc_trim(
+            0
+        )  # memory freed before would be used again and not be counted
         Path('/proc/self/clear_refs').write_text('5')  # reset the peak
         held = _resident('VmRSS')
         work()
@@ -103,7 +105,11 @@ def peak_bytes(work: Work, device: str) -> int | None:
 
 
 def _resident(field: str) -> int:
-    line = next(line for line in Path('/proc/self/status').read_text().splitlines() if line.startswith(field))
+    line = next(
+        line
+        for line in Path('/proc/self/status').read_text().splitlines()
+        if line.startswith(field)
+    )
     return int(line.split()[1]) * 1024
 
 

@@ -41,7 +41,9 @@ def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Pa
         cfg.model.predictor = None
     warm_up = cfg.param_scheduler[0].end
     if epochs <= warm_up:
-        raise UserError(f'--epochs {epochs} ends within the warm-up of {warm_up}; give {warm_up + 1} or more')
+        raise UserError(
+            f'--epochs {epochs} ends within the warm-up of {warm_up}; give {warm_up + 1} or more'
+        )
     cfg.train_cfg.max_epochs = epochs
     cfg.work_dir, cfg.randomness.seed = str(work_dir), 0
     return cfg
@@ -52,7 +54,9 @@ def spread_of(runner: Runner) -> float:
     """Return the spread of the projections of unseen images, with the views of training."""
     model = runner.model.train()
     data = DATASETS.build(dict(type='Shapes', split='val', count=512, size=48))
-    views = model.data_preprocessor(default_collate([data[i] for i in range(512)]), training=True)['inputs']
+    views = model.data_preprocessor(default_collate([data[i] for i in range(512)]), training=True)[
+        'inputs'
+    ]
     return spread(project(model, views[0]))
 
 
@@ -64,7 +68,13 @@ def main() -> None:
     args = parser.parse_args()
     print('| variant | predictor | target | beta | published | spread |\n|---|---|---|---|---|---|')
     for name, (predictor, target, beta, collapses) in VARIANTS.items():
-        found = spread_of(train(variant(predictor, target, beta, args.epochs, args.work_dir / name.replace(' ', '_'))))
+        found = spread_of(
+            train(
+                variant(
+                    predictor, target, beta, args.epochs, args.work_dir / name.replace(' ', '_')
+                )
+            )
+        )
         has, said = 'yes' if predictor else 'no', 'collapses' if collapses else 'learns'
         print(f'| {name} | {has} | {target} | {beta:g} | {said} | {found:.3f} |', flush=True)
 

@@ -6,7 +6,7 @@ images       damage N image files and read each
 disk         fill the disk while N runs save, make room and resume them
 long         train N steps of a few ms and watch memory, files, threads and workers
 
-The exit code is 1 if a count that must be 0 is not; docs/robustness.md explains the counts.
+The exit code is 1 if a count that must be 0 is not; results/2026-11-21_faults.md explains the counts.
 """
 
 import argparse
@@ -31,11 +31,17 @@ KINDS: dict[str, tuple[Callable[..., dict], int, tuple[str, ...]]] = {
 
 @one_sentence_errors
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('kind', choices=KINDS)
-    parser.add_argument('--count', type=int, help='how often; by default as in docs/robustness.md')
+    parser.add_argument(
+        '--count', type=int, help='how often; by default as in results/2026-11-21_faults.md'
+    )
     parser.add_argument('--seed', type=int, default=0, help='the same seed tries the same faults')
-    parser.add_argument('--folder', type=Path, help='a new folder to work in; by default work_dirs/faults/KIND')
+    parser.add_argument(
+        '--folder', type=Path, help='a new folder to work in; by default work_dirs/faults/KIND'
+    )
     args = parser.parse_args()
     try_faults, usual, faults = KINDS[args.kind]
     count = usual if args.count is None else args.count
@@ -43,10 +49,15 @@ def main() -> None:
     if count < 1:
         raise UserError(f'--count {count} tries nothing; give 1 or more')
     if folder.exists() and any(folder.iterdir()):
-        raise UserError(f'{folder} is not empty, and old runs in it would be resumed; remove it or give --folder')
+        raise UserError(
+            f'{folder} is not empty, and old runs in it would be resumed; remove it or give --folder'
+        )
     register()
     counts = try_faults(count, args.seed, folder)
-    verdicts = {name: ('fault' if number else 'none') if name in faults else '' for name, number in counts.items()}
+    verdicts = {
+        name: ('fault' if number else 'none') if name in faults else ''
+        for name, number in counts.items()
+    }
     rows = [(name, [f'{number:g}', verdicts[name]]) for name, number in counts.items()]
     print_table(('count', 'verdict'), rows, head=args.kind)
     sys.exit(1 if any(counts[name] for name in faults) else 0)

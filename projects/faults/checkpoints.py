@@ -31,7 +31,11 @@ def fuzz_checkpoints(count: int, seed: int, folder: Path) -> dict[str, int]:
     whole, canary, made = folder / 'whole.pth', folder / 'canary', folder / 'damaged.pth'
     torch.save(training_checkpoint(seed), whole)
     content, original, draw = whole.read_bytes(), load_checkpoint(whole), random.Random(seed)
-    kinds = {**KINDS, 'hostile pickle': partial(hostile_record, canary=canary), 'damaged pickle': damaged_pickle}
+    kinds = {
+        **KINDS,
+        'hostile pickle': partial(hostile_record, canary=canary),
+        'damaged pickle': damaged_pickle,
+    }
     found: Counter[str] = Counter(refused=0, equal=0, failed=0)
     for number in range(count):
         name = list(kinds)[number % len(kinds)]
@@ -43,7 +47,9 @@ def fuzz_checkpoints(count: int, seed: int, folder: Path) -> dict[str, int]:
         found[result] += 1
         found[f'{name}: {result}'] += 1
         if result == 'failed':
-            (folder / f'failed_{number}_{name.replace(" ", "_")}.pth').write_bytes(made.read_bytes())
+            (folder / f'failed_{number}_{name.replace(" ", "_")}.pth').write_bytes(
+                made.read_bytes()
+            )
     made.unlink(missing_ok=True)
     return dict(found)
 
@@ -52,7 +58,9 @@ def training_checkpoint(seed: int) -> dict[str, Any]:
     """Return a checkpoint of mmengine's runner, after three steps of a small network."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
+        network = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10)
+        )
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
         losses = []
         for _ in range(3):
@@ -63,7 +71,11 @@ def training_checkpoint(seed: int) -> dict[str, Any]:
             losses.append(loss.item())
     return dict(
         meta=dict(
-            epoch=1, iter=3, seed=seed, cfg="model = dict(type='Siamese')", dataset_meta=dict(classes=['a', 'b'])
+            epoch=1,
+            iter=3,
+            seed=seed,
+            cfg="model = dict(type='Siamese')",
+            dataset_meta=dict(classes=['a', 'b']),
         ),
         state_dict=OrderedDict(network.state_dict()),
         optimizer=optimizer.state_dict(),
@@ -108,7 +120,9 @@ def hostile_record(content: bytes, draw: random.Random, canary: Path) -> bytes:
     bomb = Canary(canary)
     if draw.random() < 0.5:
         written = io.BytesIO()
-        torch.save(draw.choice([bomb, dict(state_dict={}, meta=bomb), {'meta': [0, (bomb,)]}]), written)
+        torch.save(
+            draw.choice([bomb, dict(state_dict={}, meta=bomb), {'meta': [0, (bomb,)]}]), written
+        )
         return written.getvalue()
     pickled = pickle.dumps(dict(meta=bomb), protocol=draw.randrange(pickle.HIGHEST_PROTOCOL + 1))
     return with_record(content, '/data.pkl', pickled)
@@ -120,7 +134,9 @@ def damaged_pickle(content: bytes, draw: random.Random) -> bytes:
         name = next(name for name in archive.namelist() if name.endswith('/data.pkl'))
         pickled = archive.read(name)
     end = draw.randrange(1, len(pickled) - 1)
-    return with_record(content, '/data.pkl', draw.choice([pickled[:end], pickled[:end] + b'\xff' + pickled[end:]]))
+    return with_record(
+        content, '/data.pkl', draw.choice([pickled[:end], pickled[:end] + b'\xff' + pickled[end:]])
+    )
 
 
 def with_record(content: bytes, ending: str, record: bytes) -> bytes:

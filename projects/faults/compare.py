@@ -49,9 +49,17 @@ def differing(one: Any, other: Any, name: str) -> list[str]:
 
 def _identical(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(_bytes(one), _bytes(other))
+        return (
+            one.dtype == other.dtype
+            and one.shape == other.shape
+            and torch.equal(_bytes(one), _bytes(other))
+        )
     if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        return (
+            one.dtype == other.dtype
+            and one.shape == other.shape
+            and one.tobytes() == other.tobytes()
+        )
     return repr(one) == repr(other)
 
 

@@ -53,5 +53,7 @@ def stretch_header(content: bytes, draw: random.Random) -> bytes:
     changed = bytearray(content)
     for _ in range(draw.randint(1, 4)):
         start, length = draw.randrange(min(len(changed), 64)), draw.choice([1, 2, 4])
-        changed[start : start + length] = draw.choice([b'\xff\xff\xff\xff', b'\x7f\xff\xff\xff'])[:length]
+        changed[start : start + length] = draw.choice([b'\xff\xff\xff\xff', b'\x7f\xff\xff\xff'])[
+            :length
+        ]
     return bytes(changed)

@@ -77,7 +77,11 @@ def until_full(config: Path, work_dir: Path, disk: 'TmpFs', room: int) -> tuple[
     process = small_run.start(config, work_dir, subprocess.PIPE)
     latest = time.monotonic() + PATIENCE
     try:
-        while not (work_dir / 'last_checkpoint').is_file() and process.poll() is None and time.monotonic() < latest:
+        while (
+            not (work_dir / 'last_checkpoint').is_file()
+            and process.poll() is None
+            and time.monotonic() < latest
+        ):
             time.sleep(0.005)
         process.send_signal(signal.SIGSTOP)  # else it would write on while the disk is being filled
         disk.fill(room)

@@ -25,11 +25,22 @@ from mmairl.data.datasets import FileDataset
 from mmairl.data.decode import Reason, UnreadableImage
 from projects.faults import damage
 
-MAX_PIXELS = 2**20  # broken headers ask for much more, and the memory that a reader takes is bounded by this
-PATIENCE = 60.0  # seconds without an image before a reader counts as hanging; one takes milliseconds
+MAX_PIXELS = (
+    2**20
+)  # broken headers ask for much more, and the memory that a reader takes is bounded by this
+PATIENCE = (
+    60.0  # seconds without an image before a reader counts as hanging; one takes milliseconds
+)
 SIZE = (37, 29)  # pixels of the drawn images; odd, so that blocks and tiles do not fit
 
-KINDS = [damage.flip_bit, damage.change_bytes, damage.cut, damage.extend, damage.zero_block, damage.stretch_header]
+KINDS = [
+    damage.flip_bit,
+    damage.change_bytes,
+    damage.cut,
+    damage.extend,
+    damage.zero_block,
+    damage.stretch_header,
+]
 
 
 def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
@@ -44,7 +55,12 @@ def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
     readers = Readers(data, count, folder / 'screen.txt').run()
     counts = Counter(Reason(code).phrase for code in readers.reasons.tolist() if code)
     totals = dict(zip(Readers.COUNTED, readers.counts.tolist()))
-    return {**dict(sorted(counts.items())), **totals, 'crashes': readers.crashes, 'hangs': readers.hangs}
+    return {
+        **dict(sorted(counts.items())),
+        **totals,
+        'crashes': readers.crashes,
+        'hangs': readers.hangs,
+    }
 
 
 class Readers:
@@ -88,7 +104,9 @@ class Readers:
         sys.stderr = os.fdopen(2, 'w', buffering=1)
         logging.getLogger().handlers = []  # so that a warning is printed
         warnings.simplefilter('always')
-        warnings.showwarning = lambda message, *_, **__: print(message, file=sys.stderr)  # pytest's would keep it
+        warnings.showwarning = lambda message, *_, **__: print(
+            message, file=sys.stderr
+        )  # pytest's would keep it
         before = peak_mib()
         while self.position < self.count:
             printed = os.fstat(screen).st_size
@@ -113,7 +131,12 @@ class Readers:
 
 def sound(image: Tensor) -> bool:
     pixels = image.numel() // 3
-    return image.dtype == torch.uint8 and image.ndim == 3 and len(image) == 3 and 0 < pixels <= MAX_PIXELS
+    return (
+        image.dtype == torch.uint8
+        and image.ndim == 3
+        and len(image) == 3
+        and 0 < pixels <= MAX_PIXELS
+    )
 
 
 def peak_mib() -> int:
@@ -137,7 +160,9 @@ def write_broken_images(count: int, seed: int, folder: Path) -> list[str]:
 def whole_images(seed: int) -> dict[str, bytes]:
     """Small images in the formats and the variants of them that are decoded by code of their own."""
     values = np.random.default_rng(seed).integers(0, 256, (*SIZE, 4), dtype=np.uint8)
-    values[: SIZE[0] // 2] //= 64  # half of it smooth, so that run lengths and palettes are used as well
+    values[: SIZE[0] // 2] //= (
+        64  # half of it smooth, so that run lengths and palettes are used as well
+    )
     alpha = Image.fromarray(values, 'RGBA')
     rgb, grey = alpha.convert('RGB'), alpha.convert('L')
     deep = Image.fromarray(values[..., :2].copy().view(np.uint16)[..., 0])
@@ -171,7 +196,9 @@ def whole_images(seed: int) -> dict[str, bytes]:
         'palette.bmp': (rgb.quantize(17), {}),
         'bits.bmp': (grey.convert('1'), {}),
     }
-    return {name: encoded(image, Path(name).suffix, options) for name, (image, options) in kinds.items()}
+    return {
+        name: encoded(image, Path(name).suffix, options) for name, (image, options) in kinds.items()
+    }
 
 
 def encoded(image: Image.Image, suffix: str, options: dict) -> bytes:

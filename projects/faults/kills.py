@@ -105,7 +105,9 @@ class Victim:
         """Let the run end, and compare."""
         self.found['starts that failed'] += small_run.run(self.config, self.work_dir) != 0
         self.found['left-over files'] = len(self.unfinished())
-        self.found['surplus checkpoints'] = max(0, len(list(self.work_dir.glob('iter_*.pth'))) - small_run.KEPT)
+        self.found['surplus checkpoints'] = max(
+            0, len(list(self.work_dir.glob('iter_*.pth'))) - small_run.KEPT
+        )
         ends = [small_run.last_checkpoint(folder) for folder in (whole, self.work_dir)]
         self.found['values that differ'] = len(different_runs(*ends))
         return {name: self.found[name] for name in (*SEEN, *FAULTS)}

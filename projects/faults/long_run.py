@@ -39,11 +39,17 @@ def config(count: int, seed: int, folder: Path) -> Config:
     cfg = small_config(BATCH, seed)
     cfg.model.backbone = dict(type='TwoLayers', channels=8)
     cfg.model.projector.in_channels = cfg.model.predictor.out_channels = 16
-    cfg.train_dataloader = loader(100 * BATCH, 16, persistent_workers=False)  # workers start anew with every epoch
-    cfg.model.data_preprocessor.views = [[dict(step, size=12) if 'size' in step else step for step in VIEW[:2]]] * 2
+    cfg.train_dataloader = loader(
+        100 * BATCH, 16, persistent_workers=False
+    )  # workers start anew with every epoch
+    cfg.model.data_preprocessor.views = [
+        [dict(step, size=12) if 'size' in step else step for step in VIEW[:2]]
+    ] * 2
     cfg.train_cfg = dict(by_epoch=False, max_iters=count)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=False, begin=0, end=count)]
-    cfg.default_hooks.checkpoint.update(by_epoch=False, interval=max(1, count // 100), max_keep_ckpts=2)
+    cfg.default_hooks.checkpoint.update(
+        by_epoch=False, interval=max(1, count // 100), max_keep_ckpts=2
+    )
     cfg.custom_hooks.append(dict(type='SampleHook', interval=max(1, count // SAMPLES)))
     cfg.log_level = 'WARNING'
     cfg.work_dir = str(folder)
@@ -59,7 +65,9 @@ class TwoLayers(nn.Module):
         layers = [(3, channels), (channels, 2 * channels)]
         self.layers = nn.Sequential(
             *(
-                nn.Sequential(nn.Conv2d(*sizes, 3, stride=2, bias=False), nn.BatchNorm2d(sizes[1]), nn.ReLU())
+                nn.Sequential(
+                    nn.Conv2d(*sizes, 3, stride=2, bias=False), nn.BatchNorm2d(sizes[1]), nn.ReLU()
+                )
                 for sizes in layers
             )
         )
@@ -89,7 +97,9 @@ class SampleHook(Hook):
         self.interval = interval
         self.samples: list[Sample] = []
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
         if self.every_n_train_iters(runner, self.interval):
             self.samples.append(sample(runner.iter + 1))
 
@@ -98,7 +108,9 @@ def sample(step: int) -> Sample:
     """Resident memory, open files, threads and data workers, as Linux counts them."""
     status = dict(line.split(':', 1) for line in Path('/proc/self/status').read_text().splitlines())
     files, workers = list(Path('/proc/self/fd').iterdir()), multiprocessing.active_children()
-    return Sample(step, int(status['VmRSS'].split()[0]), len(files), int(status['Threads']), len(workers))
+    return Sample(
+        step, int(status['VmRSS'].split()[0]), len(files), int(status['Threads']), len(workers)
+    )
 
 
 def judge(samples: list[Sample], left_over: int) -> dict[str, int | float]:
@@ -106,7 +118,9 @@ def judge(samples: list[Sample], left_over: int) -> dict[str, int | float]:
     settled = samples[WARM_UP:]
     early, late = settled[: len(settled) // 2], settled[len(settled) // 2 :]
     thousands = (settled[-1].step - settled[0].step) / 1000
-    slope = float(np.polyfit([one.step / 1000 for one in settled], [one.kib for one in settled], 1)[0])
+    slope = float(
+        np.polyfit([one.step / 1000 for one in settled], [one.kib for one in settled], 1)[0]
+    )
     limit = KIB_PER_1000_STEPS + KIB_OF_THE_ALLOCATOR / thousands
     found = {
         'steps': samples[-1].step,

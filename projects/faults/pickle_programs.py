@@ -34,7 +34,22 @@ OF_TORCH = (
     'builtins.set',
     'builtins.bytearray',
 )
-TEXTS = ('f4', 'i8', 'O', 'O8', 'V8', '<f8', 'b', 'mean', 'latin1', '<', '', '_log_history', '_count_history', 'items')
+TEXTS = (
+    'f4',
+    'i8',
+    'O',
+    'O8',
+    'V8',
+    '<f8',
+    'b',
+    'mean',
+    'latin1',
+    '<',
+    '',
+    '_log_history',
+    '_count_history',
+    'items',
+)
 PLAIN = (bool, int, float, complex, str, bytes, bytearray, NoneType, torch.dtype, torch.device)
 
 
@@ -44,7 +59,11 @@ def run_programs(count: int, seed: int, folder: Path) -> dict[str, int]:
     'failed' counts what must not be: another exception, a value that is not plain, or a class that was changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written, draw, found = io.BytesIO(), random.Random(seed), Counter(refused=0, plain=0, arrays=0, failed=0)
+    written, draw, found = (
+        io.BytesIO(),
+        random.Random(seed),
+        Counter(refused=0, plain=0, arrays=0, failed=0),
+    )
     torch.save(dict(a=torch.ones(3)), written)
     watched = {kind: dict(vars(kind)) for kind in (*ALLOWED.values(), HistoryBuffer)}
     for number in range(count):
@@ -81,7 +100,9 @@ def _kinds(value: Any) -> list[str]:
     if type(value) in PLAIN or (isinstance(value, np.generic) and value.dtype.kind in 'biufc'):
         return ['plain']
     if type(value) in (dict, OrderedDict, Counter):
-        return [kind for pair in value.items() for item in pair for kind in _kinds(item)] or ['plain']
+        return [kind for pair in value.items() for item in pair for kind in _kinds(item)] or [
+            'plain'
+        ]
     if type(value) in (list, tuple, set, frozenset, torch.Size):
         return [kind for item in value for kind in _kinds(item)] or ['plain']
     if type(value) is np.ndarray:
@@ -107,27 +128,55 @@ def _value(draw: random.Random) -> bytes:
         return b'K' + bytes([draw.randrange(4)])
     if kind == 1:
         return draw.choice(
-            [b'N', b'\x88', b'\x89', b')', b']', b'}', b'\x8f', b'J\xff\xff\xff\xff', b'G?\xf0' + bytes(6)]
+            [
+                b'N',
+                b'\x88',
+                b'\x89',
+                b')',
+                b']',
+                b'}',
+                b'\x8f',
+                b'J\xff\xff\xff\xff',
+                b'G?\xf0' + bytes(6),
+            ]
         )
     if kind == 2:
         return b'U\x08' + draw.randbytes(8)
     if kind == 3:
-        return b'c_codecs\nencode\n' + text(''.join(map(chr, draw.randbytes(8)))) + text('latin1') + b'\x86R'
+        return (
+            b'c_codecs\nencode\n'
+            + text(''.join(map(chr, draw.randbytes(8))))
+            + text('latin1')
+            + b'\x86R'
+        )
     if kind == 4:
         return _array(draw)
     if kind == 5:
-        return b'(' + text('storage') + b'ctorch\nFloatStorage\n' + text('0') + text('cpu') + b'K\x03tQ'
+        return (
+            b'('
+            + text('storage')
+            + b'ctorch\nFloatStorage\n'
+            + text('0')
+            + text('cpu')
+            + b'K\x03tQ'
+        )
     return text(draw.choice(TEXTS)) if kind < 8 else _name(draw) if kind < 10 else _array(draw)
 
 
 def _array(draw: random.Random) -> bytes:
     """An array as NumPy writes it, of a type and a length that may be wrong."""
-    dtype = b'cnumpy\ndtype\n' + text(draw.choice(['f4', 'i8', 'f8', 'u1', 'O8', 'V4', 'M8'])) + b'\x89\x88\x87R'
+    dtype = (
+        b'cnumpy\ndtype\n'
+        + text(draw.choice(['f4', 'i8', 'f8', 'u1', 'O8', 'V4', 'M8']))
+        + b'\x89\x88\x87R'
+    )
     flags = bytes([draw.choice([0, 0, 0, 63, 255])])
     state = b'(K\x03' + text('<') + b'NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK' + flags + b'tb'
     shape = b'K' + bytes([draw.choice([1, 1, 2, 8])]) + b'\x85'
     content = b'c_codecs\nencode\n' + text('\x01' * 8) + text('latin1') + b'\x86R'
-    empty = b'cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85' + text('b') + b'\x87R'
+    empty = (
+        b'cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85' + text('b') + b'\x87R'
+    )
     return empty + b'(K\x01' + shape + dtype + draw.choice([state, b'']) + b'\x89' + content + b'tb'
 
 
@@ -143,7 +192,9 @@ def _program(draw: random.Random) -> bytes:
             code += b'\x86'  # a pair
             depth -= 1
         elif act == 5:
-            code += draw.choice([b'R', b'\x85R', b'\x81', b'\x85\x81'])  # call, or make a new object of a class
+            code += draw.choice(
+                [b'R', b'\x85R', b'\x81', b'\x85\x81']
+            )  # call, or make a new object of a class
             depth -= 1
         elif act == 6:
             code += b'b'  # give the object below a state

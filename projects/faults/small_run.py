@@ -26,9 +26,13 @@ def write_config(path: Path, steps: int, seed: int) -> Path:
     """A config of at least so many steps of some 20 ms: a ResNet-18 of an eighth of the width, views made by a worker."""
     epochs, batch = math.ceil(steps / EPOCH), 8
     cfg = small_config(batch, seed)
-    cfg.train_dataloader = loader(EPOCH * batch + 3, 32, persistent_workers=True, views=[VIEW, VIEW])
+    cfg.train_dataloader = loader(
+        EPOCH * batch + 3, 32, persistent_workers=True, views=[VIEW, VIEW]
+    )
     cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs)
-    schedule = dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, convert_to_iter_based=True)
+    schedule = dict(
+        type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, convert_to_iter_based=True
+    )
     cfg.param_scheduler = [schedule]
     cfg.default_hooks.checkpoint.update(by_epoch=False, interval=INTERVAL, max_keep_ckpts=KEPT)
     cfg.default_hooks.logger.interval = 1
@@ -65,10 +69,27 @@ def small_config(batch: int, seed: int) -> Config:
 
 def start(config: Path, work_dir: Path, output: IO | int) -> subprocess.Popen:
     """`tools/train.py CONFIG --work-dir D --resume`, as a process group that can be killed together with its workers."""
-    command = [sys.executable, str(home() / 'tools/train.py'), str(config), '--work-dir', str(work_dir), '--resume']
-    environment = {**os.environ, 'PYTHONPATH': str(home()), 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1'}
+    command = [
+        sys.executable,
+        str(home() / 'tools/train.py'),
+        str(config),
+        '--work-dir',
+        str(work_dir),
+        '--resume',
+    ]
+    environment = {
+        **os.environ,
+        'PYTHONPATH': str(home()),
+        'OMP_NUM_THREADS': '1',
+        'PYTHONUNBUFFERED': '1',
+    }
     return subprocess.Popen(
-        command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd=home()
+        command,
+        env=environment,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        cwd=home(),
     )
 
 

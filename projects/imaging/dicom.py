@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.decode import EXPANSION, Reason, UnreadableImage, faults_explained, installed, require_plausible_size
+from mmairl.data.decode import (
+    EXPANSION,
+    Reason,
+    UnreadableImage,
+    faults_explained,
+    installed,
+    require_plausible_size,
+)
 from mmairl.errors import UserError
 
 PLAUSIBLE_PIXELS = 2**24  # fewer than for other images, because the values become float64
@@ -46,16 +53,25 @@ def dicom_pixels(data: bytes, max_pixels: int, as_stored: bool = False) -> np.nd
     require_plausible_size(file.Rows * file.Columns, data, PLAUSIBLE_PIXELS)
     try:
         pixels = file.pixel_array
-    except (RuntimeError, NotImplementedError) as error:  # no package for the compression is installed
+    except (
+        RuntimeError,
+        NotImplementedError,
+    ) as error:  # no package for the compression is installed
         said = ' '.join(str(error).split())[:150]
-        raise UserError(f'pydicom cannot decode a DICOM file ({said}); install that package', code='dicom') from error
+        raise UserError(
+            f'pydicom cannot decode a DICOM file ({said}); install that package', code='dicom'
+        ) from error
     if pixels.ndim == 3:
         return pixels
     values = stored_values(file, pixels) if as_stored else windowed_values(file, pixels)
     if file.PhotometricInterpretation == 'MONOCHROME1':  # its largest value is black
         values = 1 - values
     values = values.clip(0, 1)
-    return np.rint(65535 * values).astype(np.uint16) if as_stored else np.rint(255 * values).astype(np.uint8)
+    return (
+        np.rint(65535 * values).astype(np.uint16)
+        if as_stored
+        else np.rint(255 * values).astype(np.uint8)
+    )
 
 
 def stored_values(file: Any, pixels: np.ndarray) -> np.ndarray:

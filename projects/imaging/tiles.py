@@ -64,7 +64,9 @@ class Tiles(ViewDataset):
         corners = []
         for number in track(range(len(self.images)), 'looking for tiles'):
             height, width = self.scan(number).shape
-            for y, x in product(range(0, height - size + 1, size), range(0, width - size + 1, size)):
+            for y, x in product(
+                range(0, height - size + 1, size), range(0, width - size + 1, size)
+            ):
                 if self.has_content(number, y, x, background):
                     corners.append((number, y, x))
         if not corners:
@@ -134,7 +136,8 @@ class Tiff:
             levels = TiffFile(path).series[0].levels
         if level >= len(levels):
             raise UserError(
-                f'{printable(path)} has {len(levels)} levels and no level {level}; set a smaller one', code='no-level'
+                f'{printable(path)} has {len(levels)} levels and no level {level}; set a smaller one',
+                code='no-level',
             )
         if len(levels[level].pages) > 1:
             raise UserError(f'{printable(path)} {Reason.PAGES.phrase}', code='pages')
@@ -181,7 +184,9 @@ class Tiff:
         file = page.parent.filehandle
         file.seek(page.dataoffsets[index])
         with codec_installed(self.path):
-            return page.decode(file.read(page.databytecounts[index]), index, jpegtables=page.jpegtables)[0][0]
+            return page.decode(
+                file.read(page.databytecounts[index]), index, jpegtables=page.jpegtables
+            )[0][0]
 
 
 class Slide:

@@ -32,7 +32,9 @@ class Network(nn.Module):
 
 
 def mlp(channels: int, hidden: int, out: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(channels, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, out))
+    return nn.Sequential(
+        nn.Linear(channels, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, out)
+    )
 
 
 def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
@@ -41,7 +43,9 @@ def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
     _, hidden, out = sizes.widths
     student, predictor = Network(sizes), mlp(out, hidden, out)
     teacher = copy.deepcopy(student).requires_grad_(False)
-    optimizer = torch.optim.SGD([*student.parameters(), *predictor.parameters()], RATE, MOMENTUM, weight_decay=DECAY)
+    optimizer = torch.optim.SGD(
+        [*student.parameters(), *predictor.parameters()], RATE, MOMENTUM, weight_decay=DECAY
+    )
     crop = sizes.view_step('RandomResizedCrop')
     view = v2.Compose(
         [
@@ -54,9 +58,12 @@ def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
     step = 0
     for _ in range(epochs):
         for rows in torch.randperm(len(images)).split(sizes.batch):
-            one, two = (normal(torch.stack([view(image) for image in images[rows]])) for _ in range(2))
+            one, two = (
+                normal(torch.stack([view(image) for image in images[rows]])) for _ in range(2)
+            )
             loss = sum(
-                -F.cosine_similarity(predictor(student(a)), teacher(b)).mean() / 2 for a, b in ((one, two), (two, one))
+                -F.cosine_similarity(predictor(student(a)), teacher(b)).mean() / 2
+                for a, b in ((one, two), (two, one))
             )
             optimizer.zero_grad()
             loss.backward()
@@ -64,7 +71,9 @@ def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
             for own, theirs in zip(teacher.parameters(), student.parameters()):
                 own.lerp_(theirs.detach(), 1 - TAU)
             step += 1
-    return lightning(student.state_dict(), optimizer, epochs, step, dict(batch=sizes.batch, tau=TAU))
+    return lightning(
+        student.state_dict(), optimizer, epochs, step, dict(batch=sizes.batch, tau=TAU)
+    )
 
 
 def normal(images: Tensor) -> Tensor:

@@ -32,15 +32,20 @@ def views(sizes: Sizes) -> list[Compose]:
     """Both views as by default, in our rows' crops and grey, up to the steps that make numbers of an image."""
     crop, grey = sizes.view_step('RandomResizedCrop'), sizes.view_step('RandomGrayscale')
     both = [
-        kind(crop['size'], random_gray_scale=grey['p']).transform for kind in (BYOLView1Transform, BYOLView2Transform)
+        kind(crop['size'], random_gray_scale=grey['p']).transform
+        for kind in (BYOLView1Transform, BYOLView2Transform)
     ]
     for view in both:
-        view.transforms[0].scale = tuple(crop['scale'])  # its constructor sets the smaller end alone
+        view.transforms[0].scale = tuple(
+            crop['scale']
+        )  # its constructor sets the smaller end alone
     return [Compose(view.transforms[:-2]) for view in both]
 
 
 def network(sizes: Sizes) -> LightlyBYOL:
-    return LightlyBYOL(sizes.backbone(), *sizes.widths).train().to(memory_format=torch.channels_last)
+    return (
+        LightlyBYOL(sizes.backbone(), *sizes.widths).train().to(memory_format=torch.channels_last)
+    )
 
 
 def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
@@ -50,12 +55,16 @@ def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
     student, teacher = network(sizes), network(sizes)
     teacher.backbone = copy.deepcopy(student.backbone)
     teacher.requires_grad_(False)
-    decayed, others = get_weight_decay_parameters([student.backbone, student.projection_head, student.prediction_head])
+    decayed, others = get_weight_decay_parameters(
+        [student.backbone, student.projection_head, student.prediction_head]
+    )
     groups = [dict(params=decayed), dict(params=others, weight_decay=0.0)]
     optimizer = LARS(groups, lr=FASTER * sizes.rate, momentum=0.9, weight_decay=1e-6)
     per_epoch, criterion = sizes.per_epoch(images), NegativeCosineSimilarity()
     steps = epochs * per_epoch
-    schedule = CosineWarmupScheduler(optimizer, warmup_epochs=per_epoch * sizes.warm_up, max_epochs=steps)
+    schedule = CosineWarmupScheduler(
+        optimizer, warmup_epochs=per_epoch * sizes.warm_up, max_epochs=steps
+    )
     for step, batch in enumerate(sizes.batches(images, views(sizes), epochs)):
         momentum = cosine_schedule(step, steps, start_value=sizes.tau, end_value=1.0)
         for part in PARTS:
@@ -70,8 +79,13 @@ def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
         schedule.step()
     state = student.state_dict()
     for part in PARTS:
-        state |= {f'teacher_{part}.{key}': value for key, value in getattr(teacher, part).state_dict().items()}
-    return lightning(state, optimizer, epochs, steps, dict(batch_size_per_device=sizes.batch, tau=sizes.tau))
+        state |= {
+            f'teacher_{part}.{key}': value
+            for key, value in getattr(teacher, part).state_dict().items()
+        }
+    return lightning(
+        state, optimizer, epochs, steps, dict(batch_size_per_device=sizes.batch, tau=sizes.tau)
+    )
 
 
 if __name__ == '__main__':

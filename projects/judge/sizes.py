@@ -66,14 +66,23 @@ class Sizes:
         for _ in range(epochs):
             for rows in torch.randperm(len(images)).split(self.batch)[: self.per_epoch(images)]:
                 seen = zip(*([view(pictures[row]) for view in views] for row in rows))
-                stacked = (torch.from_numpy(np.stack([np.asarray(image) for image in side])) for side in seen)
-                yield [normalize(side.permute(0, 3, 1, 2), mean, std) for side in stacked]  # channels last
+                stacked = (
+                    torch.from_numpy(np.stack([np.asarray(image) for image in side]))
+                    for side in seen
+                )
+                yield [
+                    normalize(side.permute(0, 3, 1, 2), mean, std) for side in stacked
+                ]  # channels last
 
 
-Train = Callable[[int, Sizes, Tensor, int], dict]  # from a seed, at these sizes, on these images, for so many epochs
+Train = Callable[
+    [int, Sizes, Tensor, int], dict
+]  # from a seed, at these sizes, on these images, for so many epochs
 
 
-def lightning(state: dict, optimizer: torch.optim.Optimizer, epochs: int, steps: int, settings: dict) -> dict:
+def lightning(
+    state: dict, optimizer: torch.optim.Optimizer, epochs: int, steps: int, settings: dict
+) -> dict:
     """Return a checkpoint with the keys that Lightning writes."""
     return {
         'pytorch-lightning_version': '2.5.0',
@@ -87,13 +96,24 @@ def lightning(state: dict, optimizer: torch.optim.Optimizer, epochs: int, steps:
 
 def main(train: Train, about: str, out: str, epochs: int | None = None) -> None:
     """Train from each seed and write a checkpoint each; `epochs` are the scale's unless these or the command line say so."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--scale', default='demo', help='of drawn images: demo, or the path of your own YAML')
-    parser.add_argument(
-        '--seeds', type=int, nargs='+', default=[0, 1, 2], help='start one process each to use more cores'
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        '--epochs', type=int, default=epochs, help=f'default: {epochs or "those of our rows at the scale"}'
+        '--scale', default='demo', help='of drawn images: demo, or the path of your own YAML'
+    )
+    parser.add_argument(
+        '--seeds',
+        type=int,
+        nargs='+',
+        default=[0, 1, 2],
+        help='start one process each to use more cores',
+    )
+    parser.add_argument(
+        '--epochs',
+        type=int,
+        default=epochs,
+        help=f'default: {epochs or "those of our rows at the scale"}',
     )
     parser.add_argument('--out', type=Path, default=Path(out))
     args = parser.parse_args()
@@ -101,5 +121,7 @@ def main(train: Train, about: str, out: str, epochs: int | None = None) -> None:
     images = sizes.images()
     args.out.mkdir(parents=True, exist_ok=True)
     for seed in args.seeds:
-        torch.save(train(seed, sizes, images, args.epochs or sizes.epochs), args.out / f'seed_{seed}.ckpt')
+        torch.save(
+            train(seed, sizes, images, args.epochs or sizes.epochs), args.out / f'seed_{seed}.ckpt'
+        )
         print(args.out / f'seed_{seed}.ckpt', flush=True)

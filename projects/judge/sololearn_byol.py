@@ -73,7 +73,12 @@ class SoloBYOL(nn.Module):
 def views(sizes: Sizes) -> list[Compose]:
     """Both views of its recipe, in our rows' crops and grey, up to the steps that make numbers of an image."""
     crop, grey = sizes.view_step('RandomResizedCrop'), sizes.view_step('RandomGrayscale')['p']
-    size = dict(crop_size=crop['size'], min_scale=crop['scale'][0], max_scale=crop['scale'][1], gray_scale_prob=grey)
+    size = dict(
+        crop_size=crop['size'],
+        min_scale=crop['scale'][0],
+        max_scale=crop['scale'][1],
+        gray_scale_prob=grey,
+    )
     colours = dict(brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)
     kinds = (
         VIEWS.CustomTransform(**colours, **size, gaussian_prob=blur, solarization_prob=solarize)
@@ -105,7 +110,11 @@ def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
             group['lr'] = FASTER * sizes.rate * rate(step // per_epoch, epochs, sizes.warm_up)
         model.step(batch, optimizer, teacher)
         teacher.update_tau(step + 1, epochs * per_epoch)
-    settings = dict(batch_size=sizes.batch // PASSES, accumulate_grad_batches=PASSES, base_tau_momentum=sizes.tau)
+    settings = dict(
+        batch_size=sizes.batch // PASSES,
+        accumulate_grad_batches=PASSES,
+        base_tau_momentum=sizes.tau,
+    )
     return lightning(model.state_dict(), optimizer, epochs, epochs * per_epoch, settings)
 
 

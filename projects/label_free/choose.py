@@ -33,7 +33,9 @@ def goodness_of_trials(folders: Sequence[Path], measure: str) -> list[float]:
     networks = {}
     for folder in folders:
         diverged = read_json(folder / 'result.json', Result).diverged
-        networks[folder] = dict.fromkeys(MEASURES, math.nan) if diverged else measured_run(folder).numbers
+        networks[folder] = (
+            dict.fromkeys(MEASURES, math.nan) if diverged else measured_run(folder).numbers
+        )
     return goodness_of(measure, networks)
 
 
@@ -51,11 +53,18 @@ def goodness_of_checkpoints(checkpoints: Sequence[Path], cfg: Config, measure: s
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('among', choices=['trials', 'checkpoints'])
     parser.add_argument('folders', nargs='+', type=Path, metavar='FOLDER')
     parser.add_argument('--config', help='checkpoints: the config of the run')
-    parser.add_argument('--record', type=Path, default=RECORD, help='verdicts on measures (default: the small study)')
+    parser.add_argument(
+        '--record',
+        type=Path,
+        default=RECORD,
+        help='verdicts on measures (default: the small study)',
+    )
     return parser.parse_args()
 
 
@@ -69,11 +78,16 @@ def main() -> None:
         goodness = goodness_of_trials(paths, measure)
     else:
         if not args.config:
-            raise UserError('--config: required for checkpoints; give the config of the run', code='no-config')
+            raise UserError(
+                '--config: required for checkpoints; give the config of the run', code='no-config'
+            )
         measure, reason = trusted(EPOCHS, args.record)
         paths = sorted(path for folder in args.folders for path in folder.glob('epoch_*.pth'))
         if not paths:
-            raise UserError(f"no checkpoints epoch_*.pth ('{args.folders[0]}'); check the path", code='no-checkpoints')
+            raise UserError(
+                f"no checkpoints epoch_*.pth ('{args.folders[0]}'); check the path",
+                code='no-checkpoints',
+            )
         goodness = goodness_of_checkpoints(paths, load_config(args.config), measure)
     print(reason)
     print(paths[goodness.index(max(goodness))])

@@ -11,7 +11,14 @@ from mmengine import Config
 from torch import Tensor, nn
 
 from mmairl.analysis import measures
-from mmairl.analysis.measures import IMAGES, SAME_COUNT, Measure, Sample, measures_of, sample_features
+from mmairl.analysis.measures import (
+    IMAGES,
+    SAME_COUNT,
+    Measure,
+    Sample,
+    measures_of,
+    sample_features,
+)
 from mmairl.evaluation.knn import vote
 
 NEIGHBORS = 20
@@ -162,4 +169,7 @@ def with_clid(networks: Mapping[Any, Mapping[str, float]]) -> dict[Any, dict[str
         column = torch.tensor(values, dtype=torch.float64)
         centered = column - column.nanmean()
         clid += centered / centered.square().nanmean().sqrt().clamp_min(1e-9)
-    return {name: {**numbers, 'CLID': value} for (name, numbers), value in zip(networks.items(), clid.tolist())}
+    return {
+        name: {**numbers, 'CLID': value}
+        for (name, numbers), value in zip(networks.items(), clid.tolist())
+    }

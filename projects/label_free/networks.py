@@ -65,12 +65,18 @@ class Network:
     values: Mapping[str, float]
 
 
-def measured_networks(study: Study, configs: Mapping[str, Config], runs: Sequence[Run]) -> tuple[str, list[Network]]:
+def measured_networks(
+    study: Study, configs: Mapping[str, Config], runs: Sequence[Run]
+) -> tuple[str, list[Network]]:
     """Measure the networks of all finished runs, and return the task that tests them and the networks."""
     tasks = [task for run in runs if run.part != 'trial' for task in run.tasks if is_protocol(task)]
     task = next((task for task in tasks if not protocol_class(task).trains), 'knn')
     chosen = set(_choose(runs))
-    finished = [run for run in runs if (run.row.trains or run.row.along) and run.result and run.result.checkpoint]
+    finished = [
+        run
+        for run in runs
+        if (run.row.trains or run.row.along) and run.result and run.result.checkpoint
+    ]
     ready = [run for run in finished if run.part != 'trial' or run.folder in chosen]
     if waiting := len(finished) - len(ready):
         print(f'{waiting} trials are not tested yet: their searches have not finished')
@@ -84,7 +90,9 @@ def measured_networks(study: Study, configs: Mapping[str, Config], runs: Sequenc
 def _choose(runs: Sequence[Run]) -> Iterator[Path]:
     """Record the choice of every finished search, and yield the folders of its trials."""
     for run in runs:
-        if not run.asked.chosen or not all((folder / 'result.json').is_file() for folder in run.needs):
+        if not run.asked.chosen or not all(
+            (folder / 'result.json').is_file() for folder in run.needs
+        ):
             continue
         if all(read_json(folder / 'result.json', Result).diverged for folder in run.needs):
             continue  # there is no choice and no checkpoint
@@ -103,9 +111,13 @@ def _network(run: Run, row: Config, task: str) -> Network:
     score = known.scores[task]
     if run.part == 'trial':
         values = {HELD_OUT: scores.get(task, math.nan), **known.numbers}
-        return Network(run.row.name, 'trial', run.seed - FIRST, int(run.folder.name), None, score, values)
+        return Network(
+            run.row.name, 'trial', run.seed - FIRST, int(run.folder.name), None, score, values
+        )
     if run.row.along:
-        return Network(run.row.along.of, run.part, run.seed, None, run.result.steps, score, known.numbers)
+        return Network(
+            run.row.along.of, run.part, run.seed, None, run.result.steps, score, known.numbers
+        )
     return Network(run.row.name, run.part, run.seed, None, None, score, known.numbers)
 
 
@@ -122,7 +134,9 @@ def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]
     """Return the choices of each situation: settings of each row and of any row, methods, and epochs of a run."""
     choices: dict[str, dict[tuple, list[Network]]] = defaultdict(lambda: defaultdict(list))
     networks = list(networks)
-    runs_along = {(network.row, network.part, network.seed) for network in networks if network.along}
+    runs_along = {
+        (network.row, network.part, network.seed) for network in networks if network.along
+    }
     for network in networks:
         run = (network.row, network.part, network.seed)
         if network.trial is not None:
@@ -133,7 +147,10 @@ def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]
         if network.along is None:
             choices[METHODS][network.part, network.seed, network.trial].append(network)
     _drop_repeated(choices[EPOCHS])
-    real = {name: [choice for choice in group.values() if len(choice) > 1] for name, group in choices.items()}
+    real = {
+        name: [choice for choice in group.values() if len(choice) > 1]
+        for name, group in choices.items()
+    }
     order = dict.fromkeys([SETTINGS, METHODS, EPOCHS, *real])
     return {name: real[name] for name in order if real.get(name)}
 
@@ -148,10 +165,14 @@ def _drop_repeated(by_run: dict[tuple, list[Network]]) -> None:
 
 
 def _content(choice: Iterable[Network]) -> list[tuple]:
-    return sorted((network.along or math.inf, network.score, str(network.values)) for network in choice)
+    return sorted(
+        (network.along or math.inf, network.score, str(network.values)) for network in choice
+    )
 
 
-def regret_record(study: Study, configs: Mapping[str, Config], runs: Sequence[Run]) -> dict[str, Any]:
+def regret_record(
+    study: Study, configs: Mapping[str, Config], runs: Sequence[Run]
+) -> dict[str, Any]:
     """Measure the networks of a study, and return the part `measures` of its study.json."""
     task, networks = measured_networks(study, configs, runs)
     return dict(
@@ -165,7 +186,9 @@ def regret_record(study: Study, configs: Mapping[str, Config], runs: Sequence[Ru
 
 def _plain(network: Network) -> dict[str, Any]:
     """Return a network for JSON, which has no NaN."""
-    values = {name: value if math.isfinite(value) else None for name, value in network.values.items()}
+    values = {
+        name: value if math.isfinite(value) else None for name, value in network.values.items()
+    }
     return dict(asdict(network), values=values)
 
 
@@ -178,7 +201,9 @@ def _rewarded(cfg: Config) -> set[str]:
     return rewarded
 
 
-def situations(choices: Mapping[str, Sequence[Sequence[Network]]], margin: float) -> dict[str, dict[str, Any]]:
+def situations(
+    choices: Mapping[str, Sequence[Sequence[Network]]], margin: float
+) -> dict[str, dict[str, Any]]:
     """Return the regret and the verdict of each measure in each situation."""
     judged = {}
     for situation, group in choices.items():
@@ -186,11 +211,15 @@ def situations(choices: Mapping[str, Sequence[Sequence[Network]]], margin: float
         if situation == METHODS:
             names = [name for name in names if name not in MEASURES or MEASURES[name].across]
         evidence = {name: list(_scores_and_goodness(name, group)) for name in names}
-        judged[situation] = judge({name: pairs for name, pairs in evidence.items() if pairs}, margin)
+        judged[situation] = judge(
+            {name: pairs for name, pairs in evidence.items() if pairs}, margin
+        )
     return judged
 
 
-def _scores_and_goodness(measure: str, choices: Iterable[Sequence[Network]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _scores_and_goodness(
+    measure: str, choices: Iterable[Sequence[Network]]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield scores and goodness of the choices in which a measure has a value."""
     known = MEASURES.get(measure, Measure(measure, math.inf, ''))
     for choice in choices:
@@ -211,8 +240,13 @@ def regret_section(study: Mapping[str, Any]) -> Markup:
         'regret.html',
         regret=record,
         labels={metric['key']: metric['label'] for metric in study['metrics']},
-        names=list(dict.fromkeys(name for cells in record['situations'].values() for name in cells)),
-        by_loss={situation: record['rewarded'].get(situation, every) for situation in record['situations']},
+        names=list(
+            dict.fromkeys(name for cells in record['situations'].values() for name in cells)
+        ),
+        by_loss={
+            situation: record['rewarded'].get(situation, every)
+            for situation in record['situations']
+        },
     )
 
 

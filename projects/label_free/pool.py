@@ -47,11 +47,17 @@ def pool(paths: Sequence[str | Path]) -> dict[str, Any]:
         for situation, group in choices_among(map(_network, measures['networks'])).items():
             choices[situation] += group
     shared = {name: choices[name] for name in (SETTINGS, METHODS, EPOCHS) if name in choices}
-    return dict(title='Pooled', studies=titles, measures=dict(first, situations=situations(shared, first['margin'])))
+    return dict(
+        title='Pooled',
+        studies=titles,
+        measures=dict(first, situations=situations(shared, first['margin'])),
+    )
 
 
 def _network(record: Mapping[str, Any]) -> Network:
-    values = {name: math.nan if value is None else value for name, value in record['values'].items()}
+    values = {
+        name: math.nan if value is None else value for name, value in record['values'].items()
+    }
     return Network(**{**record, 'values': values})
 
 
@@ -78,7 +84,9 @@ def _format(cell: Mapping[str, Any] | None) -> str:
 
 @one_sentence_errors
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('studies', nargs='+', metavar='STUDY.JSON')
     parser.add_argument('--out', help='write the record, for projects.label_free.choose --record')
     args = parser.parse_args()

@@ -34,7 +34,9 @@ def resampled(choices: Choices, draws: int = DRAWS, seed: int = 0) -> tuple[floa
         drawn = rng.integers(len(scores), size=(draws, len(scores)))
         found.append(regrets(scores[drawn], goodness[drawn]))
     which = rng.integers(len(found), size=(draws, len(found)))
-    low, high = np.quantile(np.array(found)[which, np.arange(draws)[:, None]].mean(1), [0.025, 0.975])
+    low, high = np.quantile(
+        np.array(found)[which, np.arange(draws)[:, None]].mean(1), [0.025, 0.975]
+    )
     return float(low), float(high)
 
 
@@ -45,10 +47,15 @@ def correlation(choices: Choices) -> float | None:
     return float(np.mean(found)) if found else None
 
 
-def words(within: Sequence[int], choices: Sequence[int], mean: Sequence[float], margin: float) -> list[str]:
+def words(
+    within: Sequence[int], choices: Sequence[int], mean: Sequence[float], margin: float
+) -> list[str]:
     """Return a word for each measure of a situation, of how many choices it came within the margin."""
     within, choices, mean = map(np.asarray, (within, choices, mean))
-    good, bad = (holm(stats.binom.sf(count - 1, choices, 0.5)) < LEVEL for count in (within, choices - within))
+    good, bad = (
+        holm(stats.binom.sf(count - 1, choices, 0.5)) < LEVEL
+        for count in (within, choices - within)
+    )
     return np.select([good & (mean <= margin), bad], [TRUSTED, USELESS], UNDECIDED).tolist()
 
 
@@ -59,7 +66,9 @@ def judge(situation: Mapping[str, Choices], margin: float) -> dict[str, dict[str
         found = np.array([float(regrets(*choice)) for choice in choices])
         low, high = resampled(choices)
         counts = dict(choices=len(found), within=int(np.sum(found <= margin)))
-        cells[name] = dict(counts, regret=float(found.mean()), low=low, high=high, correlation=correlation(choices))
+        cells[name] = dict(
+            counts, regret=float(found.mean()), low=low, high=high, correlation=correlation(choices)
+        )
     parts = ([cell[key] for cell in cells.values()] for key in ('within', 'choices', 'regret'))
     said = words(*parts, margin) if cells else ()
     return {name: dict(cell, word=word) for (name, cell), word in zip(cells.items(), said)}

@@ -49,7 +49,9 @@ def trusted(situation: str, record: str | Path = RECORD) -> tuple[str, str]:
     """
     measures = read_json(record, Record).measures
     cells = measures.situations.get(situation, {}) if measures else {}
-    candidates = {name: cell for name, cell in cells.items() if name in MEASURES and cell.word == TRUSTED}
+    candidates = {
+        name: cell for name, cell in cells.items() if name in MEASURES and cell.word == TRUSTED
+    }
     if not candidates:
         raise UserError(
             f"--record: no measure is trusted to choose among {situation} ('{record}'); give the study.json of a study of "

@@ -23,10 +23,14 @@ class CentroidHead(nn.Module):
     def __init__(self, centroid: str = 'leave_one_out') -> None:
         super().__init__()
         if centroid not in ('leave_one_out', 'mean'):
-            raise UserError(f"CentroidHead.centroid='{centroid}' is not known; say leave_one_out or mean")
+            raise UserError(
+                f"CentroidHead.centroid='{centroid}' is not known; say leave_one_out or mean"
+            )
         self.centroid = centroid
 
-    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+    def forward(
+        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
+    ) -> dict[str, Tensor]:
         if len(q) < 2 or q.keys() != k.keys():
             raise UserError(
                 f'CentroidHead wants K >= 2 views both ways and got {len(q)}; add views, set model.symmetric=True'
@@ -49,7 +53,9 @@ class RegularisedHead(nn.Module):
         self.base = MODELS.build(base)
         self.terms = nn.ModuleList(MODELS.build(term) for term in terms)
 
-    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+    def forward(
+        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
+    ) -> dict[str, Tensor]:
         found = self.base(q, k, negatives)
         queries = torch.stack([unit(rows) for rows in q.values()])
         for term in self.terms:
@@ -79,8 +85,14 @@ class SingularValueTerm(nn.Module):
     def of_view(self, z: Tensor) -> Tensor:
         z = z - z.mean(dim=0)
         z = z / (len(z) * (z.square().mean(dim=0) + 1e-8)).sqrt()
-        correlation = z.T @ z  # scaled before the product, whose sums would leave float16 under autocast
-        return (correlation - torch.eye(len(correlation), device=z.device, dtype=z.dtype)).square().sum()
+        correlation = (
+            z.T @ z
+        )  # scaled before the product, whose sums would leave float16 under autocast
+        return (
+            (correlation - torch.eye(len(correlation), device=z.device, dtype=z.dtype))
+            .square()
+            .sum()
+        )
 
 
 @MODELS.register_module()
@@ -104,7 +116,11 @@ class BrownianTerm(nn.Module):
 
     def forward(self, queries: Tensor) -> Tensor:
         views, images, width = queries.shape
-        shape = {'image': (1, images, width), 'view': (views, images, width), 'batch': (1, 1, width)}[self.per]
+        shape = {
+            'image': (1, images, width),
+            'view': (views, images, width),
+            'batch': (1, 1, width),
+        }[self.per]
         g = F.normalize(torch.randn(shape, device=queries.device, dtype=queries.dtype), dim=-1)
         return (queries * g).sum(dim=-1).mean()
 
@@ -124,5 +140,7 @@ class UniformityTerm(nn.Module):
 
     def of_view(self, q: Tensor) -> Tensor:
         own = torch.eye(len(q), dtype=torch.bool, device=q.device)
-        distances = (4 - 4 * (q @ q.T).to(q.dtype)).masked_fill(own, math.inf)  # |q_i - q_j|^2 = 2 - 2 cos
+        distances = (4 - 4 * (q @ q.T).to(q.dtype)).masked_fill(
+            own, math.inf
+        )  # |q_i - q_j|^2 = 2 - 2 cos
         return (-distances).logsumexp((0, 1)) - math.log(len(q) * (len(q) - 1))

@@ -58,21 +58,29 @@ class Tuned:
 BySeed = Mapping[int, Tuned]
 
 
-def benefit_record(study: Study, configs: Mapping[str, Config], runs: Sequence[Run]) -> dict[str, Any]:
+def benefit_record(
+    study: Study, configs: Mapping[str, Config], runs: Sequence[Run]
+) -> dict[str, Any]:
     """Return the part `worth` of study.json: for each tuned task, its curves over rates and the pairs of rows."""
     record = {}
     for task in study.tune:
         rows = _tuned_rows(task, configs, runs)
         if not rows:
             continue
-        rescaled = [row for row in study.rows if row.rescaled and {row.name, row.rescaled.of} <= rows.keys()]
+        rescaled = [
+            row for row in study.rows if row.rescaled and {row.name, row.rescaled.of} <= rows.keys()
+        ]
         pairs = [_pair(row, rows) for row in rescaled]
-        lines = {name: _mean_curve([tuned.curve for tuned in row.values()]) for name, row in rows.items()}
+        lines = {
+            name: _mean_curve([tuned.curve for tuned in row.values()]) for name, row in rows.items()
+        }
         record[task] = dict(pairs=[pair for pair in pairs if pair], lines=lines)
     return record
 
 
-def _tuned_rows(task: str, configs: Mapping[str, Config], runs: Sequence[Run]) -> dict[str, dict[int, Tuned]]:
+def _tuned_rows(
+    task: str, configs: Mapping[str, Config], runs: Sequence[Run]
+) -> dict[str, dict[int, Tuned]]:
     """Return the trials of a task that finished runs have kept, by row and seed."""
     rows: dict[str, dict[int, Tuned]] = {}
     for run in runs:
@@ -95,7 +103,9 @@ def _pair(row: Row, rows: Mapping[str, BySeed]) -> dict[str, Any]:
     seeds = sorted(original.keys() & rescaled.keys())
     if not seeds:
         return {}
-    benefit = worth([original[seed].halves for seed in seeds], [rescaled[seed].halves[0] for seed in seeds])
+    benefit = worth(
+        [original[seed].halves for seed in seeds], [rescaled[seed].halves[0] for seed in seeds]
+    )
     best_rates = [original[seed].best_rate for seed in seeds]
     pair = dict(
         asdict(benefit),
@@ -114,7 +124,9 @@ def _pair(row: Row, rows: Mapping[str, BySeed]) -> dict[str, Any]:
     return pair
 
 
-def _predictions(original: BySeed, anchor: BySeed, seeds: Sequence[int]) -> dict[str, dict[str, Any]]:
+def _predictions(
+    original: BySeed, anchor: BySeed, seeds: Sequence[int]
+) -> dict[str, dict[str, Any]]:
     """Return the rates that norms predict for the original, by kernels and by gains, and the scores there."""
     times = [predicted_times(original[seed].weights, anchor[seed].weights) for seed in seeds]
     curves = [original[seed].curve for seed in seeds]
@@ -163,7 +175,9 @@ def benefit_section(study: Mapping[str, Any]) -> Markup:
     charts = {}
     for task, record in study['worth'].items():
         series = {name: tuple(zip(*points)) for name, points in record['lines'].items()}
-        charts[task] = chart(series, 'held-out score by the rate of fine-tuning', 'rate', log='x', wide=True)
+        charts[task] = chart(
+            series, 'held-out score by the rate of fine-tuning', 'rate', log='x', wide=True
+        )
     return fill(
         'benefit.html',
         study=study,

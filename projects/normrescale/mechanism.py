@@ -36,9 +36,13 @@ from mmairl.study.spec import Rescaled
 
 @one_sentence_errors
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('runs', type=Path, help='of a study: work_dirs/studies/worth_small/runs')
-    parser.add_argument('--gains', type=Path, metavar='OUT', help='where to write it of each network')
+    parser.add_argument(
+        '--gains', type=Path, metavar='OUT', help='where to write it of each network'
+    )
     args = parser.parse_args()
     folder = args.runs
     register()
@@ -48,12 +52,23 @@ def main() -> None:
         if made and (run / 'result.json').is_file():
             found[run.parent.name].append(cosines(run, made))
             if args.gains and made.anchor and not made.exact and made.per == 'tensor':
-                before, after = (read_backbone(str(last_checkpoint(made_by))) for made_by in (Path(made.of), run))
-                write_backbone(gains_alone(before, after), args.gains / run.parent.name / f'{run.name}.pth')
+                before, after = (
+                    read_backbone(str(last_checkpoint(made_by))) for made_by in (Path(made.of), run)
+                )
+                write_backbone(
+                    gains_alone(before, after), args.gains / run.parent.name / f'{run.name}.pth'
+                )
     if not found:
-        raise UserError(f'{folder} has no finished run of a rescaled row; give the folder `runs` or `tuned` of a study')
+        raise UserError(
+            f'{folder} has no finished run of a rescaled row; give the folder `runs` or `tuned` of a study'
+        )
     rows = [(name, [spread(values) for values in zip(*pairs)]) for name, pairs in found.items()]
-    print_table(('statistics as they were', 'fresh statistics'), rows, 'cosine with the features before', head='row')
+    print_table(
+        ('statistics as they were', 'fresh statistics'),
+        rows,
+        'cosine with the features before',
+        head='row',
+    )
 
 
 def cosines(run: Path, made: Rescaled) -> list[float]:
@@ -63,7 +78,9 @@ def cosines(run: Path, made: Rescaled) -> list[float]:
     anchor = made.anchor and read_backbone(str(last_checkpoint(Path(made.anchor)))).weights
     weights, _ = normrescale(before.weights, anchor, made.constant, made.per, exact=made.exact)
     fresh = read_backbone(str(last_checkpoint(run)))
-    own, *others = (features(cfg, network) for network in (before, replace(before, weights=weights), fresh))
+    own, *others = (
+        features(cfg, network) for network in (before, replace(before, weights=weights), fresh)
+    )
     return [torch.cosine_similarity(own, other).mean().item() for other in others]
 
 
@@ -76,7 +93,9 @@ def gains_alone(before: Backbone, after: Backbone) -> Backbone:
 def features(cfg: Config, backbone: Backbone) -> Tensor:
     network = load_backbone(cfg, backbone)
     network.eval()
-    images = extraction(cfg, default_device(), 0).images(DATASETS.build(cfg.evaluation.test), 'images')
+    images = extraction(cfg, default_device(), 0).images(
+        DATASETS.build(cfg.evaluation.test), 'images'
+    )
     with torch.inference_mode():
         return torch.cat([pooled(network(batch)) for batch, *_ in images])
 

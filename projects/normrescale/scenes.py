@@ -29,7 +29,9 @@ Scene = tuple[Image.Image, np.ndarray, np.ndarray]
 @FUNCTIONS.register_module()
 def drawn_scenes() -> Path:
     """The folder of the user's cache that has `data/scenes`, drawn where it is missing or was not finished."""
-    version = hashlib.sha256(b''.join(Path(file).read_bytes() for file in (__file__, shapes.__file__))).hexdigest()[:8]
+    version = hashlib.sha256(
+        b''.join(Path(file).read_bytes() for file in (__file__, shapes.__file__))
+    ).hexdigest()[:8]
     root = cache() / f'scenes-{version}'
     with explained_disk_errors(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -46,16 +48,29 @@ def write(folder: Path, counts: Mapping[str, int], size: int = SIZE) -> Path:
         masks = folder / 'masks' / split
         for path in (folder / split, folder / 'annotations', masks):
             path.mkdir(parents=True, exist_ok=True)
-        content = dict(images=[], annotations=[], categories=[dict(id=i, name=n) for i, n in enumerate(KINDS, 1)])
+        content = dict(
+            images=[],
+            annotations=[],
+            categories=[dict(id=i, name=n) for i, n in enumerate(KINDS, 1)],
+        )
         for index in range(count):
             image, kinds, covered = scene(np.random.default_rng((number, index)), size)
             name = f'{index:04d}.png'
             image.save(folder / split / name)
-            Image.fromarray((covered * (kinds[:, None, None] + 1)).max(axis=0).astype(np.uint8)).save(masks / name)
+            Image.fromarray(
+                (covered * (kinds[:, None, None] + 1)).max(axis=0).astype(np.uint8)
+            ).save(masks / name)
             content['images'].append(dict(id=index, file_name=name, width=size, height=size))
             for kind, where in zip(kinds.tolist(), covered):
-                entry = dict(id=len(content['annotations']) + 1, image_id=index, category_id=kind + 1, iscrowd=0)
-                content['annotations'].append(dict(entry, bbox=box_of(where), area=int(where.sum())))
+                entry = dict(
+                    id=len(content['annotations']) + 1,
+                    image_id=index,
+                    category_id=kind + 1,
+                    iscrowd=0,
+                )
+                content['annotations'].append(
+                    dict(entry, bbox=box_of(where), area=int(where.sum()))
+                )
         write_json(folder / 'annotations' / f'{split}.json', content)
     return folder
 
@@ -65,7 +80,10 @@ def scene(random: np.random.Generator, size: int = SIZE) -> Scene:
     corners = Image.fromarray(random.integers(0, 256, (PATCHES, PATCHES, 3), dtype=np.uint8))
     pixels = np.asarray(corners.resize((size, size), Image.Resampling.BILINEAR), np.float32) / 255
     centres, radii = _places(random, size)
-    kinds, angles = random.integers(len(KINDS), size=len(radii)), random.uniform(0, 2 * np.pi, len(radii))
+    kinds, angles = (
+        random.integers(len(KINDS), size=len(radii)),
+        random.uniform(0, 2 * np.pi, len(radii)),
+    )
     offsets = (np.arange(size) + 0.5 - centres[..., None]).astype(np.float32)
     cover = coverage(kinds, offsets[:, 0], offsets[:, 1], radii, angles)
     contrast = random.uniform(*shapes.CONTRAST, len(radii)) * random.choice([-1, 1], len(radii))
@@ -84,7 +102,10 @@ def _places(random: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndar
         for _ in range(20):
             radius = random.uniform(*RADIUS)
             centre = random.uniform(REACH * radius, size - REACH * radius, 2)
-            if all(np.hypot(*(centre - other)) > REACH * (radius + r) for other, r in zip(centres, radii)):
+            if all(
+                np.hypot(*(centre - other)) > REACH * (radius + r)
+                for other, r in zip(centres, radii)
+            ):
                 centres.append(centre)
                 radii.append(radius)
                 break

@@ -13,7 +13,11 @@ from mmairl.study.statistics.tuning import Worth, worth
 STUDIES, MANY = 1000, 4000  # of each case, and networks that tell the truth
 TRIALS, SEEDS = 5, (3, 5, 10)
 RATES = np.log([1 / 100, 10])  # of the trials, beside the recipe's
-CHANCE, RUN, HALF = 8.3, 1.0, 1.5  # points: of guessing; standard deviations of a run, and of half of the images
+CHANCE, RUN, HALF = (
+    8.3,
+    1.0,
+    1.5,
+)  # points: of guessing; standard deviations of a run, and of half of the images
 CASES = {  # of the network as it is the height, its deviation over seeds, the best rate and its deviation; the gain
     'as good': (30, 3, 0, 0.5, 0),
     'a lower rate does it': (30, 3, -1.5, 0.7, -0.5),
@@ -24,11 +28,20 @@ CASES = {  # of the network as it is the height, its deviation over seeds, the b
 
 
 def networks(
-    random: np.random.Generator, many: int, trials: int, height: float, spread: float, best: float, wide: float
+    random: np.random.Generator,
+    many: int,
+    trials: int,
+    height: float,
+    spread: float,
+    best: float,
+    wide: float,
 ) -> np.ndarray:
     """Return scores (networks, trials, halves); the first trial is the recipe's own."""
     places = np.c_[np.zeros(many), random.uniform(*RATES, (many, trials - 1))]
-    top, peak = height + spread * random.normal(size=(many, 1)), best + wide * random.normal(size=(many, 1))
+    top, peak = (
+        height + spread * random.normal(size=(many, 1)),
+        best + wide * random.normal(size=(many, 1)),
+    )
     score = np.maximum(CHANCE, top - (places - peak) ** 2) + RUN * random.normal(size=places.shape)
     return score[..., None] + HALF * random.normal(size=(*places.shape, 2))
 
@@ -42,7 +55,9 @@ def study(random: np.random.Generator, case: str, seeds: int) -> Worth:
 
 def holds(found: Worth, truth: Worth) -> bool:
     """Whether the true number of trials is in the interval; None is more than all."""
-    low, true, high = (found.most + 1 if end is None else end for end in (found.low, truth.trials, found.high))
+    low, true, high = (
+        found.most + 1 if end is None else end for end in (found.low, truth.trials, found.high)
+    )
     return low <= true <= high
 
 
@@ -51,7 +66,8 @@ def coverage(case: str, seeds: int, studies: int = STUDIES) -> Mapping[str, floa
     random = np.random.default_rng(0)
     truth, found = study(random, case, MANY), [study(random, case, seeds) for _ in range(studies)]
     return dict(
-        holds=np.mean([holds(one, truth) for one in found]), decided=np.mean([one.low == one.high for one in found])
+        holds=np.mean([holds(one, truth) for one in found]),
+        decided=np.mean([one.low == one.high for one in found]),
     )
 
 

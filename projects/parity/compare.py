@@ -38,9 +38,7 @@ TABLE = re.compile(r'(?<=<!-- table -->\n).*?(?=<!-- end -->)', re.DOTALL)
 PACKAGES = {'lightly': 'lightly', 'solo': 'solo-learn', 'stable_pretraining': 'stable-pretraining'}
 # What a comparison returns: ours, theirs, and the factors by which theirs differs from the paper's definition.
 Outcome = tuple[Tensor, Tensor, str]
-SOLO_MOCO = (
-    'its MoCo v2+ averages the two directions (half of the gradient), has a queue for each view and no predictor'
-)
+SOLO_MOCO = 'its MoCo v2+ averages the two directions (half of the gradient), has a queue for each view and no predictor'
 COMPARISONS: list[tuple[str, str, Callable[[], Outcome]]] = []
 
 
@@ -65,7 +63,10 @@ def source(package: str, file: str) -> ModuleType:
     with suppress(ImportError):
         return importlib.import_module('.'.join([package, *Path(file).with_suffix('').parts]))
     folder, inner = Path(spec.submodule_search_locations[0]), f'parity_{package}'
-    for part in (None, *Path(file).parent.parts):  # empty stand-ins for the packages around it, for relative imports
+    for part in (
+        None,
+        *Path(file).parent.parts,
+    ):  # empty stand-ins for the packages around it, for relative imports
         folder, inner = (folder / part, f'{inner}.{part}') if part else (folder, inner)
         around = sys.modules.setdefault(inner, ModuleType(inner))
         around.__path__ = [str(folder)]
@@ -76,7 +77,9 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
     """Unit queries, keys and negatives in float64."""
     generator = torch.Generator().manual_seed(0)
     sizes = [(32, 128), (32, 128), (256, 128)]
-    q, k, negatives = (F.normalize(torch.randn(*s, generator=generator, dtype=torch.float64), dim=1) for s in sizes)
+    q, k, negatives = (
+        F.normalize(torch.randn(*s, generator=generator, dtype=torch.float64), dim=1) for s in sizes
+    )
     return q, k, negatives
 
 
@@ -88,7 +91,9 @@ def both_ways(head: nn.Module, q: Tensor, k: Tensor) -> Tensor:
 @compares('lightly', 'InfoNCE with a queue, temperature 0.2')
 def _() -> Outcome:
     q, k, negatives = batch()
-    loss = source('lightly', 'loss/ntx_ent_loss.py').NTXentLoss(temperature=0.2, memory_bank_size=(256, 128))
+    loss = source('lightly', 'loss/ntx_ent_loss.py').NTXentLoss(
+        temperature=0.2, memory_bank_size=(256, 128)
+    )
     loss.memory_bank.bank = negatives
     loss.memory_bank.bank_ptr = torch.zeros(1, dtype=torch.long)
     ours = ContrastiveHead(0.2)({0: q}, {1: k}, negatives)['loss']
@@ -108,9 +113,7 @@ def _() -> Outcome:
     q, k, _ = batch()
     loss = source('lightly', 'loss/negative_cosine_similarity.py').NegativeCosineSimilarity()
     theirs = 0.5 * (loss(q, k) + loss(k, q))
-    factor = (
-        'its examples average -cos over the directions, a quarter of the gradient; its benchmark has that of 2 - 2 cos'
-    )
+    factor = 'its examples average -cos over the directions, a quarter of the gradient; its benchmark has that of 2 - 2 cos'
     return both_ways(RegressionHead(), q, k), 4 + 4 * theirs, factor
 
 
@@ -135,7 +138,9 @@ def _() -> Outcome:
 
 @compares('solo', "SimCLR's NT-Xent")
 def _() -> Outcome:
-    return simclr(lambda q, k: source('solo', 'losses/simclr.py').simclr_loss_func(q, k, temperature=0.1))
+    return simclr(
+        lambda q, k: source('solo', 'losses/simclr.py').simclr_loss_func(q, k, temperature=0.1)
+    )
 
 
 def gradients(loss: Tensor, inputs: list[Tensor]) -> Tensor:
@@ -143,10 +148,16 @@ def gradients(loss: Tensor, inputs: list[Tensor]) -> Tensor:
     return torch.cat([loss.reshape(1), *(g.flatten() for g in torch.autograd.grad(loss, inputs))])
 
 
-def in_batch(head: nn.Module, theirs: Callable[[Tensor, Tensor], Tensor], factor: str = '') -> Outcome:
+def in_batch(
+    head: nn.Module, theirs: Callable[[Tensor, Tensor], Tensor], factor: str = ''
+) -> Outcome:
     """A loss of two views' projections, not normalised, with its gradients."""
     q, k = (11 * z.requires_grad_() for z in batch()[:2])
-    return gradients(head({0: q}, {1: k}, None)['loss'], [q, k]), gradients(theirs(q, k), [q, k]), factor
+    return (
+        gradients(head({0: q}, {1: k}, None)['loss'], [q, k]),
+        gradients(theirs(q, k), [q, k]),
+        factor,
+    )
 
 
 @compares('lightly', "Barlow Twins' loss")
@@ -159,13 +170,18 @@ def _() -> Outcome:
 def _() -> Outcome:
     loss = source('lightly', 'loss/vicreg_loss.py').VICRegLoss()
     return in_batch(
-        VICRegHead(variance=12.5), loss, 'halves the variance term, as the release does and the paper does not'
+        VICRegHead(variance=12.5),
+        loss,
+        'halves the variance term, as the release does and the paper does not',
     )
 
 
 @compares('lightly', "SwAV's loss, two large crops and one small")
 def _() -> Outcome:
-    z = {view: row.clone().requires_grad_() for view, row in enumerate(torch.cat(batch()[:2]).chunk(4)[:3])}
+    z = {
+        view: row.clone().requires_grad_()
+        for view, row in enumerate(torch.cat(batch()[:2]).chunk(4)[:3])
+    }
     head = SwAVHead(channels=128, prototypes=16).double()
     keys = {view: z[view].detach() for view in (0, 1)}
     ours = gradients(head(z, keys, None)['loss'], list(z.values()))
@@ -176,10 +192,17 @@ def _() -> Outcome:
 
 @compares('lightly', "DINO's loss, two large crops and one small")
 def _() -> Outcome:
-    z = {view: row.clone().requires_grad_() for view, row in enumerate(torch.cat(batch()[:2]).chunk(4)[:3])}
+    z = {
+        view: row.clone().requires_grad_()
+        for view, row in enumerate(torch.cat(batch()[:2]).chunk(4)[:3])
+    }
     k = {view: torch.flip(z[view].detach(), [1]) for view in (0, 1)}
     ours = gradients(DINOHead(prototypes=128).double()(z, k, None)['loss'], list(z.values()))
-    loss = source('lightly', 'loss/dino_loss.py').DINOLoss(output_dim=128, warmup_teacher_temp=0.04).double()
+    loss = (
+        source('lightly', 'loss/dino_loss.py')
+        .DINOLoss(output_dim=128, warmup_teacher_temp=0.04)
+        .double()
+    )
     return (
         ours,
         gradients(loss(list(k.values()), list(z.values()), epoch=0), list(z.values())),
@@ -189,9 +212,14 @@ def _() -> Outcome:
 
 @compares('lightly', "LeJEPA's loss, two large crops and one small")
 def _() -> Outcome:
-    z = {view: 11 * row.requires_grad_() for view, row in enumerate(torch.cat(batch()[:2]).chunk(4)[:3])}
+    z = {
+        view: 11 * row.requires_grad_()
+        for view, row in enumerate(torch.cat(batch()[:2]).chunk(4)[:3])
+    }
     head, made = LeJEPAHead(weight=0.05, slices=64).double(), []
-    theirs = source('lightly', 'loss/lejepa_loss.py').LeJEPALoss(lambda_param=0.05, sigreg_num_vectors=64)
+    theirs = source('lightly', 'loss/lejepa_loss.py').LeJEPALoss(
+        lambda_param=0.05, sigreg_num_vectors=64
+    )
     for loss in (
         lambda: head(z, {view: z[view] for view in (0, 1)}, None)['loss'],
         lambda: theirs(global_proj=torch.stack([z[0], z[1]]), local_proj=z[2].unsqueeze(0)),
@@ -204,8 +232,12 @@ def _() -> Outcome:
 @compares('lightly', "the teacher's momentum over a run of 100 steps")
 def _() -> Outcome:
     schedule = source('lightly', 'utils/scheduler.py').cosine_schedule
-    ours = torch.tensor([momentum_at(step, 100, 0.99, 'cosine') for step in range(1, 101)], dtype=torch.float64)
-    theirs = torch.tensor([schedule(step, 100, 0.99, 1.0) for step in range(1, 101)], dtype=torch.float64)
+    ours = torch.tensor(
+        [momentum_at(step, 100, 0.99, 'cosine') for step in range(1, 101)], dtype=torch.float64
+    )
+    theirs = torch.tensor(
+        [schedule(step, 100, 0.99, 1.0) for step in range(1, 101)], dtype=torch.float64
+    )
     factor = 'counts from 0 to K - 1 (the last step is at 1); its examples call it once an epoch, not once a step'
     return ours, theirs, factor
 
@@ -234,10 +266,15 @@ def _() -> Outcome:
     return expected, teacher.weight.detach(), 'running statistics are not averaged (nor are ours)'
 
 
-def lars(theirs: Callable[[nn.Parameter, float], torch.optim.Optimizer], rates: list[float], factor: str) -> Outcome:
+def lars(
+    theirs: Callable[[nn.Parameter, float], torch.optim.Optimizer], rates: list[float], factor: str
+) -> Outcome:
     """A weight after steps on the same gradients, at rates that change as in a warm-up."""
     torch.manual_seed(0)
-    start, gradients = torch.randn(64, 64, dtype=torch.float64), torch.randn(len(rates), 64, 64, dtype=torch.float64)
+    start, gradients = (
+        torch.randn(64, 64, dtype=torch.float64),
+        torch.randn(len(rates), 64, 64, dtype=torch.float64),
+    )
     moved = []
     for make in (lambda w, lr: LARS([w], lr, momentum=0.9, weight_decay=1e-4), theirs):
         weight = nn.Parameter(start.clone())
@@ -258,17 +295,21 @@ def lars_of(package: str) -> Callable[[nn.Parameter, float], torch.optim.Optimiz
         kind = source('stable_pretraining', 'optim/lars.py').LARS
         return lambda w, lr: kind([w], lr=lr, momentum=0.9, weight_decay=1e-4, eta=1e-3)
     wrapper = source('solo', 'utils/lars.py').LARSWrapper
-    return lambda w, lr: wrapper(torch.optim.SGD([w], lr=lr, momentum=0.9, weight_decay=1e-4), eta=1e-3)
+    return lambda w, lr: wrapper(
+        torch.optim.SGD([w], lr=lr, momentum=0.9, weight_decay=1e-4), eta=1e-3
+    )
 
 
 def add_lars(package: str) -> None:
     steady, rising = [0.2] * 20, [0.01 * step for step in range(1, 21)]
     eps = 'adds 1e-8 below the fraction'
-    outside = (
-        "the rate stands outside of the momentum buffer, ours inside as in the benchmark's release: not undone here"
+    outside = "the rate stands outside of the momentum buffer, ours inside as in the benchmark's release: not undone here"
+    compares(package, 'LARS, 20 steps at a steady rate')(
+        lambda: lars(lars_of(package), steady, eps)
     )
-    compares(package, 'LARS, 20 steps at a steady rate')(lambda: lars(lars_of(package), steady, eps))
-    compares(package, 'LARS, 20 steps of a warm-up')(lambda: lars(lars_of(package), rising, outside))
+    compares(package, 'LARS, 20 steps of a warm-up')(
+        lambda: lars(lars_of(package), rising, outside)
+    )
 
 
 for name in PACKAGES:
@@ -281,7 +322,9 @@ def _() -> Outcome:
     labels = torch.arange(len(bank)) % 10
     similarity, position = nearest(q, bank, 20)
     ours = vote(similarity, labels[position], 10, 0.1).argsort(dim=1, descending=True)
-    theirs = source('lightly', 'utils/benchmarking/knn.py').knn_predict(q, bank.T, labels, 10, 20, 0.1)
+    theirs = source('lightly', 'utils/benchmarking/knn.py').knn_predict(
+        q, bank.T, labels, 10, 20, 0.1
+    )
     factor = 'defaults: k = 200 and temperature 0.1 (ours 20 and 200, 0.07)'
     return ours.double(), theirs.double(), factor
 
@@ -290,10 +333,23 @@ def drawn_parameters(steps: list) -> Tensor:
     """Return the ranges that lightly's view draws from: the smallest crop, and each operation's probability and strengths."""
     by_name = {type(step).__name__: step for step in steps}
     jitter, blur = by_name['RandomApply'], by_name['GaussianBlur']
-    strengths = [getattr(jitter.transforms[0], name)[1] for name in ('brightness', 'contrast', 'saturation', 'hue')]
+    strengths = [
+        getattr(jitter.transforms[0], name)[1]
+        for name in ('brightness', 'contrast', 'saturation', 'hue')
+    ]
     solarize = by_name['RandomSolarization'].prob if 'RandomSolarization' in by_name else 0.0
-    crop, gray, flip = (by_name[f'Random{name}'] for name in ('ResizedCrop', 'Grayscale', 'HorizontalFlip'))
-    values = [crop.scale[0], jitter.p, *(s - 1 for s in strengths[:3]), strengths[3], gray.p, blur.prob, *blur.sigmas]
+    crop, gray, flip = (
+        by_name[f'Random{name}'] for name in ('ResizedCrop', 'Grayscale', 'HorizontalFlip')
+    )
+    values = [
+        crop.scale[0],
+        jitter.p,
+        *(s - 1 for s in strengths[:3]),
+        strengths[3],
+        gray.p,
+        blur.prob,
+        *blur.sigmas,
+    ]
     return torch.tensor([*values, flip.p, solarize], dtype=torch.float64)
 
 
@@ -302,12 +358,25 @@ def our_parameters(view: list[dict]) -> Tensor:
     jitter, blur = by_name['ColorJitter'], by_name['GaussianBlur']
     strengths = [jitter[name] for name in ('brightness', 'contrast', 'saturation', 'hue')]
     solarize = by_name.get('Solarize', dict(p=0.0))['p']
-    values = [by_name['RandomResizedCrop']['scale'][0], jitter['p'], *strengths, by_name['RandomGrayscale']['p']]
-    return torch.tensor([*values, blur['p'], *blur['sigma'], by_name['RandomFlip']['p'], solarize], dtype=torch.float64)
+    values = [
+        by_name['RandomResizedCrop']['scale'][0],
+        jitter['p'],
+        *strengths,
+        by_name['RandomGrayscale']['p'],
+    ]
+    return torch.tensor(
+        [*values, blur['p'], *blur['sigma'], by_name['RandomFlip']['p'], solarize],
+        dtype=torch.float64,
+    )
 
 
 VIEWS = {
-    "MoCo v2's view": ('MoCoV2Transform', 'mocov2.py', 'mocov2_view', 'flips before the colours, not after'),
+    "MoCo v2's view": (
+        'MoCoV2Transform',
+        'mocov2.py',
+        'mocov2_view',
+        'flips before the colours, not after',
+    ),
     "BYOL's first view": ('BYOLView1Transform', 'byol.py', 'first_view', ''),
     "BYOL's second view": ('BYOLView2Transform', 'byol.py', 'second_view', ''),
 }
@@ -317,10 +386,18 @@ def add_view(what: str, theirs: str, file: str, ours: str, factor: str) -> None:
     def compare() -> Outcome:
         installed('lightly')
         kind = getattr(importlib.import_module('lightly.transforms.byol_transform'), theirs, None)
-        made = kind() if kind else importlib.import_module('lightly.transforms.moco_transform').MoCoV2Transform()
+        made = (
+            kind()
+            if kind
+            else importlib.import_module('lightly.transforms.moco_transform').MoCoV2Transform()
+        )
         steps = (made.transforms[0] if hasattr(made, 'transforms') else made).transform.transforms
         view = Config.fromfile(config_path(f'mmairl::_base_/views/{file}'))[ours]
-        return our_parameters(view), drawn_parameters(steps), '; '.join(filter(None, [factor, PILLOW]))
+        return (
+            our_parameters(view),
+            drawn_parameters(steps),
+            '; '.join(filter(None, [factor, PILLOW])),
+        )
 
     compares('lightly', f'{what}: 12 parameters')(compare)
 
@@ -338,7 +415,9 @@ def rows() -> list[tuple[str, str, str, str]]:
         try:
             ours, theirs, factor = compare()
         except Exception as error:  # code of others, in a version that nobody here has chosen
-            found.append((name, what, 'not run', f'{type(error).__name__}: {error}'.splitlines()[0][:120]))
+            found.append(
+                (name, what, 'not run', f'{type(error).__name__}: {error}'.splitlines()[0][:120])
+            )
             continue
         difference = float((ours - theirs).abs().max() / ours.abs().max())
         found.append((name, what, verdict(difference), factor))
@@ -349,7 +428,11 @@ def verdict(difference: float) -> str:
     if difference == 0:
         return 'equal to the last bit'
     digits = -math.log10(difference)
-    return f'equal to {math.floor(digits)} digits' if digits >= 6 else f'{100 * difference:.2g} % apart'
+    return (
+        f'equal to {math.floor(digits)} digits'
+        if digits >= 6
+        else f'{100 * difference:.2g} % apart'
+    )
 
 
 def version(package: str) -> str:

@@ -24,7 +24,15 @@ TABLES = Path(__file__).with_name('tables.md')
 TABLE = re.compile(r'(?<=<!-- precision -->\n).*?(?=<!-- end -->)', re.DOTALL)
 # By depth: the width of the features, and the steps before which is measured.
 NETWORKS = {18: (512, (0, 10, 30, 100)), 50: (2048, (0, 10))}
-COLUMNS = ('ResNet', 'step', 'loss', 'ours, median', 'ours, worst', 'torchvision, median', 'torchvision, worst')
+COLUMNS = (
+    'ResNet',
+    'step',
+    'loss',
+    'ours, median',
+    'ours, worst',
+    'torchvision, median',
+    'torchvision, worst',
+)
 
 
 def views(batches: int, batch: int, size: int) -> Iterator[list[Tensor]]:
@@ -33,7 +41,9 @@ def views(batches: int, batch: int, size: int) -> Iterator[list[Tensor]]:
         dict(type='RandomFlip', p=0.5),
         dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
     ]
-    data = DATASETS.build(dict(type='Shapes', split='train', count=batches * batch, size=size, views=[view, view]))
+    data = DATASETS.build(
+        dict(type='Shapes', split='train', count=batches * batch, size=size, views=[view, view])
+    )
     for drawn in DataLoader(data, batch, shuffle=True):
         yield [one / 127.5 - 1 for one in drawn['inputs']]
 
@@ -58,7 +68,11 @@ def cosines(model: nn.Module, batch: list[Tensor]) -> Tensor:
             loss = network(batch, mode='loss')['loss']
         weights = [weight for weight in network.backbone.parameters() if weight.ndim > 1]
         sides.append(torch.autograd.grad(loss, weights))
-    return torch.stack([torch.cosine_similarity(*pair, dim=0) for pair in zip(*map(flat, sides))]).sort().values
+    return (
+        torch.stack([torch.cosine_similarity(*pair, dim=0) for pair in zip(*map(flat, sides))])
+        .sort()
+        .values
+    )
 
 
 def flat(gradients: tuple[Tensor, ...]) -> list[Tensor]:

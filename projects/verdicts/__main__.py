@@ -1,4 +1,4 @@
-"""Print the tables of docs/studies.md: in how many of a hundred simulated studies equal rows are called different.
+"""Print how often equal rows are called different in simulated studies, as in results/2026-11-23_verdict_simulations.md.
 
 Each number is the worst of all spreads of the rows, seeds as blocks and not, complete and with a run missing, and with an
 untrained row and without.
@@ -8,13 +8,27 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import product
 
-from projects.verdicts.simulate import CHANCES, DESIGNS, HALF, LADDERS, NULL, SHAPES, WHOLE, chances, design, ladder
+from projects.verdicts.simulate import (
+    CHANCES,
+    DESIGNS,
+    HALF,
+    LADDERS,
+    NULL,
+    SHAPES,
+    WHOLE,
+    chances,
+    design,
+    ladder,
+)
 
 SEEDS = (2, 3, 5, 8, 12)
 STUDIES = dict(
     [('ladder of 7 rows', [partial(ladder, spread=spread) for spread in LADDERS.values()])]
     + [
-        (f'design of {len(rows)} rows', [partial(design, rows, spread=rule(len(rows))) for rule in DESIGNS.values()])
+        (
+            f'design of {len(rows)} rows',
+            [partial(design, rows, spread=rule(len(rows))) for rule in DESIGNS.values()],
+        )
         for rows in (WHOLE, HALF)
     ]
 )
@@ -22,12 +36,16 @@ STUDIES = dict(
 
 def shares(study: str, scores: str, seeds: int) -> Iterator[float]:
     """Yield the share of false alarms of every case of a study."""
-    for simulated, blocks, missing, null in product(STUDIES[study], (True, False), (True, False), (NULL, None)):
+    for simulated, blocks, missing, null in product(
+        STUDIES[study], (True, False), (True, False), (NULL, None)
+    ):
         yield simulated(shape=scores, seeds=seeds, blocks=blocks, missing=missing, null=null)
 
 
 def main() -> None:
-    print(f'| study | scores | {" | ".join(f"{seeds} seeds" for seeds in SEEDS)} |\n|---|---|{"--:|" * len(SEEDS)}')
+    print(
+        f'| study | scores | {" | ".join(f"{seeds} seeds" for seeds in SEEDS)} |\n|---|---|{"--:|" * len(SEEDS)}'
+    )
     for study, scores in product(STUDIES, SHAPES):
         worst = (f'{100 * max(shares(study, scores, seeds)):.1f} %' for seeds in SEEDS)
         print(f'| {study} | {scores} | {" | ".join(worst)} |', flush=True)
@@ -35,7 +53,9 @@ def main() -> None:
         "\n| rows that are as good | searches | best trial's own score | fresh runs of the winners |\n|---|--:|--:|--:|"
     )
     for case, searches in product(CHANCES, (2, 3, 5, 8)):
-        print(f'| {case} | {searches} | {" | ".join(f"{100 * share:.1f} %" for share in chances(case, searches))} |')
+        print(
+            f'| {case} | {searches} | {" | ".join(f"{100 * share:.1f} %" for share in chances(case, searches))} |'
+        )
 
 
 if __name__ == '__main__':

@@ -13,12 +13,20 @@ from mmairl.study.statistics.attribution import fit, how_many_collapsed
 from mmairl.study.statistics.compare_rows import DIFFERS, collapse_limit, paired, tested, verdicts
 from mmairl.study.statistics.designs import Design, fraction_rows
 
-LEVEL, NULL, IMAGE = 30.0, 12.0, 5 / 3  # points: of what learned, of what did not, and of one of 60 images
+LEVEL, NULL, IMAGE = (
+    30.0,
+    12.0,
+    5 / 3,
+)  # points: of what learned, of what did not, and of one of 60 images
 STUDIES = 8000  # of each case
 SHAPES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     'normal': lambda draw, shape: draw.normal(size=shape),
-    'skewed (gamma of shape 4, the tail below)': lambda draw, shape: (4 - draw.gamma(4, size=shape)) / 2,
-    'heavy tails (t of 3 degrees of freedom)': lambda draw, shape: draw.standard_t(3, size=shape) / 3**0.5,
+    'skewed (gamma of shape 4, the tail below)': lambda draw, shape: (
+        (4 - draw.gamma(4, size=shape)) / 2
+    ),
+    'heavy tails (t of 3 degrees of freedom)': lambda draw, shape: (
+        draw.standard_t(3, size=shape) / 3**0.5
+    ),
     'one run in ten collapses': lambda draw, shape: draw.normal(size=shape),
     'one run in five collapses, of every second row': lambda draw, shape: draw.normal(size=shape),
     'tied (of 60 images)': lambda draw, shape: draw.normal(size=shape),
@@ -37,14 +45,29 @@ DESIGNS = {
 }
 
 
-def scores(draw: np.random.Generator, shape: str, spread: np.ndarray, seeds: int, studies: int, blocks: bool):
+def scores(
+    draw: np.random.Generator,
+    shape: str,
+    spread: np.ndarray,
+    seeds: int,
+    studies: int,
+    blocks: bool,
+):
     """Scores (study, row, seed) of rows that are equal; where seeds are blocks each has an effect of its own."""
     size = (studies, len(spread), seeds)
-    found = LEVEL + spread[:, None] * SHAPES[shape](draw, size) + blocks * 3 * draw.normal(size=(studies, 1, seeds))
+    found = (
+        LEVEL
+        + spread[:, None] * SHAPES[shape](draw, size)
+        + blocks * 3 * draw.normal(size=(studies, 1, seeds))
+    )
     if shape.startswith('tied'):
         found = np.round(found / IMAGE) * IMAGE
     if 'collapses' in shape:
-        chance = np.full(len(spread), 0.1) if shape not in UNEQUAL else 0.2 * (np.arange(len(spread)) % 2)
+        chance = (
+            np.full(len(spread), 0.1)
+            if shape not in UNEQUAL
+            else 0.2 * (np.arange(len(spread)) % 2)
+        )
         found = np.where(draw.random(size) < chance[:, None], NULL + draw.normal(size=size), found)
     return found
 
@@ -56,7 +79,13 @@ def false_alarms(shape: str, numbers: Sequence[np.ndarray], share: np.ndarray) -
 
 
 def ladder(
-    shape: str, spread: np.ndarray, seeds: int, blocks: bool, missing: bool, null: float | None, studies: int = STUDIES
+    shape: str,
+    spread: np.ndarray,
+    seeds: int,
+    blocks: bool,
+    missing: bool,
+    null: float | None,
+    studies: int = STUDIES,
 ) -> float:
     """Simulate ladders and return their share of false alarms. The row that spreads most may lack a run."""
     found = scores(np.random.default_rng(seeds), shape, spread, seeds, studies, blocks)
@@ -78,7 +107,10 @@ def design(
     studies: int = STUDIES,
 ) -> float:
     """The same of a design and its main effects."""
-    plan = Design(tuple('abcdefgh'[: len(levels[0])]), {str(combination): combination for combination in levels})
+    plan = Design(
+        tuple('abcdefgh'[: len(levels[0])]),
+        {str(combination): combination for combination in levels},
+    )
     runs = [(row, seed) for row in range(len(levels)) for seed in range(seeds)]
     runs.remove((int(spread.argmax()), 0)) if missing else None
     model = fit(plan, [(str(levels[row]), seed) for row, seed in runs], blocks)
@@ -89,12 +121,19 @@ def design(
     of_runs = table[(slice(None), *zip(*runs))]
     told = [model.estimate(of_runs, {effect: 2.0}) for effect in plan.asked]
     estimate, error, freedom = (np.stack(part, -1) for part in zip(*told))
-    *_, share = how_many_collapsed(plan, [str(levels[row]) for row, _ in runs], fell[(slice(None), *zip(*runs))])
+    *_, share = how_many_collapsed(
+        plan, [str(levels[row]) for row, _ in runs], fell[(slice(None), *zip(*runs))]
+    )
     return false_alarms(shape, (estimate, error, freedom), share)
 
 
 def searched(
-    draw: np.random.Generator, searches: int, trials: int, sharp: float, place: float, studies: int = STUDIES
+    draw: np.random.Generator,
+    searches: int,
+    trials: int,
+    sharp: float,
+    place: float,
+    studies: int = STUDIES,
 ) -> tuple[np.ndarray, ...]:
     """Simulate searches whose score falls with the square of the distance to `place`.
 
@@ -112,7 +151,10 @@ def searched(
 
 CHANCES = {  # trials, sharpness and place of the peak, for two rows that are as good
     'the same method, 1 trial against 20': ((1, 0.0, 0.0), (20, 0.0, 0.0)),
-    'one forgives any value, the other has a sharp peak elsewhere; 20 trials each': ((20, 1.0, 0.0), (20, 20.0, 0.7)),
+    'one forgives any value, the other has a sharp peak elsewhere; 20 trials each': (
+        (20, 1.0, 0.0),
+        (20, 20.0, 0.7),
+    ),
 }
 
 
@@ -120,5 +162,7 @@ def chances(case: str, searches: int) -> tuple[float, float]:
     """Return the share of false 'differs' by the best trials' own scores, and by fresh runs of the winners."""
     draw = np.random.default_rng(searches)
     one, two = (searched(draw, searches, *row) for row in CHANCES[case])
-    words = [verdicts(*(part[:, None] for part in paired(*pair)), margin=1.0) for pair in zip(one, two)]
+    words = [
+        verdicts(*(part[:, None] for part in paired(*pair)), margin=1.0) for pair in zip(one, two)
+    ]
     return tuple(float((verdict == DIFFERS).mean()) for verdict in words)

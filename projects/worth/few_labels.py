@@ -53,17 +53,25 @@ def draw(
     """
     random, groups = np.random.default_rng(seed), np.arange(len(y)) if groups is None else groups
     classes = [pool[y[pool] == label] for label in np.unique(y[pool])]
-    halves = [[_half(members, groups[members], random) for members in classes] for _ in range(draws)]
-    half, whole = (sum(map(len, chain(*parts))) / len(parts) / len(classes) for parts in (halves, [classes]))
+    halves = [
+        [_half(members, groups[members], random) for members in classes] for _ in range(draws)
+    ]
+    half, whole = (
+        sum(map(len, chain(*parts))) / len(parts) / len(classes) for parts in (halves, [classes])
+    )
     few = {n: [[order[:n] for order in of_draw] for of_draw in halves] for n in LABELS if n < half}
     points = {**few, half: halves, whole: [classes] * draws}
-    return {float(n): [np.concatenate(parts) for parts in of_draws] for n, of_draws in points.items()}
+    return {
+        float(n): [np.concatenate(parts) for parts in of_draws] for n, of_draws in points.items()
+    }
 
 
 def _half(members: np.ndarray, groups: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Return the images of half of the groups, in a random order."""
     order = random.permutation(np.unique(groups))
-    chosen = np.concatenate([np.flatnonzero(groups == group) for group in order[: (len(order) + 1) // 2]])
+    chosen = np.concatenate(
+        [np.flatnonzero(groups == group) for group in order[: (len(order) + 1) // 2]]
+    )
     return members[chosen if len(order) == len(groups) else random.permutation(chosen)]
 
 
@@ -106,7 +114,9 @@ def class_weights(y: np.ndarray) -> np.ndarray:
     return len(y) / len(classes) / count[place]
 
 
-def gain(one: np.ndarray, two: np.ndarray, weight: np.ndarray, groups: np.ndarray) -> tuple[float, float, float]:
+def gain(
+    one: np.ndarray, two: np.ndarray, weight: np.ndarray, groups: np.ndarray
+) -> tuple[float, float, float]:
     """Return by how many points one candidate is better than another with all labels, its standard error and freedom.
 
     Two things could have come out otherwise: the test images, and the labels, whose variance is that between half-samples
@@ -120,12 +130,18 @@ def gain(one: np.ndarray, two: np.ndarray, weight: np.ndarray, groups: np.ndarra
     many = len(sums)
     by_images = many / (many - 1) * np.square(sums / weight.size).sum() + (100 / many) ** 2
     by_labels = differs[-2].mean(1).var(ddof=1)
-    freedom = (by_images + by_labels) ** 2 / (by_images**2 / (many - 1) + by_labels**2 / (len(one[0]) - 1))
+    freedom = (by_images + by_labels) ** 2 / (
+        by_images**2 / (many - 1) + by_labels**2 / (len(one[0]) - 1)
+    )
     return float(differs[-1, 0].mean()), float(np.sqrt(by_images + by_labels)), float(freedom)
 
 
 def judged(
-    right: Right, weight: np.ndarray, own: Sequence[str], labelled: int, groups: np.ndarray | None = None
+    right: Right,
+    weight: np.ndarray,
+    own: Sequence[str],
+    labelled: int,
+    groups: np.ndarray | None = None,
 ) -> Verdict:
     """Say whether a candidate of `own` is worth its training, with an error of 5 % at most whatever the truth is.
 
@@ -136,9 +152,13 @@ def judged(
     rest = [name for name in right if name not in own]
     groups = np.arange(len(weight)) if groups is None else groups
     gains = {o: {b: gain(right[o], right[b], weight, groups) for b in rest} for o in own}
-    p_better = [max(stats.t.sf(g / error, freedom) for g, error, freedom in row.values()) for row in gains.values()]
+    p_better = [
+        max(stats.t.sf(g / error, freedom) for g, error, freedom in row.values())
+        for row in gains.values()
+    ]
     p_less = [
-        min(stats.t.cdf((g - MARGIN) / error, freedom) for g, error, freedom in row.values()) for row in gains.values()
+        min(stats.t.cdf((g - MARGIN) / error, freedom) for g, error, freedom in row.values())
+        for row in gains.values()
     ]
     score = {name: (hits[-1, 0] * weight).mean() for name, hits in right.items()}
     best, better = max(rest, key=score.get), holm(np.array(p_better)) < LEVEL
@@ -164,11 +184,20 @@ def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -
     All candidates have the same ones in a sample.
     """
     random = np.random.default_rng(seed)
-    draws, (kinds, place) = next(iter(right.values())).shape[1], np.unique(groups, return_inverse=True)
+    draws, (kinds, place) = (
+        next(iter(right.values())).shape[1],
+        np.unique(groups, return_inverse=True),
+    )
     of_draws = random.multinomial(draws, np.full(draws, 1 / draws), RESAMPLED) / draws
-    of_images = random.multinomial(len(kinds), np.full(len(kinds), 1 / len(kinds)), RESAMPLED)[:, place] * weight
+    of_images = (
+        random.multinomial(len(kinds), np.full(len(kinds), 1 / len(kinds)), RESAMPLED)[:, place]
+        * weight
+    )
     of_images /= of_images.sum(1, keepdims=True)
-    accuracy = [np.stack([((of_draws @ point) * of_images).sum(1) for point in hits], 1) for hits in right.values()]
+    accuracy = [
+        np.stack([((of_draws @ point) * of_images).sum(1) for point in hits], 1)
+        for hits in right.values()
+    ]
     return 100 * np.stack(accuracy, 1).clip(0, 1)
 
 
@@ -181,7 +210,9 @@ def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
     rising = np.maximum.accumulate(curve)
     if score in rising:
         return float(labels[np.argmax(rising == score)])  # where a curve is flat, its beginning
-    return float(np.exp(np.interp(score, rising, np.log(labels)))) if score <= rising[-1] else np.inf
+    return (
+        float(np.exp(np.interp(score, rising, np.log(labels)))) if score <= rising[-1] else np.inf
+    )
 
 
 def saved(
@@ -191,7 +222,11 @@ def saved(
 
     It is the largest number that the other's curve has an answer for, or else the smallest.
     """
-    reached = [place for place in range(len(labels)) if np.isfinite(needed(means[two], labels, means[one][place]))]
+    reached = [
+        place
+        for place in range(len(labels))
+        if np.isfinite(needed(means[two], labels, means[one][place]))
+    ]
     at = max(reached, default=0)
     many = [needed(curves[two], labels, curves[one][at]) for curves in samples]
     low, high = np.percentile(many, [2.5, 97.5], method='nearest')

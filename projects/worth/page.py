@@ -16,12 +16,20 @@ def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
     """Write the page: the answer, the learning curves, what labels and time cost, and how it was found."""
     head, _, rest = record['answer'].partition(': ')
     candidates = record['candidates']
-    curves = {name: (record['labels'], *(candidate[key] for key in CURVE)) for name, candidate in candidates.items()}
+    curves = {
+        name: (record['labels'], *(candidate[key] for key in CURVE))
+        for name, candidate in candidates.items()
+    }
     columns = [*(f'{labels:.0f} a class' for labels in record['labels']), 'minutes of training']
     rows = []
     for name, candidate in candidates.items():
-        scores = [f'{mean:.0f} [{low:.0f}, {high:.0f}]' for mean, low, high in zip(*(candidate[key] for key in CURVE))]
-        rows.append((name, [*scores, f'{candidate["seconds"] / 60:.1f}' if 'seconds' in candidate else '–']))
+        scores = [
+            f'{mean:.0f} [{low:.0f}, {high:.0f}]'
+            for mean, low, high in zip(*(candidate[key] for key in CURVE))
+        ]
+        rows.append(
+            (name, [*scores, f'{candidate["seconds"] / 60:.1f}' if 'seconds' in candidate else '–'])
+        )
     training = f'Own pre-training: {record["training"]["text"]}.'
     remarks = ''.join(f' {remark[0].upper()}{remark[1:]}.' for remark in record['remarks'])
     place = f'{training}{remarks} The network of {record["own"]}: {candidates[record["own"]]["checkpoint"]}'
@@ -35,8 +43,12 @@ def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
         saving=saving(record),
         table=html_table(columns, rows),
         place=place,
-        twins=fill('pictures.html', pairs=record['pairs'], neighbours=()) if record['pairs'] else '',
-        conflicts=fill('pictures.html', pairs=record['conflict_pairs'], neighbours=()) if record['conflicts'] else '',
+        twins=fill('pictures.html', pairs=record['pairs'], neighbours=())
+        if record['pairs']
+        else '',
+        conflicts=fill('pictures.html', pairs=record['conflict_pairs'], neighbours=())
+        if record['conflicts']
+        else '',
     )
 
 
@@ -46,4 +58,6 @@ def saving(record: Mapping[str, Any]) -> str:
     most = f'more than {record["labels"][-1]:.0f}'
     many, low, high = (most if end is None else f'{end:.0f}' for end in (many, low, high))
     own = f'With {few:.0f} label{"s" * (few > 1)} of each class, {record["own"]}'
-    return f'{own} recognizes as many as {record["best"]} with {many} (95 % interval {low} to {high}).'
+    return (
+        f'{own} recognizes as many as {record["best"]} with {many} (95 % interval {low} to {high}).'
+    )

@@ -43,11 +43,15 @@ def cut(photograph: Path, folder: Path) -> list[str]:
 
 @one_sentence_errors
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('folder', type=Path, help='where images/ and labels.csv go')
     folder = parser.parse_args().folder
     if not (package := find_spec('skimage')):
-        raise UserError('the photographs are inside the package scikit-image; pip install scikit-image')
+        raise UserError(
+            'the photographs are inside the package scikit-image; pip install scikit-image'
+        )
     data = Path(package.origin).with_name('data')
     lines = [line for name in PHOTOGRAPHS for line in cut(data / name, folder / 'images')]
     write_text(folder / 'labels.csv', '\n'.join(['file,class', *lines]) + '\n')

@@ -56,7 +56,12 @@ class Simulated:
 
 
 def study(
-    seed: int, own: tuple[float, ...], rest: tuple[float, ...], labels: int = 160, together: int = 1, last: int = 0
+    seed: int,
+    own: tuple[float, ...],
+    rest: tuple[float, ...],
+    labels: int = 160,
+    together: int = 1,
+    last: int = 0,
 ) -> Simulated:
     """Return a study with so many labelled images, half of them for the test, in groups of so many; at its last points."""
     random, groups = np.random.default_rng(seed), np.arange(labels) // together
@@ -68,8 +73,12 @@ def study(
         if together > 1:  # and as far apart from other groups as images are
             x += random.normal(size=(labels, 8))[groups]
         x = prepared(x, pool)
-        right[f'{name} {len(right)}' if name not in OWN else name] = recognised_by_draw(x, y, points, test)
-    return Simulated(right, OWN[: len(own)], np.array([*points]), class_weights(y[test]), groups[test])
+        right[f'{name} {len(right)}' if name not in OWN else name] = recognised_by_draw(
+            x, y, points, test
+        )
+    return Simulated(
+        right, OWN[: len(own)], np.array([*points]), class_weights(y[test]), groups[test]
+    )
 
 
 def verdict(
@@ -83,14 +92,19 @@ def verdict(
 def bands(*case: Any, studies: int = 200) -> tuple[np.ndarray, float]:
     """Return how often the bands of the curves hold the truth (candidates, points), and the interval of labels saved."""
     found = [study(seed, *case) for seed in range(studies)]
-    means = [np.array([100 * (hits * one.weight).mean((1, 2)) for hits in one.right.values()]) for one in found]
+    means = [
+        np.array([100 * (hits * one.weight).mean((1, 2)) for hits in one.right.values()])
+        for one in found
+    ]
     truth, held, kept = np.mean(means, 0), [], []
     for seed, (one, mean) in enumerate(zip(found, means)):
         samples = resampled(one.right, one.weight, seed, one.groups)
         low, high = np.percentile(samples, [2.5, 97.5], axis=0)
         held.append((low <= truth) & (truth <= high))
         few, _, least, most = saved(mean, samples, one.labels, 0, 1)
-        kept.append(least <= needed(truth[1], one.labels, truth[0][one.labels.tolist().index(few)]) <= most)
+        kept.append(
+            least <= needed(truth[1], one.labels, truth[0][one.labels.tolist().index(few)]) <= most
+        )
     return np.mean(held, 0), float(np.mean(kept))
 
 
@@ -105,7 +119,9 @@ def main() -> None:
     rows = []
     for name, case in CURVES.items():
         held, kept = bands(*case)
-        rows.append((name, [f'{100 * held.min():.0f} to {100 * held.max():.0f}', f'{100 * kept:.0f}']))
+        rows.append(
+            (name, [f'{100 * held.min():.0f} to {100 * held.max():.0f}', f'{100 * kept:.0f}'])
+        )
     print_table(['bands hold, %', 'labels saved, %'], rows, head='2.6 beside 2.0')
 
 

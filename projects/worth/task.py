@@ -52,7 +52,9 @@ class Task:
     def dataset(self, views: Views, places: Sequence[int] | None = None) -> ViewDataset:
         """Return the labelled images, or those at some places."""
         places = np.arange(len(self.labelled)) if places is None else places
-        dataset = dataset_of(self.paths([self.labelled[place] for place in places]), views, self.channels)
+        dataset = dataset_of(
+            self.paths([self.labelled[place] for place in places]), views, self.channels
+        )
         dataset.labels = torch.from_numpy(self.y[places])
         return dataset
 
@@ -78,7 +80,9 @@ def read_task(
         )
     if len(count) < 2:
         where = 'in the folders below' if labels is None else f'in {labels} for'
-        raise UserError(f'there are {len(count)} classes {where} {images}; give labels of two classes or more')
+        raise UserError(
+            f'there are {len(count)} classes {where} {images}; give labels of two classes or more'
+        )
     labelled, classes = sorted(given), sorted(count)
     y = np.array([classes.index(given[name]) for name in labelled])
     own = dict(zip(names, find_groups(names, groups) if groups else names))
@@ -104,13 +108,27 @@ def read_task(
             f'of the {len(names)} images below {images} {len(names) - len(kept)} {aside}, and the {len(kept)} '
             f'others are too few for a pre-training; give {FEWEST - len(kept)} more, with or without labels'
         )
-    return Task(Path(images).resolve(), names, labelled, y, classes, pool, test, kept, channels, number, ungrouped)
+    return Task(
+        Path(images).resolve(),
+        names,
+        labelled,
+        y,
+        classes,
+        pool,
+        test,
+        kept,
+        channels,
+        number,
+        ungrouped,
+    )
 
 
 def require_several(y: np.ndarray, pool: np.ndarray, test: np.ndarray, groups: np.ndarray) -> None:
     """Refuse a pool of which no class has two groups, and a test of one: how much it matters which they are is not told."""
     if len(set(groups[test])) < 2:
-        raise UserError('a single image, or group, is to test on, and nothing tells how others would do; label more')
+        raise UserError(
+            'a single image, or group, is to test on, and nothing tells how others would do; label more'
+        )
     if max(len(set(groups[pool[y[pool] == label]])) for label in set(y[pool])) < 2:
         raise UserError(
             'of each class a single image, or group, is to learn from, and nothing tells how others would do; label more'
@@ -122,9 +140,13 @@ def by_folder(names: Sequence[str]) -> dict[str, str]:
     return {name: name.partition('/')[0] for name in names if '/' in name}
 
 
-def by_table(names: Sequence[str], labels: str | Path, images: str | Path, column: str | None = None) -> dict[str, str]:
+def by_table(
+    names: Sequence[str], labels: str | Path, images: str | Path, column: str | None = None
+) -> dict[str, str]:
     """Return the label of each image that the table names."""
-    table = {name: label.strip() for name, label in read_column(labels, column).items() if label.strip()}
+    table = {
+        name: label.strip() for name, label in read_column(labels, column).items() if label.strip()
+    }
     given, missing = values_of(names, table, labels, Path(images).resolve().name)
     if missing:
         raise UserError(
@@ -139,7 +161,9 @@ def lay_out(task: Task, folder: Path) -> None:
     for name in task.unlabelled:
         link = folder / name
         link.parent.mkdir(parents=True, exist_ok=True)
-        if link.is_symlink() and os.readlink(link) != str(task.root / name):  # the images have been moved
+        if link.is_symlink() and os.readlink(link) != str(
+            task.root / name
+        ):  # the images have been moved
             link.unlink()
         if not link.is_symlink():
             link.symlink_to(task.root / name)
@@ -152,7 +176,9 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, A
     """
     fine = ~np.isnan(x[:, 0])
     if (x[fine] == x[fine][0]).all():
-        raise UserError(f'the {fine.sum()} labelled images below {task.root} are all alike; give others')
+        raise UserError(
+            f'the {fine.sum()} labelled images below {task.root} are all alike; give others'
+        )
     pool, test = task.pool[fine[task.pool]], task.test[fine[task.test]]
     for label, name in enumerate(task.classes):
         if not (label in task.y[pool] and label in task.y[test]):
@@ -163,7 +189,9 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, A
     alike = look_alikes(*sets, workers)
     duplicates, conflicts = split_conflicts(alike, *(part.labels for part in sets))
     if len(duplicates) == len(test):
-        raise UserError(f'each test image below {task.root} looks like one to learn from; take copies out')
+        raise UserError(
+            f'each test image below {task.root} looks like one to learn from; take copies out'
+        )
     unlike = np.delete(test, [*duplicates])
     require_several(task.y, pool, unlike, task.groups)
     unreadable = [printable(task.labelled[place]) for place in np.flatnonzero(~fine)]

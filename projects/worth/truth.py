@@ -70,8 +70,16 @@ def truth(domain: Domain, seed: int, folder: Path, released: Path) -> None:
     paths = write_images(folder / 'new', drawn(domain, new, seed=1))
     given = with_faults(y[: domain.classes * domain.labels], domain, seed)
     table = folder / f'labels_{seed}.csv'
-    table.write_text('\n'.join(['name,class', *(f'{name},class {label}' for name, label in zip(names, given))]))
-    how = dict(size=CROP, batch=BATCH, workers=0, seed=seed, epochs=max(1, round(STEPS * BATCH / domain.images)))
+    table.write_text(
+        '\n'.join(['name,class', *(f'{name},class {label}' for name, label in zip(names, given))])
+    )
+    how = dict(
+        size=CROP,
+        batch=BATCH,
+        workers=0,
+        seed=seed,
+        epochs=max(1, round(STEPS * BATCH / domain.images)),
+    )
     weights = [released] if domain.released else []
     record = worth(folder / 'images', table, out, weights=weights, options=OPTIONS, **how).record
     dataset, scores = dataset_of([folder / 'new' / name for name in paths], central(CROP)), {}
@@ -93,10 +101,15 @@ def with_faults(y: np.ndarray, domain: Domain, seed: int) -> np.ndarray:
 def features(name: str, dataset: Dataset, checkpoint: str | Path, seed: int) -> np.ndarray:
     """Return a candidate's features of the new images."""
     if name == RAW:
-        return np.stack([dataset[place]['inputs'][0].numpy().ravel() for place in range(len(dataset))]).astype(float)
+        return np.stack(
+            [dataset[place]['inputs'][0].numpy().ravel() for place in range(len(dataset))]
+        ).astype(float)
     if name == RANDOM:
         cfg = config_for('mocov2plus', 1000, '.', OPTIONS, size=CROP)
-        module, normal = load_backbone(cfg, None, seed=seed), {k: cfg.model.data_preprocessor[k] for k in NORMAL}
+        module, normal = (
+            load_backbone(cfg, None, seed=seed),
+            {k: cfg.model.data_preprocessor[k] for k in NORMAL},
+        )
     else:
         module, normal, _ = network(checkpoint)
     batches = Extraction(**normal, batch_size=256).batches(module, dataset)
@@ -109,7 +122,10 @@ def many_draws(x: np.ndarray, y: np.ndarray, domain: Domain, seed: int) -> float
     x, random = prepared(x, pool), np.random.default_rng(seed)
     given = np.concatenate([with_faults(y[:FRESH], domain, seed), y[FRESH:]])
     classes = [pool[y[:FRESH] == label] for label in range(domain.classes)]
-    fits = [np.concatenate([random.choice(rows, domain.labels // 2, False) for rows in classes]) for _ in range(DRAWS)]
+    fits = [
+        np.concatenate([random.choice(rows, domain.labels // 2, False) for rows in classes])
+        for _ in range(DRAWS)
+    ]
     return 100 * float(np.mean([recognised(x, given, fit, test).mean() for fit in fits]))
 
 
@@ -125,7 +141,9 @@ def released_on_outlines(path: Path) -> Path:
     network = load_backbone(cfg, None, seed=0).requires_grad_(True)
     network.train()
     head = nn.Linear(128, 12)
-    optimizer = torch.optim.SGD([*network.parameters(), *head.parameters()], 0.1, 0.9, weight_decay=1e-4, nesterov=True)
+    optimizer = torch.optim.SGD(
+        [*network.parameters(), *head.parameters()], 0.1, 0.9, weight_decay=1e-4, nesterov=True
+    )
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, SUPERVISED)
     random = torch.Generator().manual_seed(0)
     for _ in range(SUPERVISED):
@@ -138,8 +156,14 @@ def released_on_outlines(path: Path) -> Path:
         optimizer.step()
         schedule.step()
     print(f'released network: loss {loss.item():.2f}')
-    normal = {f'model.data_preprocessor.{key}': repr(list(cfg.model.data_preprocessor[key])) for key in NORMAL}
-    settings = {**normal, 'train_dataloader.dataset.views': repr([[dict(type='RandomCrop', size=CROP)]])}
+    normal = {
+        f'model.data_preprocessor.{key}': repr(list(cfg.model.data_preprocessor[key]))
+        for key in NORMAL
+    }
+    settings = {
+        **normal,
+        'train_dataloader.dataset.views': repr([[dict(type='RandomCrop', size=CROP)]]),
+    }
     write_checkpoint(dict(meta=dict(settings=settings), state_dict=network.state_dict()), path)
     return path
 
@@ -148,11 +172,18 @@ def report(folder: Path) -> None:
     """Print the answers that are there beside the truth, and how many were right."""
     rows, count = [], Counter()
     for number, domain in enumerate(DOMAINS):
-        answers = [read_json(path) for path in sorted((folder / f'{number:02}').glob(f'seed_*/{NAME}'))]
+        answers = [
+            read_json(path) for path in sorted((folder / f'{number:02}').glob(f'seed_*/{NAME}'))
+        ]
         if not answers:
             continue
-        means = {name: np.mean([answer['scores'][name] for answer in answers]) for name in answers[0]['scores']}
-        own, rest = (max(v for k, v in means.items() if k.startswith(OWN) == mine) for mine in (True, False))
+        means = {
+            name: np.mean([answer['scores'][name] for answer in answers])
+            for name in answers[0]['scores']
+        }
+        own, rest = (
+            max(v for k, v in means.items() if k.startswith(OWN) == mine) for mine in (True, False)
+        )
         for answer in answers:
             fine = dict(pays=own > rest, keep=own - rest < MARGIN).get(answer['word'])
             mark = {True: 'right', False: 'wrong', None: 'not decided'}[fine]
@@ -160,16 +191,29 @@ def report(folder: Path) -> None:
             said = f'{answer["gain"]:+.0f} [{answer["low"]:+.0f}, {answer["high"]:+.0f}]'
             more = f'{answer["more"]:,}' if answer['more'] else ''
             truths = [f'{own:.0f}', f'{rest:.0f}', mark]
-            rows.append((domain.name, [answer['word'], answer['own'], answer['best'], said, *truths, more]))
-    print_table(['says', 'own', 'best other', 'gain', 'true own', 'true other', '', 'more labels'], rows, head='domain')
-    print(', '.join(f'{count[mark]} {mark}' for mark in ('right', 'wrong', 'not decided')), f'of {count.total()}')
+            rows.append(
+                (domain.name, [answer['word'], answer['own'], answer['best'], said, *truths, more])
+            )
+    print_table(
+        ['says', 'own', 'best other', 'gain', 'true own', 'true other', '', 'more labels'],
+        rows,
+        head='domain',
+    )
+    print(
+        ', '.join(f'{count[mark]} {mark}' for mark in ('right', 'wrong', 'not decided')),
+        f'of {count.total()}',
+    )
 
 
 @one_sentence_errors
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/truth'))
-    parser.add_argument('--only', nargs='*', type=int, default=range(len(DOMAINS)), help='domains, by their numbers')
+    parser.add_argument(
+        '--only', nargs='*', type=int, default=range(len(DOMAINS)), help='domains, by their numbers'
+    )
     args = parser.parse_args()
     register()
     warnings.simplefilter('ignore')

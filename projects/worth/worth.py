@@ -31,7 +31,14 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import embedding_network
 from mmairl.evaluation.feature_store import read_rows, stored
 from mmairl.evaluation.features import Extraction, Readable
-from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, key_of, weights_identity
+from mmairl.evaluation.identity import (
+    claim,
+    code_identity,
+    config_identity,
+    files_identity,
+    key_of,
+    weights_identity,
+)
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import read_json, write_json
 from mmairl.report.compare_page import names_of as names_of_files
@@ -57,12 +64,20 @@ EPOCHS, MOST = 100, 800  # by default, and the most that a budget chooses
 # Fewer epochs cannot show that pre-training does not pay: 100 is the shortest schedule that the methods' papers report, on
 # a million images, and small sets need more. A budget chooses larger crops only if they leave time for as many.
 ENOUGH = 100
-SHARE, OF_DRAWS = 0.8, 0.1  # of the minutes that are given, for the trainings and for the classifiers
+SHARE, OF_DRAWS = (
+    0.8,
+    0.1,
+)  # of the minutes that are given, for the trainings and for the classifiers
 BUDGETED = (10, 50)  # the fewest and the most draws of labels that a budget chooses
 PIXELS = 32  # the side of the images whose raw pixels are features
 LOOKED_AT, BATCH = 32, 64  # images by which the speed of features is measured, and at a time
-STEPS, SLOW = (2, 8), 2.0  # by which the speed of training is measured; the second where a step takes less seconds
-Network = tuple[nn.Module | None, Mapping[str, Any], Views]  # None for raw pixels; statistics and the view of images
+STEPS, SLOW = (
+    (2, 8),
+    2.0,
+)  # by which the speed of training is measured; the second where a step takes less seconds
+Network = tuple[
+    nn.Module | None, Mapping[str, Any], Views
+]  # None for raw pixels; statistics and the view of images
 RAW, RANDOM, OWN = 'raw pixels', 'random initialisation', 'own pre-training'
 
 
@@ -106,7 +121,9 @@ class Plan(msgspec.Struct):
         if minutes and planned > minutes:
             remarks.append(f'the plan takes {planned:.3g} minutes, more than the {minutes:g} given')
         if self.epochs < ENOUGH:
-            remarks.append(f'{count(self.epochs, "epoch")} cannot show that pre-training does not pay; {ENOUGH} can')
+            remarks.append(
+                f'{count(self.epochs, "epoch")} cannot show that pre-training does not pay; {ENOUGH} can'
+            )
         return remarks
 
     def __str__(self) -> str:
@@ -133,13 +150,26 @@ class Comparison:
 
     def identity(self) -> dict[str, Any]:
         """Return all that the answer depends on, but for the size and the epochs, by which the networks are named."""
-        task, weights = self.task, {name: read_backbone(path).weights for name, path in self.starts.items()}
+        task, weights = (
+            self.task,
+            {name: read_backbone(path).weights for name, path in self.starts.items()},
+        )
         return dict(
-            how=dict(method=self.method, seed=self.seed, batch=self.batch, options=config_identity(self.options)),
+            how=dict(
+                method=self.method,
+                seed=self.seed,
+                batch=self.batch,
+                options=config_identity(self.options),
+            ),
             weights={name: weights_identity(own) for name, own in weights.items()},
             images=files_identity(task.paths(task.names), task.root),
             labels=key_of(
-                dict(names=task.labelled, y=task.y.tolist(), test=task.test.tolist(), channels=task.channels)
+                dict(
+                    names=task.labelled,
+                    y=task.y.tolist(),
+                    test=task.test.tolist(),
+                    channels=task.channels,
+                )
             ),
             unlabelled=key_of(dict(names=task.unlabelled)),
         )
@@ -149,18 +179,37 @@ class Comparison:
         return self.starts.get(name.removeprefix(f'{OWN} from '))
 
     def shape(self, size: int, start: str | None) -> dict[str, Any]:
-        return dict(size=size, batch=self.batch, workers=self.workers, channels=self.task.channels, weights=start)
+        return dict(
+            size=size,
+            batch=self.batch,
+            workers=self.workers,
+            channels=self.task.channels,
+            weights=start,
+        )
 
     def config(self, size: int | None, start: str | None = None, epochs: int | None = 1) -> Config:
         """Return a config that `pretrain` trains by."""
-        options = {'train_dataloader.persistent_workers': False, **self.options, 'log_level': 'ERROR'}
+        options = {
+            'train_dataloader.persistent_workers': False,
+            **self.options,
+            'log_level': 'ERROR',
+        }
         images = len(self.task.unlabelled)
-        return config_for(self.method, images, self.out / 'images', options, epochs=epochs, **self.shape(size, start))
+        return config_for(
+            self.method,
+            images,
+            self.out / 'images',
+            options,
+            epochs=epochs,
+            **self.shape(size, start),
+        )
 
     def trained(self, name: str, plan: Plan) -> tuple[Path, float]:
         """Return the last checkpoint of the own pre-training and its seconds; train, or go on, where it is not there."""
         words = re.sub(r'\W+', '_', f'{name} {plan.size} {plan.epochs}')
-        folder = self.out / 'networks' / f'{words}_{key_of(dict(name=name))[:6]}'  # names may differ in signs alone
+        folder = (
+            self.out / 'networks' / f'{words}_{key_of(dict(name=name))[:6]}'
+        )  # names may differ in signs alone
         last, note = folder / f'epoch_{plan.epochs}.pth', folder / 'seconds.json'
         before, began = read_json(note, float) if note.is_file() else 0.0, time.monotonic()
         if last.is_file():
@@ -168,7 +217,9 @@ class Comparison:
         how = dict(seed=self.seed, resume=True, options={'log_level': 'ERROR', **self.options})
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter('ignore')  # there is no GPU, say, which the plan has told in minutes
+                warnings.simplefilter(
+                    'ignore'
+                )  # there is no GPU, say, which the plan has told in minutes
                 shape = self.shape(plan.size, self.start(name))
                 pretrain(self.method, self.out / 'images', folder, plan.epochs, **shape, **how)
         finally:
@@ -187,20 +238,32 @@ class Comparison:
         return load_backbone(cfg, None, seed=self.seed), normal, central(size)
 
     def extraction(self, normal: Mapping[str, Any]) -> Extraction:
-        return Extraction(**normal, batch_size=BATCH, device=default_device(), workers=self.workers or 0)
+        return Extraction(
+            **normal, batch_size=BATCH, device=default_device(), workers=self.workers or 0
+        )
 
-    def features(self, module: nn.Module | None, normal: Mapping[str, Any], views: Views) -> np.ndarray:
+    def features(
+        self, module: nn.Module | None, normal: Mapping[str, Any], views: Views
+    ) -> np.ndarray:
         """Return the features of all labelled images, NaN of those that cannot be read; kept under what they depend on."""
-        weights = 'pixels' if module is None else [weights_identity(module.state_dict()), repr(module)]
+        weights = (
+            'pixels' if module is None else [weights_identity(module.state_dict()), repr(module)]
+        )
         content = files_identity(self.task.paths(self.task.labelled), self.task.root)
-        key = key_of(dict(weights=weights, normal=normal, views=views, images=content, code=code_identity()))
+        key = key_of(
+            dict(weights=weights, normal=normal, views=views, images=content, code=code_identity())
+        )
         path = self.out / 'features' / f'{key}.npy'
         stored(path, module, self.task.dataset(views), self.extraction(normal))
         return read_rows(path, len(self.task.labelled)).double().numpy()
 
     def planned(self, size: int | None, epochs: int | None, minutes: float | None) -> Plan:
         """Measure the speed of each stage, or read what was measured for the same wish; choose what is not given."""
-        asked, path, task = dict(size=size, epochs=epochs, minutes=minutes), self.out / 'plan.json', self.task
+        asked, path, task = (
+            dict(size=size, epochs=epochs, minutes=minutes),
+            self.out / 'plan.json',
+            self.task,
+        )
         if path.is_file() and (plan := read_json(path, Plan)).asked == asked:
             return plan
         print('measuring the speed', file=sys.stderr, flush=True)
@@ -209,11 +272,17 @@ class Comparison:
         trained = (OWN, *(f'{OWN} from {name}' for name in self.starts))
         rest = (RAW, RANDOM, *self.starts)
         few = Readable(task.dataset([[]], some))
-        side = min(SIZES[-1], int(np.median([min(few[place]['inputs'][0].shape[1:]) for place in range(len(some))])))
+        side = min(
+            SIZES[-1],
+            int(np.median([min(few[place]['inputs'][0].shape[1:]) for place in range(len(some))])),
+        )
         sizes = [each for each in SIZES if each <= side] if minutes and not size else [size or side]
         chosen, an_epoch, affordable = 0, {}, 0
         for tried in sizes or [side]:  # from the fastest on
-            paces = {name: len(task.unlabelled) * pace(self.config(tried, self.start(name))) for name in trained}
+            paces = {
+                name: len(task.unlabelled) * pace(self.config(tried, self.start(name)))
+                for name in trained
+            }
             times = int(SHARE * 60 * (minutes or 0) / sum(paces.values()))
             if chosen and times < (epochs or ENOUGH):
                 break
@@ -226,9 +295,14 @@ class Comparison:
             module, normal, views = self.untrained(name, chosen)
             began = time.perf_counter()
             list(self.extraction(normal).batches(module, task.dataset(views, some)))
-            seconds[name] = (time.perf_counter() - began) / len(some) * len(task.labelled) + draws * a_draw
+            seconds[name] = (time.perf_counter() - began) / len(some) * len(
+                task.labelled
+            ) + draws * a_draw
         for name, each in an_epoch.items():
-            seconds[name] = seconds[name.removeprefix(f'{OWN} from ') if self.start(name) else RANDOM] + epochs * each
+            seconds[name] = (
+                seconds[name.removeprefix(f'{OWN} from ') if self.start(name) else RANDOM]
+                + epochs * each
+            )
         plan = Plan(asked, chosen, epochs, seconds, draws)
         write_json(path, plan)
         return plan
@@ -289,10 +363,15 @@ def worth(
             f'the links of {out}/images would lie among the images of {images}; name another folder (--work-dir)'
         )
     weights = [weights] if isinstance(weights, str | Path) else weights
-    starts = dict(zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights)))
+    starts = dict(
+        zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights))
+    )
     comparison = Comparison(task, out, starts, method, seed, batch, workers, options or {})
     if minutes is not None and not (isinstance(minutes, Real) and 0 < minutes < math.inf):
-        raise UserError(f'minutes={minutes!r} is not a number above 0; set it, or leave it out', code='bad-minutes')
+        raise UserError(
+            f'minutes={minutes!r} is not a number above 0; set it, or leave it out',
+            code='bad-minutes',
+        )
     # What is wrong with the rest is said before anything is written.
     comparison.config(SIZES[0] if size is None else size, epochs=epochs)
     claim(out, comparison.identity(), ('worth.json',))
@@ -312,9 +391,17 @@ def worth(
         if name == RAW:
             task, left_out = testable(task, x, workers or 0)
             points = draw(task.y, task.pool, seed, chosen.draws, task.groups)
-        right[name] = recognised_by_draw(prepared(np.nan_to_num(x), task.pool), task.y, points, task.test)
+        right[name] = recognised_by_draw(
+            prepared(np.nan_to_num(x), task.pool), task.y, points, task.test
+        )
     record = recorded(task, right, np.array([*points]), own, chosen, seed)
-    record |= dict(margin=MARGIN, enough=ENOUGH, **left_out, plan=msgspec.to_builtins(chosen), remarks=chosen.remarks)
+    record |= dict(
+        margin=MARGIN,
+        enough=ENOUGH,
+        **left_out,
+        plan=msgspec.to_builtins(chosen),
+        remarks=chosen.remarks,
+    )
     write_json(out / 'worth.json', record)
     return Worth(record, write_worth_page(record, out / 'worth.html'))
 
@@ -324,7 +411,11 @@ def pace(cfg: Config) -> float:
     for steps in STEPS:
         cfg = Config(cfg.to_dict())
         cfg.train_cfg, cfg.param_scheduler = dict(by_epoch=False, max_iters=steps), None
-        with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        with (
+            TemporaryDirectory() as folder,
+            redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter('ignore')
             cfg.work_dir = folder
             times = train(cfg).message_hub.log_scalars['train/time']
@@ -365,14 +456,22 @@ def central(size: int) -> Views:
 
 
 def recorded(
-    task: Task, right: Right, labels: np.ndarray, trained: Mapping[str, tuple[Path, float]], plan: Plan, seed: int
+    task: Task,
+    right: Right,
+    labels: np.ndarray,
+    trained: Mapping[str, tuple[Path, float]],
+    plan: Plan,
+    seed: int,
 ) -> dict[str, Any]:
     """Return the answer and all that is on its page, as plain values.
 
     `word` is the answer; `compared` is the verdict on these networks, whatever the length of their training.
     """
     weight, groups, names = class_weights(task.y[task.test]), task.groups[task.test], list(right)
-    own_ones, labelled = [name for name in names if name.startswith(OWN)], len(task.pool) + len(task.test)
+    own_ones, labelled = (
+        [name for name in names if name.startswith(OWN)],
+        len(task.pool) + len(task.test),
+    )
     said = judged(right, weight, own_ones, labelled, groups)
     steps = load_checkpoint(trained[said.own][0])['meta']['iter']
     training = Training(plan.size, plan.epochs, steps)
@@ -392,11 +491,17 @@ def recorded(
                 accuracy=means[i].tolist(),
                 low=low[i].tolist(),
                 high=high[i].tolist(),
-                **({'checkpoint': str(trained[name][0]), 'seconds': trained[name][1]} if name in trained else {}),
+                **(
+                    {'checkpoint': str(trained[name][0]), 'seconds': trained[name][1]}
+                    if name in trained
+                    else {}
+                ),
             )
             for i, name in enumerate(names)
         },
-        saved=dict(labels=few, instead_of=[value if np.isfinite(value) else None for value in many]),
+        saved=dict(
+            labels=few, instead_of=[value if np.isfinite(value) else None for value in many]
+        ),
         split=dict(
             images=len(task.names),
             pretrained_on=len(task.unlabelled),

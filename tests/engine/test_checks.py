@@ -64,5 +64,5 @@ def test_parts_of_other_packages_and_of_users_are_left_alone():
 def test_a_variable_that_the_config_has_used_up_cannot_be_overridden(tmp_path):
     path = tmp_path / 'mine.py'
     path.write_text("_base_ = 'mmairl::demo/mocov2plus_shapes.py'\nlength = 3\ntrain_cfg = dict(max_epochs=length)\n")
-    with pytest.raises(UserError, match="'length' is a variable that the config has used by now"):
+    with pytest.raises(UserError, match="'length' is a variable of the config"):
         load_config(path, {'length': 5})

@@ -94,3 +94,9 @@ def test_command_writes_the_page_into_the_work_dir(work_dir, run_tool, capsys):
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/report.py', 'health', write_scalars(work_dir / 'no hook', dict(step=1, loss=2.0)))
     assert 'logged no health; set default_hooks.health' in capsys.readouterr().err
+
+
+def test_metrics_of_the_head_have_a_tile(tmp_path):
+    record = dict(healthy(1, 0.9), health_head_instance_accuracy=0.25)
+    text = write_health_page(write_scalars(tmp_path / 'run', record), tmp_path / 'page.html').read_text()
+    assert 'instance accuracy (head)' in text

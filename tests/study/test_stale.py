@@ -45,7 +45,7 @@ RATE = dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])
 STUDY_EDITS = dict(
     title='another', seeds=[1], tasks={'toy': ['logreg']}, question='why?', paper=dict(where='Tab. 1'),
     figure=dict(kind='lines'), reading={'toy': 'so'}, measured={}, look=[dict(instrument='norms', rows=['base'])],
-    primary={'toy': 'knn'}, equivalence=2,
+    primary={'toy': 'knn'}, equivalence=2, analyses=['projects.normrescale.benefit'],
     rows=[STUDY['rows'][1], dict(name='base', config='byol_r50_200e.py')],
     cross=dict(config=CONFIG, factors=[dict(name='a', declares=['model'], levels={'x': {}, 'y': {'model.symmetric': False}})]),
     search=dict(budget=2, dimensions=dict(rate=RATE)), name='other',
@@ -66,7 +66,7 @@ SCALE_EDITS = dict(
 )  # fmt: skip
 SAME = {
     'words on the page': {'title', 'question', 'paper', 'reading', 'factor', 'text'},
-    'the page': {'figure', 'published', 'group', 'x', 'measured'},
+    'the page': {'analyses', 'figure', 'published', 'group', 'x', 'measured'},
     'verdicts and fairness, which are made from the scores anew': {'equivalence', 'primary', 'against', 'declares'},
     'the plan': {'rate', 'rate_source', 'rate_of', 'images'},
     'a page of its own': {'look'},

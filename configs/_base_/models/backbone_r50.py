@@ -9,5 +9,7 @@ model = dict(
         zero_init_residual=False,
     ),
     in_channels=2048,
-    data_preprocessor=dict(type='ViewPreprocessor', mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    data_preprocessor=dict(
+        type='ViewPreprocessor', mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+    ),
 )

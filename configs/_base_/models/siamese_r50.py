@@ -17,5 +17,7 @@ model = dict(
     shuffle_bn=True,
     head=dict(type='ContrastiveHead', temperature=0.07),
     queue=dict(type='KeyQueue', length=65536, start='noise'),
-    data_preprocessor=dict(type='ViewPreprocessor', mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    data_preprocessor=dict(
+        type='ViewPreprocessor', mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+    ),
 )

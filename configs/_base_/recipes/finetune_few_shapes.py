@@ -1,9 +1,19 @@
 # Fine-tuning on few labels within a quarter of a minute: 144 steps where 1 200 images have them.
 _base_ = 'finetune_shapes.py'
 total_batch_size = 50
-train_view = [dict(type='RandomResizedCrop', size=32, scale=(0.3, 1.0)), dict(type='RandomFlip', p=0.5)]
+train_view = [
+    dict(type='RandomResizedCrop', size=32, scale=(0.3, 1.0)),
+    dict(type='RandomFlip', p=0.5),
+]
 param_scheduler = [
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=0, end=6, convert_to_iter_based=True)
+    dict(
+        type='CosineAnnealingLR',
+        eta_min=0.0,
+        by_epoch=True,
+        begin=0,
+        end=6,
+        convert_to_iter_based=True,
+    )
 ]
 train_cfg = dict(max_epochs=6)
 default_hooks = dict(checkpoint=dict(interval=6))

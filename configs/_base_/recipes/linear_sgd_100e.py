@@ -1,7 +1,10 @@
 # The paper's linear evaluation of SGD-trained networks: one rate of 30, steps at 60 and 80, no decay.
 _base_ = '../default_runtime.py'
 model = dict(type='Classifier', frozen=True)
-train_view = [dict(type='RandomResizedCrop'), dict(type='RandomFlip', p=0.5)]  # of the test images' size
+train_view = [
+    dict(type='RandomResizedCrop'),
+    dict(type='RandomFlip', p=0.5),
+]  # of the test images' size
 total_batch_size = 256
 optim_wrapper = dict(
     type='AutocastOptimWrapper',

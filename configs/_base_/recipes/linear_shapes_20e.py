@@ -2,6 +2,13 @@
 _base_ = 'linear_sgd_100e.py'
 optim_wrapper = dict(optimizer=dict(lr=3.0))
 param_scheduler = [
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=0, end=20, convert_to_iter_based=True)
+    dict(
+        type='CosineAnnealingLR',
+        eta_min=0.0,
+        by_epoch=True,
+        begin=0,
+        end=20,
+        convert_to_iter_based=True,
+    )
 ]
 train_cfg = dict(max_epochs=20)

@@ -1,9 +1,18 @@
 # 10 % of ImageNet's labels: the whole network, the classifier at 0.25 and the backbone at a thousandth of it (MSBReg).
 _base_ = 'semi_1pct.py'
 model = dict(frozen=False, backbone=dict(norm_cfg=dict(type='SyncBN'), norm_eval=False))
-optim_wrapper = dict(optimizer=dict(lr=0.25), paramwise_cfg=dict(custom_keys=dict(backbone=dict(lr_mult=1e-3))))
+optim_wrapper = dict(
+    optimizer=dict(lr=0.25), paramwise_cfg=dict(custom_keys=dict(backbone=dict(lr_mult=1e-3)))
+)
 param_scheduler = [
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=0, end=30, convert_to_iter_based=True)
+    dict(
+        type='CosineAnnealingLR',
+        eta_min=0.0,
+        by_epoch=True,
+        begin=0,
+        end=30,
+        convert_to_iter_based=True,
+    )
 ]
 train_cfg = dict(max_epochs=30)
 assumptions = dict(

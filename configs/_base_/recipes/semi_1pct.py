@@ -3,7 +3,14 @@ _base_ = 'linear_sgd_100e.py'
 total_batch_size = 1024
 optim_wrapper = dict(optimizer=dict(lr=2.0, nesterov=True))
 param_scheduler = [
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=0, end=60, convert_to_iter_based=True)
+    dict(
+        type='CosineAnnealingLR',
+        eta_min=0.0,
+        by_epoch=True,
+        begin=0,
+        end=60,
+        convert_to_iter_based=True,
+    )
 ]
 train_cfg = dict(max_epochs=60)
 assumptions = dict(semi='60 epochs and a cosine with 1 % of the labels; MSBReg gives no length')

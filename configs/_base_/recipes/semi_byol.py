@@ -2,7 +2,11 @@
 _base_ = 'semi_10pct.py'
 optim_wrapper = dict(optimizer=dict(lr=0.1), paramwise_cfg=None)
 trials = [
-    {'optim_wrapper.optimizer.lr': rate, 'train_cfg.max_epochs': epochs, 'param_scheduler.0.end': epochs}
+    {
+        'optim_wrapper.optimizer.lr': rate,
+        'train_cfg.max_epochs': epochs,
+        'param_scheduler.0.end': epochs,
+    }
     for rate in (0.005, 0.01, 0.02, 0.05, 0.1)
     for epochs in (30, 50)
 ]

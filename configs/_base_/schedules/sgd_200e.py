@@ -1,6 +1,9 @@
 # SGD at batch 1024: 0.03 per 256 images, weight decay on every parameter. Whatever the optimizer and the length: warm-up over
 # 10 epochs from a rate of 1e-6, then a cosine to 0, which ends with the run.
-optim_wrapper = dict(type='AutocastOptimWrapper', optimizer=dict(type='SGD', lr=0.12, momentum=0.9, weight_decay=1e-4))
+optim_wrapper = dict(
+    type='AutocastOptimWrapper',
+    optimizer=dict(type='SGD', lr=0.12, momentum=0.9, weight_decay=1e-4),
+)
 param_scheduler = [
     dict(type='WarmUpLR', start=1e-6, end=10, convert_to_iter_based=True),
     dict(type='CosineAnnealingLR', eta_min=0.0, begin=10, convert_to_iter_based=True),

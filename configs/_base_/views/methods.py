@@ -1,7 +1,9 @@
 # The views of each method as its release draws them; crops are resized bilinearly, as everywhere here.
 flip = dict(type='RandomFlip', p=0.5)
 jitter = dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)
-strong_jitter = dict(type='ColorJitter', p=0.8, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)
+strong_jitter = dict(
+    type='ColorJitter', p=0.8, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2
+)
 grey = dict(type='RandomGrayscale', p=0.2)
 blur = dict(type='GaussianBlur', p=1.0, sigma=(0.1, 2.0))
 blur_half = dict(type='GaussianBlur', p=0.5, sigma=(0.1, 2.0))

@@ -15,5 +15,7 @@ c4 = dict(
             init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None, prefix='layer4.'),
         )
     ),
-    train_cfg=dict(rpn=dict(allowed_border=-1)),  # mmdet's Mask R-CNN C4 alone drops anchors that cross the border
+    train_cfg=dict(
+        rpn=dict(allowed_border=-1)
+    ),  # mmdet's Mask R-CNN C4 alone drops anchors that cross the border
 )

@@ -12,7 +12,20 @@ scenes_imports = dict(
 )
 drawn = dict(type='drawn_scenes')
 scenes = 'data/scenes/'
-kinds = ('disc', 'ring', 'square', 'frame', 'triangle', 'plus', 'star', 'crescent', 'bar', 'ell', 'heart', 'arrow')
+kinds = (
+    'disc',
+    'ring',
+    'square',
+    'frame',
+    'triangle',
+    'plus',
+    'star',
+    'crescent',
+    'bar',
+    'ell',
+    'heart',
+    'arrow',
+)
 labels = ('background', *kinds)
 scenes_batch = 8
 scenes_optimizer = dict(
@@ -26,7 +39,9 @@ scenes_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='mmairl.ExactCheckpointHook', by_epoch=False, interval=100, max_keep_ckpts=1),
+    checkpoint=dict(
+        type='mmairl.ExactCheckpointHook', by_epoch=False, interval=100, max_keep_ckpts=1
+    ),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=None,
 )

@@ -1,6 +1,10 @@
 # What the segmentation runs share: our parts beside mmseg's, batch norm over all GPUs, batch 16, and a plain ResNet.
 custom_imports = dict(
-    imports=['mmairl.engine.hooks.saving', 'mmairl.transfer.depth', 'mmairl.engine.hooks.precise_bn'],
+    imports=[
+        'mmairl.engine.hooks.saving',
+        'mmairl.transfer.depth',
+        'mmairl.engine.hooks.precise_bn',
+    ],
     allow_failed_imports=False,
 )
 custom_hooks = [dict(type='mmairl.PreciseBNHook', batches=200)]
@@ -27,13 +31,19 @@ plain_resnet = dict(
     init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None),
 )
 # The same at stride 16: the last stage keeps its size by dilation.
-resnet_os16 = dict(plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2), contract_dilation=False)
+resnet_os16 = dict(
+    plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2), contract_dilation=False
+)
 # And as in classification, for a model that has no backbone yet.
-resnet_os32 = dict(plain_resnet, strides=(1, 2, 2, 2), dilations=(1, 1, 1, 1), contract_dilation=False)
+resnet_os32 = dict(
+    plain_resnet, strides=(1, 2, 2, 2), dilations=(1, 1, 1, 1), contract_dilation=False
+)
 resnet_os32.pop('_delete_')
 saved = dict(
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
-    checkpoint=dict(type='mmairl.ExactCheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2),
+    checkpoint=dict(
+        type='mmairl.ExactCheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2
+    ),
 )
 # mmseg names its visualizer, so that a second run in one process would write into the first one's folder.
 scalars_and_images = dict(
@@ -41,4 +51,6 @@ scalars_and_images = dict(
     type='SegLocalVisualizer',
     vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')],
 )
-assumptions = dict(precise="batch norm's statistics are measured anew before a test of segmentation or depth")
+assumptions = dict(
+    precise="batch norm's statistics are measured anew before a test of segmentation or depth"
+)

@@ -41,7 +41,10 @@ class NodeCache:
 
     def local(self, url: str, stamp: Stamp) -> Path:
         """The shard's file, copied first where it is not there."""
-        name = hashlib.sha256(f'{url} {stamp}'.encode()).hexdigest()[:32] + os.path.splitext(ending(url))[1]
+        name = (
+            hashlib.sha256(f'{url} {stamp}'.encode()).hexdigest()[:32]
+            + os.path.splitext(ending(url))[1]
+        )
         file = self.folder / name
         if not file.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -83,12 +83,18 @@ class Shards(ViewDataset):
         return far.part(name, stamp, start, size)
 
 
-def read_local(name: str, stamp: far.Stamp, cache: NodeCache | None, start: int, size: int) -> bytes:
+def read_local(
+    name: str, stamp: far.Stamp, cache: NodeCache | None, start: int, size: int
+) -> bytes:
     """An image of a shard that is a file of this node; one that is overwritten while it is open is refused."""
     try:
         file = open_shard(os.getpid(), name, stamp, cache)
         parquet = far.ending(name).endswith('.parquet')
-        data = parquet_image(file, name, start, size) if parquet else os.pread(file.fileno(), size, start)
+        data = (
+            parquet_image(file, name, start, size)
+            if parquet
+            else os.pread(file.fileno(), size, start)
+        )
     except OSError:
         open_shard.cache_clear()  # a mount that went and came back needs its files opened again
         raise

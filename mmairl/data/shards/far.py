@@ -23,7 +23,9 @@ from mmairl.errors import UserError, chain, printable, refuse_secret
 from mmairl.io import FULL
 
 Answer = TypeVar('Answer')
-Stamp = tuple[int | str, ...]  # size, then the time of change or the versions that the storage states
+Stamp = tuple[
+    int | str, ...
+]  # size, then the time of change or the versions that the storage states
 OPEN = 64  # shards that a process keeps open
 LIMIT = 30  # seconds for an answer, regardless of the package's own time-outs and retries
 PATIENCE = 120  # seconds for all tries
@@ -33,7 +35,9 @@ VERSIONS = (
     'ETag', 'etag', 'generation', 'LastModified', 'Last-Modified', 'last_modified', 'mtime', 'modify', 'blob_id',
 )  # fmt: skip
 CONTENT_RANGE = re.compile(r'bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18})')
-DENIED = 'the storage does not let this user read {}; correct the credentials, then go on with --resume'
+DENIED = (
+    'the storage does not let this user read {}; correct the credentials, then go on with --resume'
+)
 NO_RANGES = 'the server of {} sends whole files only; download the shards, or serve them by one that knows HTTP ranges'
 # The reasons why a storage refuses: words in its answer, the HTTP statuses to which they apply, the message. An error without
 # a status, such as one about a file of credentials, needs the words.
@@ -60,7 +64,16 @@ STATUS_OF_KIND = {PermissionError: 403, FileNotFoundError: 404}
 # No answer at all: connection refused or dropped, DNS, TLS, time-out.
 UNREACHABLE = (ConnectionError, socket.gaierror, ssl.SSLError, TimeoutError)
 # Programming errors, which no retry fixes.
-BUGS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, TypeError, ValueError)
+BUGS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
 
 
 class Refused(Exception):
@@ -88,7 +101,9 @@ def filesystem(url: str) -> tuple[Any, str]:
 
         system, path = url_to_fs(url, **options(url))
     except (ImportError, ValueError) as error:
-        raise UserError(f'{printable(url)} needs a package of fsspec ({error}); install it') from error
+        raise UserError(
+            f'{printable(url)} needs a package of fsspec ({error}); install it'
+        ) from error
     system.invalidate_cache(path)
     return system, path
 
@@ -115,7 +130,9 @@ def explained(url: str) -> Iterator[None]:
             raise  # the disk of this node
         links = list(chain(error))
         first = type(links[-1])
-        status = next(filter(None, map(status_of, reversed(links))), 0) or STATUS_OF_KIND.get(first, 0)
+        status = next(filter(None, map(status_of, reversed(links))), 0) or STATUS_OF_KIND.get(
+            first, 0
+        )
         unreachable = any(isinstance(link, UNREACHABLE) for link in links)
         text = re.sub(r'\w+://\S+', '', ' '.join(f'{type(link).__name__} {link}' for link in links))
         for words, statuses, meaning in REFUSALS:
@@ -215,7 +232,9 @@ def is_web(system: Any) -> bool:
     return 'https' in system.protocol
 
 
-def requested(system: Any, url: str, stamp: Stamp = (), start: int = 0, size: int = 1) -> tuple[Stamp, bytes]:
+def requested(
+    system: Any, url: str, stamp: Stamp = (), start: int = 0, size: int = 1
+) -> tuple[Stamp, bytes]:
     """Ask a web server for bytes of a shard; return the stamp of the answer, and the bytes if they are the requested ones.
 
     A given stamp is sent along as a condition. The caller compares it nevertheless: not every server evaluates conditions.
@@ -228,11 +247,14 @@ def requested(system: Any, url: str, stamp: Stamp = (), start: int = 0, size: in
         raise  # some are ValueErrors as well
     except ValueError:  # its text may hold the address of a redirect
         raise UserError(
-            f'{printable(url)}: the URL is not valid, or redirects to such; correct it', code='bad-url'
+            f'{printable(url)}: the URL is not valid, or redirects to such; correct it',
+            code='bad-url',
         ) from None
 
 
-async def _requested(system: Any, url: str, stamp: Stamp, start: int, size: int) -> tuple[Stamp, bytes]:
+async def _requested(
+    system: Any, url: str, stamp: Stamp, start: int, size: int
+) -> tuple[Stamp, bytes]:
     settings = dict(system.kwargs)
     headers = {**settings.pop('headers', {}), **conditions(stamp)}
     headers |= {'Range': f'bytes={start}-{start + size - 1}', 'Accept-Encoding': 'identity'}
@@ -248,7 +270,11 @@ async def _requested(system: Any, url: str, stamp: Stamp, start: int, size: int)
             first, total = '0', answer.headers.get('Content-Length')
         if total is None:
             raise Refused(416, b'')
-        current = int(total), answer.headers.get('ETag', ''), answer.headers.get('Last-Modified', '')
+        current = (
+            int(total),
+            answer.headers.get('ETag', ''),
+            answer.headers.get('Last-Modified', ''),
+        )
         if current != stamp:  # also if there is none yet
             return current, b''
         if first != str(start) or (answer.status == 200 and size != current[0]):
@@ -264,7 +290,9 @@ def conditions(stamp: Stamp) -> dict[str, str]:
     return {'If-Unmodified-Since': modified} if modified else {}
 
 
-def read_opened(system: Any, path: str, url: str, stamp: Stamp, start: int, size: int) -> tuple[Stamp, bytes]:
+def read_opened(
+    system: Any, path: str, url: str, stamp: Stamp, start: int, size: int
+) -> tuple[Stamp, bytes]:
     """Read from an open shard; return its stamp after that, and the bytes.
 
     s3fs compares the version of each answer itself. Other packages do not, so they are asked for it after the read.

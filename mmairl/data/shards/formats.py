@@ -28,17 +28,24 @@ from mmairl.io import typed
 BLOCK = 512  # of a tar archive
 SMALL = 2**20  # bytes of a label, a JSON file or an extended header
 NOTE = 2**26  # bytes of the note of tools/pack.py, which lists all classes
-INFLATED = 2**28  # bytes that a compressed column of a Parquet file may expand to, unless it is large itself
+INFLATED = (
+    2**28
+)  # bytes that a compressed column of a Parquet file may expand to, unless it is large itself
 INFLATION = 50  # such a column may expand so many times
 REGULAR = (b'0', b'\0', b'7')  # kinds of members whose content follows; '7' is a contiguous file
-LOST = {b'1': 'a hard link', b'S': 'a sparse file'}  # kinds of members whose content is elsewhere or rearranged
+LOST = {
+    b'1': 'a hard link',
+    b'S': 'a sparse file',
+}  # kinds of members whose content is elsewhere or rearranged
 DIGITS = 20  # of a length in an extended header, at most
 ARRAY = b'npy'
 ABOUT = b'__mmairl__/'  # the folder of what tools/pack.py says about an archive; webdataset skips such names
 KINDS = {int: 'numbers', str: 'names', type(None): 'none'}  # of labels
 CLASSES = 10**6  # that labels by numbers can have
 NUMBER = re.compile('-?[0-9]{1,18}')
-GROUPS = 16  # row groups that a process keeps, as many as the window of the sampler's order by shards
+GROUPS = (
+    16  # row groups that a process keeps, as many as the window of the sampler's order by shards
+)
 Kind = TypeVar('Kind')
 Member = tuple[int, int, bytes]  # start, size and first bytes
 
@@ -86,15 +93,25 @@ class Rows:
     kind: str
     classes: list[str]
     about: dict
-    groups: Sequence[int] = ()  # sizes of the parts that can only be read whole; () where each image can be read alone
+    groups: Sequence[
+        int
+    ] = ()  # sizes of the parts that can only be read whole; () where each image can be read alone
 
 
 def rows_of(file: Path, name: str) -> Rows:
     """The images of a shard; `name` is what messages call it."""
-    rows = {'.tar': tar_rows, '.arrow': arrow_rows, '.parquet': parquet_rows}[file.suffix](file, name)
+    rows = {'.tar': tar_rows, '.arrow': arrow_rows, '.parquet': parquet_rows}[file.suffix](
+        file, name
+    )
     if not len(rows.starts):
-        raise UserError(f'the shard {name} holds no image (a member NAME.jpg, .jpeg, .png or .webp); leave it out')
-    count, low, high = CLASSES if rows.kind == 'numbers' else len(rows.classes), rows.labels.min(), rows.labels.max()
+        raise UserError(
+            f'the shard {name} holds no image (a member NAME.jpg, .jpeg, .png or .webp); leave it out'
+        )
+    count, low, high = (
+        CLASSES if rows.kind == 'numbers' else len(rows.classes),
+        rows.labels.min(),
+        rows.labels.max(),
+    )
     if low < -1 or high >= count:
         raise UserError(
             f'the shard {name} has the label {low if low < -1 else high}, and labels are numbers of its {count} classes from '
@@ -111,21 +128,33 @@ def tar_rows(file: Path, shard: str) -> Rows:
     with file.open('rb', buffering=0) as opened:
         for name, sample in samples(opened.fileno(), shard):
             if name.startswith(ABOUT):
-                about = about or msgspec.to_builtins(json_of(opened.fileno(), sample, About, name, shard, NOTE))
+                about = about or msgspec.to_builtins(
+                    json_of(opened.fileno(), sample, About, name, shard, NOTE)
+                )
                 continue
             labels.append(label_of(opened.fileno(), sample, name, shard))
             # Beside an image, an array is something else.
-            images = [kind for kind in sample if kind in image_kinds()] or [kind for kind in sample if kind == ARRAY]
+            images = [kind for kind in sample if kind in image_kinds()] or [
+                kind for kind in sample if kind == ARRAY
+            ]
             if len(images) != 1:
                 held = ', '.join(printable(kind.decode(errors='replace')) for kind in sample)
-                refuse(shard, name, f'has {len(images) or "no"} images among its members ({held}); it must have one')
+                refuse(
+                    shard,
+                    name,
+                    f'has {len(images) or "no"} images among its members ({held}); it must have one',
+                )
             places.append(sample[images[0]][:2])
             names.append(name)
     if doubled := [name for name, times in Counter(names).items() if times > 1]:
         refuse(shard, doubled[0], 'is there twice')
     for name, label in zip(names, labels):
         if type(label) is not type(labels[0]):
-            refuse(shard, name, f'is labelled {label!r:.40} and the first one {labels[0]!r:.40}, not of one kind')
+            refuse(
+                shard,
+                name,
+                f'is labelled {label!r:.40} and the first one {labels[0]!r:.40}, not of one kind',
+            )
     kind, classes = KINDS[type(labels[0])] if labels else 'none', []
     if kind == 'names':
         classes = sorted(set(labels))
@@ -179,7 +208,12 @@ def label_of(file: int, sample: dict[bytes, Member], name: bytes, shard: str) ->
 
 
 def json_of(
-    file: int, sample: dict[bytes, Member], kind: type[Kind], name: bytes, shard: str, limit: int = SMALL
+    file: int,
+    sample: dict[bytes, Member],
+    kind: type[Kind],
+    name: bytes,
+    shard: str,
+    limit: int = SMALL,
 ) -> Kind:
     text = content(file, sample[b'json'], shard, limit) if b'json' in sample else b'{}'
     return told(text, kind, f'{named(name)}.json in the shard {shard}')
@@ -190,7 +224,9 @@ def named(name: bytes) -> str:
 
 
 def refuse(shard: str, name: bytes, fault: str) -> NoReturn:
-    raise UserError(f'the image {named(name)} in the shard {shard} {fault}; write that shard again, or leave it out')
+    raise UserError(
+        f'the image {named(name)} in the shard {shard} {fault}; write that shard again, or leave it out'
+    )
 
 
 def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
@@ -199,19 +235,27 @@ def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
     while True:
         head = os.pread(file, 2 * BLOCK, at)
         if len(head) < BLOCK:
-            raise UserError(f'the shard {shard} is cut short: its end mark is missing; copy it again')
+            raise UserError(
+                f'the shard {shard} is cut short: its end mark is missing; copy it again'
+            )
         if not head[0] and not any(head[:BLOCK]):
             return
         # A header's sum is taken with its own field as spaces; Adler's checksum, which is in C, begins with the same sum.
         expected = octal(head[148:156]) - 8 * ord(' ') + sum(head[148:156])
         if (adler32(head[:BLOCK]) % 2**16 - 1 - expected) % 65521:
-            raise UserError(f'the shard {shard} is no tar archive, or damaged at byte {at}; copy it again')
+            raise UserError(
+                f'the shard {shard} is no tar archive, or damaged at byte {at}; copy it again'
+            )
         start, size = at + BLOCK, records.get('size', octal(head[124:136]))
         if size < 0:
-            raise UserError(f'the shard {shard} is damaged at byte {at}; copy it again', code='damaged-tar')
+            raise UserError(
+                f'the shard {shard} is damaged at byte {at}; copy it again', code='damaged-tar'
+            )
         at = start + -(-size // BLOCK) * BLOCK
         if start + size > end:
-            raise UserError(f'the shard {shard} is cut short in its member {named(head[:100])}; copy it again')
+            raise UserError(
+                f'the shard {shard} is cut short in its member {named(head[:100])}; copy it again'
+            )
         kind, member = head[156:157], (start, size, head[BLOCK : BLOCK + size])
         if kind in b'Lx':  # what does not fit into the next member's header
             text = content(file, member, shard)
@@ -219,7 +263,8 @@ def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
                 records.update(extended(kind, text))
             except ValueError as error:
                 raise UserError(
-                    f'the shard {shard} is damaged at byte {start}; copy it again', code='damaged-tar'
+                    f'the shard {shard} is damaged at byte {start}; copy it again',
+                    code='damaged-tar',
                 ) from error
             continue
         if kind in REGULAR or kind in LOST:
@@ -260,7 +305,9 @@ def extended(kind: bytes, text: bytes) -> dict[str, bytes | int | str]:
     if kind == b'L':
         return dict(path=text.rstrip(b'\0'))
     records, at = {}, 0
-    last = max(text.rfind(b'path='), text.rfind(b'size='))  # WebDataset writes only a time of change
+    last = max(
+        text.rfind(b'path='), text.rfind(b'size=')
+    )  # WebDataset writes only a time of change
     while at <= last:
         digits, _, _ = text[at : at + DIGITS].partition(b' ')
         length, begin = int(digits), at + len(digits) + 1
@@ -286,7 +333,9 @@ def arrow_rows(file: Path, name: str) -> Rows:
     with pa.memory_map(os.fspath(file)) as mapped:
         whole = mapped.read_buffer()
         try:
-            table = (pa.ipc.open_file if bytes(whole[:6]) == b'ARROW1' else pa.ipc.open_stream)(whole).read_all()
+            table = (pa.ipc.open_file if bytes(whole[:6]) == b'ARROW1' else pa.ipc.open_stream)(
+                whole
+            ).read_all()
             column, label, classes = columns(table.schema, name)
             if not label:
                 report_unused_labels(table.schema, name)
@@ -305,7 +354,9 @@ def arrow_rows(file: Path, name: str) -> Rows:
                     f'the shard {name} holds paths and no images; dataset.save_to_disk(...) puts both in one'
                 )
             wide = np.int64 if pa.types.is_large_binary(images.type) else np.int32
-            offsets = np.frombuffer(images.buffers()[1], wide)[images.offset :][: len(images) + 1].astype(np.int64)
+            offsets = np.frombuffer(images.buffers()[1], wide)[images.offset :][
+                : len(images) + 1
+            ].astype(np.int64)
             place = images.buffers()[2].address - whole.address
             if not 0 <= place < whole.size:
                 raise UserError(
@@ -333,7 +384,9 @@ def refuse_inflated(metadata: Any, size: int, used: set[str | None], name: str) 
         group = metadata.row_group(number)
         for part in map(group.column, range(group.num_columns)):
             inflated = part.total_uncompressed_size
-            if part.path_in_schema.partition('.')[0] in used and inflated > max(INFLATED, INFLATION * size):
+            if part.path_in_schema.partition('.')[0] in used and inflated > max(
+                INFLATED, INFLATION * size
+            ):
                 fault = f'{inflated} bytes in {part.path_in_schema}'
     if fault:
         raise UserError(
@@ -342,9 +395,14 @@ def refuse_inflated(metadata: Any, size: int, used: set[str | None], name: str) 
         )
 
 
-def columnar(starts: list, sizes: list, labels: Any, classes: list[str], groups: Sequence[int] = ()) -> Rows:
+def columnar(
+    starts: list, sizes: list, labels: Any, classes: list[str], groups: Sequence[int] = ()
+) -> Rows:
     """Rows from the parts of a table and its column of labels, of which a missing one is unknown."""
-    places = [np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64) for parts in (starts, sizes)]
+    places = [
+        np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
+        for parts in (starts, sizes)
+    ]
     kind, numbers = 'classes' if classes else 'none', np.full(len(places[0]), -1)
     if labels is not None:
         if not arrow('').types.is_integer(labels.type):
@@ -375,12 +433,20 @@ def parquet(file: Path | io.FileIO, name: str) -> tuple[Any, str, str | None, li
         column, label, classes = columns(opened.schema_arrow, name)
         size = os.stat(file.fileno() if isinstance(file, io.FileIO) else file).st_size
         refuse_inflated(opened.metadata, size, {column, label}, name)
-        if size <= INFLATED:  # keep repeated values as a dictionary: a few bytes can stand for gigabytes
+        if (
+            size <= INFLATED
+        ):  # keep repeated values as a dictionary: a few bytes can stand for gigabytes
             parts = map(opened.schema.column, range(len(opened.schema)))
-            repeated = [part.path for part in parts if part.path.partition('.')[0] in {column, label}]
-            opened = pa.parquet.ParquetFile(file, metadata=opened.metadata, read_dictionary=repeated)
+            repeated = [
+                part.path for part in parts if part.path.partition('.')[0] in {column, label}
+            ]
+            opened = pa.parquet.ParquetFile(
+                file, metadata=opened.metadata, read_dictionary=repeated
+            )
     except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f'the shard {name} is no Parquet file, or cut short ({error}); copy it again') from error
+        raise UserError(
+            f'the shard {name} is no Parquet file, or cut short ({error}); copy it again'
+        ) from error
     return opened, column, label, classes
 
 
@@ -412,8 +478,16 @@ def columns(schema: Any, name: str) -> tuple[str, str | None, list[str]]:
     """The column of images, that of labels, and their names: as `datasets` notes them, or else by their types."""
     types = arrow(name).types
     note = (schema.metadata or {}).get(b'huggingface', b'{}')  # of `datasets`, about its columns
-    noted = told(note, dict[str, Any], f'the note in the shard {name}').get('info', {}).get('features', {})
-    kinds = {column: feature.get('_type') for column, feature in noted.items() if isinstance(feature, dict)}
+    noted = (
+        told(note, dict[str, Any], f'the note in the shard {name}')
+        .get('info', {})
+        .get('features', {})
+    )
+    kinds = {
+        column: feature.get('_type')
+        for column, feature in noted.items()
+        if isinstance(feature, dict)
+    }
     held = [field for field in schema if is_image(field.type, types)]
     images = [field.name for field in held if kinds.get(field.name, 'Image') == 'Image']
     texts = [field.name for field in schema if is_text(field.type, types)]
@@ -423,11 +497,26 @@ def columns(schema: Any, name: str) -> tuple[str, str | None, list[str]]:
             f'the shard {name} has no column of images among {", ".join(schema.names)}{urls}; it must hold the bytes of '
             'the files, so download the images first (img2dataset writes shards), or cast the column to datasets.Image'
         )
-    label = next((column for column, kind in kinds.items() if kind == 'ClassLabel' and column in schema.names), None)
+    label = next(
+        (
+            column
+            for column, kind in kinds.items()
+            if kind == 'ClassLabel' and column in schema.names
+        ),
+        None,
+    )
     if label:
-        return images[0], label, typed(noted[label].get('names'), list[str], f'the classes of {name}')
+        return (
+            images[0],
+            label,
+            typed(noted[label].get('names'), list[str], f'the classes of {name}'),
+        )
     integers = [field.name for field in schema if types.is_integer(field.type)]
-    return images[0], next((column for column in ('label', 'cls') if column in integers + texts), None), []
+    return (
+        images[0],
+        next((column for column in ('label', 'cls') if column in integers + texts), None),
+        [],
+    )
 
 
 def report_unused_labels(schema: Any, name: str) -> None:

@@ -43,7 +43,9 @@ PART = re.compile(r'(.*-)(\d{1,18})-of-(\d{1,18})(\D*)')
 MAX_SHARDS = 10**6  # of one pattern
 FEW = 4  # shards that one process indexes alone
 UNUSED = 30 * 86400  # seconds after which another index of the same shards is removed
-HASHED = 256 * 2**20  # bytes of all shards up to which their content is hashed, in a fifth of a second
+HASHED = (
+    256 * 2**20
+)  # bytes of all shards up to which their content is hashed, in a fifth of a second
 
 
 class Index:
@@ -60,7 +62,9 @@ class Index:
         # The same for what can only be read whole: a shard or, in Parquet, a row group.
         self.units = np.cumsum([0, *content['units']])
         # Copy on write, because torch accepts no read-only array.
-        self.starts, self.sizes, self.labels, self.name_ends = np.load(folder / 'rows.npy', mmap_mode='c')
+        self.starts, self.sizes, self.labels, self.name_ends = np.load(
+            folder / 'rows.npy', mmap_mode='c'
+        )
         self.names = np.load(folder / 'names.npy', mmap_mode='c')
 
     def __reduce__(self) -> tuple:
@@ -86,7 +90,9 @@ def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
             far.refuse_unversioned(shard, stamp)
     names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]
     home = hardware.cache() / 'shards' / names
-    folder = home / hashlib.sha256(json.dumps([VERSION, stamps, contents]).encode()).hexdigest()[:16]
+    folder = (
+        home / hashlib.sha256(json.dumps([VERSION, stamps, contents]).encode()).hexdigest()[:16]
+    )
     if not (folder / 'about.json').is_file():
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(home / '.lock'):
@@ -105,7 +111,9 @@ def remove_unused(home: Path, folder: Path) -> None:
             shutil.rmtree(other)
 
 
-def build(shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: NodeCache | None) -> None:
+def build(
+    shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: NodeCache | None
+) -> None:
     """Index the shards in several processes, then join the results."""
     parts = [folder / f'shard_{number:06}.npz' for number in range(len(shards))]
     pending = [job for job in zip(parts, shards, stamps) if not job[0].is_file()]
@@ -117,7 +125,9 @@ def build(shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: N
         num_workers=workers,
         generator=torch.Generator(),  # a run draws the same numbers, whether or not the index exists
     )
-    for _ in track(loader, 'looking for images in shards', len(pending), disable=not is_main_process()):
+    for _ in track(
+        loader, 'looking for images in shards', len(pending), disable=not is_main_process()
+    ):
         pass
     notes = []
     for part in parts:
@@ -200,7 +210,9 @@ def refuse_unlike(shards: Sequence[str], notes: list[dict]) -> None:
     """Raise if the labels of two shards are of different kinds or classes."""
     first = notes[0]
     for shard, note in zip(shards, notes):
-        if note['kind'] != first['kind'] or (note['kind'] == 'classes' and note['classes'] != first['classes']):
+        if note['kind'] != first['kind'] or (
+            note['kind'] == 'classes' and note['classes'] != first['classes']
+        ):
             raise UserError(
                 f'the labels of {printable(shard)} ({note["kind"]}) are not those of {printable(shards[0])} ({first["kind"]})'
                 ', or have other classes; set shards of one data set',
@@ -211,7 +223,9 @@ def refuse_unlike(shards: Sequence[str], notes: list[dict]) -> None:
 def stamps_of(shards: Sequence[str]) -> tuple[list[far.Stamp], list[str]]:
     """Return size and modification time of each shard, and digests of small local ones, which may keep both."""
     try:
-        first = far.stamp_of(shards[0])  # alone: if a storage hangs, a pool waits for all requests that it has begun
+        first = far.stamp_of(
+            shards[0]
+        )  # alone: if a storage hangs, a pool waits for all requests that it has begun
         with ThreadPoolExecutor(THREADS) as pool:
             stamps = [first, *pool.map(far.stamp_of, shards[1:])]
         if sum(stamp[0] for stamp in stamps) > HASHED or any(map(far.is_far, shards)):
@@ -231,11 +245,13 @@ def shards_at(root: str | Path | Sequence[str]) -> list[str]:
     shards = list(islice((shard for name in names for shard in files_at(name)), MAX_SHARDS + 1))
     if len(shards) > MAX_SHARDS:
         raise UserError(
-            f'{printable(places[0])} names more than {MAX_SHARDS} shards; correct its numbers', code='many-shards'
+            f'{printable(places[0])} names more than {MAX_SHARDS} shards; correct its numbers',
+            code='many-shards',
         )
     if not shards or len(set(shards)) < len(shards):
         raise UserError(
-            'the list of shards is empty, or names one twice; name one or more, each once', code='bad-shard-list'
+            'the list of shards is empty, or names one twice; name one or more, each once',
+            code='bad-shard-list',
         )
     return shards
 
@@ -260,7 +276,9 @@ def matching(place: str) -> list[str]:
         is_folder = not is_file and '*' not in place
     elif is_folder:
         entries = os.scandir(os.path.abspath(place))
-        shards = sorted(entry.path for entry in entries if entry.name.endswith(SUFFIXES) and entry.is_file())
+        shards = sorted(
+            entry.path for entry in entries if entry.name.endswith(SUFFIXES) and entry.is_file()
+        )
     else:
         shards = local_matches(place) if place.endswith(SUFFIXES) else []
     if not shards:
@@ -338,7 +356,8 @@ def number_range(first: str, last: str, pattern: str) -> list[str]:
     end = int(last)
     if abs(end - start) >= MAX_SHARDS:
         raise UserError(
-            f'{printable(pattern)} names more than {MAX_SHARDS} shards; correct its numbers', code='many-shards'
+            f'{printable(pattern)} names more than {MAX_SHARDS} shards; correct its numbers',
+            code='many-shards',
         )
     step = 1 if start <= end else -1
     return [f'{number:0{len(first)}}' for number in range(start, end + step, step)]

@@ -62,7 +62,9 @@ class MomentumHook(Hook):
         broadcast(seed)
         self.seed = seed.item()
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
         model = network_of(runner)
         has_teacher = isinstance(getattr(model, 'teacher', None), Teacher)
         has_queue = isinstance(getattr(model, 'queue', None), KeyQueue)
@@ -93,4 +95,6 @@ class QueueHook(Hook):
     """Do nothing: `MomentumHook` fills the queue. Configs of earlier versions name this hook."""
 
     def before_train(self, runner: Runner) -> None:
-        runner.logger.debug('QueueHook is ignored: MomentumHook fills the queue; remove default_hooks.queue')
+        runner.logger.debug(
+            'QueueHook is ignored: MomentumHook fills the queue; remove default_hooks.queue'
+        )

@@ -49,7 +49,9 @@ class NonFiniteHook(Hook):
         self.skipped = runner.message_hub.get_info('skipped_steps', 0)
 
     @torch.no_grad()
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None
+    ) -> None:
         samples = data_batch.get('data_samples')
         if isinstance(samples, dict):
             self.images += torch.as_tensor(samples.get('index', ())).tolist()
@@ -113,7 +115,9 @@ class UnreadableHook(Hook):
     def __init__(self, interval: int = 100) -> None:
         self.interval = interval
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
         dataset = runner.train_dataloader.dataset
         due = get_world_size() > 1 and self.every_n_train_iters(runner, self.interval)
         if due and isinstance(dataset, TrainingImages):
@@ -126,11 +130,15 @@ class UnreadableHook(Hook):
         lines = dataset.names_with_reasons(of_all_processes(dataset))
         if lines and is_main_process():
             listed = '\n  '.join(['', *lines])
-            runner.logger.warning(f'{len(lines)} unreadable images were skipped; fix or remove them:{listed}')
+            runner.logger.warning(
+                f'{len(lines)} unreadable images were skipped; fix or remove them:{listed}'
+            )
 
 
 def of_all_processes(dataset: TrainingImages) -> Tensor:
     """Return the unreadable images of all processes. Each process sends its own and marks those of the others."""
     met = torch.cat(all_gather_object(dataset.met())).unique(dim=0)
-    dataset.reasons[met[:, 0]] = met[:, 1].to(torch.uint8)  # only these: a worker may be writing to others
+    dataset.reasons[met[:, 0]] = met[:, 1].to(
+        torch.uint8
+    )  # only these: a worker may be writing to others
     return met

@@ -41,12 +41,16 @@ class HealthHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self.start = runner.iter
 
-    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict | None = None) -> None:
+    def before_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict | None = None
+    ) -> None:
         if due(runner.iter + 1, runner.optim_wrapper.accumulated, self.interval):
             self.recorder = Recorder(network_of(runner), runner.optim_wrapper.optimizer)
 
     @torch.no_grad()
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
         recorder, self.recorder = self.recorder, None
         if recorder is None:
             return
@@ -58,10 +62,14 @@ class HealthHook(Hook):
         values.update(recorder.of_weights())
         values.update(self._of_queue(runner, recorder))
         values.update(self._of_times(runner))
+        for name in getattr(recorder.head, 'page_metrics', ()):
+            values[f'head_{name}'] = float(outputs[name])
         for name, value in values.items():
             runner.message_hub.update_scalar(f'health/{name}', value)
         # The visualizer rather than the log, whose lines would have three dozen more values.
-        runner.visualizer.add_scalars({f'health_{name}': value for name, value in values.items()}, step=runner.iter + 1)
+        runner.visualizer.add_scalars(
+            {f'health_{name}': value for name, value in values.items()}, step=runner.iter + 1
+        )
         if runner.iter + 1 > min(SILENT, runner.max_iters / 10):
             values['loss'] = runner.message_hub.get_scalar('train/loss').current()
             self._warn(runner, values)
@@ -76,11 +84,14 @@ class HealthHook(Hook):
         steps = iterations / runner.optim_wrapper.accumulated
         values = dict(
             queue_steps=steps,
-            queue_epochs=iterations / len(runner.train_dataloader),
             queue_filled=queue.filled / queue.length,
         )
+        if recorder.has_negatives:
+            values['queue_epochs'] = iterations / len(runner.train_dataloader)
         if 'train/momentum' in runner.message_hub.log_scalars:
-            values['queue_drift'] = steps * (1 - runner.message_hub.get_scalar('train/momentum').current())
+            values['queue_drift'] = steps * (
+                1 - runner.message_hub.get_scalar('train/momentum').current()
+            )
         return values
 
     def _of_times(self, runner: Runner) -> dict[str, float]:
@@ -88,7 +99,9 @@ class HealthHook(Hook):
         steps = min(self.interval, runner.iter - self.start - 1)
         if steps < 1 or 'train/time' not in runner.message_hub.log_scalars:
             return {}
-        waited, total = (runner.message_hub.get_scalar(f'train/{name}').data[0] for name in ('data_time', 'time'))
+        waited, total = (
+            runner.message_hub.get_scalar(f'train/{name}').data[0] for name in ('data_time', 'time')
+        )
         return dict(data_share=float(waited[-1 - steps : -1].sum() / total[-steps:].sum()))
 
     def _warn(self, runner: Runner, values: dict[str, float]) -> None:
@@ -125,10 +138,16 @@ class Recorder:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.model = model
+        self.head = getattr(model, 'head', None)
+        self.has_negatives = getattr(self.head, 'queue_role', 'negatives') == 'negatives'
         self.features: Tensor | None = None
-        self.embeddings: tuple[Tensor, Tensor, Tensor | None] | None = None  # queries, keys, negatives
+        self.embeddings: tuple[Tensor, Tensor, Tensor | None] | None = (
+            None  # queries, keys, negatives
+        )
         self.teacher_distance: Tensor | None = None
-        self.norms: list[Tensor] = []  # of gradients, weights and changes; a number for each parameter
+        self.norms: list[
+            Tensor
+        ] = []  # of gradients, weights and changes; a number for each parameter
         self.handles = [
             model.backbone.register_forward_hook(self._keep_features),
             optimizer.register_step_pre_hook(self._before_step),
@@ -177,11 +196,17 @@ class Recorder:
         if self.embeddings is None:
             return _joined(self.features), None, None, None
         q, k, negatives = self.embeddings
+        if not self.has_negatives:
+            negatives = None
         return _joined(self.features), unit(_joined(q)), unit(_joined(k)), negatives
 
     def of_weights(self) -> dict[str, float]:
         """Return norms by stage and of the whole model; no norms if the step was skipped."""
-        values = {} if self.teacher_distance is None else dict(teacher_distance=self.teacher_distance.item())
+        values = (
+            {}
+            if self.teacher_distance is None
+            else dict(teacher_distance=self.teacher_distance.item())
+        )
         if len(self.norms) < 3:
             return values
         gradients, weights, changes = torch.stack([norm.double() for norm in self.norms]).cpu()

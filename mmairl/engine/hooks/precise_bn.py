@@ -38,7 +38,9 @@ class PreciseBNHook(Hook):
         batches: Number of batches to average over. Default: 200.
     """
 
-    priority = 'LOW'  # after the optimizer's step, before the checkpoint (VERY_LOW) that is evaluated
+    priority = (
+        'LOW'  # after the optimizer's step, before the checkpoint (VERY_LOW) that is evaluated
+    )
 
     def __init__(self, batches: int = 200) -> None:
         self.batches = batches
@@ -46,7 +48,9 @@ class PreciseBNHook(Hook):
     def after_train_iter(self, runner: Runner, *_: object, **__: object) -> None:
         loop = runner.train_loop
         iterations = len(loop.dataloader) if isinstance(loop, EpochBasedTrainLoop) else 1
-        validates = runner.val_loop is not None and self.every_n_train_iters(runner, loop.val_interval * iterations)
+        validates = runner.val_loop is not None and self.every_n_train_iters(
+            runner, loop.val_interval * iterations
+        )
         if validates or self.is_last_train_iter(runner):
             self.measure(runner)
 

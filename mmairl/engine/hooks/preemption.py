@@ -38,7 +38,9 @@ class PreemptionHook(Hook):
         self.group = host_group(dist.group.WORLD) if get_world_size() > 1 else None
         self.pending: tuple[torch.Tensor, dist.Work] | None = None
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
         received = self._combine()
         if received and runner.optim_wrapper.should_update() and runner.iter + 1 < runner.max_iters:
             self._leave(runner, received)
@@ -53,7 +55,10 @@ class PreemptionHook(Hook):
             work.wait()
             received = int(flag)
         flag = torch.tensor(self.listener.received)
-        self.pending = flag, dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group, async_op=True)
+        self.pending = (
+            flag,
+            dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group, async_op=True),
+        )
         return received
 
     def _leave(self, runner: Runner, number: int) -> None:
@@ -70,7 +75,9 @@ class PreemptionHook(Hook):
         path = hook.save_as(runner, f'iter_{steps}.pth', dict(epoch=runner.epoch, iter=steps))
         hook.writer.finish()
         self.after_train(runner)
-        raise Stopped(f'stopped by {name} after {steps} iterations: {path} is written; resume with --resume')
+        raise Stopped(
+            f'stopped by {name} after {steps} iterations: {path} is written; resume with --resume'
+        )
 
     def after_train(self, runner: Runner) -> None:
         if self.pending is not None:

@@ -102,7 +102,9 @@ class AsyncRuntimeInfoHook(RuntimeInfoHook):
         super().before_train_iter(runner, batch_idx, data_batch)
         bound_histories(runner.message_hub)
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None
+    ) -> None:
         for name, value in (outputs or {}).items():
             record(runner.message_hub, f'train/{name}', value)
         norm = getattr(runner.optim_wrapper, 'gradient_norm', None)
@@ -131,9 +133,13 @@ class ProgressHook(Hook):
         self.first = runner.iter
         self.started = self.shown = time.monotonic()
         console = Console()
-        self.columns = console.width - 1 if console.is_terminal or console.is_jupyter else 0  # 0 = a file
+        self.columns = (
+            console.width - 1 if console.is_terminal or console.is_jupyter else 0
+        )  # 0 = a file
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
         if not is_main_process():
             return
         done = runner.iter + 1

@@ -14,7 +14,13 @@ from mmengine.runner import Runner
 from mmairl.checkpoints.load import not_finite, run_of
 from mmairl.checkpoints.pickles import portable_checkpoint
 from mmairl.engine.checkpoint import NOTE, trust_mmengine_checkpoints, write_snapshot
-from mmairl.engine.resume import drop_file_names, position, restore_position, restore_randomness, resuming
+from mmairl.engine.resume import (
+    drop_file_names,
+    position,
+    restore_position,
+    restore_randomness,
+    resuming,
+)
 from mmairl.errors import Diverged, UserError
 from mmairl.io import BackgroundWriter
 from mmairl.models.processes import network_of
@@ -64,14 +70,18 @@ class ExactCheckpointHook(CheckpointHook):
         self.writer = BackgroundWriter()
         self.due: int | None = None
         self.saved: str | None = None  # the last checkpoint of finite weights
-        self.states: list[dict] = []  # stays empty for weights that are saved before the first checkpoint
+        self.states: list[
+            dict
+        ] = []  # stays empty for weights that are saved before the first checkpoint
         self.resumed: dict[str, Any] = {}
 
     def before_train(self, runner: Runner) -> None:
         info = runner.message_hub.runtime_info
         self._drop_foreign_names(info)
         super().before_train(runner)
-        self.note = Path(runner.work_dir) / NOTE  # OpenMMLab's tools look for it here, wherever checkpoints are
+        self.note = (
+            Path(runner.work_dir) / NOTE
+        )  # OpenMMLab's tools look for it here, wherever checkpoints are
         start = getattr(runner, 'start', None)
         if start and start.resume and is_main_process():
             self._drop_checkpoints_of_others(info, Path(start.path), start.run)
@@ -83,7 +93,9 @@ class ExactCheckpointHook(CheckpointHook):
 
     def _restore(self, runner: Runner) -> None:
         if len(self.resumed) < 2:
-            runner.logger.warning('the checkpoint has no random state: the run continues, but not as if uninterrupted')
+            runner.logger.warning(
+                'the checkpoint has no random state: the run continues, but not as if uninterrupted'
+            )
             return
         with resuming('the checkpoint'):
             restore_position(runner.train_dataloader, self.resumed['place'])
@@ -103,21 +115,31 @@ class ExactCheckpointHook(CheckpointHook):
         names = re.escape(self.filename_tmpl).replace(r'\{\}', r'\d{1,18}') + r'|iter_\d{1,18}\.pth'
         for key in LISTS:
             noted = info.get(key) if isinstance(info.get(key), list) else []
-            info[key] = [name for name in noted if isinstance(name, str) and re.fullmatch(names, name)]
+            info[key] = [
+                name for name in noted if isinstance(name, str) and re.fullmatch(names, name)
+            ]
 
-    def _drop_checkpoints_of_others(self, info: dict[str, Any], path: Path, run: str | None) -> None:
+    def _drop_checkpoints_of_others(
+        self, info: dict[str, Any], path: Path, run: str | None
+    ) -> None:
         """Forget checkpoints that are in another folder or that another run has written."""
         folder = Path(self.out_dir)
         if path.resolve().parent != folder.resolve():
             info.update({key: [] for key in LISTS})
             return
         for key in LISTS:
-            info[key] = [name for name in info[key] if name == path.name or run_of(folder / name) == run]
+            info[key] = [
+                name for name in info[key] if name == path.name or run_of(folder / name) == run
+            ]
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
         self.writer.check()
         if self.due is not None and runner.optim_wrapper.should_update():
-            self._save_checkpoint_with_step(runner, self.due, dict(epoch=runner.epoch, iter=runner.iter + 1))
+            self._save_checkpoint_with_step(
+                runner, self.due, dict(epoch=runner.epoch, iter=runner.iter + 1)
+            )
         super().after_train_iter(runner, batch_idx, data_batch, outputs)
 
     def _save_checkpoint(self, runner: Runner) -> None:
@@ -129,7 +151,9 @@ class ExactCheckpointHook(CheckpointHook):
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, int]) -> None:
         self.due = None
         if self.backend_args or not hasattr(runner, 'snapshot'):
-            self._require_finite(network_of(runner).state_dict())  # before mmengine removes an older checkpoint
+            self._require_finite(
+                network_of(runner).state_dict()
+            )  # before mmengine removes an older checkpoint
             self.states = all_gather_object(random_state())
             super()._save_checkpoint_with_step(runner, step, meta)
         else:
@@ -145,7 +169,11 @@ class ExactCheckpointHook(CheckpointHook):
         while 0 < self.max_keep_ckpts < len(self.kept):
             outdated.append(self.kept.popleft())
         runner.message_hub.update_info_dict(
-            dict(last_ckpt=self.last_ckpt, kept_checkpoints=list(self.kept), outdated_checkpoints=outdated)
+            dict(
+                last_ckpt=self.last_ckpt,
+                kept_checkpoints=list(self.kept),
+                outdated_checkpoints=outdated,
+            )
         )
         checkpoint = runner.snapshot(meta, self.save_optimizer, self.save_param_scheduler)
         if is_main_process():
@@ -171,7 +199,9 @@ class ExactCheckpointHook(CheckpointHook):
             checkpoint.update(portable_checkpoint(checkpoint))
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        self.resumed = {key: checkpoint[key] for key in ('random_states', 'place') if key in checkpoint}
+        self.resumed = {
+            key: checkpoint[key] for key in ('random_states', 'place') if key in checkpoint
+        }
 
     def after_train(self, runner: Runner) -> None:
         self.writer.finish()

@@ -17,7 +17,9 @@ CURVES = dict(
 )
 
 
-def value_at(share: float, start: float, end: float, until: float = 1.0, curve: str = 'linear') -> float:
+def value_at(
+    share: float, start: float, end: float, until: float = 1.0, curve: str = 'linear'
+) -> float:
     """Return the value at a share of the run. It moves from `start` to `end` and stays there from `until` on.
 
     >>> value_at(0.05, 0.04, 0.08, until=0.1), value_at(0.05, 1, 0, until=0.1, curve='step')
@@ -49,7 +51,11 @@ class ScheduleHook(Hook):
         self.parts: dict[str, tuple[nn.Module, str]] = {}
         for place in self.values:
             part, _, name = place.rpartition('.')
-            with explained(f"ScheduleHook cannot set '{place}'", 'name a number of the model', (AttributeError,)):
+            with explained(
+                f"ScheduleHook cannot set '{place}'",
+                'name a number of the model',
+                (AttributeError,),
+            ):
                 module = network_of(runner).get_submodule(part)
                 getattr(module, name)
             self.parts[place] = module, name

@@ -49,7 +49,9 @@ class FiniteFlag:
         return bool(self.on_host.numpy())
 
 
-@OPTIM_WRAPPERS.register_module(name=['AutocastOptimWrapper', 'LARSOptimWrapper'])  # the latter in older configs
+@OPTIM_WRAPPERS.register_module(
+    name=['AutocastOptimWrapper', 'LARSOptimWrapper']
+)  # the latter in older configs
 class AutocastOptimWrapper(AmpOptimWrapper):
     """Step in full precision, or under autocast to ``dtype``. Weights and momentum stay in float32.
 
@@ -91,9 +93,14 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             )
         OptimWrapper.__init__(self, optimizer, accumulative_counts, clip_grad)
         self.device_type = optimizer.param_groups[0]['params'][0].device.type
-        if self.device_type == 'cuda' and dtype == 'bfloat16' and not torch.cuda.is_bf16_supported(False):
+        if (
+            self.device_type == 'cuda'
+            and dtype == 'bfloat16'
+            and not torch.cuda.is_bf16_supported(False)
+        ):
             raise UserError(
-                f"{torch.cuda.get_device_name()} has no bfloat16; set optim_wrapper.dtype='float16'", code='no-bfloat16'
+                f"{torch.cuda.get_device_name()} has no bfloat16; set optim_wrapper.dtype='float16'",
+                code='no-bfloat16',
             )
         self.cast_dtype = getattr(torch, dtype) if dtype else None
         self.loss_scaler = torch.amp.GradScaler(self.device_type, enabled=dtype == 'float16')
@@ -133,7 +140,9 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         """Whether the last `update_params` moved the weights."""
         return self.finite and self._applied and self.should_update()
 
-    def update_params(self, loss: Tensor, step_kwargs: dict | None = None, zero_kwargs: dict | None = None) -> None:
+    def update_params(
+        self, loss: Tensor, step_kwargs: dict | None = None, zero_kwargs: dict | None = None
+    ) -> None:
         self._losses.add(loss)
         last = self.should_sync()  # the last of the accumulated batches
         if last:
@@ -155,7 +164,9 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.dropped = self._gradients.on_host is not None and not self._gradients.read()
         self._gradients.on_host = None
         groups = self.optimizer.param_groups
-        gradients = [weight.grad for group in groups for weight in group['params'] if weight.grad is not None]
+        gradients = [
+            weight.grad for group in groups for weight in group['params'] if weight.grad is not None
+        ]
         if not gradients or not self.finite:
             return
         total = norms(gradients).sum()  # the norms of whole tensors, even if they are sharded
@@ -174,7 +185,9 @@ class AutocastOptimWrapper(AmpOptimWrapper):
     def _clip_grad(self) -> None:
         """Clip like mmengine, but keep the norm on the device until it is logged: reading it here would block each step."""
         groups = self.optimizer.param_groups
-        params = [weight for group in groups for weight in group['params'] if weight.grad is not None]
+        params = [
+            weight for group in groups for weight in group['params'] if weight.grad is not None
+        ]
         self.gradient_norm = self.clip_func(params, **self.clip_grad_kwargs) if params else None
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -184,11 +197,15 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             for name, value in state.items():
                 same_shape = isinstance(value, Tensor) and value.shape == parameter.shape
                 if same_shape and value.stride() != parameter.stride():
-                    state[name] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+                    state[name] = torch.empty_like(
+                        parameter, dtype=value.dtype, requires_grad=False
+                    ).copy_(value)
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
         """Run the forward pass under autocast if a dtype is set, and without gradient exchange while accumulating."""
-        cast = torch.autocast(self.device_type, self.cast_dtype, enabled=self.cast_dtype is not None)
+        cast = torch.autocast(
+            self.device_type, self.cast_dtype, enabled=self.cast_dtype is not None
+        )
         with OptimWrapper.optim_context(self, model), cast:
             yield

@@ -46,7 +46,9 @@ class HeadSGD(torch.optim.SGD):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), 'rates': self.rates, 'decays': self.decays}
 
-    def _init_group(self, group: dict, params: list[Tensor], grads: list[Tensor], *buffers: list[Tensor]) -> bool:
+    def _init_group(
+        self, group: dict, params: list[Tensor], grads: list[Tensor], *buffers: list[Tensor]
+    ) -> bool:
         """Collect what a step needs, as SGD does, with rates and decays folded into copies of the gradients."""
         super()._init_group(group, params, grads, *buffers)
         require_dense('HeadSGD', grads)

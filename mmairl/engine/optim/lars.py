@@ -70,7 +70,10 @@ class LARS(Optimizer):
         defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta, inside=inside)
         super().__init__(params, defaults)
         if not self.param_groups:
-            raise UserError('LARS: all parameters are frozen; pass some that train', code='no-trainable-parameters')
+            raise UserError(
+                'LARS: all parameters are frozen; pass some that train',
+                code='no-trainable-parameters',
+            )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -97,7 +100,9 @@ class LARS(Optimizer):
                 grads = [param.grad for param in params]
                 require_dense('LARS', grads)
                 buffers = [self._momentum_buffer(param) for param in params]
-                multi_tensor_lars(params, grads, buffers, **{name: group[name] for name in SETTINGS})
+                multi_tensor_lars(
+                    params, grads, buffers, **{name: group[name] for name in SETTINGS}
+                )
         return loss
 
     def _momentum_buffer(self, param: Tensor) -> Tensor:
@@ -121,7 +126,11 @@ def split(group: dict[str, Any]) -> list[dict[str, Any]]:
     for adapt in (True, False):
         trained = [place for place, param in enumerate(group['params']) if param.requires_grad]
         places = [place for place in trained if (group['params'][place].ndim > 1) == adapt]
-        members = {key: [group[key][place] for place in places] for key in ('params', 'param_names') if key in group}
+        members = {
+            key: [group[key][place] for place in places]
+            for key in ('params', 'param_names')
+            if key in group
+        }
         if places:
             parts.append({**group, **members, 'adapt': adapt})
     return parts
@@ -195,4 +204,6 @@ def spread(numbers: Tensor, like: list[Tensor]) -> list[Tensor]:
     sizes = tuple(tensor.numel() for tensor in like)
     full = numbers[owners(sizes, numbers.device)].unsqueeze(1).expand(-1, BLOCK).flatten()
     starts = accumulate((-(-size // BLOCK) * BLOCK for size in sizes), initial=0)
-    return [full.as_strided(tensor.shape, tensor.stride(), start) for tensor, start in zip(like, starts)]
+    return [
+        full.as_strided(tensor.shape, tensor.stride(), start) for tensor, start in zip(like, starts)
+    ]

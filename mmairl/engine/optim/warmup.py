@@ -25,10 +25,17 @@ class WarmUpLR(LinearLR):
     """
 
     def __init__(
-        self, optimizer: Optimizer | BaseOptimWrapper, start: float = 1e-6, begin: int = 0, end: int = INF, **kwargs
+        self,
+        optimizer: Optimizer | BaseOptimWrapper,
+        start: float = 1e-6,
+        begin: int = 0,
+        end: int = INF,
+        **kwargs,
     ) -> None:
         self.start = start
-        super().__init__(optimizer, begin=begin, end=end + 1, **kwargs)  # acts at steps before its end
+        super().__init__(
+            optimizer, begin=begin, end=end + 1, **kwargs
+        )  # acts at steps before its end
 
     def _get_value(self) -> list[float]:
         done = self.last_step / self.total_iters

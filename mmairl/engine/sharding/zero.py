@@ -29,7 +29,12 @@ from mmengine.dist import broadcast
 from mmengine.utils import apply_to
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
@@ -81,11 +86,15 @@ def shard(model: nn.Module, strategy: dict) -> nn.Module:
             broadcast(value)
     sides = [side for side in (model, getattr(model, 'teacher', None)) if side is not None]
     for side in sides:
-        side.backbone.__deepcopy__ = partial(plain_copy, side.backbone, without_storage(side.backbone))
+        side.backbone.__deepcopy__ = partial(
+            plain_copy, side.backbone, without_storage(side.backbone)
+        )
     offload = any(zero.get(part) for part in OFFLOADS)
     settings = dict(
         mesh=init_device_mesh(device.type, (dist.get_world_size(),)),
-        offload_policy=CPUOffloadPolicy(pin_memory=device.type == 'cuda') if offload else OffloadPolicy(),
+        offload_policy=CPUOffloadPolicy(pin_memory=device.type == 'cuda')
+        if offload
+        else OffloadPolicy(),
     )
     half = torch.bfloat16 if (strategy.get('bf16') or {}).get('enabled') else None
     narrow = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
@@ -108,7 +117,9 @@ def shard(model: nn.Module, strategy: dict) -> nn.Module:
 def shard_optimizer(wrapper) -> None:
     """Have an optimizer of sharded parameters clip by the norm of whole gradients, and save whole tensors."""
     optimizer = wrapper.optimizer
-    wrapper.device_type = get_device()  # the model computes there, even if its weights are offloaded to the host
+    wrapper.device_type = (
+        get_device()
+    )  # the model computes there, even if its weights are offloaded to the host
     wrapper.clip_func = clip
     optimizer.register_state_dict_post_hook(lambda _, state: on_first_host(state))
     optimizer.register_load_state_dict_pre_hook(shard_state)
@@ -129,11 +140,14 @@ def clip(params: Iterable[nn.Parameter], max_norm: float, norm_type: float = 2.0
     """Do what `clip_grad_norm_` does, for sharded gradients."""
     if norm_type != 2:
         raise UserError(
-            f'clip_grad.norm_type={norm_type}: ZeRO only clips gradients by their 2-norm; set 2', code='unknown-norm'
+            f'clip_grad.norm_type={norm_type}: ZeRO only clips gradients by their 2-norm; set 2',
+            code='unknown-norm',
         )
     grads = [param.grad for param in params]
     total = torch.linalg.vector_norm(norms(grads))
-    torch._foreach_mul_([grad.to_local() for grad in grads], (max_norm / (total + 1e-6)).clamp(max=1.0))
+    torch._foreach_mul_(
+        [grad.to_local() for grad in grads], (max_norm / (total + 1e-6)).clamp(max=1.0)
+    )
     return total
 
 
@@ -189,7 +203,9 @@ def shard_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
 
 def without_storage(module: nn.Module) -> nn.Module:
     """Return a copy whose parameters have a shape but no memory."""
-    memo = {id(p): nn.Parameter(p.detach().to('meta'), p.requires_grad) for p in module.parameters()}
+    memo = {
+        id(p): nn.Parameter(p.detach().to('meta'), p.requires_grad) for p in module.parameters()
+    }
     return copy.deepcopy(module, memo)
 
 

@@ -33,7 +33,9 @@ class BarlowTwinsHead(PairwiseHead):
         self.scale = scale
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
-        with torch.autocast(q.device.type, enabled=False):  # half precision is too coarse for correlations
+        with torch.autocast(
+            q.device.type, enabled=False
+        ):  # half precision is too coarse for correlations
             q = standardized(q)
             k = standardized(k)
             correlation = q.T @ k / len(q)

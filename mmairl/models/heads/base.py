@@ -43,7 +43,9 @@ class PairwiseHead(Head):
     A subclass implements `pair`.
     """
 
-    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+    def forward(
+        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
+    ) -> dict[str, Tensor]:
         pairs = [self.pair(q[i], k[j], negatives) for i, j in product(q, k) if i != j]
         results = {}
         for name in pairs[0]:
@@ -70,7 +72,9 @@ class PrototypeHead(PairwiseHead):
 
     page_metrics = ('key_entropy',)
 
-    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+    def forward(
+        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
+    ) -> dict[str, Tensor]:
         results = super().forward(q, k, negatives)
         pairs = sum(i != j for i, j in product(q, k))
         results['loss'] = results['loss'] / pairs

@@ -43,7 +43,9 @@ class ContrastiveHead(PairwiseHead):
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
         if negatives is None:
-            raise UserError('ContrastiveHead requires a queue of negatives; set model.queue', code='no-queue')
+            raise UserError(
+                'ContrastiveHead requires a queue of negatives; set model.queue', code='no-queue'
+            )
         loss, closer = info_nce(unit(q), unit(k), negatives, self.temperature)
         return {'loss': loss.mean(), 'instance_accuracy': closer.float().mean()}
 
@@ -84,7 +86,9 @@ class InfoNCEHead(Head):
         self.alpha = alpha
         self.beta = beta
 
-    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+    def forward(
+        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
+    ) -> dict[str, Tensor]:
         if len(q) != 2 or len(k) != 2:
             raise UserError(
                 f"InfoNCEHead: requires two views both ways ('{len(q)} queries, {len(k)} keys'); "

@@ -56,7 +56,11 @@ class DINOHead(PrototypeHead):
     """
 
     def __init__(
-        self, prototypes: int, temperature: float = 0.1, key_temperature: float = 0.04, centre_momentum: float = 0.9
+        self,
+        prototypes: int,
+        temperature: float = 0.1,
+        key_temperature: float = 0.04,
+        centre_momentum: float = 0.9,
     ) -> None:
         super().__init__()
         self.temperature = temperature
@@ -64,7 +68,9 @@ class DINOHead(PrototypeHead):
         self.centre_momentum = centre_momentum
         self.register_buffer('centre', torch.zeros(prototypes))
 
-    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+    def forward(
+        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
+    ) -> dict[str, Tensor]:
         width = next(iter(k.values())).shape[1]
         if width != len(self.centre):
             raise UserError(
@@ -87,5 +93,7 @@ class DINOHead(PrototypeHead):
     def move_center(self, keys: Tensor) -> None:
         mean = keys.to(self.centre.dtype).mean(dim=0)
         all_reduce(mean, 'mean')
-        mean = torch.where(mean.isfinite(), mean, self.centre)  # the step of a non-finite batch is skipped
+        mean = torch.where(
+            mean.isfinite(), mean, self.centre
+        )  # the step of a non-finite batch is skipped
         self.centre.lerp_(mean, 1 - self.centre_momentum)

@@ -57,13 +57,17 @@ class LeJEPAHead(Head):
 
     page_metrics = ('invariance', 'gaussianity')
 
-    def __init__(self, weight: float = 0.05, slices: int = 1024, points: int = 17, reach: float = 3.0) -> None:
+    def __init__(
+        self, weight: float = 0.05, slices: int = 1024, points: int = 17, reach: float = 3.0
+    ) -> None:
         super().__init__()
         self.weight = weight
         self.slices = slices
         self.register_buffer('points', torch.linspace(0, reach, points), persistent=False)
 
-    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+    def forward(
+        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
+    ) -> dict[str, Tensor]:
         first = next(iter(q.values()))
         with torch.autocast(first.device.type, enabled=False):
             z = widened(torch.stack(list(q.values())))
@@ -73,7 +77,11 @@ class LeJEPAHead(Head):
             points = self.points.to(z.dtype)
             gaussianity = torch.stack([epps_pulley(view, slices, points) for view in z]).mean()
         loss = (1 - self.weight) * invariance + self.weight * gaussianity
-        return {'loss': loss, 'invariance': invariance.detach(), 'gaussianity': gaussianity.detach()}
+        return {
+            'loss': loss,
+            'invariance': invariance.detach(),
+            'gaussianity': gaussianity.detach(),
+        }
 
     def directions(self, z: Tensor) -> Tensor:
         slices = torch.randn(z.shape[2], self.slices, device=z.device, dtype=z.dtype)

@@ -52,7 +52,12 @@ class SwAVHead(PrototypeHead):
     """
 
     def __init__(
-        self, channels: int, prototypes: int, temperature: float = 0.1, epsilon: float = 0.05, iterations: int = 3
+        self,
+        channels: int,
+        prototypes: int,
+        temperature: float = 0.1,
+        epsilon: float = 0.05,
+        iterations: int = 3,
     ) -> None:
         super().__init__()
         self.prototypes = nn.Linear(channels, prototypes, bias=False)
@@ -61,7 +66,9 @@ class SwAVHead(PrototypeHead):
         self.iterations = iterations
         self.frozen = 0
 
-    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+    def forward(
+        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
+    ) -> dict[str, Tensor]:
         first = next(iter(q.values()))
         channels = self.prototypes.in_features
         if first.shape[1] != channels:
@@ -73,9 +80,15 @@ class SwAVHead(PrototypeHead):
             if self.training:
                 self.normalize_prototypes()
             weight = self.prototypes.weight
-            codes = {view: sinkhorn(unit(z) @ weight.T, self.epsilon, self.iterations) for view, z in k.items()}
+            codes = {
+                view: sinkhorn(unit(z) @ weight.T, self.epsilon, self.iterations)
+                for view, z in k.items()
+            }
             weight = prototype_weight(self.prototypes, self.frozen)
-            logs = {view: (unit(z) @ weight.T / self.temperature).log_softmax(dim=1) for view, z in q.items()}
+            logs = {
+                view: (unit(z) @ weight.T / self.temperature).log_softmax(dim=1)
+                for view, z in q.items()
+            }
             return super().forward(logs, codes, negatives)
 
     @torch.no_grad()

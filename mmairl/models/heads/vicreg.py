@@ -31,12 +31,16 @@ class VICRegHead(PairwiseHead):
 
     page_metrics = ('invariance', 'variance', 'covariance')
 
-    def __init__(self, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0) -> None:
+    def __init__(
+        self, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0
+    ) -> None:
         super().__init__()
         self.weights = {'invariance': invariance, 'variance': variance, 'covariance': covariance}
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
-        with torch.autocast(q.device.type, enabled=False):  # half precision is too coarse for covariances
+        with torch.autocast(
+            q.device.type, enabled=False
+        ):  # half precision is too coarse for covariances
             q = gather_with_gradient(widened(q))
             k = gather_with_gradient(widened(k))
             terms = {

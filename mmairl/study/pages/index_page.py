@@ -13,7 +13,13 @@ from mmairl.report.page import write_page
 from mmairl.study.pages.study_page import verdict_words
 from mmairl.study.pages.study_tables import BLANK, column_cells, columns, signed
 from mmairl.study.statistics.summary import effects_of_factors, progress
-from mmairl.study.statistics.verdict_words import EQUIVALENT, HIGHER, INCONCLUSIVE, LOWER, current_verdict
+from mmairl.study.statistics.verdict_words import (
+    EQUIVALENT,
+    HIGHER,
+    INCONCLUSIVE,
+    LOWER,
+    current_verdict,
+)
 
 # A study.json may hold anything, such as a score of 400 digits.
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -41,7 +47,8 @@ def write_studies_page(folder: str | Path) -> Path:
             others[path.name] = _reason(error)
     if not studies and not others:
         raise UserError(
-            f'there is no study in {folder}; give the folder that holds the folders of studies', code='no-studies'
+            f'there is no study in {folder}; give the folder that holds the folders of studies',
+            code='no-studies',
         )
     return write_page(
         folder / 'index.html',
@@ -76,7 +83,9 @@ def _reason(error: Exception) -> str:
     code = getattr(error, 'code', '')
     if code == 'no-file':
         return 'no study.json is in it: no study, or one that has not collected yet (--collect)'
-    return f'its study.json is no record of a study ({code or type(error).__name__}); collect it again'
+    return (
+        f'its study.json is no record of a study ({code or type(error).__name__}); collect it again'
+    )
 
 
 def _scores(study: Mapping) -> list[str]:

@@ -52,7 +52,9 @@ def _tracks(study: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
 
 def _track(track: Mapping[str, Any], row: Mapping[str, Any], metric: str) -> dict[str, Any]:
     comparisons = track['comparisons'].get(metric, ())
-    effect = next((comparison for comparison in comparisons if comparison['row'] == row['name']), None)
+    effect = next(
+        (comparison for comparison in comparisons if comparison['row'] == row['name']), None
+    )
     values = Column('measured', metric, '').numbers(row)
     if not values:
         return dict(score=BLANK, effect=effect)
@@ -68,7 +70,10 @@ def _responses(search: Mapping[str, Any]) -> dict[str, list[Markup]]:
         if scored:
             keys = search['dimensions']
             dimensions = trials[0]['values']
-            charts[name] = [response(scored, dimension, keys.get(dimension, dimension)) for dimension in dimensions]
+            charts[name] = [
+                response(scored, dimension, keys.get(dimension, dimension))
+                for dimension in dimensions
+            ]
     return charts
 
 

@@ -64,7 +64,9 @@ def page_data(study: Mapping) -> dict[str, Any]:
     table = table_lines(study)
     runs = [run for row in study['rows'] for run in row['runs']]
     rescaled_key = 'of'
-    trained = [run for run in [*runs, *search_runs(study)] if rescaled_key not in run.get('made', ())]
+    trained = [
+        run for run in [*runs, *search_runs(study)] if rescaled_key not in run.get('made', ())
+    ]
     charts = [_chart(study, column, table, number) for number, column in enumerate(heads)]
     groups = dict.fromkeys(row['group'] for row in study['rows'] if row['group'])
     return dict(
@@ -130,7 +132,9 @@ def _chart(study: Mapping, column: Column, lines: Sequence[Line], number: int) -
     figure = study['figure']
     published = column.kind == 'published'
     intervals = {} if published else study.get('intervals', {}).get(column.key, {})
-    points = [(line.row, line.cells[number].numbers, intervals.get(line.row['name'])) for line in lines]
+    points = [
+        (line.row, line.cells[number].numbers, intervals.get(line.row['name'])) for line in lines
+    ]
     if column.kind == 'gap' or sum(bool(values) for _, values, _ in points) < 2:
         return None
     title = f'{column.label}, {column.kind}'
@@ -164,7 +168,9 @@ def _row(study: Mapping, line: Line) -> dict[str, Any]:
     base = next((row['runs'] for row in study['rows'] if row['name'] == line.row['on']), [])
     scores = []
     for run in runs:
-        scores.append({key: value for key, value in run.get('scores', {}).items() if isfinite(value)})
+        scores.append(
+            {key: value for key, value in run.get('scores', {}).items() if isfinite(value)}
+        )
     return dict(
         line=line,
         beside=_setting_table(base, runs),
@@ -181,7 +187,9 @@ def _curve_charts(runs: Sequence[Mapping], base: Sequence[Mapping]) -> list[Mark
     charts = []
     for name in names:
         series = {key: percent(name, own[name]) for key, own in curves.items() if name in own}
-        charts.append(chart(series, CURVES.get(name, name.replace('_', ' ')), 'step', points=POINTS))
+        charts.append(
+            chart(series, CURVES.get(name, name.replace('_', ' ')), 'step', points=POINTS)
+        )
     return charts
 
 

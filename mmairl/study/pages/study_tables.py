@@ -129,10 +129,14 @@ def column_cells(study: Mapping, column: Column) -> list[Cell]:
     rows = study['rows']
     is_gap = column.kind == 'gap'
     numbers = [column.numbers(row) for row in rows]
-    digits = _digits([replace(column, kind='measured').numbers(row) for row in rows] if is_gap else numbers)
+    digits = _digits(
+        [replace(column, kind='measured').numbers(row) for row in rows] if is_gap else numbers
+    )
     means = {}
     if not is_gap:
-        means = {row['name']: mean(values) if values else None for row, values in zip(rows, numbers)}
+        means = {
+            row['name']: mean(values) if values else None for row, values in zip(rows, numbers)
+        }
     certain = _rows_that_differ(study, column)
     cells = []
     for row, values in zip(rows, numbers):
@@ -162,7 +166,9 @@ def _rows_that_differ(study: Mapping, column: Column) -> set[str]:
         return {row['name'] for row in study['rows']}
     certain = set()
     for family in study['comparisons'].values():
-        certain |= {pair['row'] for pair in family if pair['metric'] == column.key and differs_in_mean(pair)}
+        certain |= {
+            pair['row'] for pair in family if pair['metric'] == column.key and differs_in_mean(pair)
+        }
     return certain
 
 

@@ -39,7 +39,13 @@ from mmairl.study.statistics.compare_rows import (
     verdicts,
 )
 from mmairl.study.statistics.designs import Design, Effect, title
-from mmairl.study.statistics.verdict_words import COLLAPSED, DIFFERS, NO_SPREAD, ONE_SEED, verdict_of
+from mmairl.study.statistics.verdict_words import (
+    COLLAPSED,
+    DIFFERS,
+    NO_SPREAD,
+    ONE_SEED,
+    verdict_of,
+)
 
 Terms = list[Effect]
 Runs = Sequence[tuple[str, int]]  # row and seed
@@ -88,7 +94,9 @@ class Fit:
         estimable = set(self.terms) - self.confounded
         if not sums or not sums.keys() <= estimable:
             return None
-        by_run = sum(weight * self.weights[1 + self.terms.index(term)] for term, weight in sums.items())
+        by_run = sum(
+            weight * self.weights[1 + self.terms.index(term)] for term, weight in sums.items()
+        )
         variances, freedom = self.variances(scores)
         parts = variances * (by_run**2 @ self.rows)
         error = known_error(parts.sum(-1))
@@ -178,10 +186,18 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
         alone=_names(run for run in runs.learned if run not in selected),
         blocks=runs.blocks,
         effects=table.entries(),
-        shares=[dict(factor=name, **_ends(model.estimate(scores, sums))) for name, sums in by_factor.items()],
-        gain=dict(factor='all factors', **_ends(model.estimate(scores, gain))),  # the sum of the shares
-        exact=len(model.terms) == 2 ** len(design.factors) - 1,  # else shares are of main effects and pairs alone
-        spread=None if math.isnan(spread) else spread,  # of runs, without that of seeds if they are blocks
+        shares=[
+            dict(factor=name, **_ends(model.estimate(scores, sums)))
+            for name, sums in by_factor.items()
+        ],
+        gain=dict(
+            factor='all factors', **_ends(model.estimate(scores, gain))
+        ),  # the sum of the shares
+        exact=len(model.terms)
+        == 2 ** len(design.factors) - 1,  # else shares are of main effects and pairs alone
+        spread=None
+        if math.isnan(spread)
+        else spread,  # of runs, without that of seeds if they are blocks
     )
 
 
@@ -210,7 +226,9 @@ class DesignRuns:
 
     @cached_property
     def collapsed(self) -> np.ndarray:
-        return np.array([self.scores[name][seed] < self.limits[name] for name, seed in self.finished], bool)
+        return np.array(
+            [self.scores[name][seed] < self.limits[name] for name, seed in self.finished], bool
+        )
 
     @cached_property
     def learned(self) -> list[tuple[str, int]]:
@@ -225,7 +243,9 @@ class DesignRuns:
         """The runs of the model, and the model: without rows of which one run learned, if the others tell as much."""
         model = fit(self.design, self.learned, self.blocks)
         counts = Counter(name for name, _ in self.learned)
-        several = [run for run in self.learned if counts[run[0]] > 1 or len(self.scores[run[0]]) == 1]
+        several = [
+            run for run in self.learned if counts[run[0]] > 1 or len(self.scores[run[0]]) == 1
+        ]
         if several == self.learned:
             return self.learned, model
         reduced = fit(self.design, several, self.blocks)
@@ -245,7 +265,9 @@ class DesignRuns:
         return entries
 
 
-def how_many_collapsed(design: Design, names: Sequence[str], collapsed: np.ndarray) -> tuple[np.ndarray, ...]:
+def how_many_collapsed(
+    design: Design, names: Sequence[str], collapsed: np.ndarray
+) -> tuple[np.ndarray, ...]:
     """Return for each main effect how many runs collapsed at its second level and at its first, and the p-value.
 
     Args:
@@ -290,7 +312,9 @@ class EffectTable:
         if not effects:
             return []
         numbers = np.array([self.estimates[effect] or UNKNOWN for effect in effects], float)
-        share = np.array([self.collapses.get(effect, {}).get('share', math.nan) for effect in effects])
+        share = np.array(
+            [self.collapses.get(effect, {}).get('share', math.nan) for effect in effects]
+        )
         decisions = verdicts(*numbers.T, self.margin, share=share)
         entries = []
         for effect, decision in zip(effects, decisions):

@@ -133,7 +133,9 @@ def collapse_limit(scores: np.ndarray, null: float | None = None) -> np.ndarray:
     return np.broadcast_to(null + gain[..., None] / 4, scores.shape[:-1])
 
 
-def tested(one: np.ndarray, two: np.ndarray, limits: Sequence[np.ndarray], blocks: bool) -> tuple[np.ndarray, ...]:
+def tested(
+    one: np.ndarray, two: np.ndarray, limits: Sequence[np.ndarray], blocks: bool
+) -> tuple[np.ndarray, ...]:
     """Return the numbers of the runs that learned, and the exact test's p-value for collapses (NaN without any)."""
     learned = []
     counts = []
@@ -206,7 +208,9 @@ def difference_p(estimate: np.ndarray, error: np.ndarray, freedom: np.ndarray) -
     return 2 * stats.t.sf(abs(estimate) / error, freedom)
 
 
-def equivalence_p(estimate: np.ndarray, error: np.ndarray, freedom: np.ndarray, margin: float) -> np.ndarray:
+def equivalence_p(
+    estimate: np.ndarray, error: np.ndarray, freedom: np.ndarray, margin: float
+) -> np.ndarray:
     """Return the larger p-value of two one-sided t-tests for a difference beyond the margin."""
     return stats.t.sf((margin - abs(estimate)) / error, freedom)
 
@@ -267,7 +271,9 @@ class Pair:
     @classmethod
     def of(cls, row: Record, base: Record, metric: str, limits: Mapping[str, float]) -> 'Pair':
         scores = tuple(scores_by_seed(side, metric) for side in (row, base))
-        return cls(row, base, scores, tuple(limits.get(side['name'], -math.inf) for side in (row, base)))
+        return cls(
+            row, base, scores, tuple(limits.get(side['name'], -math.inf) for side in (row, base))
+        )
 
     @property
     def shared_seeds(self) -> list[int]:
@@ -332,7 +338,9 @@ class Pair:
 
     def spread(self, blocks: bool) -> tuple[tuple[float, ...], float]:
         """Return the differences seed by seed, or run by run to the base's mean, and their standard deviation."""
-        one, two = (np.where(side < limit, math.nan, side) for side, limit in zip(self.values, self.limits))
+        one, two = (
+            np.where(side < limit, math.nan, side) for side, limit in zip(self.values, self.limits)
+        )
         if blocks:
             differences = one - two
             deviation = np.nanstd(differences, ddof=1)
@@ -356,7 +364,9 @@ def limits_by_row(study: Record, metric: str) -> dict[str, float]:
     if not trained:
         return {}
     seeds = set().union(*trained.values())
-    table = np.array([[scores.get(seed, math.nan) for seed in seeds] for scores in trained.values()])
+    table = np.array(
+        [[scores.get(seed, math.nan) for seed in seeds] for scores in trained.values()]
+    )
     limits = collapse_limit(table, max(nulls, default=None))
     return dict(zip(trained, map(float, limits)))
 
@@ -383,7 +393,9 @@ def improvement(one: Sequence[float], two: Sequence[float]) -> tuple[float, floa
     return share, float(low), float(high)
 
 
-def interval(estimate: float, error: float, freedom: float, level: float = LEVEL) -> dict[str, float | None]:
+def interval(
+    estimate: float, error: float, freedom: float, level: float = LEVEL
+) -> dict[str, float | None]:
     """Return estimate -+ t(1 - level / 2, freedom) * error; the ends are None if the error is not known (NaN)."""
     if math.isnan(error):
         return dict(estimate=estimate, low=None, high=None)

@@ -116,7 +116,9 @@ def title(effect: Effect) -> str:
     return ' × '.join(effect)
 
 
-def fraction_rows(factors: int, halvings: int, asked: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+def fraction_rows(
+    factors: int, halvings: int, asked: Sequence[Sequence[int]]
+) -> list[tuple[int, ...]]:
     """Return the levels of the best fraction: it separates most of the asked effects, then has least aberration.
 
     Args:

@@ -95,7 +95,10 @@ class CostCurves:
         for other in self.study['rows']:
             if other.get('along') and other.get('of') == row['name']:
                 points.append(other)
-        by_cost = {self.spent[point['name']]['flops']: scores_by_seed(point, self.metric) for point in points}
+        by_cost = {
+            self.spent[point['name']]['flops']: scores_by_seed(point, self.metric)
+            for point in points
+        }
         known = sorted(filter(None, by_cost))
         if not known[0] <= cost <= known[-1]:
             return []

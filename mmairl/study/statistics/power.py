@@ -32,7 +32,9 @@ def chance(effect: float, error: float, freedom: float, comparisons: int) -> flo
     limit = stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom)
     shift = abs(effect) / error
     right_side = stats.nct.sf(limit, freedom, shift)
-    wrong_side = stats.nct.cdf(-limit, freedom, shift)  # scipy returns NaN for some negligible values
+    wrong_side = stats.nct.cdf(
+        -limit, freedom, shift
+    )  # scipy returns NaN for some negligible values
     return float(right_side + np.nan_to_num(wrong_side))
 
 
@@ -56,7 +58,9 @@ def visible_effect(deviation: float, seeds: int, comparisons: int) -> float:
     return float(brentq(surplus, 0, high))
 
 
-def plan_seeds(comparisons: Sequence[Comparison], effect: float) -> list[tuple[str, str, str, str, str]]:
+def plan_seeds(
+    comparisons: Sequence[Comparison], effect: float
+) -> list[tuple[str, str, str, str, str]]:
     """Return for each comparison, as text: row, spread, seeds, visible effect, and seeds that `effect` requires."""
     family = len(comparisons)
     lines = []

@@ -57,7 +57,13 @@ class Plan(Declared):
         )
 
 
-def begin(out: Path, study: Study, seeds: Sequence[int], budget: int | None, runs_a_seed: int | None = None) -> Plan:
+def begin(
+    out: Path,
+    study: Study,
+    seeds: Sequence[int],
+    budget: int | None,
+    runs_a_seed: int | None = None,
+) -> Plan:
     """Return the plan of a budget of runs. A stored plan never changes.
 
     Args:
@@ -116,7 +122,9 @@ def finished_runs(path: Path, finished: int) -> list[int]:
     return before if finished in before else [*before, finished]
 
 
-def compare_sequentially(study: Mapping[str, Any], metric: str, margin: float, plan: Plan) -> list[Comparison]:
+def compare_sequentially(
+    study: Mapping[str, Any], metric: str, margin: float, plan: Plan
+) -> list[Comparison]:
     """Return each comparison as of the analysis that decided it, or else the last one.
 
     This depends on the record alone. An analysis counts only comparisons whose rows have all of its seeds.

@@ -35,7 +35,9 @@ def effects_of_factors(study: Mapping) -> dict[str, list[dict]]:
     effects = {}
     for key, attribution in study.get('attribution', {}).items():
         margin = attribution['margin']
-        effects[key] = [{**effect, 'row': effect['name'], 'margin': margin} for effect in attribution['effects']]
+        effects[key] = [
+            {**effect, 'row': effect['name'], 'margin': margin} for effect in attribution['effects']
+        ]
     return effects
 
 
@@ -77,7 +79,9 @@ def fresh_run_summary(study: Mapping[str, Any]) -> dict[str, Any]:
         if pair['row'] not in searched or pair['on'] not in searched:
             continue
         if differs_in_mean(pair):
-            better, worse = (pair['row'], pair['on']) if pair['estimate'] > 0 else (pair['on'], pair['row'])
+            better, worse = (
+                (pair['row'], pair['on']) if pair['estimate'] > 0 else (pair['on'], pair['row'])
+            )
             ahead.append(dict(row=better, on=worse, by=abs(pair['estimate'])))
         elif current_verdict(pair) == INCONCLUSIVE:
             unknown.append(dict(row=pair['row'], on=pair['on']))

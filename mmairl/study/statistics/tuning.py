@@ -16,7 +16,9 @@ from mmairl.study.statistics.compare_rows import interval, paired
 Halves = Sequence[Sequence[float]]  # by trial, the scores of two halves of the held-out images
 
 
-def best_of(published: float, others: Sequence[float], reported: Sequence[float] | None = None) -> np.ndarray:
+def best_of(
+    published: float, others: Sequence[float], reported: Sequence[float] | None = None
+) -> np.ndarray:
     """Return the expected best of 1, 2, ... trials: the published value first, then others drawn without replacement.
 
     The k-th smallest of n others is the best of d drawn ones with probability C(k - 1, d - 1) / C(n, d).
@@ -112,7 +114,9 @@ def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:
     if len(scores) < 2:
         return [dict(estimate=float(value)) for value in means]
     errors = scores.std(0, ddof=1) / np.sqrt(len(scores))
-    return [interval(float(value), float(error), len(scores) - 1) for value, error in zip(means, errors)]
+    return [
+        interval(float(value), float(error), len(scores) - 1) for value, error in zip(means, errors)
+    ]
 
 
 def fraction_within(scores: Sequence[float], points: float) -> float:

@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[3]
 SLOW = ('step', 'crops', 'saving', 'linear', 'analysis', 'loader', 'many_files')
 
 
-@pytest.mark.parametrize('name', [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in SUITES])
+@pytest.mark.parametrize(
+    'name', [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in SUITES]
+)
 def test_each_suite_runs_at_test_size(name):
     register()
     for case in SUITES[name]('cpu', True):
@@ -35,11 +37,15 @@ def test_sides_run_in_turn_and_the_ratio_is_of_the_medians(monkeypatch):
     ran, clock = [], iter([0, 1, 10, 14, 20, 22, 30, 38, 40, 43, 50, 51])
     monkeypatch.setattr(timing.time, 'perf_counter', lambda: float(next(clock)))
     work = dict(images=10, flops=30, moved=2, note='why')
-    row = compare(Case('a', 'b', lambda: ran.append('A'), lambda: ran.append('B'), **work), rounds=3)
+    row = compare(
+        Case('a', 'b', lambda: ran.append('A'), lambda: ran.append('B'), **work), rounds=3
+    )
     assert ''.join(ran) == 'AB' + 'ABABAB'
     assert (row.ours, row.peer, row.ratio) == (2, 4, 2)  # medians of 1 2 3 and 4 8 1
     assert (row.ours_spread, row.peer_spread, row.images_per_second) == (2, 7, 5)
-    assert Limits(flops=60, moved=10).reached(row) == 0.25 and row.note == 'why'  # max(30 / 60, 2 / 10) of 2 seconds
+    assert (
+        Limits(flops=60, moved=10).reached(row) == 0.25 and row.note == 'why'
+    )  # max(30 / 60, 2 / 10) of 2 seconds
 
 
 @pytest.mark.slow
@@ -73,32 +79,48 @@ def test_the_check_sees_a_different_step(monkeypatch):
 
 
 def test_lightly_takes_the_same_step_from_the_same_weights():
-    pytest.importorskip('lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly')
+    pytest.importorskip(
+        'lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly'
+    )
     assert list(step.peers()) == ["mmpretrain's BYOL", "lightly's BYOL"]
     step.check_one_step()
     crops.check_one_step()
 
 
-def test_small_crops_take_lightlys_step_in_two_processes_as_well(run_processes, monkeypatch, capsys):
+def test_small_crops_take_lightlys_step_in_two_processes_as_well(
+    run_processes, monkeypatch, capsys
+):
     monkeypatch.setattr(sys, 'argv', ['benchmark', '--suite', 'step', '--processes', '2'])
     with pytest.raises(SystemExit, match='2'):
         main()
     assert '--processes is of --suite crops' in capsys.readouterr().err
-    pytest.importorskip('lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly')
+    pytest.importorskip(
+        'lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly'
+    )
     run_processes(2, Path(__file__).with_name('crops_over_processes.py'))
 
 
-def test_a_stage_of_the_visit_to_a_gpu_that_fails_or_is_cut_off_loses_no_other(tmp_path, monkeypatch):
+def test_a_stage_of_the_visit_to_a_gpu_that_fails_or_is_cut_off_loses_no_other(
+    tmp_path, monkeypatch
+):
     row = gpu.measured(step.TINY, 'cpu', dict(precision='bfloat16', channels_last=True), 'a way')
-    assert row['images_per_second'] > 0 and 0 < sum(row['kernels'].values()) <= 1 and 'error' not in row
-    assert 'refused' in gpu.measured(step.TINY, 'cpu', dict(precision='refused'), 'another')['error']
+    assert (
+        row['images_per_second'] > 0
+        and 0 < sum(row['kernels'].values()) <= 1
+        and 'error' not in row
+    )
+    assert (
+        'refused' in gpu.measured(step.TINY, 'cpu', dict(precision='refused'), 'another')['error']
+    )
     peers = json.dumps(dict(rows=[dict(name='a', peer_name='b', ours=1, peer=2, ratio=2)]))
     says = f'import json; print(json.dumps({row!r})); open({str(tmp_path / "step.json")!r}, "w").write({peers!r})'
     stages = dict(
         ways=[(['-c', 'import time; time.sleep(9)'], 1), (['-c', says], 60)],
         bad=[(['-c', 'import os; os.mkdir(os.environ["TMPDIR"] + "/left"); 1 / 0'], 60)],
     )
-    seconds = [sum(limit for _, limit in parts) for parts in gpu.commands('cuda', False, tmp_path).values()]
+    seconds = [
+        sum(limit for _, limit in parts) for parts in gpu.commands('cuda', False, tmp_path).values()
+    ]
     assert max(seconds) <= 600
     monkeypatch.setattr(gpu, 'commands', lambda *_: stages)
     with pytest.raises(UserError, match='ways, bad'):
@@ -106,15 +128,25 @@ def test_a_stage_of_the_visit_to_a_gpu_that_fails_or_is_cut_off_loses_no_other(t
     with pytest.raises(UserError, match='well: bad'):
         gpu.visit('cpu', True, tmp_path, ['bad'])
     kept = json.loads((tmp_path / 'gpu_check.json').read_text())
-    assert kept['rows'] == [row] and [stage['code'] for stage in kept['stages'].values()] == ['cut off after 1 s', 1]
+    assert kept['rows'] == [row] and [stage['code'] for stage in kept['stages'].values()] == [
+        'cut off after 1 s',
+        1,
+    ]
     page = (tmp_path / 'gpu_check.html').read_text()
-    assert kept['step'][0]['ratio'] == 2 and 'a, against b' in page and not (tmp_path / 'temporary').exists()
+    assert (
+        kept['step'][0]['ratio'] == 2
+        and 'a, against b' in page
+        and not (tmp_path / 'temporary').exists()
+    )
     assert 'a way' in page and 'cut off after 1 s' in page
     assert (tmp_path / 'bad.txt').read_text().count('ZeroDivisionError') == 1
 
 
 def test_a_call_that_is_killed_loses_no_line_and_leaves_no_process(tmp_path):
-    parts = [(['-c', "print('{}')"], 60), (['-c', 'import os, time; print(os.getpid()); time.sleep(60)'], 60)]
+    parts = [
+        (['-c', "print('{}')"], 60),
+        (['-c', 'import os, time; print(os.getpid()); time.sleep(60)'], 60),
+    ]
     script = (
         'from pathlib import Path; from projects.benchmark import gpu; '
         f'gpu.commands = lambda *_: dict(ways={parts!r}); gpu.visit("cpu", True, Path({str(tmp_path)!r}))'
@@ -125,7 +157,11 @@ def test_a_call_that_is_killed_loses_no_line_and_leaves_no_process(tmp_path):
         lines: list[str] = []
         while len(lines) < 2:
             time.sleep(0.1)
-            lines = (tmp_path / 'ways.txt').read_text().splitlines() if (tmp_path / 'ways.txt').exists() else []
+            lines = (
+                (tmp_path / 'ways.txt').read_text().splitlines()
+                if (tmp_path / 'ways.txt').exists()
+                else []
+            )
         call.kill()
     assert gpu.results(tmp_path)['rows'] == [{}]
     until = time.monotonic() + 30
@@ -141,8 +177,16 @@ def alive(process: int) -> bool:
 
 def test_what_is_carried_to_a_gpu_is_listed_less_torch_and_what_is_there():
     listed = wheels('rich==15.0.0\nscipy @ file:///x')
-    assert {line.split('==')[0] for line in listed} >= {'mmengine', 'mmpretrain', 'mmcv-lite', 'pytest', 'addict'}
-    assert not any(line.startswith(('torch', 'nvidia', 'triton', 'rich', 'scipy')) for line in listed)
+    assert {line.split('==')[0] for line in listed} >= {
+        'mmengine',
+        'mmpretrain',
+        'mmcv-lite',
+        'pytest',
+        'addict',
+    }
+    assert not any(
+        line.startswith(('torch', 'nvidia', 'triton', 'rich', 'scipy')) for line in listed
+    )
 
 
 @pytest.mark.slow

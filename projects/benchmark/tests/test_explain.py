@@ -48,7 +48,9 @@ def config(name: str, level: int) -> Config:
 
 @cache
 def batch() -> dict:
-    views = torch.randint(0, 256, (2, 16, 3, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    views = torch.randint(
+        0, 256, (2, 16, 3, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     return dict(inputs=list(views.unbind()), data_samples={})
 
 
@@ -80,7 +82,9 @@ def walk(step: Callable, groups: list[dict]) -> Iterator[dict[str, Tensor]]:
 
 
 def moves_of_lightly() -> Moves:
-    pytest.importorskip('lightly', reason='lightly is not installed, so there is no code of it to step beside')
+    pytest.importorskip(
+        'lightly', reason='lightly is not installed, so there is no code of it to step beside'
+    )
     ours, optimizer = network('lightly', 1)
     theirs = LightlyBYOL(copy.deepcopy(ours.backbone), 128, 256, 64).double().train()
     copy_weights(ours, theirs)
@@ -104,7 +108,10 @@ def moves_of_solo_learn() -> Moves:
         for place in (0, 3):
             online[place].load_state_dict(own.mlp[place].state_dict())
     theirs.momentum_projector.load_state_dict(theirs.projector.state_dict())
-    wrapped, teacher = theirs.optimizer(optimizer.optimizer.lr), sololearn_byol.TEACHER.MomentumUpdater(TAU)
+    wrapped, teacher = (
+        theirs.optimizer(optimizer.optimizer.lr),
+        sololearn_byol.TEACHER.MomentumUpdater(TAU),
+    )
     mean, std = (torch.tensor(values, dtype=torch.float64) for values in (MEAN, STD))
     views = [normalize(view, mean, std).double() for view in batch()['inputs']]
     weights = dict(first=theirs.encoder.conv1.weight, last=list(theirs.encoder.parameters())[-1])
@@ -112,35 +119,53 @@ def moves_of_solo_learn() -> Moves:
     def step() -> dict[str, Tensor]:
         before = {name: weight.detach().clone() for name, weight in weights.items()}
         loss = theirs.step(views, wrapped, teacher)
-        return dict(loss=loss, **{name: weight.detach() - before[name] for name, weight in weights.items()})
+        return dict(
+            loss=loss, **{name: weight.detach() - before[name] for name, weight in weights.items()}
+        )
 
     return list(walk(step, wrapped.param_groups))
 
 
 def apart(ours: Moves, theirs: Moves) -> float:
     """How far the moves of two are apart, at most, as a part of the move."""
-    pairs = [(one[name], other[name]) for one, other in zip(ours, theirs) for name in ('first', 'last')]
+    pairs = [
+        (one[name], other[name]) for one, other in zip(ours, theirs) for name in ('first', 'last')
+    ]
     return max(float((one - other).norm() / other.norm()) for one, other in pairs)
 
 
-@pytest.mark.parametrize('name, theirs, constant', [('lightly', moves_of_lightly, 4), ('solo', moves_of_solo_learn, 0)])
-def test_the_librarys_end_takes_the_first_steps_of_its_own_code_and_our_end_others(name, theirs, constant):
+@pytest.mark.parametrize(
+    'name, theirs, constant', [('lightly', moves_of_lightly, 4), ('solo', moves_of_solo_learn, 0)]
+)
+def test_the_librarys_end_takes_the_first_steps_of_its_own_code_and_our_end_others(
+    name, theirs, constant
+):
     moves, ours = theirs(), our_moves(name, 1)
     assert apart(ours, moves) < 1e-5
     for one, other in zip(ours, moves):
-        torch.testing.assert_close(one['loss'].double(), other['loss'].double() + constant, rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            one['loss'].double(), other['loss'].double() + constant, rtol=1e-6, atol=0
+        )
     assert apart(our_moves(name, 0), moves) > 0.1
 
 
 @pytest.mark.parametrize('name', list(STUDIES))
 def test_the_ends_are_rows_and_their_views_are_ours_and_byols_pair(name):
     options = {row.name: row.options for row in study(name).rows}
-    ours, theirs = (load_config('mmairl::byol_lars_r50_200e.py', options[end(name, level)]) for level in (0, 1))
-    plain, pair = (
-        load_config(f'mmairl::{config}') for config in ('byol_lars_r50_200e.py', 'byol_asymmetric_r50_200e.py')
+    ours, theirs = (
+        load_config('mmairl::byol_lars_r50_200e.py', options[end(name, level)]) for level in (0, 1)
     )
-    assert changed(ours, plain) == [] and 'train_dataloader.dataset.views' not in changed(theirs, pair)
-    assert 'train_dataloader.dataset.views' in changed(ours, pair) and study(name).design.resolution == 4
+    plain, pair = (
+        load_config(f'mmairl::{config}')
+        for config in ('byol_lars_r50_200e.py', 'byol_asymmetric_r50_200e.py')
+    )
+    assert changed(ours, plain) == [] and 'train_dataloader.dataset.views' not in changed(
+        theirs, pair
+    )
+    assert (
+        'train_dataloader.dataset.views' in changed(ours, pair)
+        and study(name).design.resolution == 4
+    )
 
 
 @pytest.mark.parametrize('name', list(STUDIES))
@@ -149,8 +174,13 @@ def test_every_row_differs_in_its_factors_alone_at_the_scale_of_the_demo(name):
     require_fair(compare(planned, configs))
     assert left_out == ["the factor 'precision' is left out: at demo its levels are the same"]
     design = planned.design
-    assert design.factors == tuple(factor for factor in study(name).design.factors if factor != 'precision')
-    assert design.resolution == 4 and [len(set(levels)) for levels in design.rows.values()].count(1) == 2  # both ends
+    assert design.factors == tuple(
+        factor for factor in study(name).design.factors if factor != 'precision'
+    )
+    assert (
+        design.resolution == 4
+        and [len(set(levels)) for levels in design.rows.values()].count(1) == 2
+    )  # both ends
     assert len(planned.rows) - 2 == 16 and not any('float' in row.name for row in planned.rows)
 
 
@@ -169,10 +199,14 @@ def test_a_planted_gap_is_told_as_that_of_its_two_factors_and_of_no_other(name):
     plan = dict(factors=design.factors, rows=design.rows, interactions=design.interactions)
     found = attribute(dict(rows=rows, seeds=[0, 1, 2], design=plan), 'knn', 1.0)
     mains = [effect for effect in found['effects'] if effect['asked']]
-    assert {effect['name'] for effect in mains if effect['verdict'] in ('higher', 'lower')} == set(planted)
+    assert {effect['name'] for effect in mains if effect['verdict'] in ('higher', 'lower')} == set(
+        planted
+    )
     for share in found['shares']:
         assert share['low'] <= planted.get(share['factor'], 0.0) <= share['high'], share
     assert not [
-        effect for effect in found['effects'] if not effect['asked'] and effect['verdict'] in ('higher', 'lower')
+        effect
+        for effect in found['effects']
+        if not effect['asked'] and effect['verdict'] in ('higher', 'lower')
     ]
     assert found['gain']['low'] <= sum(planted.values()) <= found['gain']['high']

@@ -20,5 +20,7 @@ def test_variants_are_the_rows_of_table_5b():
     for name in NAMES:
         model = load_config(ROOT / f'configs/byol_variants/{name}_r50_300e.py').model
         rows.add((model.predictor is not None, model.target == 'teacher', model.head.beta))
-    variants = {(predictor, target == 'teacher', beta) for predictor, target, beta, _ in VARIANTS.values()}
+    variants = {
+        (predictor, target == 'teacher', beta) for predictor, target, beta, _ in VARIANTS.values()
+    }
     assert variants == rows

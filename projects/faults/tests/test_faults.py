@@ -37,20 +37,41 @@ def test_a_careless_reader_of_checkpoints_is_caught(tmp_path, monkeypatch):
     assert checkpoints.fuzz_checkpoints(100, 0, tmp_path / 'no sums')['failed'] > 10
     monkeypatch.undo()
     careless = torch.load
-    monkeypatch.setattr(torch, 'load', lambda path, **how: careless(path, **{**how, 'weights_only': False}))
+    monkeypatch.setattr(
+        torch, 'load', lambda path, **how: careless(path, **{**how, 'weights_only': False})
+    )
     monkeypatch.setattr(load, 'plain', lambda value: value)
-    assert checkpoints.fuzz_checkpoints(100, 0, tmp_path / 'pickles')['hostile pickle: failed'] == 10
+    assert (
+        checkpoints.fuzz_checkpoints(100, 0, tmp_path / 'pickles')['hostile pickle: failed'] == 10
+    )
 
 
 def test_any_difference_of_two_runs_is_seen(tmp_path):
     zero = torch.zeros(1)
-    rising = [zero, -zero, zero.double(), None, 1, 1.0, 1.0 + 2**-52, [1], [1, 1], dict(a=1), dict(b=1)]
+    rising = [
+        zero,
+        -zero,
+        zero.double(),
+        None,
+        1,
+        1.0,
+        1.0 + 2**-52,
+        [1],
+        [1, 1],
+        dict(a=1),
+        dict(b=1),
+    ]
     for one, other in itertools.pairwise(rising):
         assert differing(dict(part=[one]), dict(part=[other]), 'all') == ['all.part.0']
         assert differing(dict(part=[one]), dict(part=[one]), 'all') == []
     resuming.run(resuming.config('views_of_the_batch', str(tmp_path), leave_at=9))
     found = different_runs(tmp_path / 'iter_4.pth', tmp_path / 'iter_8.pth')
-    assert {'meta.iter', 'state_dict.backbone.conv1.weight', 'random_states.0.torch', 'train/loss'} <= set(found)
+    assert {
+        'meta.iter',
+        'state_dict.backbone.conv1.weight',
+        'random_states.0.torch',
+        'train/loss',
+    } <= set(found)
     assert {'optimizer', 'online_probe'} <= {name.split('.')[0] for name in found}
     assert different_runs(tmp_path / 'iter_8.pth', tmp_path / 'iter_8.pth') == []
 
@@ -80,10 +101,14 @@ def test_torchs_error_for_a_full_disk_is_explained_and_leaves_no_file(tmp_path):
 
 def test_no_broken_image_harms_the_run(tmp_path):
     counts = images.fuzz_images(150, seed=0, folder=tmp_path)
-    assert [counts[kind] for kind in ('escaped', 'misread', 'warnings', 'crashes', 'hangs')] == [0] * 5
+    assert [counts[kind] for kind in ('escaped', 'misread', 'warnings', 'crashes', 'hangs')] == [
+        0
+    ] * 5
     refused = sum(counts.get(reason.phrase, 0) for reason in Reason)
     assert counts['read'] + refused == 150 and counts['read'] > 30 and refused > 50
-    assert counts['memory_mib'] < 100  # without the limit on pixels one header of these asks for gigabytes
+    assert (
+        counts['memory_mib'] < 100
+    )  # without the limit on pixels one header of these asks for gigabytes
 
 
 def fail() -> None:
@@ -100,14 +125,21 @@ MISCHIEF = {
 
 
 @pytest.mark.parametrize('name', MISCHIEF)
-def test_what_an_image_does_to_its_reader_is_counted_and_the_rest_is_still_read(monkeypatch, tmp_path, name):
+def test_what_an_image_does_to_its_reader_is_counted_and_the_rest_is_still_read(
+    monkeypatch, tmp_path, name
+):
     act, wanted = MISCHIEF[name]
     real = images.FileDataset.raw
     monkeypatch.setattr(images, 'KINDS', [lambda content, draw: content] * 1000)
     monkeypatch.setattr(images, 'PATIENCE', 1.0 if name == 'hang' else 60.0)
-    monkeypatch.setattr(images.FileDataset, 'raw', lambda data, at: act() if at == 2 else real(data, at))
+    monkeypatch.setattr(
+        images.FileDataset, 'raw', lambda data, at: act() if at == 2 else real(data, at)
+    )
     counts = images.fuzz_images(10, seed=1, folder=tmp_path)
-    assert (counts['read'], *(counts[kind] for kind in ('escaped', 'warnings', 'crashes', 'hangs'))) == (9, *wanted)
+    assert (
+        counts['read'],
+        *(counts[kind] for kind in ('escaped', 'warnings', 'crashes', 'hangs')),
+    ) == (9, *wanted)
 
 
 @pytest.mark.slow
@@ -118,7 +150,9 @@ def test_a_run_killed_during_a_save_and_between_saves_ends_as_the_undisturbed_ru
     assert found['checkpoints read back'] >= 1
 
 
-def test_what_a_killed_process_was_writing_or_about_to_remove_is_gone_after_the_next_start(tmp_path, monkeypatch):
+def test_what_a_killed_process_was_writing_or_about_to_remove_is_gone_after_the_next_start(
+    tmp_path, monkeypatch
+):
     """Killed with the third checkpoint written and the first, of which two are kept, still there."""
 
     def run(**options) -> None:
@@ -127,16 +161,26 @@ def test_what_a_killed_process_was_writing_or_about_to_remove_is_gone_after_the_
         resuming.run(cfg)
 
     write = ExactCheckpointHook._write
-    monkeypatch.setattr(ExactCheckpointHook, '_write', lambda hook, saved, path, outdated: write(hook, saved, path, []))
+    monkeypatch.setattr(
+        ExactCheckpointHook,
+        '_write',
+        lambda hook, saved, path, outdated: write(hook, saved, path, []),
+    )
     run()
     monkeypatch.undo()
-    left = [tmp_path / 'run' / name for name in ('.iter_6.pth.4242.tmp', '.last_checkpoint.4242.tmp', 'iter_2.pth')]
+    left = [
+        tmp_path / 'run' / name
+        for name in ('.iter_6.pth.4242.tmp', '.last_checkpoint.4242.tmp', 'iter_2.pth')
+    ]
     for path in left[:2]:
         path.write_text('half')
     assert all(path.exists() for path in left)
     run(resume=True)
     assert not any(path.exists() for path in left)
-    assert sorted(path.name for path in (tmp_path / 'run').glob('*.pth')) == ['iter_4.pth', 'iter_6.pth']
+    assert sorted(path.name for path in (tmp_path / 'run').glob('*.pth')) == [
+        'iter_4.pth',
+        'iter_6.pth',
+    ]
 
 
 @pytest.mark.slow

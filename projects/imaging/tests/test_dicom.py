@@ -48,11 +48,15 @@ def test_window_equals_pydicom_default_is_full_range(scan):
     shown = pydicom.pixels.apply_voi_lut(pydicom.pixels.apply_modality_lut(scan, file), file)
     expected = 255 * (shown - shown.min()) / np.ptp(shown)  # both ends of the window are reached
     image = decode_dicom(data, MAX)
-    assert image.shape == (3, 20, 30) and image.dtype == torch.uint8 and (image[0] == image[2]).all()
+    assert (
+        image.shape == (3, 20, 30) and image.dtype == torch.uint8 and (image[0] == image[2]).all()
+    )
     np.testing.assert_allclose(image[0].numpy(), expected, atol=0.51)
     whole = decode_dicom(written(scan), MAX)[0].numpy()
     np.testing.assert_allclose(whole, 255 * ((scan - scan.min()) / np.ptp(scan)), atol=0.51)
-    assert np.array_equal(decode_dicom(written(scan, WindowCenter=None, WindowWidth=None), MAX)[0].numpy(), whole)
+    assert np.array_equal(
+        decode_dicom(written(scan, WindowCenter=None, WindowWidth=None), MAX)[0].numpy(), whole
+    )
     inverted = decode_dicom(written(scan, PhotometricInterpretation='MONOCHROME1'), MAX)[0].numpy()
     assert (inverted == 255 - whole).mean() > 0.99  # but for halves that round
 
@@ -138,6 +142,8 @@ def test_archive_of_dicom_files_is_read(scan, tmp_path):
 
 @pytest.mark.parametrize('name', ['projects.imaging', 'mmairl.data.dicom', 'mmairl.data.tiles'])
 def test_config_registers_readers_and_tiles(name, tmp_path):
-    (tmp_path / 'config.py').write_text(f"custom_imports = dict(imports=['{name}'], allow_failed_imports=False)")
+    (tmp_path / 'config.py').write_text(
+        f"custom_imports = dict(imports=['{name}'], allow_failed_imports=False)"
+    )
     load_config(tmp_path / 'config.py')
     assert '.dcm' in READERS and DATASETS.get('Tiles')

@@ -37,7 +37,9 @@ def scale(tmp_path):
 
 
 @pytest.mark.parametrize('name', NEEDS)
-def test_networks_are_trained_at_a_scale_from_seeds_and_are_read(name, scale, tmp_path, monkeypatch):
+def test_networks_are_trained_at_a_scale_from_seeds_and_are_read(
+    name, scale, tmp_path, monkeypatch
+):
     given = ['--scale', scale, '--seeds', '0', '1', '--epochs', '2', '--out', str(tmp_path)]
     monkeypatch.setattr(sys, 'argv', [name, *given])
     module = script(name)
@@ -46,7 +48,10 @@ def test_networks_are_trained_at_a_scale_from_seeds_and_are_read(name, scale, tm
     files = [tmp_path / f'seed_{seed}.ckpt' for seed in (0, 1)]
     facts = facts_of(str(files[0]))
     assert facts['epochs'] == '2' and facts['steps'] == ('4' if name in LIBRARIES else '6')
-    read = [[load_backbone(cfg, read_backbone(file, part)).conv1.weight for part in parts] for file in files]
+    read = [
+        [load_backbone(cfg, read_backbone(file, part)).conv1.weight for part in parts]
+        for file in files
+    ]
     assert not read[0][0].equal(read[1][0])
     for found in read if name in LIBRARIES else ():
         assert 0 < (found[0] - found[1]).abs().max() < 0.1
@@ -67,11 +72,15 @@ def test_a_librarys_training_has_the_rate_the_teacher_and_the_views_of_the_end_i
         if name == 'lightly_byol':
             chances = acts['GaussianBlur'].prob, acts['RandomSolarization'].prob
         else:
-            chances = tuple(step.p for step in theirs.transforms if type(step).__name__ == 'RandomApply')[1:]
+            chances = tuple(
+                step.p for step in theirs.transforms if type(step).__name__ == 'RandomApply'
+            )[1:]
         assert chances == (told['GaussianBlur']['p'], told['Solarize']['p'])
     if name == 'sololearn_byol':
         assert cfg.model.backbone.norm_cfg.replicas == module.PASSES
-        assert module.rate(1, 12, 1) == 1 and module.rate(11, 12, 1) == pytest.approx((1 + np.cos(np.pi * 10 / 11)) / 2)
+        assert module.rate(1, 12, 1) == 1 and module.rate(11, 12, 1) == pytest.approx(
+            (1 + np.cos(np.pi * 10 / 11)) / 2
+        )
 
 
 @pytest.mark.parametrize('name', LIBRARIES)

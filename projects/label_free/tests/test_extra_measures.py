@@ -63,7 +63,9 @@ def test_neighbors_vote_without_the_image_itself(monkeypatch):
     x, view, labels = cloud(30, 4), cloud(30, 4) + 0.4 * cloud(30, 4, 1), torch.arange(30) % 2
     right = 0
     for i in range(30):
-        alike = {j: float(unit(view[i : i + 1]) @ unit(x[j : j + 1]).T) for j in range(30) if j != i}
+        alike = {
+            j: float(unit(view[i : i + 1]) @ unit(x[j : j + 1]).T) for j in range(30) if j != i
+        }
         votes = [0.0, 0.0]
         for j in sorted(alike, key=alike.get)[-3:]:
             votes[labels[j]] += math.exp(alike[j] / 0.07)
@@ -80,7 +82,10 @@ def test_collapsed_features_have_no_clusters():
 
 def test_clid_is_relative_to_the_other_networks():
     values = dict(a=(80, 3), b=(90, 5))
-    networks = {name: {'cluster learnability': cl, 'intrinsic dimension': d} for name, (cl, d) in values.items()}
+    networks = {
+        name: {'cluster learnability': cl, 'intrinsic dimension': d}
+        for name, (cl, d) in values.items()
+    }
     assert [numbers['CLID'] for numbers in m.with_clid(networks).values()] == pytest.approx([-2, 2])
 
 
@@ -97,6 +102,12 @@ def test_extra_measures_order_constructed_networks():
     best = {'CLID', 'k-NN on clusters'}
     assert right_measures(m.with_clid(networks), m.MEASURES) == {
         'random to trained': {*best, 'RankMe', 'intrinsic dimension', 'Epps-Pulley', 'alignment'},
-        'not the collapsed one': {*best, 'RankMe', 'uniformity', 'cluster learnability', 'alpha-ReQ'},
+        'not the collapsed one': {
+            *best,
+            'RankMe',
+            'uniformity',
+            'cluster learnability',
+            'alpha-ReQ',
+        },
         'not the useless one': {*best, 'cluster learnability', 'alpha-ReQ'},
     }

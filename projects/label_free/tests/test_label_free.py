@@ -20,13 +20,23 @@ from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Result
 from mmairl.study.spec import read_study
 from projects.label_free.choose import goodness_of_trials
-from projects.label_free.networks import AT_RANDOM, HELD_OUT, Network, choices_among, measured_networks
+from projects.label_free.networks import (
+    AT_RANDOM,
+    HELD_OUT,
+    Network,
+    choices_among,
+    measured_networks,
+)
 from projects.label_free.pool import markdown, pool
 from projects.label_free.regret import UNDECIDED
 from projects.label_free.trusted import EPOCHS, METHODS, SETTINGS, TRUSTED, trusted
 from projects.label_free.unlabelled import Unlabelled, goodness_of
 
-SEARCH = dict(budget=2, searches=1, dimensions=dict(rate=dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])))
+SEARCH = dict(
+    budget=2,
+    searches=1,
+    dimensions=dict(rate=dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])),
+)
 
 
 def network(row, seed=0, trial=None, along=None, part='compared', score=50.0, **values) -> Network:
@@ -34,8 +44,19 @@ def network(row, seed=0, trial=None, along=None, part='compared', score=50.0, **
 
 
 def test_choices_are_among_settings_methods_and_epochs():
-    trials = [network(row, seed, trial) for row in 'ab' for seed in (0, 1) for trial in range(3 if row == 'a' else 2)]
-    runs = [network('a'), network('b'), network('a', along=10), network('a', along=20), network('b', 1)]
+    trials = [
+        network(row, seed, trial)
+        for row in 'ab'
+        for seed in (0, 1)
+        for trial in range(3 if row == 'a' else 2)
+    ]
+    runs = [
+        network('a'),
+        network('b'),
+        network('a', along=10),
+        network('a', along=20),
+        network('b', 1),
+    ]
     found = choices_among([*trials, *runs])
     assert {name: sorted(map(len, choices)) for name, choices in found.items()} == {
         'a': [3, 3], 'b': [2, 2], SETTINGS: [2, 2, 3, 3], METHODS: [2, 2, 2, 2, 2], EPOCHS: [3]
@@ -54,7 +75,9 @@ def searched(tmp_path_factory):
     """Two rows of two trials, which are untrained networks with a made up score on held-out images."""
     register()
     folder = tmp_path_factory.mktemp('label_free')
-    (folder / 'toy.yaml').write_text(yaml.safe_dump(toy_scale(48, epochs=0.005, tasks=['knn'], floor=[])))
+    (folder / 'toy.yaml').write_text(
+        yaml.safe_dump(toy_scale(48, epochs=0.005, tasks=['knn'], floor=[]))
+    )
     study = read_study(written(folder, search=SEARCH, analyses=['projects.label_free.networks']))
     scale = folder / 'toy.yaml'
     scale = read_scale(str(scale))
@@ -63,7 +86,8 @@ def searched(tmp_path_factory):
     for number, run in enumerate(run for run in runs if run.part == 'trial'):
         weights = load_backbone(configs['one'], seed=number).state_dict()
         torch.save(
-            dict(state_dict={f'backbone.{key}': value for key, value in weights.items()}), run.folder / 'epoch_1.pth'
+            dict(state_dict={f'backbone.{key}': value for key, value in weights.items()}),
+            run.folder / 'epoch_1.pth',
         )
         write_text(run.folder / 'last_checkpoint', 'epoch_1.pth')
         end(
@@ -83,10 +107,16 @@ def end(folder, **result) -> None:
 def test_trials_are_tested_once_their_choice_is_made(searched, capsys):
     study, configs, _, runs, out = searched
     trials = [run for run in runs if run.part == 'trial']
-    (trials[1].folder / 'result.json').rename(out / 'kept')  # the search of row 'two' has not finished
+    (trials[1].folder / 'result.json').rename(
+        out / 'kept'
+    )  # the search of row 'two' has not finished
     _, networks = measured_networks(study, configs, runs)
-    assert {trial.row for trial in networks} == {'one'} and 'not tested yet' in capsys.readouterr().out
-    assert not any((run.folder / 'measures.json').is_file() for run in trials if run.row.name == 'two')
+    assert {trial.row for trial in networks} == {
+        'one'
+    } and 'not tested yet' in capsys.readouterr().out
+    assert not any(
+        (run.folder / 'measures.json').is_file() for run in trials if run.row.name == 'two'
+    )
     (out / 'kept').rename(trials[1].folder / 'result.json')
     task, networks = measured_networks(study, configs, runs)
     assert task == 'knn' and len(networks) == 4 and (out / 'tuned/two/seed_0/chosen.json').is_file()
@@ -99,7 +129,9 @@ def test_measured_networks_are_not_measured_again(searched):
     measured_networks(study, configs, runs)
     path = next(run.folder / 'measures.json' for run in runs if run.part == 'trial')
     before = path.read_bytes()
-    write_json(path, Unlabelled('0', {**read_json(path, Unlabelled).values, 'RankMe': None}, {'knn': 99.0}))
+    write_json(
+        path, Unlabelled('0', {**read_json(path, Unlabelled).values, 'RankMe': None}, {'knn': 99.0})
+    )
     _, networks = measured_networks(study, configs, runs)
     path.write_bytes(before)
     assert max(trial.score for trial in networks) == 99.0
@@ -107,13 +139,23 @@ def test_measured_networks_are_not_measured_again(searched):
 
 def test_record_and_page_show_the_regret(searched):
     study, configs, scale, runs, out = searched
-    page = write_study_page(collect(study, configs, scale, runs, out), out / 'page.html').read_text()
+    page = write_study_page(
+        collect(study, configs, scale, runs, out), out / 'page.html'
+    ).read_text()
     assert 'Choosing without labels' in page and 'alignment</th>' in page and '†' in page
     text = (out / 'study.json').read_text()
     record = json.loads(text, parse_constant=pytest.fail)['measures']  # JSON has no NaN
     assert record['rewarded']['one'] == ['alignment', 'uniformity'] and len(record['networks']) == 4
-    assert record['task'] == 'knn' and record['situations'].keys() == {'one', 'two', SETTINGS, METHODS}
-    assert 'training loss' not in record['situations'][METHODS] and HELD_OUT in record['situations'][SETTINGS]
+    assert record['task'] == 'knn' and record['situations'].keys() == {
+        'one',
+        'two',
+        SETTINGS,
+        METHODS,
+    }
+    assert (
+        'training loss' not in record['situations'][METHODS]
+        and HELD_OUT in record['situations'][SETTINGS]
+    )
     cell = record['situations']['one']['CLID']
     assert cell['choices'] == 1 and cell['word'] == UNDECIDED and cell['regret'] >= 0
     assert record['situations'][SETTINGS][AT_RANDOM]['correlation'] is None
@@ -138,19 +180,33 @@ def test_studies_are_pooled_choice_by_choice(tmp_path, run_tool):
             dict(row=row, part='trial', seed=seed, trial=t, along=None, score=50.0 + 5 * t, values=dict(RankMe=t, LiDAR=None))
             for row in 'abc' for seed in seeds for t in range(3)
         ]  # fmt: skip
-        record = dict(title=name, scale=dict(name='demo'), measures=dict(task='knn', margin=margin, networks=trials))
+        record = dict(
+            title=name,
+            scale=dict(name='demo'),
+            measures=dict(task='knn', margin=margin, networks=trials),
+        )
         return str(write_json(tmp_path / name, record))
 
     one, two, other = study('one', range(2)), study('two', range(2)), study('other', range(1), 2.0)
     alone, both = (pool(paths)['measures']['situations'][SETTINGS] for paths in ([one], [one, two]))
     assert (alone['RankMe']['choices'], both['RankMe']['choices']) == (6, 12)
-    assert (both['RankMe']['word'], both['RankMe']['regret'], both['RankMe']['correlation']) == (TRUSTED, 0, 1)
+    assert (both['RankMe']['word'], both['RankMe']['regret'], both['RankMe']['correlation']) == (
+        TRUSTED,
+        0,
+        1,
+    )
     assert both[AT_RANDOM]['regret'] == 5 and 'LiDAR' not in both
-    assert '| RankMe | **trusted** 0.0 (0.0 to 0.0), 12, ρ 1.00 |' in markdown(pool([one, two])['measures'])
+    assert '| RankMe | **trusted** 0.0 (0.0 to 0.0), 12, ρ 1.00 |' in markdown(
+        pool([one, two])['measures']
+    )
     run_tool('projects/label_free/pool.py', one, two, '--out', tmp_path / 'pooled.json')
     assert trusted(SETTINGS, tmp_path / 'pooled.json')[0] == 'RankMe'
     empty = write_json(tmp_path / 'empty.json', {})
-    for paths, code in (([one, one], 'same-study'), ([one, other], 'different-studies'), ([one, empty], 'no-measures')):
+    for paths, code in (
+        ([one, one], 'same-study'),
+        ([one, other], 'different-studies'),
+        ([one, empty], 'no-measures'),
+    ):
         with pytest.raises(UserError) as error:
             pool(paths)
         assert error.value.code == code
@@ -158,7 +214,8 @@ def test_studies_are_pooled_choice_by_choice(tmp_path, run_tool):
 
 def test_diverged_trials_do_not_change_clid():
     values = [
-        {'cluster learnability': cl, 'intrinsic dimension': d} for cl, d in ((80, 3), (math.nan, math.nan), (90, 5))
+        {'cluster learnability': cl, 'intrinsic dimension': d}
+        for cl, d in ((80, 3), (math.nan, math.nan), (90, 5))
     ]
     assert goodness_of('CLID', dict(enumerate(values))) == pytest.approx([-2, -math.inf, 2])
 

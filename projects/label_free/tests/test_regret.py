@@ -15,7 +15,9 @@ def test_regret_is_the_best_less_the_picked_and_ties_share():
     scores = np.array([50.0, 60, 40])
     assert regrets(scores, np.array([1.0, 0, 2])) == 20 and regrets(scores, scores) == 0
     assert regrets(scores, np.array([2.0, 0, 2])) == 15
-    assert regrets(scores, np.full(3, -np.inf)) == pytest.approx(10)  # a measure without a value picks at random
+    assert regrets(scores, np.full(3, -np.inf)) == pytest.approx(
+        10
+    )  # a measure without a value picks at random
     low, high = resampled([(scores, -scores)] * 4)
     assert 0 <= low < 20 == high
 
@@ -35,7 +37,12 @@ def test_a_measure_that_knows_is_trusted_and_one_that_errs_is_not():
     scores = [rng.normal(60, 5, 6) for _ in range(12)]
     noise = {str(number): [(s, rng.normal(size=6)) for s in scores] for number in range(10)}
     cells = judge(
-        dict(noise, knows=[(s, s + rng.normal(0, 0.1, 6)) for s in scores], errs=[(s, -s) for s in scores]), 1.0
+        dict(
+            noise,
+            knows=[(s, s + rng.normal(0, 0.1, 6)) for s in scores],
+            errs=[(s, -s) for s in scores],
+        ),
+        1.0,
     )
     assert cells['knows']['word'] == TRUSTED and cells['errs']['word'] == USELESS
     assert cells['knows']['correlation'] > 0.9 and cells['errs']['correlation'] == pytest.approx(-1)
@@ -43,7 +50,9 @@ def test_a_measure_that_knows_is_trusted_and_one_that_errs_is_not():
     assert (
         judge({'knows': [(s, s) for s in scores[:3]]}, 1.0)['knows']['word'] == UNDECIDED
     )  # three choices show nothing
-    rare = [(s, np.where(s == s.min(), 99, s) if number < 2 else s) for number, s in enumerate(scores)]
+    rare = [
+        (s, np.where(s == s.min(), 99, s) if number < 2 else s) for number, s in enumerate(scores)
+    ]
     assert (
         judge({'rare': rare}, 1.0)['rare']['word'] != TRUSTED
     )  # mostly right, and far off in between: the mean says so
@@ -52,7 +61,10 @@ def test_a_measure_that_knows_is_trusted_and_one_that_errs_is_not():
 def evidence(folder: Path, situation: str, **words: str) -> Path:
     """A study.json whose measures have these words, each with more regret than the one before."""
     rest = dict(low=0, high=1, within=14, choices=15)
-    cells = {name: dict(word=word, regret=place / 10, **rest) for place, (name, word) in enumerate(words.items())}
+    cells = {
+        name: dict(word=word, regret=place / 10, **rest)
+        for place, (name, word) in enumerate(words.items())
+    }
     cells['held-out labels'] = dict(word=TRUSTED, regret=0, **rest)
     record = dict(measures=dict(margin=1, situations={situation: cells}))
     return write_json(folder / 'evidence.json', record) or folder / 'evidence.json'
@@ -61,7 +73,10 @@ def evidence(folder: Path, situation: str, **words: str) -> Path:
 def test_the_trusted_measure_of_least_regret_chooses(tmp_path):
     path = evidence(tmp_path, SETTINGS, LiDAR=UNDECIDED, RankMe=TRUSTED, CLID=TRUSTED)
     measure, reason = trusted(SETTINGS, path)
-    assert measure == 'RankMe' and 'regret was 0.1 points (0.0 to 1.0), 14 of 15 choices within 1' in reason
+    assert (
+        measure == 'RankMe'
+        and 'regret was 0.1 points (0.0 to 1.0), 14 of 15 choices within 1' in reason
+    )
 
 
 def test_without_a_trusted_measure_nothing_is_chosen(tmp_path):

@@ -4,6 +4,8 @@ model = dict(
     projector=dict(norm_cfg=dict(_delete_=True, type='LN')),
     predictor=dict(norm_cfg=dict(_delete_=True, type='LN')),
     # The supplement's text calls lambda_b = 5e-4 best with LayerNorm, its Table 4 shows 5e-3; this is the table's.
-    head=dict(terms=[dict(type='BrownianTerm', weight=5e-3), dict(type='SingularValueTerm', weight=0.004)]),
+    head=dict(
+        terms=[dict(type='BrownianTerm', weight=5e-3), dict(type='SingularValueTerm', weight=0.004)]
+    ),
 )
 assumptions = dict(stl10_norm='batch norm stays in the backbone where the MLPs have layer norm')

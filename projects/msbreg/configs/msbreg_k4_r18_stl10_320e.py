@@ -1,8 +1,17 @@
 # MSBReg with batch norm, on STL-10's images in folders, at Table 4's batch: 0.5 x 256 / 256 x 4 = 2.
 _base_ = 'msbreg_k4_r18_in100_320e.py'
-model = dict(head=dict(terms=[dict(type='BrownianTerm', weight=5e-2), dict(type='SingularValueTerm', weight=0.004)]))
+model = dict(
+    head=dict(
+        terms=[dict(type='BrownianTerm', weight=5e-2), dict(type='SingularValueTerm', weight=0.004)]
+    )
+)
 train_dataloader = dict(
-    dataset=dict(_delete_=True, type='UnlabelledFolder', root='data/stl10/unlabeled', views=[{{_base_.view}}] * 4)
+    dataset=dict(
+        _delete_=True,
+        type='UnlabelledFolder',
+        root='data/stl10/unlabeled',
+        views=[{{_base_.view}}] * 4,
+    )
 )
 evaluation = dict(train=dict(root='data/stl10/train'), test=dict(root='data/stl10/test'))
 total_batch_size = 256

@@ -14,7 +14,10 @@ model = dict(
     head=dict(
         type='RegularisedHead',
         base=dict(type='CentroidHead', centroid='leave_one_out'),
-        terms=[dict(type='BrownianTerm', weight=0.5, per='image'), dict(type='SingularValueTerm', weight=0.004)],
+        terms=[
+            dict(type='BrownianTerm', weight=0.5, per='image'),
+            dict(type='SingularValueTerm', weight=0.004),
+        ],
     )
 )
 total_batch_size = 512

@@ -21,7 +21,9 @@ def test_each_view_is_drawn_to_the_centre_of_the_others_as_in_byol_of_two(views)
     unit_q, unit_k, total = units(q), units(k), 0.0
     for v in range(views):
         centre = sum(unit_k[w] for w in range(views) if w != v) / (views - 1)
-        total = total + sum(2 - 2 * (unit_q[v][i] @ centre[i]) / centre[i].norm() for i in range(6)) / 6
+        total = (
+            total + sum(2 - 2 * (unit_q[v][i] @ centre[i]) / centre[i].norm() for i in range(6)) / 6
+        )
     found = CentroidHead()(q, k, None)['loss']
     assert_same(found, 2 * total / views, list(q.values()))
     if views == 2:
@@ -31,7 +33,9 @@ def test_each_view_is_drawn_to_the_centre_of_the_others_as_in_byol_of_two(views)
 def test_the_means_of_both_networks_can_be_compared_instead():
     q, k = rows(3, 6), rows(3, 6)
     a, b = (sum(units(side).values()) / 3 for side in (q, k))
-    expected = torch.stack([2 * (2 - 2 * (x @ y) / (x.norm() * y.norm())) for x, y in zip(a, b)]).mean()
+    expected = torch.stack(
+        [2 * (2 - 2 * (x @ y) / (x.norm() * y.norm())) for x, y in zip(a, b)]
+    ).mean()
     assert_same(CentroidHead('mean')(q, k, None)['loss'], expected, list(q.values()))
 
 
@@ -42,7 +46,9 @@ def test_the_singular_value_term_is_that_of_the_singular_values():
         standard = (view - view.mean(0)) / view.std(0, correction=0)
         values = torch.linalg.svdvals(standard / 20**0.5)
         expected = expected + ((values**2 - 1) ** 2).sum() / 2
-    assert_same(SingularValueTerm()(z), expected, [z], tolerance=1e-6)  # the term keeps 1e-8 under the root
+    assert_same(
+        SingularValueTerm()(z), expected, [z], tolerance=1e-6
+    )  # the term keeps 1e-8 under the root
     collapsed = torch.ones(1, 6, 4, requires_grad=True)
     loss = SingularValueTerm()(collapsed)
     assert loss == 4 and torch.autograd.grad(loss, collapsed)[0].isfinite().all()
@@ -74,5 +80,9 @@ def test_the_rate_grows_with_batch_and_views():
         lr, warm_up = base * cfg.total_batch_size / 256, cfg.param_scheduler[0]
         views = len(cfg.train_dataloader.dataset.views)
         assert cfg.optim_wrapper.optimizer.lr == pytest.approx(lr * views), path
-        assert (warm_up.start, warm_up.end, cfg.optim_wrapper.optimizer.weight_decay) == (1e-6, 10, 1e-5)
+        assert (warm_up.start, warm_up.end, cfg.optim_wrapper.optimizer.weight_decay) == (
+            1e-6,
+            10,
+            1e-5,
+        )
         assert cfg.auto_scale_lr.base_batch_size == cfg.total_batch_size

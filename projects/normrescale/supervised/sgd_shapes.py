@@ -14,19 +14,38 @@ model = dict(
     in_channels=128,
     classes=6,
     data_preprocessor=dict(
-        type='ViewPreprocessor', mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), views=[view], channels_last=True
+        type='ViewPreprocessor',
+        mean=(0.5, 0.5, 0.5),
+        std=(0.25, 0.25, 0.25),
+        views=[view],
+        channels_last=True,
     ),
 )
 train_dataloader = dict(
     dataset=dict(
-        _delete_=True, type='NamedClasses', names=known, dataset=dict(type='Shapes', split='train', count=6000, size=32)
+        _delete_=True,
+        type='NamedClasses',
+        names=known,
+        dataset=dict(type='Shapes', split='train', count=6000, size=32),
     )
 )
 evaluation = dict(
     _delete_=True,
-    train=dict(type='NamedClasses', names=new, dataset=dict(type='Shapes', split='train', count=1200, size=32)),
-    val=dict(type='NamedClasses', names=new, dataset=dict(type='Shapes', split='train', count=2400, size=32, seed=1)),
-    test=dict(type='NamedClasses', names=new, dataset=dict(type='Shapes', split='val', count=2400, size=32)),
+    train=dict(
+        type='NamedClasses',
+        names=new,
+        dataset=dict(type='Shapes', split='train', count=1200, size=32),
+    ),
+    val=dict(
+        type='NamedClasses',
+        names=new,
+        dataset=dict(type='Shapes', split='train', count=2400, size=32, seed=1),
+    ),
+    test=dict(
+        type='NamedClasses',
+        names=new,
+        dataset=dict(type='Shapes', split='val', count=2400, size=32),
+    ),
     batch_size=400,
 )
 total_batch_size = 64
@@ -38,5 +57,6 @@ param_scheduler = [
 train_cfg = dict(by_epoch=True, max_epochs=12)
 default_hooks = dict(momentum=None, queue=None, checkpoint=dict(interval=12))
 recipes = dict(
-    linear='projects/normrescale/supervised/linear_few.py', finetune='projects/normrescale/supervised/finetune_few.py'
+    linear='projects/normrescale/supervised/linear_few.py',
+    finetune='projects/normrescale/supervised/finetune_few.py',
 )

@@ -25,7 +25,9 @@ def runs(monkeypatch):
     lengths = {'SGD': 1.0, 'LARS': 3.0, 'LARS, rescaled': 1.0}
     monkeypatch.setattr(benefit, 'recipe', lambda cfg, task: cfg)
     monkeypatch.setattr(benefit, 'own_value', lambda cfg, key: OWN)
-    monkeypatch.setattr(benefit, 'last_checkpoint', lambda folder: {name: name for name in lengths}[folder])
+    monkeypatch.setattr(
+        benefit, 'last_checkpoint', lambda folder: {name: name for name in lengths}[folder]
+    )
 
     def backbone(name: str) -> SimpleNamespace:
         weights = {'conv1.weight': torch.ones(4, 4, 3, 3), 'bn1.weight': torch.ones(4)}
@@ -36,7 +38,9 @@ def runs(monkeypatch):
     options = [{RATE: rate} if rate else {} for rate in RATES]
 
     def run(row, seed: int) -> SimpleNamespace:
-        halves = {f'trial_{n}': [score + seed, score - seed] for n, score in enumerate(scores[row.name])}
+        halves = {
+            f'trial_{n}': [score + seed, score - seed] for n, score in enumerate(scores[row.name])
+        }
         result = SimpleNamespace(tuned=dict(finetune=dict(halves=halves)))
         return SimpleNamespace(
             row=row,
@@ -48,7 +52,9 @@ def runs(monkeypatch):
             asked=SimpleNamespace(tuned=dict(finetune=options)),
         )
 
-    floor = Row('random initialisation', study.rows[0].config, untrained='random')  # is tuned, and has no checkpoint
+    floor = Row(
+        'random initialisation', study.rows[0].config, untrained='random'
+    )  # is tuned, and has no checkpoint
     trained = [run(row, seed) for row in study.rows if row.name in scores for seed in (0, 1)]
     scores[floor.name] = (10, 10, 10)
     return study, [*trained, run(floor, 0)]
@@ -58,7 +64,12 @@ def test_pairs_have_benefit_best_rate_and_predictions(runs):
     study, there = runs
     found = benefit_record(study, dict.fromkeys(row.name for row in study.rows), there)['finetune']
     (pair,) = found['pairs']
-    assert (pair['of'], pair['row'], pair['seeds'], pair['rate']) == ('LARS', 'LARS, rescaled', 2, OWN)
+    assert (pair['of'], pair['row'], pair['seeds'], pair['rate']) == (
+        'LARS',
+        'LARS, rescaled',
+        2,
+        OWN,
+    )
     assert (pair['trials'], pair['target'], pair['curve']) == (2, 55, pytest.approx((20, 40, 60)))
     assert pair['best'] == pytest.approx(0.003)
     assert pair['kernels'] == dict(
@@ -72,10 +83,18 @@ def test_curves_are_means_where_all_seeds_have_trials(runs):
     study, there = runs
     for run in there:
         if run.seed == 1:
-            run.asked.tuned['finetune'] = [{RATE: rate} if rate else {} for rate in (None, 0.003, 0.3 * 10**-0.5)]
-    lines = benefit_record(study, dict.fromkeys(row.name for row in study.rows), there)['finetune']['lines']
+            run.asked.tuned['finetune'] = [
+                {RATE: rate} if rate else {} for rate in (None, 0.003, 0.3 * 10**-0.5)
+            ]
+    lines = benefit_record(study, dict.fromkeys(row.name for row in study.rows), there)['finetune'][
+        'lines'
+    ]
     # Half way from 0.03 to 0.3 seed 0 is between 20 and 10; beyond it there is no trial of seed 1.
-    assert lines['LARS'] == [(0.003, 60), (0.03, 20), (pytest.approx(0.3 * 10**-0.5), pytest.approx((15 + 10) / 2))]
+    assert lines['LARS'] == [
+        (0.003, 60),
+        (0.03, 20),
+        (pytest.approx(0.3 * 10**-0.5), pytest.approx((15 + 10) / 2)),
+    ]
 
 
 def test_without_kept_trials_there_is_no_benefit(runs):
@@ -103,10 +122,17 @@ def page_record() -> dict:
 def test_section_shows_the_benefit_of_each_pair():
     text = text_of(benefit_section(page_record()))
     assert text.startswith('Benefit of NormRescale')
-    assert 'rescaled more than 4 0 to more than 4 LARS 20.0 22.0 30.0 2' in text and 'constant 2 1 to 2 LARS' in text
+    assert (
+        'rescaled more than 4 0 to more than 4 LARS 20.0 22.0 30.0 2' in text
+        and 'constant 2 1 to 2 LARS' in text
+    )
     assert 'At demo scale' in text[: text.index('Fine-tuning rates')]
     # A network with two pairs is shown once, by the pair that has predictions.
-    assert text.count('LARS 6 (0.3) — 0.03 0.01 (0.005 to 0.02) 12 outside — —') == text.count('0.005 to 0.02') == 1
+    assert (
+        text.count('LARS 6 (0.3) — 0.03 0.01 (0.005 to 0.02) 12 outside — —')
+        == text.count('0.005 to 0.02')
+        == 1
+    )
 
 
 def test_section_charts_all_rows_in_one_picture():

@@ -10,11 +10,21 @@ from projects.normrescale.mechanism import gains_alone
 
 def test_gains_alone_compute_what_the_plain_form_does_with_kernels_of_their_own_length():
     torch.manual_seed(0)
-    network = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8)).double()
-    own = {name: value * 5 if value.is_floating_point() else value for name, value in network.state_dict().items()}
-    anchor = {name: torch.rand_like(value) if value.is_floating_point() else value for name, value in own.items()}
+    network = MODELS.build(
+        dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8)
+    ).double()
+    own = {
+        name: value * 5 if value.is_floating_point() else value
+        for name, value in network.state_dict().items()
+    }
+    anchor = {
+        name: torch.rand_like(value) if value.is_floating_point() else value
+        for name, value in own.items()
+    }
     plain, _ = normrescale(own, anchor)
-    before, after = (Backbone(weights, '', 'mmairl', 'student') for weights in (own, {**own, **plain}))
+    before, after = (
+        Backbone(weights, '', 'mmairl', 'student') for weights in (own, {**own, **plain})
+    )
     alone = gains_alone(before, after).weights
     images = torch.randn(8, 3, 64, 64, dtype=torch.float64)
 

@@ -24,10 +24,15 @@ def test_boxes_enclose_what_the_masks_say_and_a_scene_is_drawn_alike_again(tmp_p
     counts = dict(train=6, test=3)
     folder, again = (scenes.write(tmp_path / name, counts) for name in ('one', 'again'))
     names = [str(path.relative_to(folder)) for path in folder.rglob('*') if path.is_file()]
-    assert filecmp.cmpfiles(folder, again, names, shallow=False)[0] == names and len(names) == 2 * 9 + 2
+    assert (
+        filecmp.cmpfiles(folder, again, names, shallow=False)[0] == names
+        and len(names) == 2 * 9 + 2
+    )
     for split in counts:
         content = json.loads((folder / f'annotations/{split}.json').read_text())
-        assert {one['id']: one['name'] for one in content['categories']} == dict(enumerate(KINDS, 1))
+        assert {one['id']: one['name'] for one in content['categories']} == dict(
+            enumerate(KINDS, 1)
+        )
         for image in content['images']:
             mask = np.array(Image.open(folder / 'masks' / split / image['file_name']))
             assert mask.shape == (image['height'], image['width'])
@@ -45,16 +50,23 @@ def test_configs_name_the_kinds_and_the_scenes_are_never_lacking(tmp_path):
     for name in ('scenes_det', 'scenes_seg'):
         cfg = load_config(str(config_of(name, 34)))
         assert tuple(cfg.kinds) == tuple(KINDS) and cfg.labels == ('background', *KINDS)
-        assert cfg.optim_wrapper.optimizer.lr == 0.02 and cfg.custom_hooks[0].type == 'mmairl.PreciseBNHook'
+        assert (
+            cfg.optim_wrapper.optimizer.lr == 0.02
+            and cfg.custom_hooks[0].type == 'mmairl.PreciseBNHook'
+        )
         assert not lacking(TASKS[name], tmp_path)
-    with pytest.raises(UserError, match='coco_c4 has configs for ResNet-50, not for ResNet-18; leave the task out'):
+    with pytest.raises(
+        UserError, match='coco_c4 has configs for ResNet-50, not for ResNet-18; leave the task out'
+    ):
         config_of('coco_c4', 18)
 
 
 @pytest.mark.slow
 def test_a_narrow_resnet_goes_through_both_tasks_at_the_best_of_two_rates(tmp_path, monkeypatch):
     """Drawn files are found in the cache, models take the width of the weights, and a rate that diverges is the worst."""
-    backbone = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=16, base_channels=16))
+    backbone = MODELS.build(
+        dict(type='mmpretrain.ResNet', depth=18, stem_channels=16, base_channels=16)
+    )
     weights = {f'backbone.{key}': value for key, value in backbone.state_dict().items()}
     torch.save(dict(meta={}, state_dict=weights), tmp_path / 'narrow.pth')
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
@@ -78,9 +90,14 @@ def test_a_narrow_resnet_goes_through_both_tasks_at_the_best_of_two_rates(tmp_pa
         rates = [{}, {'optim_wrapper.optimizer.lr': 1e30}]  # the second diverges
         best, kept = tune_task(name, start, depth, place, rates)
         assert kept['halves'].keys() == {'trial_0', 'trial_1'} and kept['trials'] == rates
-        assert all(len(pair) == 2 and all(0 <= one <= 100 for one in pair) for pair in kept['halves'].values())
+        assert all(
+            len(pair) == 2 and all(0 <= one <= 100 for one in pair)
+            for pair in kept['halves'].values()
+        )
         assert best == rates[int(kept['chosen'][-1])] and kept['held_out'][kept['chosen']] == max(
             kept['held_out'].values()
         )
         scores = run_task(name, start, depth, place, best)
-        assert set(scores) == set(TASKS[name].scores) and all(0 <= one <= 100 for one in scores.values())
+        assert set(scores) == set(TASKS[name].scores) and all(
+            0 <= one <= 100 for one in scores.values()
+        )

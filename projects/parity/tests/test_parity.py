@@ -19,7 +19,9 @@ def test_their_code_is_equal_to_ours_but_for_named_factors(package):
     pytest.importorskip(package, reason='an extra of projects/parity alone')
     apart = ('warm-up', 'momentum over a run')  # what the table is there to show
     mine = [row for row in compare.rows() if row[0] == compare.PACKAGES[package]]
-    assert mine and all('equal' in row[2] for row in mine if not any(word in row[1] for word in apart))
+    assert mine and all(
+        'equal' in row[2] for row in mine if not any(word in row[1] for word in apart)
+    )
 
 
 @pytest.mark.slow
@@ -27,4 +29,8 @@ def test_the_gradient_of_bfloat16_is_measured_as_training_goes_on(monkeypatch):
     monkeypatch.setitem(precision.NETWORKS, 18, (512, (0, 1)))
     found = [line.strip('| ').split(' | ') for line in precision.rows(18, batch=4, size=32)]
     assert [cells[1] for cells in found] == ['0', '1'] and found[0][2] != found[1][2]
-    assert all(-1 <= float(worst) <= float(median) <= 1 for c in found for median, worst in (c[3:5], c[5:7]))
+    assert all(
+        -1 <= float(worst) <= float(median) <= 1
+        for c in found
+        for median, worst in (c[3:5], c[5:7])
+    )

@@ -14,8 +14,12 @@ MOST = 0.05 + 3 * math.sqrt(0.05 * 0.95 / STUDIES)
 @pytest.mark.slow
 @pytest.mark.parametrize('study', KINDS)
 @pytest.mark.parametrize('scores', SHAPES)
-def test_no_kind_of_score_or_spread_or_missing_run_raises_more_false_alarms_than_promised(study, scores):
-    assert {seeds: worst for seeds in SEEDS if (worst := max(shares(study, scores, seeds))) > MOST} == {}
+def test_no_kind_of_score_or_spread_or_missing_run_raises_more_false_alarms_than_promised(
+    study, scores
+):
+    assert {
+        seeds: worst for seeds in SEEDS if (worst := max(shares(study, scores, seeds))) > MOST
+    } == {}
 
 
 @pytest.mark.parametrize('case, naive', zip(CHANCES, (0.3, 0.1)))

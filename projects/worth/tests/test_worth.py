@@ -32,7 +32,9 @@ PLANTED = [((2,), (2, 0), '', 'pays'), ((4,), (2, 1), 'pays', 'keep'), ((1,), (3
 
 
 @pytest.mark.parametrize('own, rest, says, seldom', PLANTED)
-def test_the_verdict_finds_what_is_planted_and_errs_in_no_more_than_one_study_of_twenty(own, rest, says, seldom):
+def test_the_verdict_finds_what_is_planted_and_errs_in_no_more_than_one_study_of_twenty(
+    own, rest, says, seldom
+):
     words = Counter(verdict(seed, own, rest).word for seed in range(40))
     assert words[seldom] <= 2
     assert not says or words[says] >= 36, words
@@ -47,8 +49,13 @@ def test_images_of_one_patient_are_not_many_witnesses(labels):
 def test_undecided_names_the_labels_that_tell():
     found = [verdict(seed, (2.3,), (2.0,)) for seed in range(30)]
     wanted = np.median([one.more for one in found if one.word == 'undecided'])
-    more = Counter(verdict(seed, (2.3,), (2.0,), labels=4 * ((160 + int(wanted)) // 4)).word for seed in range(20))
-    assert more['pays'] + more['keep'] >= 10 > 20 * np.mean([one.word != 'undecided' for one in found]), (wanted, more)
+    more = Counter(
+        verdict(seed, (2.3,), (2.0,), labels=4 * ((160 + int(wanted)) // 4)).word
+        for seed in range(20)
+    )
+    assert (
+        more['pays'] + more['keep'] >= 10 > 20 * np.mean([one.word != 'undecided' for one in found])
+    ), (wanted, more)
 
 
 def test_the_bands_of_the_curves_and_the_labels_saved_hold_the_truth():
@@ -66,7 +73,9 @@ def test_the_classifier_is_the_one_that_scikit_learn_fits():
     errors = {}
     for strength in few_labels.STRENGTHS:
         left_out = [
-            Ridge(60 * strength).fit(np.delete(x[fit], i, 0), np.delete(np.eye(3)[y[fit]], i, 0)).predict(x[[i]])
+            Ridge(60 * strength)
+            .fit(np.delete(x[fit], i, 0), np.delete(np.eye(3)[y[fit]], i, 0))
+            .predict(x[[i]])
             for i in fit
         ]
         errors[strength] = np.square(np.concatenate(left_out) - np.eye(3)[y[fit]]).sum()
@@ -79,7 +88,10 @@ def test_labels_saved_are_read_off_the_curves():
     labels = np.array([1.0, 2, 4, 8])
     assert few_labels.saved(curves, curves[None], labels, 0, 1) == pytest.approx((4, 8, 8, 8))
     assert few_labels.needed(np.array([50.0, 100, 100]), np.array([1.0, 10, 50]), 100) == 10
-    assert few_labels.saved(curves + np.array([[30], [0]]), curves[None], labels, 0, 1)[:2] == (1, np.inf)
+    assert few_labels.saved(curves + np.array([[30], [0]]), curves[None], labels, 0, 1)[:2] == (
+        1,
+        np.inf,
+    )
 
 
 @pytest.fixture
@@ -110,12 +122,24 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
             'utf-8',
             "1 files that are not below .* first '1.png', where images are named like '00.png'",
         ),
-        (['00.png,a', '00.png,b'], 'utf-8', "00.png has two values .'a' and 'b'.; keep one line of it"),
-        (['00.png,a', './00.png,b', '01.png,a'], 'utf-8', "00.png has two values .'a' and 'b'.; keep one line of it"),
+        (
+            ['00.png,a', '00.png,b'],
+            'utf-8',
+            "00.png has two values .'a' and 'b'.; keep one line of it",
+        ),
+        (
+            ['00.png,a', './00.png,b', '01.png,a'],
+            'utf-8',
+            "00.png has two values .'a' and 'b'.; keep one line of it",
+        ),
         (['00.png,a', '01.png,a', '02.png,b'], 'utf-8', "class 'b' has one labelled image"),
         (['00.png,a', '01.png,a'], 'utf-8', 'there are 1 classes'),
         (['00.png,Käfer', '01.png,b'], 'latin-1', 'cannot be read .* give a CSV in UTF-8'),
-        (['02.png,a', '03.png,b'], 'no heads', "begins with an image .'00.png'.; add a line of headers"),
+        (
+            ['02.png,a', '03.png,b'],
+            'no heads',
+            "begins with an image .'00.png'.; add a line of headers",
+        ),
         (['00.png,Käfer', '01.png,b'], 'utf-16', 'cannot be read .* give a CSV in UTF-8'),
     ],
 )
@@ -125,21 +149,29 @@ def test_bad_labels_are_a_sentence(images, tmp_path, lines, encoding, says):
     assert re.search(says, str(caught.value)) and not (tmp_path / 'out').exists()
 
 
-def test_too_few_images_and_one_group_a_class_are_a_sentence_before_anything_is_written(images, tmp_path):
+def test_too_few_images_and_one_group_a_class_are_a_sentence_before_anything_is_written(
+    images, tmp_path
+):
     labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
     with pytest.raises(UserError, match="class 'bright' are all of one group"):
         worth(images, labels, out, groups=lambda name: str(int(name[:2]) % 2))
     with pytest.raises(UserError, match='of each class a single image, or group, is to learn from'):
-        worth(images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(4)]), out)
+        worth(
+            images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(4)]), out
+        )
     table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(40)])
     for inside in (images / 'out', images.parent):  # whose own links would be in `images`
         with pytest.raises(UserError, match='would lie among the images of .*name another folder'):
             worth(images, labels, inside)
-    with pytest.raises(UserError, match='a single image, or group, is to test on'):  # three patients
+    with pytest.raises(
+        UserError, match='a single image, or group, is to test on'
+    ):  # three patients
         worth(images, labels, out, groups=lambda name: str(max(1, int(name[:2]) // 10)), seed=2)
     for number in range(40, 80):
         (images / f'{number}.png').unlink()
-    with pytest.raises(UserError, match='of the 50 images .* 20 are put aside .* the 30 others .* give 34 more'):
+    with pytest.raises(
+        UserError, match='of the 50 images .* 20 are put aside .* the 30 others .* give 34 more'
+    ):
         worth(images, labels, out)
     assert not out.exists()
 
@@ -174,10 +206,14 @@ def test_images_that_are_all_alike_are_a_sentence(images, tmp_path, monkeypatch)
         worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
 
 
-def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer(images, tmp_path, monkeypatch):
+def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer(
+    images, tmp_path, monkeypatch
+):
     labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
     task = read_task(images, labels, None, None, 0)
-    broken, original, copy = (images / task.labelled[place] for place in (*task.pool[:2], task.test[0]))
+    broken, original, copy = (
+        images / task.labelled[place] for place in (*task.pool[:2], task.test[0])
+    )
     broken.write_bytes(b'no image')
     shutil.copy(original, copy)
     found = worth(images, labels, out, **QUICK)
@@ -185,7 +221,9 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
     parts = split['learned_from'], split['tested_on'], record['look_alikes'], split['pretrained_on']
     assert parts == (19, 19, 1, 70) and record['unreadable'] == [broken.name]
     assert f'cannot be read and are left out, first {broken.name}' in found.page.read_text()
-    assert [[Path(name).name for _, name in pair] for pair in record['pairs']] == [[copy.name, original.name]]
+    assert [[Path(name).name for _, name in pair] for pair in record['pairs']] == [
+        [copy.name, original.name]
+    ]
     assert found.page.read_text().count('class="pair"') == 1
     assert found.record['candidates']['raw pixels']['accuracy'][-1] == 100
     assert 'Of 90 images, 40 have labels' in found.page.read_text()
@@ -209,19 +247,25 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
 
 def test_starts_of_like_names_train_in_folders_of_their_own(images, tmp_path, monkeypatch):
     folders = []
-    monkeypatch.setattr(module, 'pretrain', lambda method, data, folder, *_, **__: folders.append(folder))
+    monkeypatch.setattr(
+        module, 'pretrain', lambda method, data, folder, *_, **__: folders.append(folder)
+    )
     task = read_task(images, tmp_path / 'labels.csv', None, None, 0)
     starts = dict.fromkeys(('run-1.pth', 'run_1.pth'), 'x')
     comparison = module.Comparison(task, tmp_path / 'out', starts, 'mocov2plus', 0, None, 0, {})
     for name in starts:
         comparison.trained(f'{module.OWN} from {name}', module.Plan({}, 16, 1, {}))
     assert len(set(folders)) == 2
-    other = dataclasses.replace(comparison, starts={}, task=dataclasses.replace(task, unlabelled=task.unlabelled[1:]))
+    other = dataclasses.replace(
+        comparison, starts={}, task=dataclasses.replace(task, unlabelled=task.unlabelled[1:])
+    )
     assert other.identity() != dataclasses.replace(comparison, starts={}).identity()
 
 
 def test_weights_of_rgb_give_features_of_other_channels(tmp_path):
-    state = {key: value for key, value in resnet18().state_dict().items() if not key.startswith('fc.')}
+    state = {
+        key: value for key, value in resnet18().state_dict().items() if not key.startswith('fc.')
+    }
     torch.save(state, tmp_path / 'a.pth')
     module.register()
     network, normal, _ = module.network(tmp_path / 'a.pth', 5)
@@ -234,17 +278,26 @@ def test_a_budget_chooses_the_largest_crops_that_leave_time_to_learn(images, tmp
 
     def as_its_pixels(cfg) -> float:
         """70 images of 64 x 64 take 4.1 s, and of 96 x 96 9.2 s."""
-        (size,) = {step['size'] for view in cfg.train_dataloader.dataset.views for step in view if 'size' in step}
+        (size,) = {
+            step['size']
+            for view in cfg.train_dataloader.dataset.views
+            for step in view
+            if 'size' in step
+        }
         return size**2 / 70 / 1000
 
     monkeypatch.setattr(module, 'pace', as_its_pixels)
-    plan = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=10, workers=0, plan=True)
+    plan = worth(
+        images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=10, workers=0, plan=True
+    )
     assert (plan.size, plan.epochs) == (64, int(0.8 * 600 / 4.096))
     assert plan.seconds['own pre-training'] == pytest.approx(plan.epochs * 4.096, rel=0.2)
     assert 'minutes in all' in str(plan) and str(plan).endswith('labels are drawn 50 times')
 
 
-def test_a_small_budget_draws_labels_less_often_and_the_record_says_how_often(images, tmp_path, monkeypatch):
+def test_a_small_budget_draws_labels_less_often_and_the_record_says_how_often(
+    images, tmp_path, monkeypatch
+):
     monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
     monkeypatch.setattr(module, 'pace_of_draws', lambda task: 0.1)  # three candidates: 0.3 s a draw
     for minutes, draws in ((1, 20), (0.1, 10), (100, 50), (None, 20)):
@@ -257,15 +310,24 @@ def test_a_small_budget_draws_labels_less_often_and_the_record_says_how_often(im
 
 def test_a_group_is_on_one_side_and_its_test_images_teach_nothing(images, tmp_path):
     task = read_task(images, tmp_path / 'labels.csv', None, r'^(\d)', 0)
-    pool, test = ({task.labelled[place][0] for place in places} for places in (task.pool, task.test))
+    pool, test = (
+        {task.labelled[place][0] for place in places} for places in (task.pool, task.test)
+    )
     assert not pool & test and pool | test == set('0123')
     assert {name[0] for name in task.unlabelled} == set('012345678') - test
-    for places in few_labels.draw(task.y, task.pool, 0, 20, task.groups)[5.0]:  # half: of each class one group of two
+    for places in few_labels.draw(task.y, task.pool, 0, 20, task.groups)[
+        5.0
+    ]:  # half: of each class one group of two
         assert [len({*task.groups[places[task.y[places] == label]]}) for label in (0, 1)] == [1, 1]
     lay_out(task, tmp_path / 'links')
     images.rename(tmp_path / 'moved')
-    lay_out(read_task(tmp_path / 'moved', tmp_path / 'labels.csv', None, r'^(\d)', 0), tmp_path / 'links')
-    assert all(link.is_file() for link in (tmp_path / 'links').iterdir())  # the images have been moved since
+    lay_out(
+        read_task(tmp_path / 'moved', tmp_path / 'labels.csv', None, r'^(\d)', 0),
+        tmp_path / 'links',
+    )
+    assert all(
+        link.is_file() for link in (tmp_path / 'links').iterdir()
+    )  # the images have been moved since
     (tmp_path / 'moved').rename(images)
     table(tmp_path, [f'{number:02}.png,p{number // 10},{number % 2}' for number in range(40)])
     text = (tmp_path / 'labels.csv').read_text().replace('file,class', 'file,patient,ill')
@@ -273,7 +335,9 @@ def test_a_group_is_on_one_side_and_its_test_images_teach_nothing(images, tmp_pa
     assert read_task(images, tmp_path / 'labels.csv', None, None, 0, 'ill').classes == ['0', '1']
 
 
-def test_without_a_table_the_folders_are_the_classes_and_other_images_have_no_label(images, tmp_path):
+def test_without_a_table_the_folders_are_the_classes_and_other_images_have_no_label(
+    images, tmp_path
+):
     for number, path in enumerate(sorted(images.iterdir())[:20]):
         (images / 'ab'[number % 2] / 'deep').mkdir(parents=True, exist_ok=True)
         path.rename(images / 'ab'[number % 2] / 'deep' / path.name)
@@ -294,14 +358,18 @@ def test_without_a_table_the_folders_are_the_classes_and_other_images_have_no_la
     ],
 )
 def test_answer_names_training_length(word, epochs, head):
-    verdict = Verdict(word, module.OWN, module.RAW, 1.0, -1.0, 3.0, 50 if word == 'undecided' else 0)
+    verdict = Verdict(
+        word, module.OWN, module.RAW, 1.0, -1.0, 3.0, 50 if word == 'undecided' else 0
+    )
     training = module.Training(32, epochs, 147)
     answer = module.sentence(verdict, 50.0, 49.0, 200, training)
     assert answer.partition(': ')[0] == head
     assert f'({module.count(epochs, "epoch")}, 147 steps, crops of 32 pixels)' in answer
     assert ('50 more labels' in answer) == (word == 'undecided')
     assert ('at least 100 epochs' in answer) == (epochs < 100 and word != 'pays')
-    assert module.answer_word(verdict, training) == ('undecided' if head == 'Inconclusive' else word)
+    assert module.answer_word(verdict, training) == (
+        'undecided' if head == 'Inconclusive' else word
+    )
 
 
 def test_unmet_budget_is_stated(images, tmp_path, monkeypatch, capsys):
@@ -328,7 +396,10 @@ def test_look_alikes_of_other_classes_are_tested_on(images, tmp_path):
     labels = tmp_path / 'labels.csv'
     task = read_task(images, labels, None, None, 0)
     source = task.pool[0]
-    same, other = (next(place for place in task.test if (task.y[place] == task.y[source]) == equal) for equal in (1, 0))
+    same, other = (
+        next(place for place in task.test if (task.y[place] == task.y[source]) == equal)
+        for equal in (1, 0)
+    )
     for place in (same, other):
         shutil.copy(images / task.labelled[source], images / task.labelled[place])
     left, record = tasks.testable(task, np.arange(len(task.y))[:, None].astype(float), 0)

@@ -9,7 +9,9 @@ from projects.worth import worth
 
 def test_a_stopped_comparison_names_the_same_command(run_tool, monkeypatch, capsys):
     def stopped(**_: object) -> None:
-        raise Stopped('stopped by SIGTERM after 4 iterations: iter_4.pth is written; go on with --resume')
+        raise Stopped(
+            'stopped by SIGTERM after 4 iterations: iter_4.pth is written; go on with --resume'
+        )
 
     monkeypatch.setattr(worth, 'worth', stopped)
     with pytest.raises(SystemExit) as left:

@@ -37,10 +37,18 @@ def test_colours_decide_where_they_should():
 
 def test_the_report_counts_answers_by_the_truth(tmp_path, capsys):
     said = dict(own='own pre-training', best='raw pixels', gain=1.0, low=0.0, high=2.0, more=0)
-    truths = [('pays', 60, 50), ('pays', 40, 50), ('keep', 51, 50), ('keep', 60, 50), ('undecided', 60, 50)]
+    truths = [
+        ('pays', 60, 50),
+        ('pays', 40, 50),
+        ('keep', 51, 50),
+        ('keep', 60, 50),
+        ('undecided', 60, 50),
+    ]
     for number, (word, own, rest) in enumerate(truths):
         scores = {'own pre-training': own, 'raw pixels': rest, 'random initialisation': 10}
-        write_json(tmp_path / f'{number:02}/seed_0/truth.json', dict(**said, word=word, scores=scores))
+        write_json(
+            tmp_path / f'{number:02}/seed_0/truth.json', dict(**said, word=word, scores=scores)
+        )
     report(tmp_path)
     assert '2 right, 2 wrong, 1 not decided of 5' in capsys.readouterr().out
 
@@ -51,6 +59,8 @@ def test_a_photograph_is_cut_into_patches_whose_names_say_their_region(tmp_path)
     lines = cut(tmp_path / 'brick.png', tmp_path / 'images')
     assert len(lines) == len(set(lines)) == LABELLED and lines[0] == 'brick_r00_000.png,brick'
     names = sorted(path.name for path in (tmp_path / 'images').iterdir())
-    assert Counter(groups_of(names, r'(\w+_r\d+)_')) == {f'brick_r{region:02}': 16 for region in range(16)}
+    assert Counter(groups_of(names, r'(\w+_r\d+)_')) == {
+        f'brick_r{region:02}': 16 for region in range(16)
+    }
     last = np.asarray(Image.open(tmp_path / 'images/brick_r15_255.png'))
     assert (last == pixels[9 + 480 : 9 + 512, 44 + 480 : 44 + 512]).all()

@@ -10,6 +10,7 @@ from torch import nn
 from mmairl.engine import run
 from mmairl.engine.hooks import monitor
 from mmairl.engine.hooks.monitor import HealthHook
+from mmairl.models.heads import ContrastiveHead
 
 HOOK = dict(type='HealthHook', interval=1)
 
@@ -111,3 +112,15 @@ def test_a_quantity_warns_once_and_again_only_after_it_recovered(caplog):
     said = [record.getMessage() for record in caplog.records]
     assert [text.split(': ')[0] for text in said] == [f'health, iteration {step}' for step in (2, 6, 7)]
     assert 'collapse' in said[0] and '0.05' in said[0] and 'all clear' in said[1] and 'collapse' in said[2]
+
+
+def test_metrics_that_the_head_declares_are_measured(toy_config):
+    runner, *_ = trained(toy_config(steps=2, batch=8, width=8, custom_hooks=[HOOK]))
+    assert len(measured(runner)['head_instance_accuracy']) == 2
+
+
+def test_a_support_set_gets_no_advice_on_negatives(toy_config, monkeypatch):
+    monkeypatch.setattr(ContrastiveHead, 'queue_role', 'support')
+    runner, *_ = trained(toy_config(steps=2, batch=8, width=8, custom_hooks=[HOOK]))
+    found = measured(runner)
+    assert 'queue_steps' in found and 'queue_epochs' not in found

@@ -1,0 +1,168 @@
+"""Write the generated parts of the reference: python docs/generate.py
+
+- `reference/cli.md` comes from the parsers of the commands.
+- In `reference/study_yaml.md`, the keys, types and defaults come from the structs; the column of meanings is kept.
+"""
+
+import argparse
+import re
+import types
+import typing
+from collections.abc import Iterator
+from importlib import import_module  # noqa: TID251  the modules of the commands
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+
+from mmairl.cli.main import COMMANDS
+from mmairl.study import scale, search, slurm, spec
+
+DOCS = Path(__file__).parent
+FORMS = {'report': ('', 'health', 'compare', 'views', 'map')}  # words that choose another parser
+STRUCTS = {
+    struct.__name__: struct
+    for module in (spec, search, scale, slurm)
+    for struct in vars(module).values()
+    if isinstance(struct, type)
+    and issubclass(struct, msgspec.Struct)
+    and struct.__module__ == module.__name__
+}
+CLI = """# Command line
+
+Every command is `mmairl COMMAND`, or `python tools/COMMAND.py` in a clone. This page is generated from the commands' parsers
+by `python docs/generate.py`. The [exit codes](files_and_exit_codes.md) are the same for all commands.
+
+| command | purpose |
+|---|---|
+"""
+
+
+class Parsed(Exception):
+    """Carry the parser of a command out of it."""
+
+
+def command_line() -> str:
+    """Return the page of all commands."""
+    lines = [f'| [`{name}`](#mmairl-{name}) | {summary} |' for name, summary in COMMANDS.items()]
+    forms = [(name, form) for name in COMMANDS for form in FORMS.get(name, ('',))]
+    return CLI + '\n'.join(lines) + '\n' + ''.join(section(parser_of(*names)) for names in forms)
+
+
+def parser_of(command: str, form: str) -> argparse.ArgumentParser:
+    def stop(self: argparse.ArgumentParser, *arguments: object) -> None:
+        raise Parsed(self)
+
+    with mock.patch.object(argparse.ArgumentParser, 'parse_args', stop):
+        try:
+            import_module(f'mmairl.cli.{command}').main([form] if form else [])
+        except Parsed as parsed:
+            return parsed.args[0]
+    raise AssertionError(f'{command} has no parser')
+
+
+def section(parser: argparse.ArgumentParser) -> str:
+    """Return a command's description and its table of arguments."""
+    text = f'\n## {parser.prog}\n\n'
+    for paragraph in (parser.description or '').strip().split('\n\n'):
+        table = paragraph.startswith('mmairl ') or '   ' in paragraph
+        text += f'```text\n{paragraph}\n```\n\n' if table else f'{plain(paragraph)}\n\n'
+    if len(parser._actions) == 1:
+        return text.rstrip('\n') + '\n'
+    text += '| argument | description |\n|---|---|\n'
+    for action in parser._actions:
+        if action.help != argparse.SUPPRESS and not isinstance(action, argparse._HelpAction):
+            text += f'| {argument(action)} | {plain(action.help or "")} |\n'
+    return text
+
+
+def argument(action: argparse.Action) -> str:
+    """Return an argument as it is written, such as `--seed SEED`."""
+    name = action.metavar or (action.dest.upper() if action.option_strings else action.dest)
+    if action.choices:
+        name = f'{{{",".join(map(str, action.choices))}}}'
+    values = ' '.join(name) if isinstance(name, tuple) else name
+    values += {'+': ' ...', '*': ' ...'}.get(str(action.nargs), '')
+    if action.nargs == '?' or not action.option_strings:
+        values = f'[{values}]' if action.nargs == '?' else values
+    return ', '.join(
+        f'`{flag} {values}`' if action.nargs != 0 else f'`{flag}`' for flag in action.option_strings
+    ) or (f'`{values}`')
+
+
+def plain(text: str) -> str:
+    """Return help text as Markdown."""
+    text = ' '.join(text.replace('%%', '%').split())
+    return re.sub(r'([<>|*_\[\]])', r'\\\1', text) if '`' not in text else text.replace('|', '\\|')
+
+
+def study_yaml() -> str:
+    """Return the page with the tables of its structs renewed."""
+    page = (DOCS / 'reference' / 'study_yaml.md').read_text()
+    return re.sub(r'(<!-- (\w+) -->\n\n)(?:\|.*\n)*', keys, page)
+
+
+def keys(match: re.Match[str]) -> str:
+    """Return the table of a struct, with the meanings of the existing table."""
+    meanings = dict(re.findall(r'^\| `(\w+)` \|.*\| ([^|]*) \|$', match[0], re.MULTILINE))
+    text = match[1] + '| key | type | default | meaning |\n|---|---|---|---|\n'
+    for name, kind, default in fields(STRUCTS[match[2]]):
+        text += f'| `{name}` | {kind} | {default} | {meanings.get(name, "TODO")} |\n'
+    return text
+
+
+def fields(struct: type) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, type and default of each key."""
+    hints = typing.get_type_hints(struct)
+    for field in msgspec.structs.fields(struct):
+        default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory
+        yield field.name, in_words(hints[field.name]), default_words(default)
+
+
+def in_words(kind: object) -> str:
+    """Return a type as a reader of YAML knows it."""
+    origin, parts = (
+        typing.get_origin(kind),
+        [part for part in typing.get_args(kind) if part is not Ellipsis],
+    )
+    if origin is typing.Literal:
+        return ' or '.join(f'`{part}`' for part in parts)
+    if origin in (typing.Union, types.UnionType):
+        return ' or '.join(
+            dict.fromkeys(in_words(part) for part in parts if part is not types.NoneType)
+        )
+    if origin in (tuple, list):
+        return f'list of {in_words(parts[0])}'
+    if origin is dict:
+        return f'mapping to {in_words(parts[1])}'
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return f'[{kind.__name__}](#{kind.__name__.lower()})'
+    names = {str: 'text', int: 'integer', float: 'number', bool: 'boolean', typing.Any: 'any value'}
+    return names[kind]
+
+
+def default_words(default: object) -> str:
+    if default is msgspec.NODEFAULT:
+        return 'required'
+    if (
+        default is None
+        or default in ('', ())
+        or default is dict
+        or isinstance(default, msgspec.Struct)
+    ):
+        return 'none'
+    value = list(default) if isinstance(default, tuple) else default
+    return f'`{str(value).lower() if isinstance(value, bool) else value}`'
+
+
+def pages() -> dict[Path, str]:
+    """Return the generated pages as they should be."""
+    return {
+        DOCS / 'reference' / 'cli.md': command_line(),
+        DOCS / 'reference' / 'study_yaml.md': study_yaml(),
+    }
+
+
+if __name__ == '__main__':
+    for path, text in pages().items():
+        path.write_text(text)
