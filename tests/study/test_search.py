@@ -538,9 +538,9 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
     theirs = plan_runs(beside, resolved(beside, 'demo'), (0,), ('finetune',), tmp_path / 'beside')[1]
     assert theirs.asked.external and theirs.asked.tuned['finetune'] == asked[0]  # of networks from elsewhere, too
     assert asked[0] == asked[1] != asked[2] and asked[0][0] == {} and len(asked[0]) == 3
-    _, _, settings = measure.settings_of('finetune', runs[0].folder, runs[0].asked)
+    _, settings = measure.settings_of('finetune', runs[0].folder, runs[0].asked)
     assert settings.trials == asked[0]
-    recipe = settings.recipe_for(load_config(str(runs[0].folder / 'asked/config.yaml')), 'finetune', 'random')
+    recipe = settings.recipe_for(load_config(str(runs[0].folder / 'asked/config.yaml')))
     own, options = recipe.optim_wrapper.optimizer.lr, [trial[RATE['key']] for trial in asked[0][1:]]
     assert [dict(trial) for trial in recipe.trials] == [dict(trial) for trial in asked[0]]
     assert all(own / 8 <= rate <= own * 8 for rate in options)
