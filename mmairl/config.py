@@ -21,7 +21,7 @@ from yapf.yapflib.yapf_api import FormatCode
 
 from mmairl.config_names import PREFIX, config_path, current_name, home, import_from
 from mmairl.errors import UserError, closest, explained, refuse_secret
-from mmairl.io import NUMBER, TUPLE, PlainLoader, write_text
+from mmairl.io import NUMBER, TUPLE, PlainLoader, parse_yaml, write_text
 
 # The style of mmengine's `pretty_text`.
 STYLE = dict(
@@ -230,6 +230,26 @@ def config_text(cfg: Config, suffix: str = '.yaml') -> str:
         if suffix == '.json':
             return literal_braces(json.dumps(cfg.to_dict(), indent=2), r'\u007b')
         return literal_braces(yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False))
+
+
+def same_config(stored: str, current: str) -> bool:
+    """Return whether two configs in YAML are equal, apart from imports of modules of this package.
+
+    Configs stored before methods moved into the package import them from projects.
+    """
+    if stored == current:
+        return True
+    try:
+        return _without_own_imports(stored) == _without_own_imports(current)
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):  # not a config we have written
+        return False
+
+
+def _without_own_imports(text: str) -> tuple[dict[str, Any], list[str]]:
+    values = parse_yaml(text, PlainLoader)
+    imports = (values.pop('custom_imports', None) or {}).get('imports', [])
+    current = [MOVED_MODULES.get(name, name) for name in imports]
+    return values, [name for name in current if not name.startswith('mmairl.')]
 
 
 def python_text(cfg: Config) -> str:

@@ -8,7 +8,7 @@ import pytest
 from mmengine.config import Config
 
 from mmairl.cli.factors import table
-from mmairl.config import MOVED_MODULES, load_config, python_text, write_config
+from mmairl.config import MOVED_MODULES, load_config, python_text, same_config, write_config
 from mmairl.engine.checks import check_config
 from mmairl.errors import UserError
 from mmairl.io import write_text
@@ -157,3 +157,12 @@ def test_stored_config_imports_moved_modules(tmp_path):
     path = tmp_path / 'stored.yaml'
     path.write_text('custom_imports: {imports: [mmairl.hooks.checkpoint], allow_failed_imports: false}\n')
     assert load_config(path).custom_imports.imports == ['mmairl.engine.hooks.saving']
+
+
+def test_stored_config_may_import_moved_modules():
+    current = 'model: {type: DINOHead}\n'
+    stored = 'custom_imports: {imports: [projects.more_methods.dino]}\n' + current
+    outside = 'custom_imports: {imports: [mine]}\n' + current
+    assert same_config(stored, current) and same_config(current, current)
+    assert not same_config(outside, current) and not same_config(stored, 'model: {type: SwAVHead}\n')
+    assert not same_config('model: !!python/object/apply:os.getcwd []\n', current)

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from mmengine.config import Config
 from msgspec.structs import replace
 
-from mmairl.config import config_text
+from mmairl.config import config_text, same_config
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import SPLITS, held_out
 from mmairl.evaluation.sources import changed_sources, outside_sources
@@ -111,7 +111,7 @@ class Run:
     def changed_since_start(self) -> str:
         """What has changed since the folder was begun: the config, or the source of modules that it imports."""
         config = self.folder / 'asked' / 'config.yaml'
-        if self.config and config.is_file() and read_text(config) != self.config:
+        if self.config and config.is_file() and not same_config(read_text(config), self.config):
             return CONFIG
         path = self.folder / 'asked.json'
         if not path.is_file():
