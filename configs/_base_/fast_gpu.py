@@ -1,4 +1,4 @@
-# How a step is made fast on a GPU; what each line does stands in mmairl/engine/speed.py, in the order in which it acts.
+# Speed settings for GPUs; mmairl/engine/speed.py explains each, in the order in which they apply.
 fast = dict(
     precision='bfloat16',
     channels_last=True,
