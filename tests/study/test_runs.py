@@ -21,8 +21,9 @@ ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
 # A run that says that it trains, and saves when it is stopped.
 TRAINS = """
 import os, signal, sys, time
-import mmairl
+from mmairl.startup import prepare
 from pathlib import Path
+prepare()
 folder = Path(sys.argv[1])
 def save(number, frame):
     (folder / 'saved').write_text(signal.Signals(number).name)

@@ -88,7 +88,7 @@ def test_what_the_loader_can_feed_is_said_beside_what_a_step_takes(monkeypatch, 
     data = TrainingImages(list(range(64)), workers=False)
     clock = SimpleNamespace(perf_counter=lambda: clock.now, now=0.0)
     monkeypatch.setattr(training_images, 'time', clock)
-    monkeypatch.setattr(data, 'item', lambda index, seed: setattr(clock, 'now', clock.now + seconds / 8))
+    monkeypatch.setattr(data, 'sample', lambda index, seed: setattr(clock, 'now', clock.now + seconds / 8))
     loader = DataLoader(data, batch_size=8, collate_fn=len)
     assert list(loader) == [8] * 8 and data.rate == pytest.approx(8 / seconds)
     hub, said = MessageHub('fed'), []
