@@ -56,14 +56,14 @@ class HealthHook(Hook):
             return
         recorder.remove()
         batch = recorder.joined_batch()
+        head_values = page_values(recorder.head, outputs)
         if not is_main_process():
             return
         values = of_batch(*batch)
         values.update(recorder.of_weights())
         values.update(self._of_queue(runner, recorder))
         values.update(self._of_times(runner))
-        for name in getattr(recorder.head, 'page_metrics', ()):
-            values[f'head_{name}'] = float(outputs[name])
+        values.update(head_values)
         for name, value in values.items():
             runner.message_hub.update_scalar(f'health/{name}', value)
         # The visualizer rather than the log, whose lines would have three dozen more values.
@@ -131,6 +131,16 @@ def due(iteration: int, every: int, interval: int) -> bool:
     if not interval or iteration % every:
         return False
     return (iteration + every - 1) // interval > (iteration - 1) // interval
+
+
+def page_values(head: nn.Module, outputs: dict) -> dict[str, float]:
+    """Return the metrics that a head declares for pages, as means over processes."""
+    names = getattr(head, 'page_metrics', ())
+    if not names:
+        return {}
+    own = torch.stack([outputs[name].double() for name in names])
+    means = gather(own[None]).mean(dim=0)
+    return {f'head_{name}': value for name, value in zip(names, means.tolist())}
 
 
 class Recorder:
