@@ -32,7 +32,7 @@ from mmairl.checkpoints.formats import (
     require_complete,
     to_ours,
 )
-from mmairl.checkpoints.hub_config import HubConfig, Input, hub_config, statistics
+from mmairl.checkpoints.hub_config import HubConfig, Input, hub_config, is_number, statistics
 from mmairl.checkpoints.load import is_released, load_checkpoint, not_finite, wrong_kind
 from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.errors import UserError, printable
@@ -177,26 +177,41 @@ def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
 
 
 def input_of(settings: Mapping[str, str]) -> Input:
-    """Return what the settings of a training run of ours say of its images."""
+    """Return the images of a training run of ours, as its settings state them.
+
+    Settings come from a file: values of another type count as not stated.
+    """
     ends = ('.mean', '.std', '.views', 'dataset.channels')
-    # None and the views that have a name, whose crops are of the usual size, say nothing here.
-    told = {
-        key: text
-        for key, text in settings.items()
-        if key.endswith(ends) and not text.isidentifier()
-    }
-    known = {key: ast.literal_eval(text) for key, text in told.items()}
-    views = [view for key, views in known.items() if key.endswith('.views') for view in views]
-    said = {
-        name: known[key]
-        for name in ('mean', 'std')
-        if (key := f'model.data_preprocessor.{name}') in known
-    }
-    said['size'] = next(
-        (step['size'] for view in views for step in view if 'size' in step), Input.size
+    values = {key: _literal(text) for key, text in settings.items() if key.endswith(ends)}
+    stated = {}
+    for name in ('mean', 'std'):
+        numbers = values.get(f'model.data_preprocessor.{name}')
+        if isinstance(numbers, (list, tuple)) and all(map(is_number, numbers)):
+            stated[name] = numbers
+    views = [value for key, value in values.items() if key.endswith('.views')]
+    channels = [value for key, value in values.items() if key.endswith('.channels')]
+    return Input(
+        **stated,
+        size=next(_sizes(views), Input.size),
+        channels=next((value for value in channels if isinstance(value, int)), None),
+        origin='its training run',
     )
-    channels = next((value for key, value in known.items() if key.endswith('.channels')), None)
-    return Input(**said, channels=channels, origin='its training run')
+
+
+def _literal(text: object) -> Any:
+    try:
+        return ast.literal_eval(text) if isinstance(text, str) else None
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+
+
+def _sizes(values: Any) -> Iterator[int]:
+    """Yield the crop sizes in nested lists of transforms."""
+    if isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _sizes(value)
+    elif isinstance(values, dict) and isinstance(values.get('size'), int):
+        yield values['size']
 
 
 def read_backbone(

@@ -10,8 +10,9 @@ import torchvision
 
 import mmairl.models  # noqa: F401  registers mmpretrain's backbones
 from mmairl.checkpoints.formats import DETECTRON2, rename, resnet_of
+from mmairl.checkpoints.hub_config import Input
 from mmairl.checkpoints.load import require_same_keys
-from mmairl.checkpoints.read import read_backbone, read_tensors
+from mmairl.checkpoints.read import input_of, read_backbone, read_tensors
 from mmairl.checkpoints.write import WRITERS, write_backbone
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
@@ -217,3 +218,9 @@ def test_what_holds_no_backbone_is_named_by_its_keys(tmp_path):
     with pytest.raises(UserError, match=r"keys look like \['w'\]"):
         read_backbone(tmp_path / 'a.pth')
     assert list(read_tensors(tmp_path / 'a.pth')[0]) == ['w']
+
+
+@pytest.mark.parametrize('text', ['3', '[1, [2]]', '{', '(' * 500, 'None', 7, None])
+def test_settings_of_another_type_are_ignored(text):
+    settings = {'model.data_preprocessor.mean': text, 'train_dataloader.dataset.views': text}
+    assert input_of(settings) == Input(origin='its training run')

@@ -33,7 +33,7 @@ def test_a_place_that_is_not_there_and_a_schedule_that_is_none_are_one_sentence(
     for values in ({'head.heat': dict(start=0, end=1)}, {'tail.temperature': dict(start=0, end=1)}):
         cfg = toy_config('mocov2plus_r50_200e.py', steps=1)
         cfg.custom_hooks = [dict(type='ScheduleHook', values=values)]
-        with pytest.raises(UserError, match='ScheduleHook cannot set .*name a number of the network'):
+        with pytest.raises(UserError, match='ScheduleHook cannot set .*name a number of the model'):
             launch.train(cfg)
     for wrong in (dict(start=0), dict(start=0, end=1, until=0), dict(start=0, end=1, curve='zigzag')):
         with pytest.raises(UserError, match='ScheduleHook cannot be built .*(missing|division|zigzag)'):
