@@ -29,8 +29,9 @@ from mmairl.study.external import form, require_networks, stated_factors, traini
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import latex, markdown
+from mmairl.study.planner import measure_again, plan_runs, prepare_runs
 from mmairl.study.run_study import complete_runs, look_into, until_decided
-from mmairl.study.runs import Run, measure_again, plan_runs, prepare_runs
+from mmairl.study.runs import Run
 from mmairl.study.scale import Scale, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, read_study

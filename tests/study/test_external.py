@@ -31,8 +31,9 @@ from mmairl.study.external import (
 from mmairl.study.fairness import compare_configs, require_fair
 from mmairl.study.model_identity import model_at
 from mmairl.study.pages.study_page import write_study_page
+from mmairl.study.planner import plan_runs, prepare_runs
 from mmairl.study.reuse import create_weights, origin
-from mmairl.study.runs import Run, plan_runs, prepare_runs
+from mmairl.study.runs import Run
 from mmairl.study.scale import read_scale
 from mmairl.study.schema import Asked, RunResult, Trained, last_checkpoint
 from mmairl.study.spec import Row, Study

@@ -92,7 +92,7 @@ def test_every_study_plans_at_every_scale_and_names_tasks_that_are_there(quick, 
     for task in [*study.tasks['in1k'], *(task.partition(' ')[0] for task in study.measured.values())]:
         assert is_local(task) or task in TASKS, task
         assert not task.partition('@')[2] or (ROOT / f'configs/evaluation/{task.partition("@")[2]}.py').is_file(), task
-    assert set(study.measured) <= {key for row in study.rows for key in study.printed(row)}
+    assert set(study.measured) <= {key for row in study.rows for key in study.published_numbers(row)}
 
 
 def test_a_published_number_belongs_to_one_network_and_a_network_has_one_number_unless_a_note_says_more(quick):

@@ -18,13 +18,13 @@ from mmairl.config import load_config
 from mmairl.engine.run import register
 from mmairl.errors import Diverged, UserError
 from mmairl.io import read_json, write_json, write_text
-from mmairl.study import measure, reuse, trials, worker
-from mmairl.study import runs as runs_module
+from mmairl.study import local_pool, measure, reuse, trials, worker
 from mmairl.study.collect import collect
 from mmairl.study.cost import flops
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.pages.search_section import search_runs
-from mmairl.study.runs import Run, plan_runs, prepare_runs, settle_failed_trials
+from mmairl.study.planner import plan_runs, prepare_runs
+from mmairl.study.runs import Run, settle_failed_trials
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Asked, Choice, Chosen, RunResult, Trained
 from mmairl.study.search import FIRST, own_value, sobol_points, trial_options, trials_for
@@ -350,10 +350,10 @@ OUT_OF_MEMORY = 'RuntimeError: CUDA out of memory. Tried to allocate {} GiB'
 
 def fail_trial(run: Run, words: str) -> str:
     """End a trial as a worker does that failed with these last words."""
-    work = object.__new__(runs_module.Work)
+    work = object.__new__(local_pool.ActiveRun)
     work.run, work.log, work.log_start = run, run.folder / 'log.txt', 0
     work.log.write_text(f'Epoch(train) [1][3/9]\n{words}\n' if words else '')
-    return work.ended(1)
+    return work.describe_end(1)
 
 
 def test_a_trial_that_failed_twice_alike_counts_as_the_worst(searched, tmp_path):
@@ -395,10 +395,10 @@ def test_a_search_ends_in_the_start_that_fails_again(searched, tmp_path, monkeyp
         '    sys.exit("error: it does not fit")\n'
         'folder.joinpath("result.json").write_text(json.dumps(dict(scores=dict(knn=1), labels=dict(knn="k"))))\n'
     )
-    monkeypatch.setattr(runs_module, 'commands', lambda run, devices: [[sys.executable, '-c', script, str(run.folder)]])
+    monkeypatch.setattr(local_pool, 'commands', lambda run, devices: [[sys.executable, '-c', script, str(run.folder)]])
     for start in (1, 2):
         planned = prepare_runs(study, configs, (0,), ('knn',), tmp_path)
-        runs_module.execute(planned, 4, 1, lambda run, what: reported.append((run.name, what)))
+        local_pool.execute(planned, 4, 1, lambda run, what: reported.append((run.name, what)))
         winner = next(run for run in planned if run.part == 'compared' and run.row.name == 'one')
         assert (winner.result is not None) == (start == 2)
     assert sum(name == 'one, search 0, trial 1' and what == 'running' for name, what in reported) == 2

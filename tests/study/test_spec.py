@@ -45,7 +45,7 @@ def written(folder: Path, *changes: dict, **others) -> Path:
 
 def printed(study: str, row: str) -> dict[str, float]:
     study = read_study(STUDIES / f'{study}.yaml')
-    return study.printed(next(entry for entry in study.rows if entry.name == row))
+    return study.published_numbers(next(entry for entry in study.rows if entry.name == row))
 
 
 def resolved(study: Study, scale: str = 'in1k') -> dict[str, Config]:

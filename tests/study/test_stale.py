@@ -21,7 +21,8 @@ from mmairl.io import write_json
 from mmairl.study import scale as scales
 from mmairl.study import worker
 from mmairl.study.fairness import at_scale
-from mmairl.study.runs import Run, plan_runs, prepare_runs
+from mmairl.study.planner import plan_runs, prepare_runs
+from mmairl.study.runs import Run
 from mmairl.study.scale import Scale, read_scale
 from mmairl.study.schema import Asked, RunResult, Trained
 from mmairl.study.spec import Row, Study, read_study

@@ -29,8 +29,9 @@ from mmairl.evaluation.sources import package_source
 from mmairl.io import read_json
 from mmairl.study import measure, reuse, worker
 from mmairl.study.collect import describe
+from mmairl.study.local_pool import execute
+from mmairl.study.planner import prepare_runs
 from mmairl.study.reuse import create_weights
-from mmairl.study.runs import execute, prepare_runs
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Asked
 from mmairl.study.spec import Along, Rescaled, Row, Study, read_study
