@@ -68,7 +68,7 @@ def require_equal_rows(study: Study, scale: scales.Scale, left_out: list[str]) -
 
 
 @pytest.mark.parametrize('path', STUDIES, ids=lambda path: path.stem)
-def test_every_study_plans_at_every_scale_and_names_tasks_that_are_there(quick, path):
+def test_every_study_plans_at_every_scale(quick, path):
     study = read_study(path)
     for name in ('in1k', 'demo', 'cifar', 'in100'):
         scale = scales.read_scale(name)
@@ -95,7 +95,7 @@ def test_every_study_plans_at_every_scale_and_names_tasks_that_are_there(quick, 
     assert set(study.measured) <= {key for row in study.rows for key in study.published_numbers(row)}
 
 
-def test_a_published_number_belongs_to_one_network_and_a_network_has_one_number_unless_a_note_says_more(quick):
+def test_published_number_belongs_to_one_model(quick):
     """Over all studies at full size; a column has another name in each paper."""
     networks, numbers = {}, {}
     printed = [(study, row) for study in map(read_study, STUDIES) for row in study.rows if row.published is not None]
@@ -121,7 +121,7 @@ def notes(name: str) -> dict[str, str]:
     return said
 
 
-def test_every_item_of_the_papers_has_a_study_a_command_or_a_reason():
+def test_every_item_of_the_papers_is_covered():
     ready = {path.stem for path in STUDIES}
     for paper, item in ITEMS:
         assert item.keys() & {'studies', 'commands', 'why'}, f'{paper}, {item["item"]}: nothing is said of it'
@@ -149,7 +149,7 @@ def test_the_pages_are_made_from_the_studies():
         assert path.read_text() == text, f'run python projects/papers/reproduce.py, for {path} is another'
 
 
-def test_a_study_lists_what_its_rows_and_their_tasks_assume():
+def test_study_lists_assumptions_of_rows_and_tasks():
     cfgs = {name: load_config(f'mmairl::{name}_r50_200e.py') for name in ('mocov2plus', 'byol_lars')}
     alone, tasks = assumptions(cfgs), assumptions(cfgs, ['knn', 'finetune@cifar10_lt100_r50'])
     (said,) = tasks.keys() - alone.keys()
@@ -157,7 +157,7 @@ def test_a_study_lists_what_its_rows_and_their_tasks_assume():
     assert [names for said, names in alone.items() if '4096' in said and 'LARS' in said] == [['byol_lars']]
 
 
-def test_the_predictor_has_a_rate_of_its_own_under_lars():
+def test_predictor_has_its_own_rate_under_lars():
     row = rows_of('byol_predictor')['predictor at 10 times the rate']
     network = torch.nn.ModuleDict({name: torch.nn.Linear(3, 3) for name in ('backbone', 'predictor')})
     own = dict(paramwise_cfg=row.options['optim_wrapper.paramwise_cfg'])
@@ -169,7 +169,7 @@ def test_the_predictor_has_a_rate_of_its_own_under_lars():
     assert [rates[id(param)] for param in network.parameters()] == pytest.approx([0.1, 0.1, 1.0, 1.0])
 
 
-def test_the_band_of_a_regression_line_is_that_of_its_mean():
+def test_regression_band_is_that_of_the_mean():
     across, values = (0.0, 1.0, 2.0, 3.0), (1.0, 3.0, 2.0, 5.0)
     points = dict(zip('abcd', zip(across, values)))
     along, middle, low, high = with_fits(points, dict(one='abcd', few='ab'))['fit of one']

@@ -135,7 +135,7 @@ def test_each_field_is_edited():
 
 
 @pytest.mark.parametrize('edit', edits(), ids=lambda edit: edit[0])
-def test_an_edit_gives_a_new_number_or_the_same_for_a_reason(planned, edit):
+def test_edit_makes_a_score_stale_or_is_harmless(planned, edit):
     field, study, scale = edit
     before = {run.folder: run.tasks for run in planned()}
     runs = {run.folder: run for run in planned(study, scale)}
@@ -143,7 +143,7 @@ def test_an_edit_gives_a_new_number_or_the_same_for_a_reason(planned, edit):
     assert same == any({field, field.partition(' of ')[0]} & fields for fields in SAME.values())
 
 
-def test_weights_that_are_replaced_are_noticed_in_all_rows_that_are_made_from_them(planned):
+def test_replaced_weights_make_dependent_rows_stale(planned):
     base, *others = planned()
     leave_weights(base.folder, seed=1)
     assert [run.done for run in planned()] == [False, False, False, False, True]
@@ -161,14 +161,14 @@ def test_weights_that_are_replaced_are_noticed_in_all_rows_that_are_made_from_th
     (base.folder / 'gone').rename(base.folder / 'iter_8.pth')
 
 
-def test_a_row_that_did_not_train_and_now_does_is_refused(planned):
+def test_untrained_row_cannot_become_a_trained_one(planned):
     changed = {**STUDY, 'rows': [{**row, 'untrained': None} for row in STUDY['rows']]}
     assert [run.stale_reason for run in planned(changed)] == [''] * 4 + ['the config']
     with pytest.raises(UserError, match='null.* was begun with another config'):
         planned(changed, act=prepare_runs)
 
 
-def test_other_trials_of_a_task_on_the_platforms_make_its_score_old(tmp_path):
+def test_other_trials_make_a_transfer_score_stale(tmp_path):
     tried = ({}, {'optim_wrapper.optimizer.lr': 0.1})
     result = RunResult(labels={'scenes_det': 'AP'}, tuned={'scenes_det': dict(trials=list(tried))})
     same, fewer = (Asked(0, ('scenes_det',), untrained='random', tuned={'scenes_det': to}) for to in (tried, tried[:1]))

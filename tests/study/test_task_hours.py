@@ -15,7 +15,7 @@ def hours(scale: str, *tasks: str) -> tuple[dict, float]:
     return task_hours(cfg, tasks, scale), cost(cfg, scale).hours
 
 
-def test_a_linear_classifier_costs_a_forward_pass_an_image_and_epoch():
+def test_linear_task_costs_forward_passes():
     tasks, training = hours('in100', 'knn', 'logreg', 'linear')
     assert tasks['linear'] == pytest.approx(100 * tasks['knn'])
     assert tasks['logreg'] == 0  # takes the features of k-NN
@@ -35,7 +35,7 @@ def test_what_only_the_data_tell_is_not_guessed():
     assert tasks == {'knn@digits_r18': None}
 
 
-def test_networks_from_elsewhere_and_tuned_tasks_are_counted():
+def test_external_and_tuned_tasks_are_counted():
     register()
     scale = read_scale('demo')
     cfg = load_config('mmairl::evaluation/shapes_r18.py')  # without a data set to train on
@@ -46,6 +46,6 @@ def test_networks_from_elsewhere_and_tuned_tasks_are_counted():
     assert found == {'finetune': pytest.approx(3 * plain)} and unknown == {'voc0712'}
 
 
-def test_tasks_of_the_demo_take_no_longer_than_its_training():
+def test_demo_tasks_take_less_than_training():
     tasks, training = hours('demo', 'linear', 'finetune')
     assert max(tasks.values()) < training  # BYOL's fine-tuning over its grid takes 73 hours
