@@ -35,6 +35,7 @@ class Scale(Declared, frozen=True):
     rate_source: str
     images: int  # in the training set
     rate_of: str = 'mocov2plus_r50_200e.py'
+    step_seconds: dict[str, float] = {}  # of transfer tasks, times the number of devices
     merge: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
     replace: dict[str, Any] = {}
