@@ -118,7 +118,7 @@ def test_remote_images_are_read_also_in_workers(storage):
         assert np.array_equal(all_pixels(data, workers), PIXELS)
 
 
-def test_remote_shards_are_named_by_folder_pattern_or_list(storage, tmp_path):
+def test_remote_folder_pattern_or_list_is_read(storage, tmp_path):
     client, _ = storage
     client.put_object(Bucket='images', Key='few/x-0-of-2.tar', Body=SHARDS['train-0.tar'])
     (tmp_path / 'list.txt').write_text(f'# of the bucket\n{URL}\n')
@@ -143,7 +143,7 @@ def test_cached_shards_are_copied_once(storage, tmp_path):
 
 
 @pytest.mark.parametrize('kind', ['503', 'cut'])
-def test_temporary_failure_is_retried_and_a_lasting_one_named(storage, kind):
+def test_temporary_failure_is_retried(storage, kind):
     _, faults = storage
     faults.kind, faults.left = kind, 2
     data = Shards(URL)

@@ -134,7 +134,7 @@ def brightness(data: Shards) -> list[int]:
     return [int(data.raw(index)[0, 0, 0]) for index in range(len(data))]
 
 
-def test_images_of_a_web_server_are_read_also_in_workers(site):
+def test_web_server_is_read_also_in_workers(site):
     data = Shards(f'{site.url}/a.tar')
     assert brightness(data) == [200] * 4 and data.labels.tolist() == [0, 1, 0, 1]
     (batch,) = DataLoader(data, batch_size=4, num_workers=1)
@@ -207,7 +207,7 @@ def test_server_without_validators_needs_a_cache(site, tmp_path):
 
 @pytest.mark.parametrize('fault', ['drop', 'cut', 500, 503, 429])
 @pytest.mark.parametrize('folder', ['', '/redirect'])
-def test_temporary_fault_is_retried_a_lasting_one_named(fault, folder, site, clock):
+def test_temporary_http_fault_is_retried(fault, folder, site, clock):
     site.answers = [fault] * 6  # aiohttp itself tries again after a drop
     data = Shards(f'{site.url}{folder}/a.tar')
     site.answers = [fault] * 6
@@ -296,7 +296,7 @@ def test_missing_file_of_a_package_without_statuses():
         raise FileNotFoundError('/a.tar')
 
 
-def test_storage_without_conditions_is_checked_after_a_read(own_cache):
+def test_other_storages_are_checked_after_a_read(own_cache):
     """Storages other than S3 and web servers."""
     import fsspec
 
