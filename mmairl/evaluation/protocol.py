@@ -217,7 +217,7 @@ def evaluate(
     scores, details, left_out = settings.run(cfg, loaded, sets, identity)
     identity = details.pop('identity', identity)
     seconds = time.perf_counter() - began
-    return Result(name_of(subject, part), scores, seconds, details, identity, left_out)
+    return Result(subject_name(subject, part), scores, seconds, details, identity, left_out)
 
 
 def _loaded(
@@ -241,7 +241,7 @@ def default_workers() -> int:
     return min(8, cores()) if torch.cuda.is_available() else 0
 
 
-def name_of(subject: str | Path | Backbone, part: str) -> str:
+def subject_name(subject: str | Path | Backbone, part: str) -> str:
     """Return how a table calls a subject."""
     names = {'pixels': 'raw pixels', 'random': 'random initialisation'}
     if isinstance(subject, Backbone):
