@@ -215,7 +215,7 @@ def cudnn_batch_norm_backward(func, args, kwargs):
 
 def as_ours(func, args, kwargs):
     """One of the kernels of batch norm over processes, with the numbers of ours for CPUs."""
-    from mmairl.models.norm import CPUKernels
+    from mmairl.models.sync_norm import CPUKernels
 
     found, there = func(*args, **kwargs), {key: host(value) for key, value in kwargs.items()}
     right = getattr(CPUKernels, func.overloadpacket.__name__)(*map(host, args), **there)
