@@ -224,6 +224,8 @@ def as_ours(func, args, kwargs):
 
 KERNELS = ('stats', 'gather_stats_with_counts', 'elemt', 'backward_reduce', 'backward_elemt')
 ON_CUDA_ONLY.update({f'batch_norm_{kernel}': as_ours for kernel in KERNELS})
+# Stands for NVML, which counts GPUs without starting CUDA, so that a forked process can start it.
+torch.cuda._device_count_nvml = lambda: int(os.environ.get('SOFTGPU_DEVICES', 1))
 torch.backends.cuda.enable_flash_sdp(False)  # the CPU has no such operations
 torch.backends.cuda.enable_mem_efficient_sdp(False)
 torch.backends.cuda.enable_cudnn_sdp(False)
