@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from kernels import Kernels
+from harness.kernels import Kernels
 from mmengine.optim import build_optim_wrapper
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode

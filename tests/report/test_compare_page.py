@@ -6,7 +6,7 @@ from html import unescape
 
 import pytest
 from mmengine.config import Config
-from outline import charts, sound
+from harness.outline import charts, sound
 from test_evaluation_page import leave
 
 from mmairl.config import flat

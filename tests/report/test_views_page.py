@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchvision.transforms.v2.functional as F
 from mmengine import Config
-from outline import sound
+from harness.outline import sound
 from PIL import Image
 
 from mmairl.data.shapes import Shapes

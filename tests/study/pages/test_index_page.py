@@ -5,7 +5,7 @@ import os
 
 import pytest
 from markupsafe import escape
-from outline import sound
+from harness.outline import sound
 from test_study_page import HOSTILE, crossed, ladder, text_of, tiny
 
 from mmairl.errors import UserError

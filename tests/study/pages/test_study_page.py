@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 from markupsafe import escape
-from outline import charts, sound
+from harness.outline import charts, sound
 
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import BLANK, columns, latex, markdown, table_lines
