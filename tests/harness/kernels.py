@@ -1,4 +1,4 @@
-"""Count what a device is asked to do, without one: the kernels and the bytes of operations on fake tensors or on meta."""
+"""Count the kernels and the bytes of operations without a device, on fake or meta tensors."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -21,27 +21,36 @@ NO_KERNEL = {
 }
 
 
-class Kernels(TorchDispatchMode):
-    """Counts the kernels that operations launch, on one device or anywhere, and the bytes that these read and write.
+def tensors_in(tree: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
-    A multi-tensor kernel counts as one.
+
+class Kernels(TorchDispatchMode):
+    """Count launched kernels, and the bytes that they read and write.
+
+    A multi-tensor operation counts as one kernel.
+
+    Args:
+        device: Count only operations with a tensor on this device. Default: any device.
     """
 
     def __init__(self, device: str | None = None) -> None:
         super().__init__()
         self.device = device
-        self.launches, self.bytes = Counter(), Counter()
+        self.launches: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        name, results = func.overloadpacket.__name__, [result.alias_info for result in func._schema.returns]
-        is_view = results and all(result is not None and not result.is_write for result in results)
-        there = [one.device.type for one in tree_leaves((args, kwargs, made)) if isinstance(one, Tensor)]
-        asked = self.device is None or self.device in there
-        if asked and func.namespace == 'aten' and name not in NO_KERNEL and not is_view:
-            twice = args[:3] if name == 'convolution_backward' else ()
-            self.count(name, args, kwargs, twice, made)
-        return made
+        outputs = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        aliases = [result.alias_info for result in func._schema.returns]
+        is_view = aliases and all(alias is not None and not alias.is_write for alias in aliases)
+        devices = {tensor.device.type for tensor in tensors_in((args, kwargs, outputs))}
+        counted = self.device is None or self.device in devices
+        if counted and func.namespace == 'aten' and name not in NO_KERNEL and not is_view:
+            read_twice = args[:3] if name == 'convolution_backward' else ()
+            self.count(name, args, kwargs, read_twice, outputs)
+        return outputs
 
     def run(self, work: Callable[[], None]) -> None:
         with self:
@@ -49,6 +58,4 @@ class Kernels(TorchDispatchMode):
 
     def count(self, name: str, *tensors: object) -> None:
         self.launches[name] += 1
-        self.bytes[name] += sum(
-            one.numel() * one.element_size() for one in tree_leaves(tensors) if isinstance(one, Tensor)
-        )
+        self.bytes[name] += sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(tensors))
