@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from mmengine.runner import Runner
 from PIL import Image
 
 from mmairl.config import load_config
 from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.errors import UserError
 from mmairl.transfer.ops import use_torchvision_ops
 
 
@@ -84,7 +84,7 @@ def test_mmengines_runner_loads_without_workers():
 
 
 def test_ambiguous_batch_raises_in_mmengines_runner(toy_config):
-    with pytest.raises(UserError, match='takes one image a step if train_dataloader.batch_size is not set'):
+    with raises_code('no-batch-size'):
         Runner.from_cfg(toy_config(steps=2)).train()
 
 

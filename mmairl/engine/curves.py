@@ -54,7 +54,7 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
         yield scalars
 
 
-def config_of(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
+def read_run_config(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
     """Read the config that mmengine wrote at a start of the run, by default the last. It is parsed, never executed."""
     configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
     if not configs:

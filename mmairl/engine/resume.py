@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 import mmairl
 from mmairl.data.sampler import ResumableSampler
-from mmairl.engine.batches import images_per_epoch, images_per_step, sampler_of
+from mmairl.engine.batches import images_in_epoch, images_per_step, sampler_of
 from mmairl.errors import UserError, explained
 from mmairl.randomness import set_random_state
 
@@ -79,7 +79,7 @@ def restore_run(
         changes.insert(0, ('mmairl', version, mmairl.__version__, 'applied'))
     changes += config_changes(meta.get('settings'), current)
     if changes:
-        runner.logger.warning(table(changes))
+        runner.logger.warning(format_changes(changes))
 
 
 def _restore_message_hub(runner: Runner, state: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ def position(dataloader: DataLoader) -> dict[str, Any]:
     """Return what defines the order of the images, for a checkpoint."""
     place = dict(
         images_per_step=images_per_step(dataloader),
-        images=images_per_epoch(dataloader),
+        images=images_in_epoch(dataloader),
         steps=len(dataloader),
     )
     sampler = sampler_of(dataloader)
@@ -213,7 +213,7 @@ def restore_position(dataloader: DataLoader, place: dict[str, Any]) -> None:
             f'total_batch_size / accumulative_counts at {place["images_per_step"]}, with any number of processes',
             code='other-batch-size',
         )
-    images = images_per_epoch(dataloader)
+    images = images_in_epoch(dataloader)
     if place.get('images', images) != images:
         raise UserError(
             f'the checkpoint was made with {place["images"]} images and this run has {images}, so the epochs differ in '
@@ -263,7 +263,7 @@ def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
     return changes
 
 
-def table(changes: Sequence[Change]) -> str:
+def format_changes(changes: Sequence[Change]) -> str:
     """Format changes for the log."""
     lines = ['the config differs from the one in the checkpoint:']
     lines += [

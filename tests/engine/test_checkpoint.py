@@ -274,7 +274,7 @@ def test_the_best_weights_may_be_saved_before_the_first_checkpoint(toy_config):
     cfg = toy_config()
     launch.share_batch(cfg, 1)
     found = dict(state_dict={})
-    launch.build(cfg).call_hook('before_save_checkpoint', checkpoint=found)
+    launch.build_runner(cfg).call_hook('before_save_checkpoint', checkpoint=found)
     assert found['random_states'] == []
 
 

@@ -58,13 +58,13 @@ class HeadSGD(torch.optim.SGD):
     def _fold(self, grad: Tensor, param: Tensor) -> Tensor:
         heads = len(self.rates)
         column = (-1, *[1] * param.ndim)
-        rates = factors(self.rates, param.dtype, param.device).view(column)
-        decays = factors(self.decays, param.dtype, param.device).view(column)
+        rates = on_device(self.rates, param.dtype, param.device).view(column)
+        decays = on_device(self.decays, param.dtype, param.device).view(column)
         decayed = param.unflatten(0, (heads, -1)) * decays
         return decayed.add_(grad.unflatten(0, (heads, -1))).mul_(rates).flatten(0, 1)
 
 
 @cache
-def factors(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def on_device(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return numbers on a device. The copy is cached, because it would block a GPU in each step."""
     return torch.tensor(numbers, dtype=torch.float64).to(device, dtype)

@@ -47,7 +47,7 @@ def test_gradients_and_updates_are_those_of_autograd_without_the_loss_scale(scal
     scaler = torch.amp.GradScaler('cpu', init_scale=scale)
     scaler.scale(loss).backward()
     scaler.step(optimizer)
-    found = recorder.of_weights()
+    found = recorder.weight_metrics()
     for name in parts:
         change = torch.cat([p.detach().flatten() for p in parts[name]]) - before[name]
         assert found[f'gradient_norm_{name}'] == pytest.approx(gradients[name].norm().item())

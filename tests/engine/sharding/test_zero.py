@@ -98,7 +98,7 @@ def test_a_checkpoint_of_two_processes_is_taken_up_by_one_in_any_stage_and_in_no
     cfg.merge_from_dict(dict(resume=True, load_from=str(whole)))
     run.share_batch(cfg, 1)
     try:
-        runner = run.build(cfg)
+        runner = run.build_runner(cfg)
         runner.param_schedulers = runner.build_param_scheduler(runner.param_schedulers)
         runner.load_or_resume()
         next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)).states = []
