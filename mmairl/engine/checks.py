@@ -74,6 +74,9 @@ SECTIONS = {
         'precision',
         'groups',
     ),
+    'recipes': tuple(
+        PROTOCOLS.names()
+    ),  # names alone, because a training must not import evaluation
     'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
     'strategy': ('type', 'zero_optimization', 'bf16'),
     'strategy.zero_optimization': ('stage', 'offload_optimizer', 'offload_param'),
@@ -136,8 +139,6 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
     _check_numbers(values)
     for path, known in SECTIONS.items():
         _check_section(path, values.get(path), known)
-    if values.get('recipes'):
-        _check_section('recipes', values['recipes'], recipe_protocols())
     for section in sections if cfg.get('default_scope') == 'mmairl' else ():
         for keys, entry in walk(cfg.get(section), (section,)):
             path = '.'.join(map(str, keys))
@@ -175,11 +176,6 @@ def _check_section(path: str, section: Any, known: Sequence[str]) -> None:
     for key in section:
         if key not in (*known, '_scope_'):
             raise UserError(f"{path} has no key '{key}'{closest(key, known)}", code='unknown-key')
-
-
-def recipe_protocols() -> list[str]:
-    """Return the names of the evaluation protocols that train by a recipe."""
-    return [name for name in PROTOCOLS.names() if hasattr(PROTOCOLS.get(name), 'recipe_name')]
 
 
 def _check_part(path: str, entry: dict, box: Registry | None) -> None:

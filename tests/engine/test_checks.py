@@ -71,7 +71,6 @@ MISTAKES = {
         "did you mean 'backend'",
     ),
     'misspelled protocol': ({'recipes': dict(linaer='a')}, 'unknown-key', "did you mean 'linear'"),
-    'protocol without recipes': ({'recipes': dict(knn='a')}, 'unknown-key', "'knn'"),
     'no channels': ({'model.backbone.base_channels': 0}, 'bad-count', 'at least 1'),
     'half an epoch': ({'train_cfg.max_epochs': 1.5}, 'bad-count', 'train_cfg.max_epochs'),
     'nothing to train': ({'optim_wrapper': None}, 'not-a-training-config', 'optim_wrapper'),

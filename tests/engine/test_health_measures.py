@@ -17,14 +17,14 @@ COLLAPSED = dict(spread_query=0.024, spread_key=0.023, rank_features=46, rank_em
 COLLAPSED |= dict(negative=0.9994, hardest_negative=0.9998, contrast=0.0, teacher_distance=0.0, gradient_norm=0.006)
 
 
-def test_a_sound_run_is_good_and_a_collapsed_run_is_bad_for_a_named_reason():
+def test_collapsed_run_is_bad_for_a_named_reason():
     assert {q.name for q in QUANTITIES if q.name in SOUND and state(q, SOUND[q.name]) != 'good'} == set()
     found = {q.name: advice(q, COLLAPSED[q.name]) for q in QUANTITIES if state(q, COLLAPSED.get(q.name, 0)) == 'bad'}
     assert found['spread_key'].startswith('collapse: the standard deviation of the keys is 0.023 of 1/sqrt(d)')
     assert {'negative', 'teacher_distance'} <= set(found)
 
 
-def test_the_ends_of_the_ranges_are_in_them_and_beyond_there_is_a_sentence():
+def test_values_beyond_a_range_get_advice():
     for quantity in QUANTITIES:
         for value in (nan, inf, -inf):
             assert state(quantity, value) == 'bad' and 'diverged' in advice(quantity, value)
@@ -61,7 +61,7 @@ def test_similarities_to_the_queue():
         assert health.similarities(rows, rows, negatives) == dict(positive=1), 'without a negative'
 
 
-def test_similarities_without_a_queue_leave_the_own_key_out():
+def test_similarities_exclude_the_own_key():
     q = F.normalize(torch.randn(5, 3, dtype=torch.float64))
     k = F.normalize(torch.randn(5, 3, dtype=torch.float64))
     found = health.similarities(q, k, None)

@@ -41,7 +41,8 @@ class HeadSGD(torch.optim.SGD):
         nesterov: bool = False,
     ) -> None:
         super().__init__(params, lr=lr, momentum=momentum, nesterov=nesterov)
-        self.rates, self.decays = tuple(rates), tuple(decays)
+        self.rates = tuple(rates)
+        self.decays = tuple(decays)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), 'rates': self.rates, 'decays': self.decays}

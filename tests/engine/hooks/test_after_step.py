@@ -11,7 +11,7 @@ from mmairl.errors import UserError
 from mmairl.models.heads.base import unit
 
 
-def test_under_accumulation_teacher_and_queue_move_once_per_optimizer_step(toy_config):
+def test_accumulation_moves_teacher_and_queue_once(toy_config):
     """The keys of both iterations enter in their order."""
     cfg = toy_config(width=8, steps=4, batch=16, queue=24, **{'optim_wrapper.accumulative_counts': 2})
     cfg.model.symmetric = False

@@ -64,7 +64,7 @@ def test_an_overflow_in_one_processs_rows_leaves_the_step_out_in_both(two):
     assert two[0]['overflow'] == [(False, 2.0**15, [1.0, 1.0])] * 2
 
 
-def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(two):
+def test_resumed_run_equals_uninterrupted_run(two):
     whole, left = (two[1] / part / 'iter_6.pth' for part in ('whole', 'left'))
     resuming.assert_the_same_run(whole, left)
     kept = sorted(path.name for path in left.parent.glob('*.pth'))
