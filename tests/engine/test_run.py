@@ -95,7 +95,7 @@ MISTAKES = {
     'weights alone': (dict(load_from='BARE', resume=True), 'not-a-training-checkpoint'),
     'missing data set': (
         {'train_dataloader.dataset': dict(type='ImageFolder', root='imagenet', views=[[], []], _delete_=True)},
-        'CODE',
+        'no-image-folder',
     ),
 }
 
