@@ -165,5 +165,6 @@ def test_stored_config_may_import_moved_modules():
     stored = 'custom_imports: {imports: [projects.more_methods.dino]}\n' + current
     outside = 'custom_imports: {imports: [mine]}\n' + current
     assert same_config(stored, current) and same_config(current, current)
+    assert same_config(stored, current + 'assumptions: {crop: crops are resized bilinearly}\n')
     assert not same_config(outside, current) and not same_config(stored, 'model: {type: SwAVHead}\n')
     assert not same_config('model: !!python/object/apply:os.getcwd []\n', current)
