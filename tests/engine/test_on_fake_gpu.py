@@ -60,7 +60,7 @@ def eight():
     dist.destroy_process_group()
 
 
-def test_a_step_of_one_of_eight_moves_and_launches_no_more_than_it_must(eight, monkeypatch):
+def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
     """MoCo v2+ on ResNet-50, 128 images, bfloat16 and channels last, from the bytes of the views to the queue."""
     seen, size = Kernels(), Size(depth=50, image=224, batch=128, features=2048, hidden=4096, queue=65_536)
     monkeypatch.setattr(sync_norm, 'CPUKernels', SimpleNamespace(**fused_kernels(seen)))
@@ -84,7 +84,7 @@ def test_a_step_of_one_of_eight_moves_and_launches_no_more_than_it_must(eight, m
     assert check.launches.total() <= 10
 
 
-def test_optimizer_and_teacher_launch_no_kernel_for_each_weight(toy_config):
+def test_optimizer_launches_no_kernel_per_weight(toy_config):
     model = MODELS.build(toy_config('byol_lars_r50_200e.py').model).to('meta')
     with FakeTensorMode(allow_non_fake_inputs=True):  # what is done there computes nothing
         model.to_empty(device='cuda')

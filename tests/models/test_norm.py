@@ -1,4 +1,4 @@
-"""Virtual replicas, and views in one pass; ShuffleBN and SyncBN over several processes are in tests/two_processes.py."""
+"""Virtual replicas, and views in one pass. tests/harness/two_processes.py has ShuffleBN and SyncBN over processes."""
 
 import pytest
 import torch

@@ -8,11 +8,11 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
-from harness import resume as resuming  # noqa: F401  the hook that spoils a batch
-from harness import toy
 from mmengine.dist import get_rank, get_world_size
 from torch.testing import assert_close
 
+from harness import resume as resuming  # noqa: F401  the hook that spoils a batch
+from harness import toy
 from mmairl.engine import run
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
