@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -146,6 +147,19 @@ def test_a_rate_is_scaled_by_all_images_of_a_step(toy_config, accumulated, rate)
     cfg.optim_wrapper.update(accumulative_counts=accumulated, optimizer=dict(type='SGD', lr=1.0))
     cfg.param_scheduler, cfg.auto_scale_lr = None, dict(base_batch_size=16, enable=True)
     assert run.train(cfg).optim_wrapper.optimizer.param_groups[0]['lr'] == rate
+
+
+@HOOKS.register_module(force=True)
+class RemoveWorkDir(Hook):
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        shutil.rmtree(runner.work_dir)
+
+
+def test_work_dir_removed_during_a_run_raises(toy_config):
+    cfg = toy_config(steps=2, width=4, custom_hooks=[dict(type='RemoveWorkDir')])
+    cfg.default_hooks.logger.interval = 1
+    with raises_code('cannot-write'):
+        run.train(cfg)
 
 
 def test_data_set_may_be_an_object(toy_config):
