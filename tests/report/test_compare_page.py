@@ -5,8 +5,8 @@ import re
 from html import unescape
 
 import pytest
+from harness.outline import charts, sound
 from mmengine.config import Config
-from outline import charts, sound
 from test_evaluation_page import leave
 
 from mmairl.config import flat
