@@ -10,7 +10,7 @@ import torch
 from mmengine.utils import apply_to
 from torch.utils.data import DataLoader
 
-from mmairl.errors import UserError, chain, explained
+from mmairl.errors import UserError, chain
 
 
 def safe(loader: DataLoader) -> DataLoader:
@@ -25,12 +25,19 @@ def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
     """Collate a batch and move it to shared memory, in the worker itself.
 
     torch moves it in a thread of the worker. If /dev/shm is full, that thread only prints an error and drops the batch, and
-    the run waits for it. Within a worker, torch's collate function allocates shared memory as well.
+    the run waits for it.
     """
-    fault = 'a batch does not fit into shared memory, /dev/shm'
-    remedy = 'enlarge it (docker run --shm-size=16g), or lower num_workers; continue a training run with --resume'
-    with explained(fault, remedy, (RuntimeError,), code='shared-memory-full'):
+    try:
         return apply_to(collate(items), torch.is_tensor, torch.Tensor.share_memory_)
+    except RuntimeError as error:
+        # torch's collate function allocates shared memory itself. Its other errors pass.
+        if not any(words in str(error) for words in ('shared memory', 'No space left', '/torch_')):
+            raise
+        raise UserError(
+            f'/dev/shm: a batch does not fit into shared memory ({error}); enlarge it (docker run --shm-size=16g), or lower '
+            'num_workers; continue a training run with --resume',
+            code='shared-memory-full',
+        ) from error
 
 
 def require_handles(workers: int) -> None:

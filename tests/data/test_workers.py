@@ -12,7 +12,7 @@ import torch
 from harness.errors import raises_code
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from mmairl.data.workers import delivered, require_handles, safe
+from mmairl.data.workers import delivered, require_handles, safe, shared_batch
 from mmairl.errors import UserError
 
 
@@ -69,6 +69,11 @@ def test_full_shared_memory_is_an_error(owner, name, monkeypatch):
     with pytest.raises(UserError, match='shared memory.*--shm-size'):
         next(delivered(loader))
     assert len(next(iter(safe(DataLoader(images))))) == 1
+
+
+def test_other_errors_of_collate_pass():
+    with pytest.raises(RuntimeError, match='equal size'):
+        shared_batch(default_collate, [torch.zeros(1), torch.zeros(2)])
 
 
 def test_too_few_file_handles_are_an_error(monkeypatch):
