@@ -14,8 +14,10 @@ from mmairl.evaluation.protocol import protocol_class
 from mmairl.io import read_json, read_text, write_json
 from mmairl.registry import PROTOCOLS
 from mmairl.study.analyses import analysis_records
+from mmairl.study.claims import StudyRuns, judge
 from mmairl.study.cost import flops_per_image
 from mmairl.study.external import training_factors
+from mmairl.study.factors import changed
 from mmairl.study.fairness import after, compare_configs, hidden
 from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
@@ -68,7 +70,7 @@ def collect(
         if finished[row.name] and not row.untrained:
             trained[row.name] = finished[row.name]
     differences = compare_configs(study, configs)
-    changed = {entry['row']: entry['found'] for entry in differences}
+    differing = {entry['row']: entry['found'] for entry in differences}
 
     record = {key: to_builtins(getattr(study, key)) for key in COPIED}
     record |= describe_scores(study, scale, runs, finished)
@@ -79,7 +81,7 @@ def collect(
     record['rows'] = []
     for row in study.rows:
         entry = describe_row(row, study, columns)
-        entry['changed'] = changed.get(row.name, [])
+        entry['changed'] = differing.get(row.name, [])
         if row.name in trained and not row.weights:
             entry['flops_per_image'] = flops_per_image(configs[row.name])
         record['rows'].append(dict(entry, runs=compared[row.name]))
@@ -100,22 +102,30 @@ def collect(
         record |= describe_searches(study, configs, described, record['rows'])
     record |= analysis_records(study, configs, runs)
     add_statistics(record, study, out)
+    if study.claims:
+        record['claims'] = judge_claims(record, study, configs, scale)
     write_json(out / 'study.json', record)
     return record
 
 
 def published_columns(study: Study, scale: Scale) -> dict[str, str]:
     """Return the task, or TASK SCORE, that is shown next to each published number, by the name of the number."""
-    tasks = {}
-    if scale.name == 'in1k':  # smaller scales measure nothing that was published
-        for task in PROTOCOLS.names():
-            for key, score in protocol_class(task).published.items():
-                tasks[key] = f'{task} {score}'.strip()
-        tasks |= study.measured
+    tasks = (
+        published_tasks(study) if scale.name == 'in1k' else {}
+    )  # others measure nothing published
     columns = {}
     for row in study.rows:
         columns |= {key: tasks.get(key, key) for key in study.published_numbers(row)}
     return columns
+
+
+def published_tasks(study: Study) -> dict[str, str]:
+    """Return the task, or TASK SCORE, that measures a published number at the papers' size."""
+    tasks = {}
+    for task in PROTOCOLS.names():
+        for key, score in protocol_class(task).published.items():
+            tasks[key] = f'{task} {score}'.strip()
+    return tasks | study.measured
 
 
 def runs_by_row(study: Study, described: Mapping[Run, Record], part: str) -> RunsByRow:
@@ -214,6 +224,19 @@ def add_statistics(record: Record, study: Study, out: Path) -> None:
     record['noise'] = {key: noise(record, key, out) for key in scores}
     equal = {key: at_equal_cost(record, key) for key in scores}
     record['cost'] = dict(rows=costs(record), equal=equal)
+
+
+def judge_claims(
+    record: Record, study: Study, configs: Mapping[str, Config], scale: Scale
+) -> list[Record]:
+    """Return the verdict on each claim of the study, with published and measured effects."""
+    tasks = published_tasks(study)
+    numbers = {}
+    for row in study.rows:
+        for key, value in study.published_numbers(row).items():
+            numbers[row.name, tasks.get(key, key)] = value
+    runs = StudyRuns(record, scale.name, lambda one, other: changed(configs[one], configs[other]))
+    return judge(study.claims, runs, lambda row, score: numbers.get((row, score)))
 
 
 def external_comparisons(differences: Sequence[Mapping[str, Any]]) -> Iterator[str]:

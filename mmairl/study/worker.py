@@ -175,15 +175,15 @@ def transfer(folder: Path, gpus: int) -> None:
     """Add the tasks on mmdet and mmseg to the run's result; each has a folder of its own and is resumed there."""
     from mmairl.transfer.execute import (
         Place,
-        prepare,
         run_task,
         tune_task,
+        write_start,
     )  # requires the platforms
 
     asked = read_json(folder / 'asked.json', Asked)
     result = read_json(folder / 'result.json', RunResult)
     place = Place(Path('.').absolute(), folder / f'transfer_{result.sha256[:16]}', gpus)
-    start, depth = prepare(str(folder / result.checkpoint), 'student', None, place)
+    start, depth = write_start(str(folder / result.checkpoint), 'student', None, place)
     for task in asked.tasks:
         if is_local(task) or task in result.labels:
             continue
