@@ -32,7 +32,7 @@ from mmairl.study.pages.study_tables import latex, markdown
 from mmairl.study.planner import measure_again, plan_runs, prepare_runs
 from mmairl.study.run_study import complete_runs, look_into, until_decided
 from mmairl.study.runs import Run
-from mmairl.study.scale import Scale, read_scale
+from mmairl.study.scale import Scale, network_names, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, read_study
 from mmairl.study.statistics.compare_rows import Comparison
@@ -119,6 +119,7 @@ def prepare_study(
     tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
     study, configs, rows_left_out = at_scale(study, sizes, tasks)
+    sizes = replace(sizes, text=sizes.text.replace('{network}', network_names(configs.values())))
     require_known(tasks)  # after the configs, which may register protocols
     require_fair(compare_configs(study, configs))
     return PreparedStudy(study, sizes, configs, tasks, folder, rows_left_out)

@@ -1,6 +1,7 @@
 """Bring the configs of a study to another size. A scale changes all rows in the same way."""
 
 import copy
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mmairl.study.spec import Row, Seeds, Untrained
 
 DEFAULT_BATCH = 1024  # of most configs; a scale's rate factors apply to it
 FULL_WIDTH = 64  # base channels of a ResNet
+IMAGENET = 1_281_167  # images; lengths in iterations are multiples of its epochs
 
 
 class Widths(Declared, frozen=True):
@@ -78,9 +80,20 @@ def read_scale(name: str) -> Scale:
 def resolve(row: Row, scale: Scale) -> Config:
     """Return the row's config as it runs at this scale."""
     cfg = load_row(row)
-    if row.weights and 'train_dataloader' not in cfg:  # a config of the evaluation only
+    only_measures = row.weights and 'train_dataloader' not in cfg
+    if only_measures or cfg.get('fixed_size'):
         return cfg
     width = cfg.model.backbone.get('base_channels', FULL_WIDTH)
+    if width < FULL_WIDTH and scale.widths:
+        raise UserError(
+            f"row '{row.name}': the config is small already (base_channels {width}), and the scale {scale.name} shrinks "
+            f'full-size configs; use its full-size sibling, such as {scale.rate_of}, or set `fixed_size = True` in the '
+            'config to run it as it is',
+            code='already-small',
+        )
+    iterations = (
+        cfg.total_batch_size * scale.images / (scale.batch or cfg.total_batch_size) / IMAGENET
+    )
     for key, value in copy.deepcopy(scale.replace).items():
         cfg[key] = value
     cfg.merge_from_dict(copy.deepcopy(scale.merge))
@@ -93,8 +106,22 @@ def resolve(row: Row, scale: Scale) -> Config:
     keeps_width = width == cfg.model.backbone.get('base_channels')
     narrow(cfg, scale, multiple=width // FULL_WIDTH if keeps_width else 1)
     change_rates(cfg, scale)
-    shorten(cfg, scale)
+    shorten(cfg, scale, iterations if 'max_iters' in cfg.train_cfg else 1)
     return cfg
+
+
+def network_names(configs: Iterable[Config]) -> str:
+    """Return the different networks of configs in words, such as 'ResNet-18 of base width 16'."""
+    names = {}
+    for cfg in configs:
+        backbone = cfg.model.backbone
+        kind = backbone.type.rpartition('.')[2]
+        name, _, stem = kind.partition('_')
+        words = f'{name}-{backbone.depth}' if 'depth' in backbone else name
+        width = backbone.get('base_channels', FULL_WIDTH)
+        words += f' of base width {width}' if width != FULL_WIDTH else ''
+        names[f'{words} ({stem} stem)' if stem else words] = True
+    return ', '.join(names)
 
 
 def load_row(row: Row) -> Config:
@@ -117,7 +144,10 @@ def change_data(cfg: Config, scale: Scale) -> None:
     sizes = [step['size'] for view in own_views for step in view if 'size' in step]
     views = []
     for view in own_views:
-        views.append([_changed_step(step, scale, max(sizes, default=0)) for step in view])
+        steps = [_changed_step(step, scale, max(sizes, default=0)) for step in view]
+        if scale.data and scale.data.get('gray'):  # it does nothing to gray images
+            steps = [step for step in steps if step['type'] != 'RandomGrayscale']
+        views.append(steps)
     if scale.data is not None:
         dataset.clear()
         dataset.update(copy.deepcopy(scale.data))
@@ -183,24 +213,31 @@ def change_rates(cfg: Config, scale: Scale) -> None:
         momentum.base = round(1 - (1 - momentum.base) * scale.teacher, 10)
 
 
-def shorten(cfg: Config, scale: Scale) -> None:
-    """Shorten training with its warm-up, schedules and checkpoint interval. Iterations keep their share of the run."""
-    if scale.epochs == 1:
+def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
+    """Shorten training with its warm-up, schedules and checkpoint interval.
+
+    Args:
+        cfg: The config.
+        scale: The scale.
+        iterations: The iterations of an epoch at the scale per iterations of an epoch of ImageNet; 1 to count epochs.
+    """
+    factor = scale.epochs * iterations
+    if factor == 1:
         return
     unit = 'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters'
-    length = max(1, round(cfg.train_cfg[unit] * scale.epochs))
+    length = max(1, round(cfg.train_cfg[unit] * factor))
     cfg.train_cfg[unit] = length
     warm_up = 0
     for schedule in cfg.param_scheduler:
         if schedule.type in ('WarmUpLR', 'LinearLR'):
             epochs = scale.warm_up if schedule.get('by_epoch', True) else None
-            warm_up = epochs or max(1, round(schedule.end * scale.epochs))
+            warm_up = epochs or max(1, round(schedule.end * factor))
             schedule.end = warm_up
         else:
             schedule.begin = warm_up if schedule.get('begin') else 0
             schedule.end = length
     checkpoint = cfg.default_hooks.checkpoint
     if checkpoint.max_keep_ckpts == -1:  # intermediate checkpoints are measured, too
-        checkpoint.interval = max(1, round(checkpoint.interval * scale.epochs))
+        checkpoint.interval = max(1, round(checkpoint.interval * factor))
     else:
         checkpoint.update(interval=max(1, length // 4), max_keep_ckpts=1)

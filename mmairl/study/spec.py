@@ -265,6 +265,7 @@ class Study(Declared, frozen=True):
     tune: dict[str, Tune] = {}
     claims: tuple[Claim, ...] = ()
     analyses: tuple[str, ...] = ()
+    unscaled: tuple[str, ...] = ()
     name: str = ''
 
     def __post_init__(self) -> None:
@@ -378,6 +379,7 @@ def read_study(path: str | Path) -> Study:
         else:
             rows.append(replace(row, against=row.against or above))
             above = row.name
+    rows = [with_local_paths(row, path.parent) for row in rows]
     seeds = tuple(range(study.search.searches)) if study.search else study.seeds
     if study.search and study.seeds not in (seeds, DEFAULT_SEEDS):
         raise UserError(
@@ -388,6 +390,16 @@ def read_study(path: str | Path) -> Study:
     if study.claims:
         check_claims(study.claims, [row.name for row in rows], study.full_size_scores)
     return replace(study, rows=tuple(rows), seeds=seeds, name=study.name or path.stem)
+
+
+def with_local_paths(row: Row, folder: Path) -> Row:
+    """Return the row with the paths of files that lie next to the study, or below its folder, from here."""
+    changes = {}
+    for key in ('config', 'trained'):
+        path = folder / getattr(row, key)
+        if getattr(row, key) and path.is_file():
+            changes[key] = str(path)
+    return replace(row, **changes)
 
 
 def catalogue(folder: Path) -> str:

@@ -201,7 +201,7 @@ def test_external_row_cannot_become_a_trained_one(tmp_path, ours):
     (_, given) = prepare_runs(Study(title='t', rows=(OURS, row(tmp_path))), *how)
     write_json(given.folder / 'trained.json', {})
     theirs = Row('theirs', 'byol_r50_200e.py', against='ours')
-    with pytest.raises(UserError, match='theirs.* was begun with another config'):
+    with pytest.raises(UserError, match='theirs.*begun with another config'):
         prepare_runs(Study(title='t', rows=(OURS, theirs)), *how)
 
 

@@ -248,7 +248,7 @@ def test_other_config_in_same_folder_is_an_error(tmp_path):
     study = Study('title', (row,))
     prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
     prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
-    with pytest.raises(UserError, match='was begun with another config'):
+    with pytest.raises(UserError, match='begun with another config'):
         prepare_runs(study, {'SGD': Config(dict(batch=16))}, [0], ['knn'], tmp_path)
 
 
