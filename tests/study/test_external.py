@@ -218,7 +218,7 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     judged = mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
     (compared,) = judged.record['comparisons'].values()
     assert f'(n = 2) (0.0): {compared[0]["verdict"]}' in judged._repr_html_()
-    assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not of one factor' in str(judged)
+    assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not one factor' in str(judged)
     assert not compared[0]['blocks'] and compared[0]['seeds'] == 2
     assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
     assert said[-1] == '5 of 5 runs are finished' and '| random initialisation | no training |' in str(judged)

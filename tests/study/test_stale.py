@@ -50,7 +50,7 @@ STUDY_EDITS = dict(
     rows=[STUDY['rows'][1], dict(name='base', config='byol_r50_200e.py')],
     cross=dict(config=CONFIG, factors=[dict(name='a', declares=['model'], levels={'x': {}, 'y': {'model.symmetric': False}})]),
     search=dict(budget=2, dimensions=dict(rate=RATE)), name='other',
-    tune=dict(linear=dict(trials=2, dimensions=dict(rate=RATE))),
+    tune=dict(linear=dict(trials=2, dimensions=dict(rate=RATE))), unscaled=['model.head'],
 )  # fmt: skip
 ROW_EDITS = dict(
     name=('null', 'nothing'), config=('base', 'mocov2_r50_200e.py'), options=('base', {'model.head.temperature': 0.3}),
@@ -59,7 +59,7 @@ ROW_EDITS = dict(
     along=('half', dict(of='base', part='1/1')), untrained=('null', 'pixels'), search=('base', dict(rate=RATE)),
 )  # fmt: skip
 SCALE_EDITS = dict(
-    text='other', rate=9, rate_source='other', images=63, merge={**SCALE['merge'], 'model.head.temperature': 0.3},
+    text='other', step_seconds=dict(voc07=1), rate=9, rate_source='other', images=63, merge={**SCALE['merge'], 'model.head.temperature': 0.3},
     replace={**SCALE['replace'], 'total_batch_size': 8}, data={**SCALE['data'], 'count': 63}, views={}, views_on_device=False,
     parts={}, without=['auto_scale_lr'], rate_of='byol_r50_200e.py', widths=dict(features=64, hidden=16, out=16),
     queue=32, batch=8, epochs=0.02, warm_up=2, teacher=5,
@@ -68,8 +68,8 @@ SCALE_EDITS = dict(
 SAME = {
     'words on the page': {'title', 'question', 'paper', 'reading', 'factor', 'text'},
     'the page': {'analyses', 'figure', 'published', 'group', 'x', 'measured'},
-    'verdicts and fairness, which are made from the scores anew': {'equivalence', 'primary', 'against', 'declares'},
-    'the plan': {'rate', 'rate_source', 'rate_of', 'images'},
+    'verdicts and fairness, which are made from the scores anew': {'equivalence', 'primary', 'against', 'declares', 'unscaled'},
+    'the plan': {'rate', 'rate_source', 'rate_of', 'step_seconds', 'images'},
     'a page of its own': {'look'},
     'rows beside': {'floor'},
     'the folder, which is given here': {'name of study', 'name of scale'},
