@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
 from mmengine.config import Config
 
@@ -86,12 +85,11 @@ def transfer_hours(cfg: Config, task: str, scale: Scale) -> float | None:
 def protocol_hours(cfg: Config, task: str, scale: Scale, trials: int | None) -> float | None:
     data = data_of(task) or cfg
     trains = recipe(cfg, task)
-    tested = innermost(data.evaluation.test)
-    sizes = [step['size'] for step in chain([tested], *tested.get('views', [])) if 'size' in step]
-    protocol = settings_for(protocol_of(task))
+    protocol = settings_for(protocol_of(task), data)
+    size = protocol.input_size(data)
     images = protocol.images_seen(data, _labeled_images(cfg, data, scale), trials)
     reference = reference_work(scale)
-    if not images or not sizes or not reference:
+    if not images or not size or not reference:
         return None
     network = dict(
         type='Classifier',
@@ -100,7 +98,7 @@ def protocol_hours(cfg: Config, task: str, scale: Scale, trials: int | None) -> 
         classes=CLASSES,
         frozen=not trains or trains.model.get('frozen', False),
     )
-    work = counted_work(network, sizes[-1:], BATCH, outside_sources(cfg))
+    work = counted_work(network, [size], BATCH, outside_sources(cfg))
     return work and images * work.time / (reference.time * scale.rate) / 3600
 
 
