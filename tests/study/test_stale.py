@@ -59,7 +59,8 @@ ROW_EDITS = dict(
     along=('half', dict(of='base', part='1/1')), untrained=('null', 'pixels'), search=('base', dict(rate=RATE)),
 )  # fmt: skip
 SCALE_EDITS = dict(
-    text='other', step_seconds=dict(voc07=1), rate=9, rate_source='other', images=63, merge={**SCALE['merge'], 'model.head.temperature': 0.3},
+    text='other', step_seconds=dict(voc07=1),
+    rate=9, rate_source='other', images=63, merge={**SCALE['merge'], 'model.head.temperature': 0.3},
     replace={**SCALE['replace'], 'total_batch_size': 8}, data={**SCALE['data'], 'count': 63}, views={}, views_on_device=False,
     parts={}, without=['auto_scale_lr'], rate_of='byol_r50_200e.py', widths=dict(features=64, hidden=16, out=16),
     queue=32, batch=8, epochs=0.02, warm_up=2, teacher=5,
