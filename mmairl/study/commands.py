@@ -45,7 +45,7 @@ from mmairl.transfer.tasks import TASKS, lacking, require_platform
 
 CONSOLE = Console(markup=False)
 STUDIES = Path('work_dirs/studies')
-DATA_KEYS = ('root', 'taxonomy', 'names', 'list_file')  # of data sets, with paths
+DATA_KEYS = ('root', 'taxonomy', 'labels', 'names', 'list_file')  # of data sets, with paths
 
 
 @dataclass(frozen=True)

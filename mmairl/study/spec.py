@@ -405,7 +405,7 @@ def with_local_paths(row: Row, folder: Path) -> Row:
 def catalogue(folder: Path) -> str:
     """Return a Markdown table of the studies in a folder, with their configs and their places in the papers."""
     lines = ['| study | of the papers | rows |', '|---|---|---|']
-    for study in map(read_study, sorted(folder.glob('*.yaml'))):
+    for study in map(read_study, sorted(folder.glob('[!_]*.yaml'))):
         configs = dict.fromkeys(Path(row.config).stem for row in study.rows)
         rows = ', '.join(f'`{name}`' for name in configs)
         lines.append(f'| `{study.name}.yaml`: {study.title} | {study.paper.where} | {rows} |')

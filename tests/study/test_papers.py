@@ -17,6 +17,7 @@ from study.small_runs import rows_of, toy_scale
 from test_docs import check_command, commands
 
 from mmairl.config import load_config
+from mmairl.data.shapes import KINDS
 from mmairl.engine.optim.warmup import WarmUpLR
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
@@ -24,6 +25,7 @@ from mmairl.report.figures import with_fits
 from mmairl.study import published, run_study, worker
 from mmairl.study import scale as scales
 from mmairl.study.collect import assumptions
+from mmairl.study.cost import epochs
 from mmairl.study.factors import same_run
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.pages.study_tables import columns, table_lines
@@ -34,7 +36,7 @@ from projects.papers.reproduce import coverage, pages
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ('configs', 'projects/judge', 'projects/msbreg')
-STUDIES = sorted(path for folder in FOLDERS for path in (ROOT / folder / 'studies').glob('*.yaml'))
+STUDIES = sorted(path for folder in FOLDERS for path in (ROOT / folder / 'studies').glob('[!_]*.yaml'))
 
 
 LEFT_OUT = re.compile(r"'(.+)' is left out: at \w+ it would run as '(.+)' does")
@@ -193,9 +195,9 @@ def test_uniformity_is_the_mean_over_pairs():
 
 
 def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
-    """A scale at which the longest row has 6 epochs, or steps where these count."""
-    lengths = [scales.resolve(row, scales.read_scale('in1k')).train_cfg for row in study.rows]
-    longest = max(length.get('max_epochs') or length.max_iters for length in lengths)
+    """Return a scale at which the longest row has 6 epochs."""
+    full = scales.read_scale('in1k')
+    longest = max(epochs(scales.resolve(row, full), full.images) for row in study.rows)
     scale = toy_scale(192, epochs=6 / longest, tasks=tasks)
     scale['replace']['recipes'] = dict(linear='linear_shapes_20e', finetune='finetune_shapes')
     (folder / 'toy.yaml').write_text(yaml.safe_dump(scale))
@@ -208,6 +210,7 @@ def first_rows(path: Path, folder: Path) -> Path:
     A design is a quarter of all combinations, which has each level of each factor.
     """
     study, described = read_study(path), yaml.safe_load(path.read_text())
+    described.pop('unscaled', None)
     if study.design:
         described['cross']['fraction'] = '1/4'
         (folder / path.name).write_text(yaml.safe_dump(described, sort_keys=False))
@@ -231,9 +234,13 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_
     if path.stem == 'byol_wide':
         pytest.skip('its rows differ in width, which the small scale sets')
     tasks = list({task.partition('@')[0]: None for task in read_study(path).tasks['in1k'] if is_local(task)})
-    taxonomy = tmp_path / 'data' / 'imagenet' / 'wordnet.is_a.txt'  # of the drawn classes: 12, 10 or 2
+    taxonomy = tmp_path / 'data' / 'imagenet' / 'wordnet.is_a.txt'
     taxonomy.parent.mkdir(parents=True)
     taxonomy.write_text(''.join(f'{above} {name}\n' for above, names in TREE.items() for name in names))
+    for count in (2, 10):
+        labels = tmp_path / f'data/imagenet/huh/train_up_down_{count}.txt'
+        labels.parent.mkdir(exist_ok=True)
+        labels.write_text(''.join(f'{name} {index % count}\n' for index, name in enumerate(KINDS)))
     monkeypatch.chdir(tmp_path)
     study, scale = first_rows(path, tmp_path), toy(read_study(path), tmp_path, tasks)
     monkeypatch.setattr(run_study, 'execute', lambda runs, *_: [worker.complete_run(run.folder) for run in runs])
