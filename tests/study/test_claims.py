@@ -39,9 +39,19 @@ FORMS = {
     'equivalence': ('{form: equivalence, of: [a, b], scores: [linear]}', dict(a=60, b=60.1), dict(a=60, b=65)),
     'not_worse': ('{form: not_worse, row: a, than: b, scores: [linear]}', dict(a=60, b=60.1), dict(a=60, b=65)),
     'interaction': (
-        '{form: interaction, larger: [a, b], than: [c, d], scores: [linear]}',
+        '{form: interaction, gain: [a, b], than: [c, d], scores: [linear]}',
         dict(a=60, b=50, c=61, d=60),
         dict(a=60, b=59, c=61, d=50),
+    ),
+    'similar_gains': (
+        '{form: interaction, gain: [a, b], than: [c, d], relation: similar, scores: [linear]}',
+        dict(a=60, b=50, c=70, d=60),
+        dict(a=60, b=59, c=61, d=50),
+    ),
+    'not_larger_gain': (
+        '{form: interaction, gain: [a, b], than: [c, d], relation: not_larger, scores: [linear]}',
+        dict(a=60, b=59, c=61, d=50),
+        dict(a=60, b=50, c=61, d=60),
     ),
     'largest': (
         '{form: largest, pair: [d, c], among: [[b, a], [c, b]], scores: [linear]}',
@@ -64,7 +74,7 @@ FORMS = {
         dict(a=60, b=64, c=65),
     ),
     'property': ('{form: property, larger: a, than: b, scores: [linear]}', dict(a=9, b=1), dict(a=1, b=9)),
-    'rival': ('{form: rival, row: a, number: 55.0, of: Tab. 1, scores: [linear]}', dict(a=60), dict(a=50)),
+    'rival': ('{form: rival, row: a, numbers: {linear: 55.0}, of: Tab. 1}', dict(a=60), dict(a=50)),
     'collapse': ('{form: collapse, of: [a], scores: [linear]}', dict(a=10, b=60, c=60), dict(a=60, b=60, c=61)),
     'all': (
         '{form: all, of: [{form: difference, better: a, than: b, scores: [linear]}, '
