@@ -26,10 +26,17 @@ from mmengine.utils import apply_to
 from torch import Tensor
 
 import mmairl
-from mmairl.checkpoints.load import DamagedCheckpoint, Device, fetched, load_checkpoint
+from mmairl.checkpoints.load import (
+    DamagedCheckpoint,
+    Device,
+    fetched,
+    load_checkpoint,
+    not_finite,
+    wrong_kind,
+)
 from mmairl.checkpoints.pickles import PlainPickles, write_checkpoint
 from mmairl.config import flat, python_text, read_plain_yaml
-from mmairl.errors import UserError
+from mmairl.errors import UserError, printable
 from mmairl.io import output, read_text, write_text
 
 REQUIRED = ('meta', 'state_dict', 'optimizer')  # the parts that a resume cannot do without
@@ -149,7 +156,7 @@ def newest_checkpoint(
         if run is None or checkpoint['meta'].get('run') == run:
             return path, checkpoint
         _warn(
-            f'{path} is from an earlier run in this folder and is ignored; to resume from it, pass it to --resume'
+            f'{printable(path)} is from an earlier run in this folder and is ignored; to resume from it, pass it to --resume'
         )
     if damaged:
         raise UserError(
@@ -203,6 +210,7 @@ class RunStart:
         """Note the run in the work dir, so that `--resume` never takes a checkpoint of an earlier run."""
         if not is_main_process():
             return
+        output(work_dir / NOTE)  # raises if it is a folder
         if self.run is not None and self.run != run_in(work_dir):
             (work_dir / NOTE).unlink(missing_ok=True)
             write_text(work_dir / RUN, self.run)
@@ -255,7 +263,7 @@ def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
     cfg.load_from = path[0] or cfg.get('load_from')
     if not cfg.resume:
         print_log(
-            f'{work_dir} has no checkpoint of this run: starting from the beginning',
+            f'{printable(work_dir)} has no checkpoint of this run: starting from the beginning',
             logger='current',
         )
     return newest
@@ -275,11 +283,14 @@ def consolidate(src: Path, dst: Path) -> str:
                 f"{path} is not a training checkpoint: it has no '{part}'; give a checkpoint of mmairl",
                 code='not-a-training-checkpoint',
             )
-    write_checkpoint(
-        dict(meta=checkpoint['meta'], state_dict=checkpoint['state_dict']), output(dst, path)
-    )
-    tensors = len(checkpoint['state_dict'])
-    return f'{dst} holds {tensors} tensors of {path.name}; optimizer, schedules and random states are left out'
+    weights = checkpoint['state_dict']
+    kinds = {key: wrong_kind(value, whole=True) for key, value in weights.items()}
+    write_checkpoint(dict(meta=checkpoint['meta'], state_dict=weights), output(dst, path))
+    kept = f'{dst} holds {len(weights)} tensors of {path.name}, without optimizer, schedules and random states'
+    unusual = [f'{key} ({kind})' for key, kind in kinds.items() if kind]
+    tensors = {key: value for key, value in weights.items() if isinstance(value, Tensor)}
+    unusual += [f'{key} (not finite)' for key in not_finite(tensors)]
+    return f'{kept}; not usable as weights: {", ".join(unusual)}' if unusual else kept
 
 
 def trust_mmengine_checkpoints() -> None:

@@ -120,6 +120,10 @@ def restore_optimizer(
         _step_to(schedules, checkpoint['meta'], epoch_length)
     current = [dict(group) for group in optim_wrapper.optimizer.param_groups]
     optim_wrapper.load_state_dict(checkpoint['optimizer'])
+    for state in optim_wrapper.optimizer.state.values():
+        for key, value in state.items():
+            if isinstance(value, str):
+                raise TypeError(f'{key} of the optimizer is text')
     restored = set(FORM)
     if same:
         restored |= {schedule.param_name for schedule in schedules}

@@ -21,7 +21,7 @@ from mmairl.engine.checkpoint import RunStart, choose_start, trust_mmengine_chec
 from mmairl.engine.checks import check_config
 from mmairl.engine.runner import Runner
 from mmairl.engine.speed import set_fast_keys
-from mmairl.errors import UserError, building, without_secrets
+from mmairl.errors import UserError, building, printable, without_secrets
 from mmairl.hardware import cache, cores, keep_freed_memory, unusable_gpu
 from mmairl.io import appending, explained_disk_errors
 from mmairl.registry import RUNNERS
@@ -166,12 +166,14 @@ def log_run_summary(runner: Runner) -> None:
     device = next(runner.model.parameters()).device.type
     unusable = unusable_gpu()
     processes = get_world_size()
+    loader = cfg.train_dataloader
     line = (
         f'{processes} x {device}{f", though there is a GPU ({unusable})" if unusable else ""}, each with '
-        f'{torch.get_num_threads()} threads and {cfg.train_dataloader.get("num_workers", 0)} data workers on {cores()} cores; '
-        f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {processes} processes '
+        f'{torch.get_num_threads()} threads and {loader.get("num_workers", 0)} data workers on {cores()} cores; '
+        f'total batch {cfg.total_batch_size} = {loader.batch_size} images x {processes} processes '
         f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps; '
-        f'data {" ".join(data_paths(cfg.train_dataloader.dataset)) or "made here"}, cache {cache()}, work dir {cfg.work_dir}'
+        f'data {" ".join(data_paths(loader.dataset)) or "made here"}, cache {cache()}, '
+        f'work dir {printable(cfg.work_dir)}'
     )
     level = logging.WARNING if unusable else logging.INFO
     terminal = runner.logger.handlers[0]
@@ -185,7 +187,11 @@ def data_paths(dataset: dict) -> Iterator[str]:
     for keys, value in walk(dataset):
         if value and keys and keys[-1] in ('root', 'data_root', 'ann_file'):
             for place in [value] if isinstance(value, (str, Path)) else value:
-                yield without_secrets(place) if '://' in str(place) else str(Path(place).absolute())
+                yield (
+                    without_secrets(place)
+                    if '://' in str(place)
+                    else printable(Path(place).absolute())
+                )
 
 
 @contextmanager
