@@ -465,11 +465,21 @@ class SourcePaper(Declared, frozen=True):
 
 
 class ScaleMargins(Declared, frozen=True):
-    """Margins of a scale, by score, and the reason for them."""
+    """Margins of a scale: by score, the one of all other scores, and the reason for them."""
 
     reason: str
     margins: dict[str, Margin]
+    other: Margin | None = None
     stand_ins: dict[str, str] = {}  # score of the papers: score of this scale
+
+
+class Untested(Declared, frozen=True):
+    """A claim that no run can test, and the reason."""
+
+    paper: str
+    where: str
+    quote: str
+    why: str
 
 
 class Shared(Declared, frozen=True):
@@ -477,6 +487,7 @@ class Shared(Declared, frozen=True):
 
     papers: dict[str, SourcePaper]
     scales: dict[str, ScaleMargins]
+    untested: tuple[Untested, ...] = ()
 
 
 @cache
@@ -564,8 +575,7 @@ class StudyRuns:
 
     def margin(self, score: str) -> float:
         known = shared().scales.get(self.scale)
-        name = self.measured(score)
-        margin = known and known.margins.get(name or score)
+        margin = known and known.margins.get(self.measured(score) or score, known.other)
         return margin or math.nan
 
     def test_all(self, parts: Sequence[Part], seeds: int | None) -> list[Evidence]:
@@ -709,6 +719,7 @@ def _described_parts(test: Test, runs: StudyRuns, printed: Known) -> Iterator[di
             published=part.effect(printed),
             measured=part.effect(runs.mean),
             margin=part.margin,
+            least=part.least,
         )
 
 
