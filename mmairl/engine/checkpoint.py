@@ -103,6 +103,8 @@ def describe_run(runner: Runner) -> dict[str, Any]:
         mmairl_version=mmairl.__version__,
         mmengine_version=mmengine.__version__,
     )
+    if runner.start.fork:
+        origin['fork'] = runner.start.fork
     metainfo = getattr(runner.train_dataloader.dataset, 'metainfo', None)
     if metainfo is not None:
         origin['dataset_meta'] = metainfo
@@ -192,12 +194,16 @@ class RunStart:
         path: The checkpoint to start from.
         checkpoint: Its content, until `take` hands it over.
         resume: Restore the whole run, not only the weights.
+        fork: For a branch of another run, what it shares with the trunk and what it changes; see `fork.py`.
+        forks: Whether the branch starts now, from the trunk's checkpoint.
     """
 
     run: str | None = None
     path: str | None = None
     checkpoint: dict[str, Any] | None = None
     resume: bool = False
+    fork: dict[str, Any] | None = None
+    forks: bool = False
 
     def take(self, path: str | Path) -> dict[str, Any]:
         """Return the content of a checkpoint and let go of it, so that it does not stay in memory."""
@@ -214,7 +220,7 @@ class RunStart:
         if self.run is not None and self.run != run_in(work_dir):
             (work_dir / NOTE).unlink(missing_ok=True)
             write_text(work_dir / RUN, self.run)
-        if self.resume:  # checkpoints after this one belong to a course that the run has left
+        if self.resume and not self.forks:  # the run has discarded the checkpoints after this one
             write_text(work_dir / NOTE, self.path)
 
 
@@ -242,7 +248,11 @@ def choose_start(cfg: Config) -> RunStart:
                 f"{start.path} cannot be resumed from: it has no '{missing}'; give a training checkpoint",
                 code='not-a-training-checkpoint',
             )
-    start.run = start.checkpoint['meta'].get('run') if start.resume else secrets.token_hex(8)
+    if start.resume:
+        start.run = start.checkpoint['meta'].get('run')
+        start.fork = start.checkpoint['meta'].get('fork')
+    else:
+        start.run = secrets.token_hex(8)
     return start
 
 
@@ -253,10 +263,7 @@ def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
     newest = None
     if is_main_process():
         run = load_checkpoint(cfg.load_from)['meta'].get('run') if again else run_in(work_dir)
-        out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
-        # mmengine's hook adds the name of the work dir to `out_dir`.
-        folder = work_dir if out_dir is None else Path(out_dir) / work_dir.name
-        newest = newest_checkpoint(folder, run, work_dir / NOTE)
+        newest = newest_checkpoint(checkpoint_folder(cfg), run, work_dir / NOTE)
     path = [newest and str(newest[0])]
     broadcast_object_list(path)
     cfg.resume = again or path[0] is not None
@@ -267,6 +274,14 @@ def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
             logger='current',
         )
     return newest
+
+
+def checkpoint_folder(cfg: Config) -> Path:
+    """Return the folder of a run's checkpoints."""
+    work_dir = Path(cfg.work_dir)
+    out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
+    # mmengine's hook adds the name of the work dir to `out_dir`.
+    return work_dir if out_dir is None else Path(out_dir) / work_dir.name
 
 
 def consolidate(src: Path, dst: Path) -> str:
