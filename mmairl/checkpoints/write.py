@@ -10,7 +10,7 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from mmairl.checkpoints.formats import DETECTRON2, DINOV3, TIMM, TORCHVISION_VIT, rename
+from mmairl.checkpoints.layouts import DETECTRON2, DINOV3, TIMM, TORCHVISION_VIT, rename
 from mmairl.checkpoints.pickles import ORIGIN, portable
 from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError

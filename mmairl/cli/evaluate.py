@@ -219,7 +219,7 @@ def settings_of(args: argparse.Namespace, out: Path) -> 'Protocol':
 
 def default_out(args: argparse.Namespace) -> Path:
     """Return CKPT_PART_PROTOCOL.json next to the checkpoint, with the data set's name unless it is the pre-training's."""
-    from mmairl.checkpoints.load import is_released
+    from mmairl.checkpoints.released import is_released
     from mmairl.config_names import PREFIX
 
     config = Path(args.config.removeprefix(PREFIX))

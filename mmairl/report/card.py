@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from mmairl.checkpoints.load import is_released
 from mmairl.checkpoints.read import Backbone
+from mmairl.checkpoints.released import is_released
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import difference, weights_identity
 from mmairl.io import read_text, write_text

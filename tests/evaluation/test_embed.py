@@ -123,7 +123,7 @@ def test_what_cannot_be_read_has_no_row_and_what_is_not_there_is_one_sentence(ne
     ):
         with pytest.raises(UserError, match=sentence):
             mmairl.embed(checkpoint, images)
-    with pytest.raises(UserError, match='there is no checkpoint at'):
+    with pytest.raises(UserError, match='no such file'):
         mmairl.embed(tmp_path / 'none.pth', tmp_path)
 
 
