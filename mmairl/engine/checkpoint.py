@@ -178,7 +178,7 @@ def run_in(work_dir: Path) -> str | None:
 
 
 @dataclass
-class Start:
+class RunStart:
     """The start of a run: from scratch, with the weights of a checkpoint, or resumed.
 
     Attributes:
@@ -211,7 +211,7 @@ class Start:
             write_text(work_dir / NOTE, self.path)
 
 
-def choose_start(cfg: Config) -> Start:
+def choose_start(cfg: Config) -> RunStart:
     """Read the checkpoint that a run starts from, before anything is built. Sets `cfg.load_from` and `cfg.resume`.
 
     | resume | load_from | the run starts from |
@@ -224,7 +224,9 @@ def choose_start(cfg: Config) -> Start:
     newest = None
     if cfg.get('resume') and (cfg.resume in ('auto', 'again') or not cfg.get('load_from')):
         newest = _find_newest(cfg)
-    start = Start(path=cfg.get('load_from') and str(cfg.load_from), resume=bool(cfg.get('resume')))
+    start = RunStart(
+        path=cfg.get('load_from') and str(cfg.load_from), resume=bool(cfg.get('resume'))
+    )
     if start.path:
         start.checkpoint = newest[1] if newest else load_checkpoint(start.path)
         missing = start.resume and missing_part(start.checkpoint)

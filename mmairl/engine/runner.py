@@ -24,7 +24,7 @@ from mmairl.data.datasets import innermost_dataset
 from mmairl.data.training_images import TrainingImages, require_a_batch
 from mmairl.data.workers import explained_deaths, safe
 from mmairl.engine.batches import batches, endless, prefetch_to_device, sampler_of
-from mmairl.engine.checkpoint import Start, describe_run, settings, snapshot, write_snapshot
+from mmairl.engine.checkpoint import RunStart, describe_run, settings, snapshot, write_snapshot
 from mmairl.engine.resume import restore_run
 from mmairl.engine.speed import lay_out, make_fast
 from mmairl.errors import UserError, building
@@ -51,7 +51,7 @@ class Runner(PlainRunner):
         kwargs: Keyword arguments of mmengine's runner.
     """
 
-    start = Start()
+    start = RunStart()
 
     def __init__(
         self,

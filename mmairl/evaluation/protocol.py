@@ -1,7 +1,7 @@
 """Evaluation protocols: the base class of all, and `evaluate`, which scores one model by one protocol.
 
 A protocol is a dataclass registered in `PROTOCOLS`. Its fields are its settings.
-docs/how-to/add_your_own.md explains how to add one.
+docs/how-to/add_data_and_protocols.md explains how to add one.
 """
 
 import time
@@ -217,7 +217,7 @@ def evaluate(
     scores, details, left_out = settings.run(cfg, loaded, sets, identity)
     identity = details.pop('identity', identity)
     seconds = time.perf_counter() - began
-    return Result(name_of(subject, part), scores, seconds, details, identity, left_out)
+    return Result(subject_name(subject, part), scores, seconds, details, identity, left_out)
 
 
 def _loaded(
@@ -241,7 +241,7 @@ def default_workers() -> int:
     return min(8, cores()) if torch.cuda.is_available() else 0
 
 
-def name_of(subject: str | Path | Backbone, part: str) -> str:
+def subject_name(subject: str | Path | Backbone, part: str) -> str:
     """Return how a table calls a subject."""
     names = {'pixels': 'raw pixels', 'random': 'random initialisation'}
     if isinstance(subject, Backbone):

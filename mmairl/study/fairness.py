@@ -153,7 +153,7 @@ def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
     return replace(row, **changes)
 
 
-def compare(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
+def compare_configs(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
     """Compare each row with its base row: keys that are declared, that differ, that are searched, and the undeclared ones.
 
     External rows have factors, as stated, in place of keys. Factors that are not known of both rows are `unknown`.
