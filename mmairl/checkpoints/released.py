@@ -36,10 +36,15 @@ def released_file(name: str) -> Path:
     Raises:
         UserError: 'unknown-model', 'gated-model', 'no-safetensors', 'offline' or 'download-failed'.
     """
+    if is_hub(name):
+        return _hub_file(hub_repository(name), name)
+    return _torchvision_file(name.partition(':')[2])
+
+
+def hub_repository(name: str) -> str:
+    """Return the repository of a model of the hub, as 'ORG/NAME[@REVISION]'."""
     scheme, _, model = name.partition(':')
-    if scheme == 'torchvision':
-        return _torchvision_file(model)
-    return _hub_file(_timm_repository(model) if scheme == 'timm' else model, name)
+    return _timm_repository(model) if scheme == 'timm' else model
 
 
 def _torchvision_file(model: str) -> Path:
@@ -113,8 +118,9 @@ def _hub_file(repository: str, name: str) -> Path:
     ) as error:
         message = 'no such repository or revision; check the name, or run `hf auth login`'
         code, cause = 'unknown-model', error
-    except OSError as error:
-        message = f'the download failed ({error.strerror or error}); run it again'
+    except Exception as error:  # a full disk, or an error of the HTTP client
+        reason = getattr(error, 'strerror', None) or type(error).__name__
+        message = f'the download failed ({reason}); run it again'
         code, cause = 'download-failed', error
     raise UserError(f'{name}: {message}', code=code) from cause
 

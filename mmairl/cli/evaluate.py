@@ -225,7 +225,7 @@ def default_out(args: argparse.Namespace) -> Path:
     config = Path(args.config.removeprefix(PREFIX))
     data = f'_{config.stem}' if config.parent.name == 'evaluation' else ''
     if args.init or is_released(args.checkpoint):
-        subject = args.init or args.checkpoint.replace(':', '_')
+        subject = args.init or args.checkpoint.replace(':', '_').replace('/', '_')
         return Path('work_dirs') / Path(args.config).stem / f'{subject}_{args.protocol}.json'
     checkpoint = Path(args.checkpoint)
     return checkpoint.with_name(f'{checkpoint.stem}_{args.part}_{args.protocol}{data}.json')
