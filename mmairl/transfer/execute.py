@@ -193,6 +193,7 @@ def _by_protocol(
     cfg.model.in_channels = 512 if depth < 50 else 2048
     settings = settings_for(
         request['protocol'],
+        cfg,
         device=default_device(),
         workers=default_workers(),
         cache=Path('work_dirs/features'),
