@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mmairl.evaluation.protocol import Protocol, Result
 
-PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune')
+PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune', 'segment', 'depth_probe')
 BASELINES = ('random', 'pixels')
 # Arguments that are not settings of a protocol.
 GENERAL = (
