@@ -1,6 +1,6 @@
 """Collect the record of a study, study.json, from the folders of its runs. Pages and tables are made from the record."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from mmairl.study.statistics.attribution import attribute
 from mmairl.study.statistics.compare_rows import compare, mean_intervals
 from mmairl.study.statistics.equal_cost import at_equal_cost, costs
 from mmairl.study.statistics.noise import noise
-from mmairl.study.task_names import recipe
+from mmairl.study.task_names import recipe, unit_of
 from mmairl.study.trials import search_record
 
 # Keys that a record and its rows copy from the study.
@@ -110,9 +110,8 @@ def collect(
 
 def published_columns(study: Study, scale: Scale) -> dict[str, str]:
     """Return the task, or TASK SCORE, that is shown next to each published number, by the name of the number."""
-    tasks = (
-        published_tasks(study) if scale.name == 'in1k' else {}
-    )  # others measure nothing published
+    # Smaller scales measure nothing that was published.
+    tasks = published_tasks(study) if scale.name == 'in1k' else {}
     columns = {}
     for row in study.rows:
         columns |= {key: tasks.get(key, key) for key in study.published_numbers(row)}
@@ -150,7 +149,7 @@ def describe_scores(study: Study, scale: Scale, runs: Sequence[Run], finished: R
         scale=dict(name=scale.name, text=scale.text),
         seeds=sorted({run.seed for run in compared if not run.row.weights}),
         primary=primary,
-        metrics=[dict(key=key, label=labels[key], unit='%') for key in keys],
+        metrics=[dict(key=key, label=labels[key], unit=unit_of(key)) for key in keys],
     )
 
 
@@ -230,13 +229,18 @@ def judge_claims(
     record: Record, study: Study, configs: Mapping[str, Config], scale: Scale
 ) -> list[Record]:
     """Return the verdict on each claim of the study, with published and measured effects."""
+    runs = StudyRuns(record, scale.name, lambda one, other: changed(configs[one], configs[other]))
+    return judge(study.claims, runs, printed_numbers(study))
+
+
+def printed_numbers(study: Study) -> Callable[[str, str], float | None]:
+    """Return the papers' numbers by row and by the score that measures the same."""
     tasks = published_tasks(study)
     numbers = {}
     for row in study.rows:
         for key, value in study.published_numbers(row).items():
             numbers[row.name, tasks.get(key, key)] = value
-    runs = StudyRuns(record, scale.name, lambda one, other: changed(configs[one], configs[other]))
-    return judge(study.claims, runs, lambda row, score: numbers.get((row, score)))
+    return lambda row, score: numbers.get((row, score))
 
 
 def external_comparisons(differences: Sequence[Mapping[str, Any]]) -> Iterator[str]:
