@@ -97,6 +97,7 @@ def test_the_wheel_holds_all_of_the_package_and_names_what_it_needs(wheel):
 def shipped() -> list[Path]:
     """Return every file of configs and tools that git would keep; OpenMMLab's mim looks for them."""
     found = [path for name in ('configs', 'tools') for path in (ROOT / name).rglob('*')]
+    found.append(ROOT / 'model-index.yml')
     return [path for path in found if path.is_file() and '__pycache__' not in path.parts]
 
 
