@@ -20,6 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 from PIL import Image
 
+import mmairl
 from mmairl.cli.main import COMMANDS
 from mmairl.config import load_config
 from mmairl.engine.checks import BUILT, check_parts

@@ -15,7 +15,7 @@ def test_generated_file_is_current(name):
     assert (ROOT / name).read_text() == files()[name], 'run python -m projects.papers.model_index'
 
 
-def test_metafile_names_configs_and_only_published_numbers():
+def test_metafile_has_only_published_numbers():
     models = yaml.safe_load((ROOT / 'configs/metafile.yml').read_text())['Models']
     assert all((ROOT / model['Config']).is_file() and model['Weights'] is None for model in models)
     results = [result for model in models for result in model['Results'] or []]

@@ -100,7 +100,7 @@ HUB = "get_config('mmairl::mocov2plus_r50_200e.py').total_batch_size"
         ('import mmairl.registry; from mmengine import Config', BASE),
     ],
 )
-def test_config_names_work_after_the_package_is_imported(tmp_path, imports, call):
+def test_config_names_work_after_any_import(tmp_path, imports, call):
     (tmp_path / 'mine.py').write_text("_base_ = 'mmairl::mocov2plus_r50_200e.py'\n")
     assert python(f'{imports}; print({call})', tmp_path) == '1024'
 

@@ -21,7 +21,7 @@ def applied(toy_config):
     return run
 
 
-def test_restarted_command_resumes_from_its_own_checkpoint(applied, monkeypatch):
+def test_restarted_command_resumes_its_own_run(applied, monkeypatch):
     assert applied('--resume', 'a.pth').resume is True
     monkeypatch.setenv('MMAIRL_STARTED_AGAIN', '1')
     cfg = applied('--resume', 'a.pth')
@@ -36,7 +36,7 @@ def test_flags_become_config_keys(applied):
     assert applied('--resume', 'a.pth').load_from == 'a.pth'
 
 
-def test_run_ends_with_loss_checkpoint_and_next_commands(toy_config, tmp_path):
+def test_run_ends_with_loss_checkpoint_and_commands(toy_config, tmp_path):
     runner = run_training(toy_config(steps=2, width=8, work_dir=str(tmp_path / 'my run')))
     loss, checkpoint, evaluate, health = train.result_lines(runner, 'a.py').splitlines()
     path = str(tmp_path / 'my run/iter_2.pth')
