@@ -190,12 +190,12 @@ def _why_not(weight: Tensor, anchor: Tensor | None) -> str:
     if anchor is None:
         return 'the anchor lacks it'
     if anchor.shape != weight.shape:
-        return f'its shape {tuple(weight.shape)} differs from the anchor’s {tuple(anchor.shape)}'
+        return f"its shape {tuple(weight.shape)} differs from the anchor's {tuple(anchor.shape)}"
     if not weight.isfinite().all() or not anchor.isfinite().all():
         return 'it or the anchor is not finite'
     if not weight.any():
         return 'its norm is zero'
-    return '' if anchor.any() else 'the anchor’s norm is zero'
+    return '' if anchor.any() else "the anchor's norm is zero"
 
 
 def _factor(weight: Tensor, anchor: Tensor, per: str) -> Tensor:
