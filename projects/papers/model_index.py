@@ -56,7 +56,7 @@ def model(method: str, path: Path) -> dict[str, Any]:
     network = f'{kind}-{backbone.depth}' if 'depth' in backbone else kind
     return {
         'Name': path.stem,
-        'In Collection': 'mmairl',
+        'In Collection': method,
         'Config': path.relative_to(home()).as_posix(),
         'Metadata': {
             'Training Data': 'ImageNet-1k',
@@ -72,13 +72,10 @@ def model(method: str, path: Path) -> dict[str, Any]:
 
 def files() -> dict[str, str]:
     """Return the content of each file by its path."""
-    collection = {
-        'Name': 'mmairl',
-        'Metadata': {'Training Techniques': ['Self-supervised pre-training']},
-        'README': 'README.md',
-    }
-    models = [model(method, path) for method, path in sorted(methods().items())]
-    metafile = yaml.safe_dump(dict(Collections=[collection], Models=models), sort_keys=False)
+    known = sorted(methods().items())
+    collections = [{'Name': method, 'README': 'README.md'} for method, _ in known]
+    models = [model(method, path) for method, path in known]
+    metafile = yaml.safe_dump(dict(Collections=collections, Models=models), sort_keys=False)
     index = yaml.safe_dump(dict(Import=['configs/metafile.yml']))
     return {'configs/metafile.yml': HEADER + metafile, 'model-index.yml': HEADER + index}
 
