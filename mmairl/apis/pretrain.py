@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mmairl.apis.suggest import config_for
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.statistics import statistics
+from mmairl.data.statistics import channel_statistics
 from mmairl.engine.logging import log_to
 from mmairl.engine.run import train
 from mmairl.errors import UserError, cleared_frames
@@ -94,7 +94,7 @@ def pretrain(
     )
     cfg = config_for(method, len(dataset), data, chosen, **how)
     if channels is not None:
-        measured = statistics(dataset, cfg.train_dataloader.num_workers, MEASURED)
+        measured = channel_statistics(dataset, cfg.train_dataloader.num_workers, MEASURED)
         normal = {
             'model.data_preprocessor.mean': measured.mean,
             'model.data_preprocessor.std': measured.std,

@@ -260,7 +260,7 @@ def installed(packages: str, reads: str) -> AbstractContextManager[None]:
     """Turn a failing import into a UserError that names the packages to install."""
     name = packages.split()[0]
     install = f"pip install {packages}, or 'mmairl[own]'"
-    return explained(f'the package {name} reads {reads}', install, (ImportError,))
+    return explained(f'{reads} require {name}', install, (ImportError,), code='no-package')
 
 
 def file_kind(data: bytes) -> str:

@@ -121,7 +121,7 @@ def pack(
                     end = archive.offset + len(image.data) + OVERHEAD
                     if taken and size and end > size:
                         break
-                    add_image(archive, key_of(name, taken), image, dataset)
+                    add_image(archive, member_key(name, taken), image, dataset)
                 yield name, image.fault
                 image = next(images, None)
             done = len(dataset) if image is None else image.index
@@ -156,7 +156,7 @@ def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
     archive.members.clear()  # a million of them would fill the memory
 
 
-def key_of(name: str, taken: set[str]) -> str:
+def member_key(name: str, taken: set[str]) -> str:
     """Return the name without its extension, as WebDataset requires: no dot in the last part, and unique in a shard."""
     folder, slash, base = name.rpartition('/')
     stem = base.rpartition('.')[0] or base
