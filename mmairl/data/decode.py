@@ -89,6 +89,7 @@ class Reason(IntEnum):
     )
     FRAMES = 13, 'is a DICOM file of several frames (save each frame as a file of its own)'
     SCANS = 14, 'is a JPEG of too many scans (save it again)'
+    WINDOW = 16, 'is a DICOM file without a usable window or rescale slope'
     EXPANDS = 15, 'is compressed to far less than images are (save it without compression)'
 
 

@@ -33,7 +33,9 @@ def moments(dataset: ViewDataset, index: int) -> tuple[int, list[float], list[fl
     return values.shape[1], values.mean(1).tolist(), values.var(1, correction=0).tolist()
 
 
-def channel_statistics(dataset: ViewDataset, workers: int = 0, most: int | None = None) -> Statistics:
+def channel_statistics(
+    dataset: ViewDataset, workers: int = 0, most: int | None = None
+) -> Statistics:
     """Measure all pixels of the readable images, or of `most` images at equal distances.
 
     >>> channel_statistics(UnlabelledFolder('cells/train', channels=2)).mean  # doctest: +SKIP

@@ -15,8 +15,8 @@ from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
 from mmairl.data.splits import (
     Groups,
     groups_or_none,
-    look_alikes,
     image_names,
+    look_alikes,
     read_column,
     require_groups,
     split_by_class,

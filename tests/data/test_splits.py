@@ -14,8 +14,8 @@ from mmairl.data.decode import Reason, UnreadableImage, decode_bytes
 from mmairl.data.shapes import Shapes
 from mmairl.data.splits import (
     groups_of,
-    look_alikes,
     image_names,
+    look_alikes,
     read_column,
     refuse_shared,
     split_by_class,
