@@ -158,6 +158,7 @@ def test_damaged_table_is_an_error(name, tmp_path):
         ('no-image-column', dict(url=['http://x/1.jpg'], n=[1])),
         ('no-image-column', dict(image=[dict(bytes=1)])),
         ('bad-label', dict(image=[FILES[0]], label=[2**40])),
+        ('bad-label', dict(image=[FILES[0]], label=pa.array([2**64 - 1], pa.uint64()))),
     ],
 )
 def test_unsuitable_table_is_an_error(code, columns, tmp_path):
