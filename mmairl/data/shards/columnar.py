@@ -217,7 +217,9 @@ def find_columns(schema: Any, name: str) -> Columns:
         unused.append(f'{column} ({kind})')
     if unused:
         print_log(
-            printable(f'{name}: {", ".join(unused)} is not used as labels, which must be integers or names; cast it'),
+            printable(
+                f'{name}: {", ".join(unused)} is not used as labels, which must be integers or names; cast it'
+            ),
             logger='current',
             level=WARNING,
         )
