@@ -10,6 +10,7 @@ from rich.console import Console
 
 from mmairl.apis.suggest import config_for
 from mmairl.data.datasets import UnlabelledFolder
+from mmairl.data.foreign_transforms import as_configs
 from mmairl.data.statistics import channel_statistics
 from mmairl.engine.logging import log_to
 from mmairl.engine.run import train
@@ -31,7 +32,7 @@ def pretrain(
     workers: int | None = None,
     channels: int | None = None,
     weights: str | Path | None = None,
-    views: str | None = None,
+    views: str | Sequence[Sequence[Any]] | None = None,
     seed: int | None = None,
     resume: bool = False,
     log: str | Sequence[str] = (),
@@ -58,7 +59,8 @@ def pretrain(
         weights: a checkpoint of any known project, or 'torchvision:resnet50', that student and teacher start from, with its
             network and a tenth of the learning rate: a full one first undoes what the weights know.
         views: 'satellite', 'microscopy', 'medical_grey' or 'documents': what is done to crops of images that are no photographs
-            (mmairl/data/view_sets.yaml has the lists, with reasons).
+            (mmairl/data/view_sets.yaml has the lists, with reasons). Or a list of steps for each view: configs, transforms
+            of torchvision v2 or albumentations, and functions of a tensor C x H x W.
         seed: a CPU run with one repeats bit for bit.
         resume: go on from the newest checkpoint in `out`.
         log: 'wandb', 'mlflow' or both in a list: where curves go as well.
@@ -83,6 +85,9 @@ def pretrain(
         'randomness.seed': seed,
         **(options or {}),
     }
+    if views is not None and not isinstance(views, str):
+        chosen['train_dataloader.dataset.views'] = list(map(as_configs, views))
+        views = None
     how = dict(
         epochs=epochs,
         size=size,

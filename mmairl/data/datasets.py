@@ -50,9 +50,9 @@ def build_views(views: Views | None) -> list[Pipeline]:
 
 
 def build_step(step: dict | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    if not isinstance(step, dict):
-        step = dict(type='ForeignTransform', transform=step)
-    return TRANSFORMS.build(step)
+    if isinstance(step, dict):
+        return TRANSFORMS.build(step)
+    return TRANSFORMS.build(dict(type='ForeignTransform', transform=step))
 
 
 class ViewDataset(Dataset):

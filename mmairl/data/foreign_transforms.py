@@ -1,7 +1,7 @@
 """Steps of a view from other libraries: transforms of torchvision and albumentations, and functions."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pkgutil import resolve_name
 from typing import Any
@@ -13,6 +13,23 @@ from torch import Tensor
 from mmairl.data.transforms import interleaved
 from mmairl.errors import UserError, explained
 from mmairl.registry import TRANSFORMS
+
+# Transforms that were passed from Python, by the text that stands for them in a config.
+OBJECTS: dict[str, Callable[..., Any]] = {}
+
+
+def as_configs(steps: Sequence[dict | Callable[..., Any]]) -> list[dict]:
+    """Return the configs of steps, in which an object of this process is named by a text."""
+    configs = []
+    for step in steps:
+        if not isinstance(step, dict):
+            kind = getattr(step, '__qualname__', '')
+            name = f'{step.__module__}.{kind}' if kind else repr(step)
+            while OBJECTS.setdefault(name, step) is not step:
+                name += "'"
+            step = dict(type='ForeignTransform', transform=name)
+        configs.append(step)
+    return configs
 
 
 @TRANSFORMS.register_module()
@@ -37,8 +54,9 @@ class ForeignTransform:
 
     def __init__(self, transform: str | Callable[..., Any], **settings: Any) -> None:
         self.name = str(transform)
+        transform = OBJECTS.get(self.name, transform)
         if isinstance(transform, str):
-            remedy = "set 'module.name', and install its package"
+            remedy = "set 'module.name' of an installed package, or pass the object from Python"
             with explained(f'{transform}: there is no such transform', remedy, code='no-transform'):
                 transform = resolve_name(transform)
         if isinstance(transform, type):
