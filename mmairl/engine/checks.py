@@ -74,6 +74,8 @@ SECTIONS = {
         'ks',
         'precision',
         'groups',
+        'settings',
+        'robustness',
     ),
     'recipes': tuple(
         PROTOCOLS.names()

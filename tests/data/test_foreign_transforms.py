@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from mmairl.data.datasets import ViewDataset, build_views
-from mmairl.data.foreign_transforms import ForeignTransform
+from mmairl.data.foreign_transforms import ForeignTransform, as_configs
 from mmairl.data.sampler import ResumableSampler
 from mmairl.data.training_images import TrainingImages
 
@@ -67,8 +67,18 @@ def test_albumentations_is_applied_and_repeats_by_seed():
 
 
 def test_function_by_name_gets_its_settings():
-    step = ForeignTransform(f'{__name__}.shift', most=0 + 1)
+    step = ForeignTransform(f'{__name__}.shift', most=1)
     assert step(IMAGE).shape == IMAGE.shape
+
+
+def test_objects_are_named_in_configs():
+    first, second = v2.RandomRotation(5), v2.RandomRotation(5)
+    configs = as_configs([first, second, shift, ROTATION])
+    assert configs[2] == dict(type='ForeignTransform', transform=f'{__name__}.shift')
+    assert configs[3] is ROTATION
+    assert configs == eval(repr(configs)), 'a config file can hold them'
+    (steps,) = build_views([configs])
+    assert [step.transform for step in steps[:3]] == [first, second, shift]
 
 
 def test_batch_changes_each_image_by_its_own_numbers():
