@@ -195,6 +195,12 @@ OPTIM_WRAPPERS = Registry(
         'engine.optim.autocast': ['AutocastOptimWrapper', 'LARSOptimWrapper'],
     },
 )
+STRATEGIES = Registry(
+    parent.STRATEGIES,
+    {
+        'engine.sharding.zero': ['ZeroStrategy'],
+    },
+)
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(parent.OPTIM_WRAPPER_CONSTRUCTORS)
 PARAM_SCHEDULERS = Registry(
     parent.PARAM_SCHEDULERS,
@@ -237,7 +243,6 @@ PROTOCOLS = Registry(
 for _root in (
     parent.RUNNER_CONSTRUCTORS,
     parent.LOOPS,
-    parent.STRATEGIES,
     parent.TASK_UTILS,
     parent.EVALUATOR,
     parent.VISUALIZERS,

@@ -24,6 +24,7 @@ from mmairl.registry import (
     OPTIMIZERS,
     PARAM_SCHEDULERS,
     PROTOCOLS,
+    STRATEGIES,
     Registry,
 )
 
@@ -76,8 +77,6 @@ SECTIONS = {
     ),
     'recipes': tuple(PROTOCOLS.names()),
     'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
-    'strategy': ('type', 'zero_optimization', 'bf16'),
-    'strategy.zero_optimization': ('stage', 'offload_optimizer', 'offload_param'),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
 # The registry of the parts at these keys. Parts at deeper keys may come from any registry, or from none.
@@ -90,6 +89,7 @@ PLACES = {
     'train_dataloader.sampler': DATA_SAMPLERS,
     'optim_wrapper': OPTIM_WRAPPERS,
     'optim_wrapper.optimizer': OPTIMIZERS,
+    'strategy': STRATEGIES,
     'param_scheduler.*': PARAM_SCHEDULERS,
     'default_hooks.*': HOOKS,
     'custom_hooks.*': HOOKS,
@@ -98,6 +98,7 @@ BUILT = (
     'model',
     'data_preprocessor',
     'train_dataloader',
+    'strategy',
     'optim_wrapper',
     'param_scheduler',
     'default_hooks',

@@ -20,6 +20,7 @@ from mmairl.data.preprocess import float32_precision
 from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.checks import check_config
 from mmairl.engine.runner import Runner
+from mmairl.engine.sharding import strategy_of
 from mmairl.engine.speed import set_fast_keys
 from mmairl.errors import UserError, building, without_secrets
 from mmairl.hardware import cache, cores, keep_freed_memory, unusable_gpu
@@ -87,6 +88,8 @@ def join(cfg: Config, launcher: str) -> None:
 def complete(cfg: Config, launcher: str) -> None:
     """Set the keys that follow from others and from the number of processes."""
     cfg.launcher = launcher
+    if strategy := strategy_of(cfg):
+        strategy.complete(cfg)
     share_batch(cfg, get_world_size())
     drop_unreachable_schedules(cfg)
     set_fast_keys(cfg)
