@@ -193,12 +193,14 @@ OPTIM_WRAPPERS = Registry(
     parent.OPTIM_WRAPPERS,
     {
         'engine.optim.autocast': ['AutocastOptimWrapper', 'LARSOptimWrapper'],
+        'engine.sharding.deepspeed': ['DeepSpeedOptimWrapper'],
     },
 )
 STRATEGIES = Registry(
     parent.STRATEGIES,
     {
         'engine.sharding.zero': ['ZeroStrategy'],
+        'engine.sharding.deepspeed': ['DeepSpeedStrategy'],
     },
 )
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(parent.OPTIM_WRAPPER_CONSTRUCTORS)
