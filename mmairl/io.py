@@ -318,9 +318,12 @@ def explained_disk_errors(path: str | Path) -> Iterator[None]:
 
 
 def _concerns(error: OSError, path: Path) -> bool:
-    """Return whether an error is about a path, its folders or a file next to it."""
+    """Return whether an error is about a path, its folders, or a file in it or next to it."""
     names = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str)]
-    return any(name in (path, *path.parents) or name.parent == path.parent for name in names)
+    return any(
+        name in (path, *path.parents) or path.parent == name.parent or path in name.parents
+        for name in names
+    )
 
 
 class BackgroundWriter:

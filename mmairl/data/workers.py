@@ -10,7 +10,7 @@ import torch
 from mmengine.utils import apply_to
 from torch.utils.data import DataLoader
 
-from mmairl.errors import UserError, chain, explained
+from mmairl.errors import UserError, chain
 
 
 def safe(loader: DataLoader) -> DataLoader:
@@ -27,10 +27,17 @@ def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
     torch does the latter in a thread of the worker. If /dev/shm is full, that thread only prints an error and drops the
     batch, and the run waits for it.
     """
-    batch = collate(items)
-    then = 'make that larger (docker run --shm-size=16g), or lower num_workers; a training run goes on with --resume'
-    with explained('a batch does not fit into shared memory, /dev/shm', then, (RuntimeError,)):
-        return apply_to(batch, torch.is_tensor, torch.Tensor.share_memory_)
+    try:
+        return apply_to(collate(items), torch.is_tensor, torch.Tensor.share_memory_)
+    except RuntimeError as error:
+        # torch's collate function allocates shared memory itself. Its other errors pass.
+        if not any(words in str(error) for words in ('shared memory', 'No space left', '/torch_')):
+            raise
+        raise UserError(
+            f'/dev/shm: a batch does not fit into shared memory ({error}); enlarge it (docker run --shm-size=16g), or lower '
+            'num_workers; resume a training run with --resume',
+            code='shared-memory-full',
+        ) from error
 
 
 def require_handles(workers: int) -> None:

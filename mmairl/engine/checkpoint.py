@@ -26,11 +26,18 @@ from mmengine.utils import apply_to
 from torch import Tensor
 
 import mmairl
-from mmairl.checkpoints.load import DamagedCheckpoint, Device, fetched, load_checkpoint
+from mmairl.checkpoints.load import (
+    DamagedCheckpoint,
+    Device,
+    fetched,
+    load_checkpoint,
+    not_finite,
+    wrong_kind,
+)
 from mmairl.checkpoints.pickles import PlainPickles, write_checkpoint
 from mmairl.config import flat, python_text, read_plain_yaml
 from mmairl.engine.sharding.deepspeed_folder import is_deepspeed_folder, read_folder
-from mmairl.errors import UserError
+from mmairl.errors import UserError, printable
 from mmairl.io import output, read_text, write_text
 
 REQUIRED = ('meta', 'state_dict', 'optimizer')  # the parts that a resume cannot do without
@@ -150,7 +157,7 @@ def newest_checkpoint(
         if run is None or checkpoint['meta'].get('run') == run:
             return path, checkpoint
         _warn(
-            f'{path} is from an earlier run in this folder and is ignored; to resume from it, pass it to --resume'
+            f'{printable(path)} is from an earlier run in this folder and is ignored; to resume from it, pass it to --resume'
         )
     if damaged:
         raise UserError(
@@ -178,7 +185,7 @@ def run_in(work_dir: Path) -> str | None:
 
 
 @dataclass
-class Start:
+class RunStart:
     """The start of a run: from scratch, with the weights of a checkpoint, or resumed.
 
     Attributes:
@@ -204,6 +211,7 @@ class Start:
         """Note the run in the work dir, so that `--resume` never takes a checkpoint of an earlier run."""
         if not is_main_process():
             return
+        output(work_dir / NOTE)  # raises if it is a folder
         if self.run is not None and self.run != run_in(work_dir):
             (work_dir / NOTE).unlink(missing_ok=True)
             write_text(work_dir / RUN, self.run)
@@ -211,7 +219,7 @@ class Start:
             write_text(work_dir / NOTE, self.path)
 
 
-def choose_start(cfg: Config) -> Start:
+def choose_start(cfg: Config) -> RunStart:
     """Read the checkpoint that a run starts from, before anything is built. Sets `cfg.load_from` and `cfg.resume`.
 
     | resume | load_from | the run starts from |
@@ -224,7 +232,9 @@ def choose_start(cfg: Config) -> Start:
     newest = None
     if cfg.get('resume') and (cfg.resume in ('auto', 'again') or not cfg.get('load_from')):
         newest = _find_newest(cfg)
-    start = Start(path=cfg.get('load_from') and str(cfg.load_from), resume=bool(cfg.get('resume')))
+    start = RunStart(
+        path=cfg.get('load_from') and str(cfg.load_from), resume=bool(cfg.get('resume'))
+    )
     if start.path:
         start.checkpoint = newest[1] if newest else load_checkpoint(start.path)
         missing = start.resume and missing_part(start.checkpoint)
@@ -254,7 +264,7 @@ def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
     cfg.load_from = path[0] or cfg.get('load_from')
     if not cfg.resume:
         print_log(
-            f'{work_dir} has no checkpoint of this run: starting from the beginning',
+            f'{printable(work_dir)} has no checkpoint of this run: starting from the beginning',
             logger='current',
         )
     return newest
@@ -279,11 +289,14 @@ def consolidate(src: Path, dst: Path) -> str:
                 f"{path} is not a training checkpoint: it has no '{part}'; give a checkpoint of mmairl",
                 code='not-a-training-checkpoint',
             )
-    write_checkpoint(
-        dict(meta=checkpoint['meta'], state_dict=checkpoint['state_dict']), output(dst, path)
-    )
-    tensors = len(checkpoint['state_dict'])
-    return f'{dst} holds {tensors} tensors of {path.name}; optimizer, schedules and random states are left out'
+    weights = checkpoint['state_dict']
+    kinds = {key: wrong_kind(value, whole=True) for key, value in weights.items()}
+    write_checkpoint(dict(meta=checkpoint['meta'], state_dict=weights), output(dst, path))
+    kept = f'{dst} holds {len(weights)} tensors of {path.name}, without optimizer, schedules and random states'
+    unusual = [f'{key} ({kind})' for key, kind in kinds.items() if kind]
+    tensors = {key: value for key, value in weights.items() if isinstance(value, Tensor)}
+    unusual += [f'{key} (not finite)' for key in not_finite(tensors)]
+    return f'{kept}; not usable as weights: {", ".join(unusual)}' if unusual else kept
 
 
 def trust_mmengine_checkpoints() -> None:

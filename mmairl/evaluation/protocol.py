@@ -1,7 +1,7 @@
 """Evaluation protocols: the base class of all, and `evaluate`, which scores one model by one protocol.
 
 A protocol is a dataclass registered in `PROTOCOLS`. Its fields are its settings.
-docs/how-to/add_your_own.md explains how to add one.
+docs/how-to/add_data_and_protocols.md explains how to add one.
 """
 
 import time

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision.transforms.v2.functional as F
-from kernels import Kernels
+from harness.kernels import Kernels
 from mmengine.config import Config
 from torch import Tensor
 

@@ -1,7 +1,6 @@
 """Data workers that die or hang, for real, and the sentence that comes of it."""
 
 import os
-import re
 import resource
 import signal
 import time
@@ -10,9 +9,10 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from harness.errors import raises_code
+from torch.utils.data import DataLoader, Dataset, default_collate
 
-from mmairl.data.workers import delivered, require_handles, safe
+from mmairl.data.workers import delivered, require_handles, safe, shared_batch
 from mmairl.errors import UserError
 
 
@@ -57,10 +57,21 @@ def test_a_batch_that_shared_memory_cannot_take_is_an_error_and_no_endless_wait(
     full = RuntimeError('unable to write to file </torch_12_34_5>: No space left on device (28)')
     monkeypatch.setattr(torch.Tensor, 'share_memory_', Mock(side_effect=full))
     loader = safe(DataLoader(range(4), num_workers=1, collate_fn=torch.tensor))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match='--shm-size'):
         next(delivered(loader))
-    assert re.match(r'a batch does not fit into shared memory.*torch_12.*--shm-size', str(caught.value))
     assert next(iter(safe(DataLoader(range(4), collate_fn=torch.tensor)))).tolist() == [0]
+
+
+def test_collate_without_shared_memory_raises():
+    """torch's collate function allocates shared memory before it returns."""
+
+    def collate(items: list) -> torch.Tensor:
+        raise RuntimeError('unable to allocate shared memory(shm) for file </torch_1>: Success (0)')
+
+    with raises_code('shared-memory-full'):
+        shared_batch(collate, [1])
+    with pytest.raises(RuntimeError, match='equal size'):
+        shared_batch(default_collate, [torch.zeros(1), torch.zeros(2)])
 
 
 def test_too_few_file_handles_are_refused_before_workers_wait_for_ever(monkeypatch):

@@ -208,7 +208,7 @@ def held(work_dir: str, strategy: str) -> tuple[float, int]:
     """Return this process's share of the weights, and how many of the blocks' are whole after the forward pass."""
     cfg = config('byol', f'{work_dir}/held_{strategy}', strategy)
     run.share_batch(cfg, 2)
-    runner = run.build(cfg)
+    runner = run.build_runner(cfg)
     weights = list(runner.model.parameters())
     share = sum(own.numel() for own in own_parts(weights)) / sum(w.numel() for w in weights)
     batch = next(iter(runner.train_dataloader))

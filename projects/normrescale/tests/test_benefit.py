@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from outline import charts
+from harness.outline import charts
 from study.pages.test_study_page import ladder, text_of
 from study.small_runs import ROOT
 

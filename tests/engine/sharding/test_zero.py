@@ -44,7 +44,7 @@ def test_stage_1_exchanges_gradients_once_per_step(two):
     assert 0 < 5 * once == 3 * each_batch, 'five batches in three steps'
 
 
-def test_interrupted_run_equals_whole_one_bit_for_bit(two):
+def test_resumed_run_equals_uninterrupted_run(two):
     whole, interrupted = (two[1] / part / 'iter_6.pth' for part in ('whole', 'interrupted'))
     resuming.assert_the_same_run(whole, interrupted)
     kept = sorted(path.name for path in interrupted.parent.glob('*.pth'))
@@ -79,7 +79,7 @@ def test_one_process_resumes_checkpoint_of_two(whole, tmp_path, strategy):
     cfg.merge_from_dict(dict(resume=True, load_from=str(whole)))
     run.share_batch(cfg, 1)
     try:
-        runner = run.build(cfg)
+        runner = run.build_runner(cfg)
         runner.param_schedulers = runner.build_param_scheduler(runner.param_schedulers)
         runner.load_or_resume()
         next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)).states = []

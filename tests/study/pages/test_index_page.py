@@ -4,8 +4,8 @@ import json
 import os
 
 import pytest
+from harness.outline import sound
 from markupsafe import escape
-from outline import sound
 from test_study_page import HOSTILE, crossed, ladder, text_of, tiny
 
 from mmairl.errors import UserError

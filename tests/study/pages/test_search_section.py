@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from outline import charts
+from harness.outline import charts
 
 from mmairl.study.pages.search_section import search_section
 from mmairl.study.statistics.compare_rows import paired, verdicts

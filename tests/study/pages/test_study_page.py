@@ -6,8 +6,8 @@ import re
 from dataclasses import asdict
 
 import pytest
+from harness.outline import charts, sound
 from markupsafe import escape
-from outline import charts, sound
 
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import BLANK, columns, latex, markdown, table_lines
