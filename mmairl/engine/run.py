@@ -20,7 +20,7 @@ from mmairl.data.preprocess import float32_precision
 from mmairl.engine.checkpoint import RunStart, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.checks import check_config
 from mmairl.engine.runner import Runner
-from mmairl.engine.sharding import strategy_of
+from mmairl.engine.sharding import read_config, strategy_of
 from mmairl.engine.speed import set_fast_keys
 from mmairl.errors import UserError, building, printable, without_secrets
 from mmairl.hardware import cache, cores, keep_freed_memory, unusable_gpu
@@ -267,5 +267,7 @@ class PreparedRunner:
 
 
 def strategy_named(name: str) -> ConfigDict:
-    """Return the strategy in `configs/_base_/strategies/NAME.py`, for `--strategy NAME`."""
+    """Return the strategy in `configs/_base_/strategies/NAME.py`, or of DeepSpeed's NAME.json, for `--strategy NAME`."""
+    if name.endswith('.json'):
+        return ConfigDict(type='DeepSpeedStrategy', **read_config(name))
     return load_config(f'{PREFIX}_base_/strategies/{name}.py').strategy

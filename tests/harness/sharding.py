@@ -1,10 +1,13 @@
 """Runs under DDP and under strategies in two processes, for the tests of strategies.
 
-Called as a script with the file for the outcomes, a folder and a suite: 'zero' or 'deepspeed'.
+Called as a script with the file for the outcomes, a folder and a suite: 'zero' or 'deepspeed'; or, to run until a process
+is killed and from there to the end, with a folder alone.
 """
 
 import contextlib
 import copy
+import os
+import signal
 import sys
 from pathlib import Path
 from unittest import mock
@@ -13,6 +16,7 @@ import torch
 import torch.distributed as dist
 from mmengine.config import Config
 from mmengine.dist import get_rank
+from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -27,6 +31,7 @@ from mmairl.engine.distributed import start_processes
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
 from mmairl.models.backbones import blocks
 from mmairl.models.processes import own_parts
+from mmairl.registry import HOOKS
 from mmairl.signals import stop_processes
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
@@ -69,6 +74,7 @@ CASES = {
         'byol_r50_200e.py',
         {
             'optim_wrapper.dtype': 'float16',
+            'optim_wrapper.optimizer.lr': 0.05,
             'optim_wrapper.clip_grad': dict(max_norm=0.05),
             **HEALTH,
         },
@@ -236,13 +242,91 @@ def zero_suite(work_dir: str) -> dict:
     return found
 
 
+def deepspeed_suite(work_dir: str) -> dict:
+    resumed(work_dir, 'mocov2plus', 'deepspeed2')
+    switched(work_dir)
+    for stage, half in ((2, True), (3, False)):
+        save_folder(Path(work_dir), stage, half)
+    return {}
+
+
+def switched(work_dir: str) -> None:
+    """Run eight iterations under DDP, and eight under one strategy after the other."""
+    cfg = config('vit', f'{work_dir}/ddp', None, 8)
+    run.train(cfg, 'pytorch')
+    for strategy, leave_at in (('deepspeed2', 3), ('zero2', 5), (None, 7), ('deepspeed1', None)):
+        cfg = config('vit', f'{work_dir}/switched', strategy, 8)
+        cfg.default_hooks.checkpoint.interval = 2
+        cfg.resume = True
+        if leave_at is not None:
+            cfg.custom_hooks = [dict(type='LeaveAt', iteration=leave_at)]
+        with contextlib.suppress(resuming.LeftInTheMiddle):
+            run.train(cfg, 'pytorch')
+
+
+def save_folder(work_dir: Path, stage: int, half: bool) -> None:
+    """Save a folder as mmengine's DeepSpeedStrategy does, and the whole weights as DeepSpeed gathers them."""
+    import deepspeed
+    from deepspeed.utils import safe_get_full_fp32_param
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.GroupNorm(1, 5), nn.Linear(5, 3))
+    model[1].register_buffer('count', torch.ones(3))
+    model[2].requires_grad_(False)
+    groups = [dict(params=[*model[0].parameters()]), dict(params=[*model[1].parameters()])]
+    settings = dict(
+        train_micro_batch_size_per_gpu=4,
+        zero_optimization=dict(stage=stage),
+        bf16=dict(enabled=half),
+    )
+    optimizer = torch.optim.AdamW(groups, lr=0.01)
+    frozen = copy.deepcopy(model[2])
+    engine = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)[0]
+    expected = frozen.to(torch.bfloat16 if half else torch.float32).state_dict(prefix='2.')
+    engine.backward(engine(torch.ones(4, 3, dtype=torch.bfloat16 if half else None)).float().square().mean())
+    engine.step()
+    expected |= {
+        name: safe_get_full_fp32_param(param) for name, param in model.named_parameters() if param.requires_grad
+    }
+    engine.save_checkpoint(work_dir / f'stage{stage}', 'epoch_1.pth', dict(meta=dict(epoch=1)), save_latest=False)
+    if get_rank() == 0:
+        torch.save(expected, work_dir / f'stage{stage}.pth')
+
+
+@HOOKS.register_module(force=True)
+class KillAt(Hook):
+    """Kill the second process before an iteration."""
+
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        if runner.iter + 1 == self.iteration and get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(work_dir: str) -> None:
+    """Run until the second process is killed. After a restart, resume."""
+    cfg = config('mocov2plus', work_dir, 'deepspeed2', 6)
+    cfg.default_hooks.checkpoint.interval = 2
+    if int(os.environ['TORCHELASTIC_RESTART_COUNT']):
+        cfg.resume = True
+    else:
+        cfg.custom_hooks = [dict(type='KillAt', iteration=5)]
+    run.train(cfg, 'pytorch')
+
+
+SUITES = dict(zero=zero_suite, deepspeed=deepspeed_suite)
+
 if __name__ == '__main__':
-    out, work_dir, suite = sys.argv[1:]
     run.register()
     trust_mmengine_checkpoints()
     start_processes('pytorch')
-    found = equal_runs(work_dir, suite)
-    found.update(zero_suite(work_dir))
-    if get_rank() == 0:
-        torch.save(found, out)
+    if len(sys.argv) == 2:
+        killed(sys.argv[1])
+    else:
+        out, work_dir, suite = sys.argv[1:]
+        found = {**equal_runs(work_dir, suite), **SUITES[suite](work_dir)}
+        if get_rank() == 0:
+            torch.save(found, out)
     stop_processes()

@@ -1,7 +1,9 @@
 """Strategies: what each process of a run holds, when it is not the whole model and optimizer."""
 
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,30 +11,26 @@ import torch.distributed as dist
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import broadcast
-from mmengine.optim import OptimWrapper
 from torch import Tensor, nn
 
-from mmairl.errors import UserError, closest
+from mmairl.errors import UserError, closest, explained
+from mmairl.io import read_text
 from mmairl.registry import STRATEGIES
 
 
 class Strategy:
-    """Divide the model and the optimizer of a run over its processes."""
+    """A strategy has two more methods.
+
+    `shard(model)` initializes the model and returns it ready for training. `shard_optimizer(wrapper, model)` divides the
+    wrapped optimizer in place.
+    """
 
     def complete(self, cfg: Config) -> None:
         """Set keys of the config that follow from the strategy."""
 
-    def shard(self, model: nn.Module) -> nn.Module:
-        """Initialize the model and return it ready for training."""
-        raise NotImplementedError
-
-    def shard_optimizer(self, wrapper: OptimWrapper, model: nn.Module) -> None:
-        """Divide the wrapped optimizer in place."""
-        raise NotImplementedError
-
     def weights(self, model: nn.Module) -> dict[str, Any]:
         """Return the state dict of an ordinary run, in the first process; all processes call this."""
-        raise NotImplementedError
+        return model.state_dict()
 
 
 def strategy_of(cfg: Config) -> Strategy | None:
@@ -49,17 +47,18 @@ def strategy_of(cfg: Config) -> Strategy | None:
     return STRATEGIES.build(cfg.strategy)
 
 
-def require_known(zero: dict[str, Any], known: Iterable[str]) -> None:
-    """Raise for a key of `strategy.zero_optimization` that is not known, and for an offload to other than the CPU."""
-    for key, value in zero.items():
+def require_known(where: str, section: dict[str, Any], known: Sequence[str]) -> None:
+    """Raise for a key that is not known, and for an offload to other than the CPU."""
+    for key, value in section.items():
         if key not in known:
             raise UserError(
-                f"strategy.zero_optimization: has no key '{key}'{closest(key, known)}",
-                code='unknown-key',
+                f"{where}: the key '{key}' is not supported{closest(key, known)}; remove it, or set the key of mmairl that "
+                'docs/how-to/strategies.md names',
+                code='unsupported-key',
             )
         if key.startswith('offload') and (value or {}).get('device', 'cpu') != 'cpu':
             raise UserError(
-                f"strategy.zero_optimization.{key}.device: is not supported ('{value['device']}'); set 'cpu'",
+                f"{where}.{key}.device: is not supported ('{value['device']}'); set 'cpu'",
                 code='unsupported-offload',
             )
 
@@ -75,3 +74,15 @@ def initialize(model: nn.Module, device: torch.device | str) -> None:
     for value in model.state_dict().values():
         if isinstance(value, Tensor):
             broadcast(value)
+
+
+def read_config(config: str | dict | None) -> dict[str, Any]:
+    """Return a DeepSpeed config. A text is the path of its JSON file."""
+    if not isinstance(config, str):
+        return config or {}
+    with explained(
+        f"strategy: '{config}' cannot be read",
+        'give a config of DeepSpeed in JSON',
+        code='bad-json',
+    ):
+        return dict(json.loads(read_text(Path(config))))

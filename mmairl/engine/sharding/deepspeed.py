@@ -8,12 +8,11 @@ into flat tensors and divides these, so the optimizer must treat each element by
 ordinary run.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -26,8 +25,8 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
-from mmairl.engine.sharding import Strategy, initialize, require_known
-from mmairl.errors import UserError, explained
+from mmairl.engine.sharding import Strategy, initialize, read_config, require_known
+from mmairl.errors import UserError
 from mmairl.models.processes import gather
 from mmairl.registry import OPTIM_WRAPPERS, STRATEGIES
 
@@ -41,25 +40,15 @@ ZERO_KEYS = (
     'allgather_partitions',
     'allgather_bucket_size',
 )
-KEYS = (
-    'zero_optimization',
-    'bf16',
-    'fp16',
-    'gradient_accumulation_steps',
-    'gradient_clipping',
-    'train_batch_size',
-    'train_micro_batch_size_per_gpu',
-    'steps_per_print',
-    'wall_clock_breakdown',
-)
-# Keys of ours in place of other keys of DeepSpeed.
-INSTEAD = {
-    'optimizer': 'optim_wrapper.optimizer',
-    'scheduler': 'param_scheduler',
-    'activation_checkpointing': 'fast.checkpointing',
-    'amp': 'optim_wrapper.dtype',
-    'torch_autocast': 'optim_wrapper.dtype',
+# Keys of DeepSpeed, and keys of ours that they set.
+PLACES = {
+    'gradient_accumulation_steps': 'optim_wrapper.accumulative_counts',
+    'train_batch_size': 'total_batch_size',
+    'train_micro_batch_size_per_gpu': 'train_dataloader.batch_size',
 }
+DTYPES = {'bf16': 'bfloat16', 'fp16': 'float16'}
+WITHOUT_EFFECT = ('steps_per_print', 'wall_clock_breakdown')
+KEYS = ('zero_optimization', 'gradient_clipping', *PLACES, *DTYPES, *WITHOUT_EFFECT)
 ELEMENTWISE = ('SGD', 'Adam', 'AdamW', 'DeepSpeedCPUAdam')
 
 with suppress(ImportError):
@@ -86,15 +75,9 @@ class DeepSpeedStrategy(Strategy):
     def __init__(self, config: str | dict | None = None, **keys: Any) -> None:
         keys = {**read_config(config), **keys}
         self.keys = {key: value for key, value in keys.items() if value not in (None, 'auto')}
-        for key in self.keys:
-            if key not in KEYS:
-                raise UserError(
-                    f"strategy: DeepSpeedStrategy does not support this key ('{key}'); "
-                    + (f'set {INSTEAD[key]}' if key in INSTEAD else 'remove it'),
-                    code='unsupported-key',
-                )
+        require_known('strategy', self.keys, KEYS)
         self.zero = self.keys.get('zero_optimization', {})
-        require_known(self.zero, ZERO_KEYS)
+        require_known('strategy.zero_optimization', self.zero, ZERO_KEYS)
         if self.zero.get('stage') not in (1, 2):
             raise UserError(
                 f"strategy.zero_optimization.stage: DeepSpeedStrategy has stages 1 and 2 ('{self.zero.get('stage')}'), "
@@ -107,20 +90,21 @@ class DeepSpeedStrategy(Strategy):
         """Set keys of the config to those of DeepSpeed that mean the same."""
         wrapper = cfg.optim_wrapper
         wrapper.type = 'DeepSpeedOptimWrapper'
-        if steps := self.keys.get('gradient_accumulation_steps'):
-            wrapper.accumulative_counts = steps
         if norm := self.keys.get('gradient_clipping'):
             wrapper.clip_grad = dict(max_norm=norm)
-        for key, dtype in (('bf16', 'bfloat16'), ('fp16', 'float16')):
+        for key, dtype in DTYPES.items():
             if self.keys.get(key, {}).get('enabled') is True:
                 wrapper.dtype = dtype
-        if images := self.keys.get('train_batch_size'):
-            cfg.total_batch_size = images
-        if images := self.keys.get('train_micro_batch_size_per_gpu'):
-            cfg.train_dataloader.batch_size = images
+        cfg.merge_from_dict({PLACES[key]: self.keys[key] for key in PLACES if key in self.keys})
 
     def shard(self, model: nn.Module) -> nn.Module:
         """Initialize the model. Its weights stay whole."""
+        if find_spec('deepspeed') is None:
+            raise UserError(
+                "strategy: DeepSpeedStrategy requires the package deepspeed; pip install 'mmairl[deepspeed]', or set "
+                f"strategy=dict(type='ZeroStrategy', zero_optimization=dict(stage={self.zero['stage']}))",
+                code='no-deepspeed',
+            )
         initialize(model, get_device())
         return model
 
@@ -146,27 +130,10 @@ class DeepSpeedStrategy(Strategy):
             zero_optimization=self.zero,
             zero_allow_untested_optimizer=True,
             zero_force_ds_cpu_optimizer=False,
-            **{key: self.keys[key] for key in KEYS[-2:] if key in self.keys},
         )
         wrapper.optimizer = PartitionedOptimizer(wrapper.optimizer, model, config)
         # mmengine calls the model itself, and DeepSpeed has to see the forward pass.
         model._run_forward = partial(type(model)._run_forward, wrapper.optimizer.engine)
-
-    def weights(self, model: nn.Module) -> dict[str, Any]:
-        """Return the state dict of the model, which is whole in each process."""
-        return model.state_dict()
-
-
-def read_config(config: str | dict | None) -> dict[str, Any]:
-    """Return a DeepSpeed config, from JSON if it is a path."""
-    if not isinstance(config, str):
-        return config or {}
-    with explained(
-        f'strategy.config: cannot be read ({config})',
-        'give a JSON file of DeepSpeed',
-        (OSError, ValueError),
-    ):
-        return json.loads(Path(config).read_text())
 
 
 @OPTIM_WRAPPERS.register_module()
@@ -179,13 +146,6 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
         >>> optim_wrapper = dict(type='DeepSpeedOptimWrapper', optimizer=dict(type='AdamW', lr=1e-3))
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.loss_scaler.is_enabled():
-            # The scaler checks gradients for itself, and DeepSpeed has already: it is shown one with the same answer.
-            self.verdict = nn.Parameter(torch.zeros((), device=self.device_type))
-            self.loss_scaler.scale(self.verdict)  # creates its state
-
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
         self.optimizer.engine.set_gradient_accumulation_boundary(self.should_sync())
@@ -193,10 +153,10 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
             yield
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """Add to the gradients, which become NaN if the loss is not finite, so that DeepSpeed skips the step."""
+        """Add to the gradients, which become NaN if the loss is not finite, so that DeepSpeed drops them."""
         engine = self.optimizer.engine
         if self.loss_scaler.is_enabled():
-            self.optimizer.grad_scale = self.loss_scaler.get_scale()
+            self.optimizer.grad_scale = self.loss_scaler.scale(torch.ones_like(loss)).item()
             engine.optimizer.override_loss_scale(self.optimizer.grad_scale)
         engine.backward(loss * (1 + loss.detach() * 0), **kwargs)
         self._inner_count += 1
@@ -210,21 +170,18 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
         """Step, or drop gradients that are not finite."""
         engine = self.optimizer.engine
         finite = not engine.optimizer.has_overflow()
-        if finite:
-            self.optimizer.step()
-        else:
-            engine.step()  # drops them
-        if self.clip_grad_kwargs:
-            self.gradient_norm = torch.as_tensor(engine.get_global_grad_norm())
         if not self.loss_scaler.is_enabled():
             self.finite = finite
-            return
-        self._applied = finite
-        self.verdict.grad = torch.full_like(self.verdict, 0.0 if finite else torch.inf)
-        shown = torch.optim.SGD([self.verdict], lr=0.0)
-        self.loss_scaler.unscale_(shown)
-        self.loss_scaler.step(shown)
+        if not finite:
+            engine.step()  # drops them
+        # The scaler steps or lowers its scale by the gradients it sees, and those of DeepSpeed are out of its sight.
+        param = self.optimizer.joined[0][1][0]
+        param.grad = torch.full_like(param, 0.0 if finite else torch.inf)
+        if finite or self.loss_scaler.is_enabled():
+            self.loss_scaler.step(self.optimizer)
         self.loss_scaler.update()
+        if self.clip_grad_kwargs:
+            self.gradient_norm = torch.as_tensor(engine.get_global_grad_norm())
 
 
 class PartitionedOptimizer(Optimizer):
@@ -238,30 +195,31 @@ class PartitionedOptimizer(Optimizer):
         config: The DeepSpeed config.
     """
 
+    grad_scale = 1.0
+
     def __init__(self, optimizer: Optimizer, model: nn.Module, config: dict[str, Any]) -> None:
         super().__init__([dict(group) for group in optimizer.param_groups], optimizer.defaults)
-        self.clip = config['gradient_clipping']
-        joined: dict[
-            str, tuple[int, list[Tensor]]
-        ] = {}  # the number of the first group, and parameters
+        joined: dict[str, tuple[int, list[Tensor], dict]] = {}
         for number, group in enumerate(self.param_groups):
             settings = {key: value for key, value in group.items() if key != 'params'}
             trained = [param for param in group['params'] if param.requires_grad]
             if trained:
-                joined.setdefault(str(settings), (number, []))[1].extend(trained)
+                joined.setdefault(str(settings), (number, [], settings))[1].extend(trained)
+        # The number of the first group that is joined, the whole parameters, and the group in which DeepSpeed puts parts.
         self.joined = list(joined.values())
+        for _, params, group in self.joined:
+            group['params'] = list(params)
+        optimizer.param_groups[:] = [group for _, _, group in self.joined]
         optimizer.state.clear()
-        optimizer.param_groups[:] = [
-            {**self.param_groups[number], 'params': params} for number, params in self.joined
-        ]
         self.parts = optimizer
         self.engine = start_engine(model, optimizer, config)
 
     def step(self, closure: None = None) -> None:
-        """Step in all processes, with the settings and the whole weights of now."""
-        for (number, _), part in zip(self.joined, self.parts.param_groups):
-            settings = self.param_groups[number]
-            part.update({key: value for key, value in settings.items() if key != 'params'})
+        """Step in all processes, with the current settings and weights."""
+        self.zero_grad()
+        for number, _, part in self.joined:
+            settings = self.param_groups[number].items()
+            part.update({key: value for key, value in settings if key != 'params'})
         self.engine.optimizer.refresh_fp32_params()
         self.engine.step()
 
@@ -272,19 +230,19 @@ class PartitionedOptimizer(Optimizer):
     def _with_gradients(self, hook: Callable, *args: Any) -> None:
         from deepspeed.utils import safe_get_full_grad
 
-        params = [param for _, params in self.joined for param in params]
+        self.zero_grad()
+        params = [param for _, params, _ in self.joined for param in params]
         for param in params:
             param.grad = safe_get_full_grad(param)
-        if self.clip:
-            nn.utils.clip_grad_norm_(params, self.clip * getattr(self, 'grad_scale', 1.0))
+        if clip := self.engine.gradient_clipping():
+            nn.utils.clip_grad_norm_(params, clip * self.grad_scale)
         hook(*args)
-        self.zero_grad()
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
         """Return the state of whole parameters in host memory, and none in other processes; all processes call this."""
-        for params, part in self._parts():
-            for key, value in self.parts.state.get(part, {}).items():
+        for _, params, group in self.joined:
+            for key, value in self.parts.state.get(group['params'][0], {}).items():
                 for param, own in zip(params, whole_values(key, value, params)):
                     self.state[param][key] = own
         state = super().state_dict()
@@ -295,17 +253,13 @@ class PartitionedOptimizer(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state of whole parameters, and keep this process's part."""
         super().load_state_dict(state_dict)
-        for params, part in self._parts():
+        for _, params, group in self.joined:
+            part = group['params'][0]
             self.parts.state[part] = {
                 key: part_of(key, [self.state[param][key] for param in params], part)
                 for key in self.state[params[0]]
             }
         self.state.clear()
-
-    def _parts(self) -> Iterator[tuple[list[Tensor], Tensor]]:
-        """Yield the whole parameters of each joined group, and this process's part of them."""
-        for (_, params), group in zip(self.joined, self.parts.param_groups):
-            yield params, group['params'][0]
 
 
 def whole_values(key: str, value: Any, params: list[Tensor]) -> list[Any]:

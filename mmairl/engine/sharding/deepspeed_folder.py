@@ -4,7 +4,7 @@ DeepSpeed's own converter runs whatever the files ask for. A folder of stage 1, 
 optimizer for each process, with its part of the float32 weights.
 """
 
-import re
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def is_deepspeed_folder(folder: Path) -> bool:
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint with `meta` and a `state_dict` of whole weights in float32.
+    """Return a checkpoint with `meta` and a `state_dict` of whole weights, trained ones in float32.
 
     Raises:
         UserError: If a file is missing, damaged or not as DeepSpeed writes it.
@@ -32,44 +32,34 @@ def read_folder(folder: Path) -> dict[str, Any]:
         models = by_rank(folder, '*_model_states.pt')
         parts = [file['optimizer_state_dict'] for file in by_rank(folder, '*_optim_states.pt')]
         model = models[0]
-        weights = {
-            key: value.float() if value.is_floating_point() else value
-            for key, value in model['module'].items()
-        }
+        weights = dict(model['module'])
         for name, shape in (model['frozen_param_shapes'] or {}).items():
-            pieces = [file['frozen_param_fragments'][name].flatten() for file in models]
-            weights[name] = first(pieces, shape).float()
-        join = layers_of_stage_3 if 'fp32_flat_groups' in parts[0] else layers_of_groups
-        weights.update(join(model['param_shapes'], parts))
+            pieces = [file['frozen_param_fragments'][name] for file in models]
+            weights[name] = joined(pieces, shape)
+        if 'fp32_flat_groups' in parts[0]:  # stage 3 divides each parameter
+            shapes = {name: group[name] for group in model['param_shapes'] for name in group}
+            weights.update(layers(shapes, [torch.cat(part['fp32_flat_groups']) for part in parts]))
+            return dict(meta=model.get('meta', {}), state_dict=weights)
+        for number, shapes in enumerate(model['param_shapes']):
+            pieces = [part['single_partition_of_fp32_groups'][number] for part in parts]
+            weights.update(layers(shapes, [torch.cat(pieces)]))
         return dict(meta=model.get('meta', {}), state_dict=weights)
 
 
 def by_rank(folder: Path, pattern: str) -> list[dict[str, Any]]:
-    files = sorted(
-        folder.glob(pattern), key=lambda path: int(re.findall(r'rank_(\d+)', path.name)[0])
-    )
+    """Load files in the order of the processes that wrote them."""
+    files = sorted(folder.glob(pattern), key=lambda path: (len(path.name), path.name))
     return [load_checkpoint(path) for path in files]
 
 
-def first(pieces: list[Tensor], shape: torch.Size) -> Tensor:
+def joined(pieces: list[Tensor], shape: torch.Size) -> Tensor:
     """Return the first elements of joined pieces in this shape. The rest is padding."""
     return torch.cat(pieces)[: shape.numel()].view(shape)
 
 
-def layers_of_groups(groups: list[dict], parts: list[dict]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights of stage 1 or 2, where the processes divide each group of joined parameters."""
-    for number, shapes in enumerate(groups):
-        flat = torch.cat([part['single_partition_of_fp32_groups'][number] for part in parts])
-        for name, shape in shapes.items():
-            yield name, first([flat], shape)
-            flat = flat[shape.numel() :]
-
-
-def layers_of_stage_3(groups: list[dict], parts: list[dict]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights of stage 3, where the processes divide each parameter."""
-    flat = [torch.cat(part['fp32_flat_groups']) for part in parts]
-    for shapes in groups:
-        for name, shape in shapes.items():
-            size = -(-shape.numel() // len(parts))
-            yield name, first([own[:size] for own in flat], shape)
-            flat = [own[size:] for own in flat]
+def layers(shapes: dict[str, torch.Size], flat: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights that are joined in flat tensors, each of which has an equal part of every layer."""
+    for name, shape in shapes.items():
+        size = math.ceil(shape.numel() / len(flat))
+        yield name, joined([part[:size] for part in flat], shape)
+        flat = [part[size:] for part in flat]

@@ -63,7 +63,7 @@ class ZeroStrategy(Strategy):
     """
 
     def __init__(self, zero_optimization: dict, bf16: dict | None = None) -> None:
-        require_known(zero_optimization, KEYS)
+        require_known('strategy.zero_optimization', zero_optimization, KEYS)
         self.stage = zero_optimization.get('stage')
         if self.stage not in (1, 2, 3):
             raise UserError(

@@ -111,7 +111,7 @@ WRONG = {
     'unknown-stage': dict(type='ZeroStrategy', zero_optimization=dict(stage=4)),
     'unknown-strategy': dict(type='FSDPStrategy'),
     'unsupported-offload': dict(type='ZeroStrategy', zero_optimization=NVME),
-    'unknown-key': dict(type='ZeroStrategy', zero_optimization=dict(stage=1, stages=1)),
+    'unsupported-key': dict(type='ZeroStrategy', zero_optimization=dict(stage=1, stages=1)),
 }
 
 
