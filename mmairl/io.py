@@ -216,7 +216,7 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
         UnreadableFile: If the path is not a regular file, cannot be read or has more than `limit` bytes.
     """
     try:
-        with open(path, 'rb', opener=_open_without_waiting) as file:
+        with open(path, 'rb', opener=open_without_waiting) as file:
             status = os.fstat(file.fileno())
             content = (
                 file.read(limit + 1)
@@ -250,10 +250,9 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
     return content
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(
-        path, flags | os.O_NONBLOCK
-    )  # without it, opening a named pipe waits for a writer
+def open_without_waiting(path: str, flags: int) -> int:
+    """Open a file for `open(opener=...)`. Without this flag, opening a named pipe waits for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _parsed(path: str | Path, text: str, parse: Callable[[str], Any], language: str) -> Any:

@@ -17,7 +17,7 @@ from urllib.parse import urlparse
 import mmengine
 import torch
 from mmengine.config import Config
-from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.dist import broadcast_object_list, get_world_size, is_main_process
 from mmengine.fileio import register_handler
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader, Runner
@@ -29,15 +29,16 @@ import mmairl
 from mmairl.checkpoints.load import (
     DamagedCheckpoint,
     Device,
-    fetched,
     load_checkpoint,
     not_finite,
     wrong_kind,
 )
 from mmairl.checkpoints.pickles import PlainPickles, write_checkpoint
+from mmairl.checkpoints.released import download_once
 from mmairl.config import flat, python_text, read_plain_yaml
 from mmairl.engine.sharding.deepspeed_folder import is_deepspeed_folder, read_folder
 from mmairl.errors import UserError, printable
+from mmairl.hardware import processor
 from mmairl.io import output, read_text, write_text
 
 REQUIRED = ('meta', 'state_dict', 'optimizer')  # the parts that a resume cannot do without
@@ -103,11 +104,25 @@ def describe_run(runner: Runner) -> dict[str, Any]:
         run=runner.start.run,
         mmairl_version=mmairl.__version__,
         mmengine_version=mmengine.__version__,
+        machine=describe_machine(),
     )
+    if runner.start.fork:
+        origin['fork'] = runner.start.fork
     metainfo = getattr(runner.train_dataloader.dataset, 'metainfo', None)
     if metainfo is not None:
         origin['dataset_meta'] = metainfo
     return origin
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what the last bits of a run depend on, apart from config, seed and data."""
+    return dict(
+        processor=processor(),
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else '',
+        torch=torch.__version__,
+        threads=torch.get_num_threads(),
+        processes=get_world_size(),
+    )
 
 
 def settings(cfg: Config) -> dict[str, str]:
@@ -193,12 +208,16 @@ class RunStart:
         path: The checkpoint to start from.
         checkpoint: Its content, until `take` hands it over.
         resume: Restore the whole run, not only the weights.
+        fork: For a branch of another run, what it shares with the trunk and what it changes; see `fork.py`.
+        forks: Whether the branch starts now, from the trunk's checkpoint.
     """
 
     run: str | None = None
     path: str | None = None
     checkpoint: dict[str, Any] | None = None
     resume: bool = False
+    fork: dict[str, Any] | None = None
+    forks: bool = False
 
     def take(self, path: str | Path) -> dict[str, Any]:
         """Return the content of a checkpoint and let go of it, so that it does not stay in memory."""
@@ -215,7 +234,7 @@ class RunStart:
         if self.run is not None and self.run != run_in(work_dir):
             (work_dir / NOTE).unlink(missing_ok=True)
             write_text(work_dir / RUN, self.run)
-        if self.resume:  # checkpoints after this one belong to a course that the run has left
+        if self.resume and not self.forks:  # the run has discarded the checkpoints after this one
             write_text(work_dir / NOTE, self.path)
 
 
@@ -243,7 +262,11 @@ def choose_start(cfg: Config) -> RunStart:
                 f"{start.path} cannot be resumed from: it has no '{missing}'; give a training checkpoint",
                 code='not-a-training-checkpoint',
             )
-    start.run = start.checkpoint['meta'].get('run') if start.resume else secrets.token_hex(8)
+    if start.resume:
+        start.run = start.checkpoint['meta'].get('run')
+        start.fork = start.checkpoint['meta'].get('fork')
+    else:
+        start.run = secrets.token_hex(8)
     return start
 
 
@@ -254,10 +277,7 @@ def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
     newest = None
     if is_main_process():
         run = load_checkpoint(cfg.load_from)['meta'].get('run') if again else run_in(work_dir)
-        out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
-        # mmengine's hook adds the name of the work dir to `out_dir`.
-        folder = work_dir if out_dir is None else Path(out_dir) / work_dir.name
-        newest = newest_checkpoint(folder, run, work_dir / NOTE)
+        newest = newest_checkpoint(checkpoint_folder(cfg), run, work_dir / NOTE)
     path = [newest and str(newest[0])]
     broadcast_object_list(path)
     cfg.resume = again or path[0] is not None
@@ -268,6 +288,14 @@ def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
             logger='current',
         )
     return newest
+
+
+def checkpoint_folder(cfg: Config) -> Path:
+    """Return the folder of a run's checkpoints."""
+    work_dir = Path(cfg.work_dir)
+    out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
+    # mmengine's hook adds the name of the work dir to `out_dir`.
+    return work_dir if out_dir is None else Path(out_dir) / work_dir.name
 
 
 def consolidate(src: Path, dst: Path) -> str:
@@ -314,7 +342,7 @@ def _load_from_address(
     """Download a URL for mmengine into torch's cache, one file per URL, and read it."""
     name = Path(urlparse(url).path)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
-    file = fetched(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)
+    file = download_once(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)
     return load_checkpoint(file, map_location)
 
 

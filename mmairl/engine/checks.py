@@ -75,6 +75,8 @@ SECTIONS = {
         'ks',
         'precision',
         'groups',
+        'settings',
+        'robustness',
     ),
     'recipes': tuple(
         PROTOCOLS.names()

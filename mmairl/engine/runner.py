@@ -25,6 +25,7 @@ from mmairl.data.training_images import TrainingImages, require_a_batch
 from mmairl.data.workers import explained_deaths, safe
 from mmairl.engine.batches import batches, endless, prefetch_to_device, sampler_of
 from mmairl.engine.checkpoint import RunStart, describe_run, settings, snapshot, write_snapshot
+from mmairl.engine.fork import fit_to_branch
 from mmairl.engine.resume import restore_run
 from mmairl.engine.sharding import Strategy, strategy_of
 from mmairl.engine.speed import lay_out, make_fast
@@ -180,6 +181,8 @@ class Runner(PlainRunner):
     def load_checkpoint(self, filename: str, *_: Any, **__: Any) -> dict[str, Any]:
         """Load the weights of a checkpoint. PreflightHook raises if they do not fit."""
         checkpoint = self.start.take(filename)
+        if self.start.forks:
+            fit_to_branch(checkpoint, network_of(self))
         self.call_hook('after_load_checkpoint', checkpoint=checkpoint)
         weights = checkpoint.get('state_dict', checkpoint)
         platform.load_state_dict(network_of(self), weights, strict=False, logger='current')

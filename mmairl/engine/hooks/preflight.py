@@ -5,6 +5,7 @@ from mmengine.runner import Runner
 
 from mmairl.checkpoints.load import not_finite, require_same_keys
 from mmairl.engine.checks import check_run
+from mmairl.engine.fork import naming_changed_keys
 from mmairl.errors import UserError
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
@@ -27,7 +28,8 @@ class PreflightHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         path = runner.cfg.get('load_from') or 'given'
         weights = checkpoint.get('state_dict', {})
-        require_same_keys(weights, network_of(runner).state_dict(), path)
+        with naming_changed_keys(getattr(runner, 'start', None)):
+            require_same_keys(weights, network_of(runner).state_dict(), path)
         lost = not_finite(weights)
         if lost:
             raise UserError(
