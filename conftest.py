@@ -1,12 +1,10 @@
 """Fixtures of all tests, those in projects too: real configs at toy size, on views that are fixed tensors."""
 
 import gc
-import json
 import logging
 import os
 import runpy
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from mmairl.signals import SIGNALS
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / 'tests'))
 from harness import toy  # noqa: E402  it also switches off what slows each run of a test
+from harness.processes import rank_server  # noqa: E402
 
 signal.signal(
     signal.SIGINT, signal.default_int_handler
@@ -123,29 +122,5 @@ def toy_config(tmp_path: Path) -> Callable[..., Config]:
 @pytest.fixture(scope='session')
 def run_processes(tmp_path_factory) -> Iterator[Callable[..., str]]:
     """Run a script of the tests as N processes, as torchrun would, and return what they print."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])
-    environment = {**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'}
-    command, output = (
-        [sys.executable, '-m', 'harness.processes'],
-        tmp_path_factory.mktemp('ranks') / 'output.txt',
-    )
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with (
-        output.open('a') as early,
-        subprocess.Popen(command, env=environment, stderr=early, **pipes) as starter,
-    ):
-
-        def run(processes: int, script: Path | str, *args: object) -> str:
-            output.write_text('')
-            request = dict(
-                ranks=processes, output=str(output), command=[str(script), *map(str, args)]
-            )
-            print(json.dumps(request), file=starter.stdin, flush=True)
-            statuses = json.loads(
-                starter.stdout.readline() or '"the starter of the ranks has died"'
-            )
-            assert statuses == [0] * processes, (statuses, output.read_text()[-6000:])
-            return output.read_text()
-
+    with rank_server(tmp_path_factory.mktemp('ranks') / 'output.txt', {}) as run:
         yield run
-        starter.stdin.close()

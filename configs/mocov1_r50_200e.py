@@ -6,7 +6,7 @@ _base_ = [
     '_base_/schedules/sgd_200e.py',
     '_base_/default_runtime.py',
 ]
-# MoCo v1's views: crop, grey, jitter, flip; no blur.
+# MoCo v1's views: crop, grayscale, jitter, flip; no blur.
 view = [
     dict(type='RandomResizedCrop', size=224, scale=(0.2, 1.0)),
     dict(type='RandomGrayscale', p=0.2),
@@ -15,13 +15,13 @@ view = [
 ]
 train_dataloader = dict(dataset=dict(views=[view, view]))
 default_hooks = dict(momentum=dict(base=0.999, schedule='constant'))
-# What the papers leave open and every row shares; a config that makes a choice of its own adds it here, by a name.
+# Choices that the papers leave open and all rows share. A config adds its own choices under a new name.
 assumptions = dict(
-    orientation="images are turned as their EXIF block says; the release's loader and torchvision's leave them",
+    orientation='images are rotated by their EXIF orientation; the loaders of the release and torchvision ignore it',
     crop='crops are resized bilinearly',
-    jitter='colour jitter rounds once; PIL, and so the release, after each operation',
-    blur="blur is a Gaussian, of 23 taps at 224 pixels; the release has PIL's approximation by boxes",
-    running_variance="the running variance is unbiased; that of the release's synchronised batch norm is biased",
-    linear_start='linear classifiers start at N(0, 0.01), the last is tested; the release tests the best of every 20th epoch',
-    probe="the online probe's steps are after 60 and 80 % of the run; the release's after epochs 60 and 80",
+    jitter='color jitter rounds once; PIL, and therefore the release, rounds after each operation',
+    blur="blur is a Gaussian with 23 taps at 224 pixels; the release uses PIL's box approximation",
+    running_variance="the running variance is unbiased; in the release's synchronized batch norm it is biased",
+    linear_start='linear classifiers start at N(0, 0.01); the last is tested, in the release the best of every 20th epoch',
+    probe="the online probe's rate drops after 60 and 80 % of the run; in the release after epochs 60 and 80",
 )

@@ -8,5 +8,5 @@ model = dict(
     shuffle_bn=False,
 )
 assumptions = dict(
-    projector="with SyncBN the projector widens to BYOL's 4096-256; the paper says only that a BN is inserted"
+    projector="with SyncBN, the projector widens to BYOL's 4096-256; the paper only states that BN is inserted"
 )

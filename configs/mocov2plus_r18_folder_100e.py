@@ -1,4 +1,4 @@
-# MoCo v2+ on your own images: a folder of any depth, no labels needed. Set train_dataloader.dataset.root below, or by
+# MoCo v2+ on custom images: a folder of any depth, without labels. Set train_dataloader.dataset.root below, or with
 # --cfg-options train_dataloader.dataset.root=/path/to/images
 _base_ = 'mocov2plus_r50_200e.py'
 model = dict(backbone=dict(depth=18), projector=dict(in_channels=512), queue=dict(length=16384))

@@ -1,4 +1,4 @@
-# S-MoCo v2+ (Fig. 1d): a predictor on the teacher too, averaged like the rest.
+# S-MoCo v2+ (Fig. 1d): the teacher has a predictor too, averaged like its other layers.
 __method__ = 'smocov2plus'
 _base_ = 'mocov2plus_r50_200e.py'
 # The reference drops the bias of the last layer of both MLPs; the paper does not mention it.
@@ -6,5 +6,5 @@ model = dict(
     teacher_predictor=True, projector=dict(last_bias=False), predictor=dict(last_bias=False)
 )
 assumptions = dict(
-    last_bias='S-MoCo v2+ drops the bias of the last layers, as the release; the paper does not say it'
+    last_bias='S-MoCo v2+ drops the bias of the last layers, like the release; the paper does not mention it'
 )

@@ -233,20 +233,25 @@ def config_text(cfg: Config, suffix: str = '.yaml') -> str:
 
 
 def same_config(stored: str, current: str) -> bool:
-    """Return whether two configs in YAML are equal, apart from imports of modules of this package.
+    """Return whether two configs in YAML are equal, apart from documentation and imports of modules of this package.
 
-    Configs stored before methods moved into the package import them from projects.
+    `assumptions` only documents a config. Configs of earlier versions name QueueHook, which does nothing, and import
+    methods from projects that have moved into the package.
     """
     if stored == current:
         return True
     try:
-        return _without_own_imports(stored) == _without_own_imports(current)
+        return _settings(stored) == _settings(current)
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):  # not a config we have written
         return False
 
 
-def _without_own_imports(text: str) -> tuple[dict[str, Any], list[str]]:
+def _settings(text: str) -> tuple[dict[str, Any], list[str]]:
     values = parse_yaml(text, PlainLoader)
+    values.pop('assumptions', None)
+    hooks = values.get('default_hooks') or {}
+    if hooks.get('queue') == {'type': 'QueueHook'}:
+        del hooks['queue']
     imports = (values.pop('custom_imports', None) or {}).get('imports', [])
     current = [MOVED_MODULES.get(name, name) for name in imports]
     return values, [name for name in current if not name.startswith('mmairl.')]

@@ -89,15 +89,17 @@ Kinds = tuple[type[Exception], ...]
 
 
 @contextmanager
-def explained(what: str, then: str, kinds: Kinds = (Exception,), but: Kinds = ()) -> Iterator[None]:
-    """Turn errors, of these kinds or of any, into one sentence: `what (the error); then`. A UserError is one already."""
+def explained(
+    what: str, then: str, kinds: Kinds = (Exception,), but: Kinds = (), code: str = ''
+) -> Iterator[None]:
+    """Turn errors of these kinds into a UserError: `what (the error); then`. A UserError passes unchanged."""
     try:
         yield
     except (UserError, *but):
         raise
     except kinds as error:
         said = ' '.join(str(error).split())[:200]
-        raise UserError(f'{what} ({type(error).__name__}: {said}); {then}') from error
+        raise UserError(f'{what} ({type(error).__name__}: {said}); {then}', code) from error
 
 
 def building(what: str) -> AbstractContextManager[None]:

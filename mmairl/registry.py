@@ -144,6 +144,7 @@ DATASETS = Registry(
             'CIFAR100',
             'STL10',
         ],
+        'data.dense': ['MMSegImages', 'Scenes'],
         'data.shapes': ['Shapes', 'Digits'],
         'data.shards.dataset': ['Shards'],
         'data.subsets': [
@@ -231,6 +232,8 @@ PROTOCOLS = Registry(
         'evaluation.svm': ['svm'],
         'evaluation.linear': ['linear'],
         'evaluation.finetune': ['finetune'],
+        'evaluation.segment': ['segment'],
+        'evaluation.depth_probe': ['depth_probe'],
     },
 )
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.

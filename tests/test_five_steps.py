@@ -193,7 +193,7 @@ def run_recording(cfg, monkeypatch) -> tuple:
 
     monkeypatch.setattr(siamese, 'shuffle', recorded)
     run.share_batch(cfg, 1)
-    runner = run.build(cfg)
+    runner = run.build_runner(cfg)
     runner.register_hook(Record(), 'LOWEST')
     runner.train()
     return runner, start, losses, orders

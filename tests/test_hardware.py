@@ -68,9 +68,9 @@ def test_run_logs_its_hardware_at_every_level(toy_config, monkeypatch, capfd, le
 
 def test_data_locations_are_logged_without_secrets():
     inner = dict(root=['data', 'https://me:secret@host/a.tar?b=secret'], views=[])
-    from mmairl.engine.run import places
+    from mmairl.engine.run import data_paths
 
-    assert list(places(dict(type='A', dataset=inner))) == [str(Path('data').absolute()), 'https://host/a.tar']
+    assert list(data_paths(dict(type='A', dataset=inner))) == [str(Path('data').absolute()), 'https://host/a.tar']
 
 
 @pytest.mark.skipif('glibc' not in os.confstr('CS_GNU_LIBC_VERSION'), reason='glibc has this setting')

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import two_processes as script
+from harness import two_processes as script
 from torch.testing import assert_close
 
 WAYS = ('checkpointing', 'compile')  # which train the network that mocov2plus trains

@@ -18,7 +18,7 @@ from mmairl.config import load_config
 from mmairl.data.decode import UnreadableImage, decode_bytes
 from mmairl.data.public import CIFAR10
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
-from mmairl.engine.curves import config_of
+from mmairl.engine.curves import read_run_config
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_store import read_rows
 from mmairl.report.compare_page import write_compare_page
@@ -146,4 +146,4 @@ def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeyp
 def test_invalid_config_in_a_checkpoint_raises(tmp_path, canary, text):
     (folder := tmp_path / '20260101_000000/vis_data').mkdir(parents=True)
     (folder / 'config.py').write_text(text, 'latin1')
-    sentence(lambda: config_of(tmp_path), canary, 'is not a config that a run has written|cannot be read')
+    sentence(lambda: read_run_config(tmp_path), canary, 'is not a config that a run has written|cannot be read')

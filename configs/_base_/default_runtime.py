@@ -1,6 +1,6 @@
 default_scope = 'mmairl'
 runner_type = (
-    'mmairl.PreparedRunner'  # for tools/train.py of mmpretrain and others, and for `mim train`
+    'mmairl.PreparedRunner'  # for tools/train.py of other OpenMMLab projects and `mim train`
 )
 
 default_hooks = dict(
@@ -15,7 +15,6 @@ default_hooks = dict(
     non_finite=dict(type='NonFiniteHook', limit=20),
     preemption=dict(type='PreemptionHook'),
     momentum=dict(type='MomentumHook', base=0.99, schedule='cosine'),
-    queue=dict(type='QueueHook'),
     unreadable=dict(type='UnreadableHook'),
     progress=dict(type='ProgressHook'),
 )
@@ -24,10 +23,10 @@ env_cfg = dict(
     mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
     dist_cfg=dict(
         backend='nccl', timeout=1800
-    ),  # longer than a loader waits, so that the loader says what is slow
+    ),  # longer than the data loader's timeout, so that the loader's error comes first
 )
 model_wrapper_cfg = dict(type='mmairl.DistributedModel')
-# Each process augments with random numbers of its own; the weights are broadcast from the first.
+# Each process draws its own random numbers for augmentation; weights are broadcast from the first process.
 randomness = dict(seed=None, diff_rank_seed=True)
 
 visualizer = dict(

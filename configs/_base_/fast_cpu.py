@@ -1,5 +1,5 @@
-# Speed settings for CPUs; mmairl/engine/speed.py explains each, in the order in which they apply.
-# bfloat16 pays where the processor multiplies it (AVX-512 BF16 or AMX: `lscpu | grep -E 'bf16|amx'`), and is slow elsewhere.
+# Speed settings for CPUs; mmairl/engine/speed.py explains them in the order in which they apply.
+# bfloat16 is fast only on processors with AVX-512 BF16 or AMX (`lscpu | grep -E 'bf16|amx'`).
 fast = dict(
     precision='bfloat16',
     channels_last=True,

@@ -1,5 +1,5 @@
 # MoCo v2+ on 100 % of ImageNet's classes (Fig. 8), for the iterations of 200 epochs on all of it: 200 x 1251.
-# The paper keeps the iterations constant and does not print their number; this one is ours.
+# The paper keeps the number of iterations constant but does not state it; this number is an assumption.
 _base_ = '../mocov2plus_r50_200e.py'
 train_dataloader = dict(
     dataset=dict(
@@ -17,5 +17,5 @@ param_scheduler = [
 train_cfg = dict(_delete_=True, by_epoch=False, max_iters=250200)
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=12510))
 assumptions = dict(
-    iterations='the constant number of iterations of Fig. 8, which the paper does not print, is that of 200 epochs'
+    iterations='Fig. 8 uses the iterations of 200 epochs for all subsets; the paper does not state the number'
 )

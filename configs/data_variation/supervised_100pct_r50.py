@@ -1,5 +1,5 @@
 # Supervised on 100 % of ImageNet's classes (Fig. 8), for the iterations of 100 epochs on all of it: 100 x 1251.
-# The paper keeps the iterations constant and does not print their number; this one is ours.
+# The paper keeps the number of iterations constant but does not state it; this number is an assumption.
 _base_ = '../supervised/supervised_r50_100e.py'
 model = dict(classes=1000)
 train_dataloader = dict(
@@ -18,5 +18,5 @@ param_scheduler = [
 train_cfg = dict(_delete_=True, by_epoch=False, max_iters=125100)
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=12510))
 assumptions = dict(
-    iterations='the constant number of iterations of Fig. 8, which the paper does not print, is that of 100 epochs'
+    iterations='Fig. 8 uses the iterations of 100 epochs for all subsets; the paper does not state the number'
 )

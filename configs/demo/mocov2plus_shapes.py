@@ -1,7 +1,7 @@
-# MoCo v2+ on Shapes in a few minutes on a laptop: the full-size recipe with the network, the queue and the time made small.
+# MoCo v2+ on Shapes in a few minutes on a laptop: the full-size recipe with a smaller network, queue and schedule.
 _base_ = '../mocov2plus_r50_200e.py'
-# The full recipe's views leave colours and backgrounds to recognise an image by, and a short run learns those. Grey views
-# and small crops, which seldom overlap, leave the kind of shape.
+# With the full recipe's views, a short run recognizes images by color and background. Gray views and small crops, which
+# seldom overlap, leave the kind of shape.
 view = [
     dict(type='RandomResizedCrop', size=32, scale=(0.2, 0.6)),
     dict(type='RandomFlip', p=0.5),
@@ -13,7 +13,7 @@ model = dict(
     projector=dict(in_channels=128, hidden_channels=256, out_channels=64),
     predictor=dict(in_channels=64, hidden_channels=256, out_channels=64),
     queue=dict(length=1024),
-    # The views are made of the whole batch at once, in the process that trains.
+    # Views are computed for the whole batch at once, in the training process.
     data_preprocessor=dict(
         mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), views=[view, view], channels_last=True
     ),
@@ -41,7 +41,7 @@ param_scheduler = [
 ]
 train_cfg = dict(by_epoch=True, max_epochs=epochs)
 auto_scale_lr = dict(base_batch_size=256)
-# A short run wants a faster teacher to start from.
+# A short run needs a teacher that starts faster.
 default_hooks = dict(momentum=dict(base=0.9), checkpoint=dict(interval=epochs))
 log_level = 'WARNING'
 recipes = dict(linear='linear_shapes_20e', finetune='finetune_shapes')

@@ -1,3 +1,3 @@
-# CIFAR-10 at its own 32 pixels, for networks that were trained so.
+# CIFAR-10 at its own 32 pixels, for models trained at that size.
 _base_ = 'cifar10_r50.py'
 evaluation = dict(train=dict(views=None), val=dict(views=None), test=dict(views=None))

@@ -1,5 +1,5 @@
-# ImageNet-100: the classes that imagenet100.txt names, one a line; there are several lists about, so take the one of the
-# numbers you compare with. Validation is a part of train.
+# ImageNet-100: the classes listed in imagenet100.txt, one per line. Several lists exist; use the one behind the numbers
+# you compare with. Validation is a part of train.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/imagenet_view.py']
 evaluation = dict(
     train=dict(

@@ -1,3 +1,3 @@
-# 10 % of ImageNet's labels by BYOL's protocol: the whole network, rate and length chosen on held-out images.
+# 10 % of ImageNet's labels by BYOL's protocol: the whole network, rate and length selected on held-out images.
 _base_ = 'imagenet_10pct_r50.py'
 recipes = dict(finetune='semi_byol')

@@ -1,5 +1,5 @@
-# 10 % of ImageNet's labels: SimCLR's list of file names, one a line, as 10percent.txt.
-# BYOL's protocol in place of MSBReg's: --recipe semi_byol.
+# 10 % of ImageNet's labels: SimCLR's list of file names, one per line, in 10percent.txt.
+# BYOL's protocol instead of MSBReg's: --recipe semi_byol.
 _base_ = 'imagenet_r50.py'
 evaluation = dict(
     train=dict(
@@ -11,5 +11,5 @@ evaluation = dict(
 )
 recipes = dict(finetune='semi_10pct')
 assumptions = dict(
-    held_out='where labels are few, one labelled image of each class is held out to choose by; BYOL chooses on 10 009 others'
+    held_out='with few labels, one labeled image per class is held out for selection; BYOL selects on 10 009 other images'
 )

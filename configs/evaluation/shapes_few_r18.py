@@ -1,4 +1,4 @@
-# The demo's drawn shapes with few labels: 100 images of each kind, and others to choose settings by.
+# The demo's shapes with few labels: 100 images of each kind, and others for selecting settings.
 _base_ = 'shapes_r18.py'
 evaluation = dict(
     train=dict(count=1_200),

@@ -1,4 +1,4 @@
-# MoCo v2+ made fast on GPUs: the same method and schedule. The workers decode and crop; the GPU does the rest of the views.
+# MoCo v2+ with GPU speed settings: the same method and schedule. Workers decode and crop; the GPU computes the rest of a view.
 _base_ = ['../mocov2plus_r50_200e.py', '../_base_/fast_gpu.py', '../_base_/views/on_device.py']
 train_dataloader = dict(dataset=dict(views=[{{_base_.mocov2_crop}}, {{_base_.mocov2_crop}}]))
 model = dict(

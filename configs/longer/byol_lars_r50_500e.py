@@ -1,6 +1,6 @@
-# BYOL with LARS for 500 epochs: not a line of Fig. 6, whose networks are trained by SGD. The rate at this length is ours.
+# BYOL with LARS for 500 epochs: not a line of Fig. 6, whose networks use SGD. The rate at this length is an assumption.
 _base_ = '../byol_lars_r50_200e.py'
 train_cfg = dict(max_epochs=500)
 assumptions = dict(
-    lars_rate='0.3 per 256 images with LARS at 500 epochs, where neither paper nor release has a rate'
+    lars_rate='0.3 per 256 images with LARS at 500 epochs; neither paper nor release states a rate'
 )

@@ -1,4 +1,4 @@
-# Barlow Twins as its release trains it: BYOL's asymmetric views, a projector of three layers of 8192, LARS at 0.2 per 256
+# Barlow Twins as in its release: BYOL's asymmetric views, a projector of three layers of 8192, LARS at 0.2 per 256
 # images, batch 2048; the rate ends at a thousandth. The loss times 0.024 is the release's later 0.0048 for biases and norms.
 __method__ = 'barlow'
 _base_ = '../architectures/byol_lars_r50_1000e.py'
@@ -6,7 +6,7 @@ model = dict(
     projector=dict(hidden_channels=8192, out_channels=8192, layers=3, last_bias=False),
     predictor=None,
     target='student',
-    symmetric=False,  # the loss is of the pair, not of a direction
+    symmetric=False,  # the loss is defined on the pair of views, so it has no direction
     head=dict(_delete_=True, type='BarlowTwinsHead', scale=0.024),
 )
 total_batch_size = 2048

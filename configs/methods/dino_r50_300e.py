@@ -1,5 +1,5 @@
-# DINO with two crops on the ladder's ResNet-50: BYOL's asymmetric views, SGD at 0.03 per 256 images, a teacher from 0.996. DINO
-# whole, with small crops and its schedules, is dino_vit_s16_300e.py.
+# DINO with two crops on the ladder's ResNet-50: BYOL's asymmetric views, SGD at 0.03 per 256 images, teacher momentum from
+# 0.996. dino_vit_s16_300e.py is the full method with small crops and its schedules.
 __method__ = 'dino'
 _base_ = '../byol_asymmetric_r50_200e.py'
 model = dict(

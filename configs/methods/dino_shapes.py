@@ -1,4 +1,4 @@
-# DINO on Shapes: the demo's network with 256 prototypes behind a narrow projector. A run this short needs sharper keys.
+# DINO on Shapes: the demo's network with 256 prototypes behind a narrow projector. Such a short run needs sharper keys.
 _base_ = '../demo/mocov2plus_shapes.py'
 model = dict(
     projector=dict(type='PrototypeNeck', out_channels=16, layers=3, prototypes=256),

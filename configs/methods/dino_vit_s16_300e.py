@@ -1,6 +1,6 @@
-# DINO as its release trains a ViT-S/16 for 300 epochs: two crops of 224 and eight of 96 pixels, AdamW at 5e-4 per 256 images,
+# DINO with a ViT-S/16 for 300 epochs, as in its release: two crops of 224 and eight of 96 pixels, AdamW at 5e-4 per 256 images,
 # batch 1024, a tenth of the student's blocks dropped. The decay rises from 0.04 to 0.4, the keys' temperature from 0.04 to
-# 0.07 in 30 epochs, and the prototypes wait for one. They keep length 1, which the release gives up in this run.
+# 0.07 in 30 epochs, and the prototypes are frozen for one. They keep length 1, unlike the release in this run.
 _base_ = ['../vit/byol_vit_s16_300e.py', '../_base_/views/methods.py']
 model = dict(
     backbone=dict(drop_path_rate=0.1),
@@ -21,7 +21,7 @@ train_dataloader = dict(dataset=dict(views={{_base_.dino_vit}}))
 optim_wrapper = dict(
     optimizer=dict(lr=2e-3, weight_decay=0.04),
     paramwise_cfg=dict(bias_decay_mult=0.0, norm_decay_mult=0.0),
-    clip_grad=dict(max_norm=3.0),  # of all gradients together; the release clips each tensor's
+    clip_grad=dict(max_norm=3.0),  # of all gradients together; the release clips each tensor
 )
 param_scheduler = [
     dict(type='WarmUpLR', start=1e-6, end=10, convert_to_iter_based=True),

@@ -1,4 +1,4 @@
-# MoCo v3 with a ResNet-50 as its release trains it: InfoNCE over the batch, LARS at 0.3 per 256 images, batch 4096,
+# MoCo v3 with a ResNet-50 as in its release: InfoNCE over the batch, LARS at 0.3 per 256 images, batch 4096,
 # temperature 1, BYOL's pair of views with crops of a fifth or more. With a ResNet the predictor has no last norm.
 __method__ = 'mocov3'
 _base_ = ['../architectures/byol_lars_r50_1000e.py', '../_base_/views/methods.py']

@@ -1,4 +1,4 @@
-# MoCo v3 on Shapes: the demo's network with the batch in place of the queue.
+# MoCo v3 on Shapes: the demo's network with negatives from the batch instead of the queue.
 _base_ = '../demo/mocov2plus_shapes.py'
 model = dict(
     projector=dict(last_norm=dict(type='SyncBN', affine=False)),

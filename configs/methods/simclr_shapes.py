@@ -1,4 +1,4 @@
-# SimCLR on Shapes: the demo's network with NT-Xent over the batch; its full-size form is byol_variants/simclr_r50_1000e.py.
+# SimCLR on Shapes: the demo's network with NT-Xent over the batch; the full-size config is byol_variants/simclr_r50_1000e.py.
 _base_ = '../demo/mocov2plus_shapes.py'
 model = dict(
     predictor=None,

@@ -1,5 +1,5 @@
-# SimSiam: MoCo v2's views, batch 512, SGD at 0.05 per 256 images, a cosine without warm-up, 100 epochs. Its predictor keeps
-# its rate to the end, which is not copied: here it follows the cosine, like the rest.
+# SimSiam: MoCo v2's views, batch 512, SGD at 0.05 per 256 images, a cosine without warm-up, 100 epochs. The paper keeps
+# the predictor's rate constant; here it follows the cosine like the other layers.
 __method__ = 'simsiam'
 _base_ = '../mocov2plus_r50_200e.py'
 model = dict(
@@ -14,7 +14,7 @@ model = dict(
     target='stop_gradient',
     head=dict(
         _delete_=True, type='RegressionHead', weight=0.25
-    ),  # -cos / 2 a direction, but for a constant
+    ),  # -cos / 2 per direction, up to a constant
     queue=None,
 )
 total_batch_size = 512

@@ -7,4 +7,6 @@ model = dict(
     head=dict(_delete_=True, type='RegressionHead', weight=0.25),
     queue=None,
 )
-optim_wrapper = dict(optimizer=dict(lr=1.0))  # a quarter of the loss, several times the rate
+optim_wrapper = dict(
+    optimizer=dict(lr=1.0)
+)  # a quarter of the usual loss needs several times the rate

@@ -1,4 +1,4 @@
-# VICReg as its release trains it: BYOL's asymmetric views, an expander of three layers in place of the projector, LARS at 0.2
+# VICReg as in its release: BYOL's asymmetric views, an expander of three layers in place of the projector, LARS at 0.2
 # per 256 images, batch 2048, 1000 epochs; the rate ends at a thousandth.
 __method__ = 'vicreg'
 _base_ = '../architectures/byol_lars_r50_1000e.py'
@@ -6,7 +6,7 @@ model = dict(
     projector=dict(hidden_channels=8192, out_channels=8192, layers=3, last_bias=False),
     predictor=None,
     target='student',
-    symmetric=False,  # the loss is of the pair, not of a direction
+    symmetric=False,  # the loss is defined on the pair of views, so it has no direction
     head=dict(_delete_=True, type='VICRegHead'),
 )
 total_batch_size = 2048

@@ -1,4 +1,4 @@
-# VICReg on Shapes: the demo's network with an expander in place of the projector.
+# VICReg on Shapes: the demo's network with an expander instead of the projector.
 _base_ = '../demo/mocov2plus_shapes.py'
 model = dict(
     projector=dict(out_channels=256, layers=3, last_bias=False),

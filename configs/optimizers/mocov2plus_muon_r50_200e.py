@@ -1,4 +1,4 @@
-# MoCo v2+ with Muon, timm's, whose steps are as large as AdamW's: its rate and decay are those of the config with AdamW.
+# MoCo v2+ with timm's Muon. Its steps are as large as AdamW's, so rate and decay are those of the AdamW config.
 _base_ = '../mocov2plus_r50_200e.py'
 optim_wrapper = dict(
     optimizer=dict(

@@ -1,4 +1,4 @@
-# Supervised on ImageNet relabelled along WordNet (Tab. 6): 10 classes.
+# Supervised on ImageNet relabeled along WordNet (Tab. 6): 10 classes.
 # The taxonomy is a file of 'parent child' lines that you supply, such as ImageNet's wordnet.is_a.txt.
 _base_ = 'supervised_r50_100e.py'
 model = dict(classes=10)
@@ -12,5 +12,5 @@ train_dataloader = dict(
     )
 )
 assumptions = dict(
-    taxonomy='classes are merged level by level from the deepest; the paper does not print its cuts'
+    taxonomy='classes are merged level by level from the deepest; the paper does not state its cuts'
 )

@@ -1,6 +1,6 @@
-# Supervised pre-training in the same runner (Tab. 6): crop and flip, batch 1024, 100 epochs.
-# The batch norms are synchronised, as in the frameworks; the release's are each GPU's own.
-# The paper gives no rate for it; 0.1 per 256 images and decay 1e-4 are the usual ones of ImageNet training.
+# Supervised pre-training with the same runner (Tab. 6): crop and flip, batch 1024, 100 epochs.
+# Batch norm is synchronized, as in the frameworks; in the release it is per GPU.
+# The paper gives no rate; 0.1 per 256 images and decay 1e-4 are usual for ImageNet.
 _base_ = ['../mocov2plus_r50_200e.py', '../_base_/views/byol.py']
 model = dict(
     _delete_=True,
@@ -14,6 +14,6 @@ train_dataloader = dict(dataset=dict(views=[{{_base_.crop_flip}}]))
 optim_wrapper = dict(optimizer=dict(lr=0.4))
 train_cfg = dict(max_epochs=100)
 assumptions = dict(
-    supervised_rate='supervised rows have 0.1 per 256 images and decay 1e-4; the paper gives no rate',
-    supervised_norm="supervised rows have SyncBN, as the frameworks; the release's batch norm is each GPU's own",
+    supervised_rate='supervised rows use 0.1 per 256 images and decay 1e-4; the paper states no rate',
+    supervised_norm="supervised rows use SyncBN, like the frameworks; the release's batch norm is per GPU",
 )

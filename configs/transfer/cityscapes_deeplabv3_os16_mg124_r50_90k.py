@@ -1,5 +1,5 @@
 # Cityscapes at the backbone and length of the paper's release: stride 16 with multi-grid 1-2-4 in the last stage, 90k
-# iterations. mmseg takes the multi-grid for the dilations, which are the grid times 2.
+# iterations. mmseg uses the multi-grid as the dilations, which are the grid times 2.
 _base_ = 'cityscapes_deeplabv3_r50_40k.py'
 
 model = dict(
@@ -9,5 +9,5 @@ model = dict(
 param_scheduler = [dict(type='PolyLR', eta_min=1e-4, power=0.9, begin=0, end=90000, by_epoch=False)]
 train_cfg = dict(max_iters=90000, val_interval=90000)
 assumptions = dict(
-    head="mmseg's head has 512 channels, dropout and an auxiliary head; the release's 256, neither, and a hard-pixel loss",
+    head="mmseg's head has 512 channels, dropout and an auxiliary head; the release's has 256 and a hard-pixel loss",
 )

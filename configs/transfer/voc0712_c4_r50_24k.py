@@ -14,7 +14,7 @@ param_scheduler = [
 ]
 # As in detectron2, norms have no weight decay.
 optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.0))
-# Metrics are logged by iteration, too: by epoch they would all be at 0.
+# Log metrics by iteration; by epoch they would all be logged at 0.
 default_hooks = dict(
     logger=dict(log_metric_by_epoch=False),
     checkpoint=dict(type='mmairl.ExactCheckpointHook', interval=3000, max_keep_ckpts=2),
@@ -24,5 +24,5 @@ val_evaluator = dict(_delete_=True, type='mmairl.VOCDetectionMetric')
 test_evaluator = val_evaluator
 visualizer = {{_base_.scalars_and_images}}
 assumptions = dict(
-    difficult="'difficult' objects of VOC are not trained on, as in mmdet; in detectron2 they are"
+    difficult="VOC's 'difficult' objects are excluded from training, as in mmdet; detectron2 includes them"
 )

@@ -1,6 +1,6 @@
 # VOC2012 segmentation as in BYOL's Tab. 4a: conv5 with dilation 2 and stride 1, two 3x3 convolutions of 256 with dilation 6,
-# BN and ReLU, a 1x1 classifier; crops of 513. BYOL takes the best of five rates from 1e-3 to 1e-1; this is the middle one.
-# The scales 0.5 to 2 are of a short side of 513, as is usual, and not of the image's own, 375 for most.
+# BN and ReLU, a 1x1 classifier; crops of 513. BYOL uses the best of five rates from 1e-3 to 1e-1; this is the middle rate.
+# Scales of 0.5 to 2 refer to a short side of 513, as is usual, not to the image's own side (mostly 375).
 _base_ = ['mmseg::fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py', '_base_/segmentation.py']
 
 crop_size = (513, 513)
@@ -52,6 +52,6 @@ train_cfg = dict(max_iters=30000, val_interval=30000)
 default_hooks = {{_base_.saved}}
 visualizer = {{_base_.scalars_and_images}}
 assumptions = dict(
-    rate="VOC2012 is fine-tuned at the middle one of BYOL's five rates",
-    size='scales of 0.5 to 2 on VOC2012 are of a short side of 513; BYOL does not say of which size',
+    rate="VOC2012 is fine-tuned at the middle of BYOL's five rates",
+    size='scales of 0.5 to 2 on VOC2012 refer to a short side of 513; BYOL does not state the reference size',
 )

@@ -1,4 +1,4 @@
-# MoCo v2+ with a ViT-S/16: the backbone is one key. AdamW and its constants are MoCo v3's (1.5e-4 per 256 images, decay 0.1,
+# MoCo v2+ with a ViT-S/16, which is one key. AdamW and its constants are MoCo v3's (1.5e-4 per 256 images, decay 0.1,
 # 40 epochs of warm-up); the rest is the ladder's.
 _base_ = '../mocov2plus_complexaug_r50_200e.py'
 model = dict(

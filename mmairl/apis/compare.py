@@ -19,8 +19,8 @@ from mmairl.study.external import require_distinct_models, require_networks
 from mmairl.study.fairness import at_scale
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import columns, markdown, table_lines
-from mmairl.study.run_study import complete
-from mmairl.study.runs import lay_out
+from mmairl.study.run_study import complete_runs
+from mmairl.study.runs import prepare_runs
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_names import require_known
@@ -119,8 +119,8 @@ def compare(
     question = 'Which network is ahead, by the same tasks on the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
     study, configs, left_out = at_scale(study, UNCHANGED, tasks)
-    runs = lay_out(study, configs, study.seeds, tasks, out)
-    complete(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
+    runs = prepare_runs(study, configs, study.seeds, tasks, out)
+    complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
     record = collect(study, configs, UNCHANGED, runs, out, left_out)
     return ComparedCheckpoints(record, write_study_page(record, out / 'page.html'))
 

@@ -23,6 +23,8 @@ from mmairl.cli.flags import (
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
+    from mmengine import Config
+
     from mmairl.evaluation.protocol import Protocol, Result
 
 PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune')
@@ -197,7 +199,7 @@ def main(arguments: Sequence[str]) -> None:
     cfg = load_config(args.config, args.cfg_options)
     out = args.out or default_out(args)
     output(out, args.checkpoint, args.config)
-    settings = settings_of(args, out)
+    settings = settings_of(args, out, cfg)
     check_parts(cfg, ('model', 'evaluation'))
     result = evaluate(
         cfg, args.protocol, args.init or args.checkpoint, args.part, settings, prefix=args.prefix
@@ -207,14 +209,14 @@ def main(arguments: Sequence[str]) -> None:
     stop_processes()
 
 
-def settings_of(args: argparse.Namespace, out: Path) -> 'Protocol':
+def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol':
     """Return the protocol with the settings of the command line."""
     from mmairl.evaluation.protocol import default_device, default_workers, settings_for
 
     work_dir = out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run')
     settings = dict(work_dir=work_dir, device=default_device(), workers=default_workers())
     settings.update({name: value for name, value in vars(args).items() if name not in GENERAL})
-    return settings_for(args.protocol, **settings, **args.settings)
+    return settings_for(args.protocol, cfg, **settings, **args.settings)
 
 
 def default_out(args: argparse.Namespace) -> Path:

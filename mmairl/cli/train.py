@@ -36,6 +36,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='resume from CHECKPOINT, or from the newest of the work dir if none is named (default: start at step 0)',
     )
     parser.add_argument(
+        '--fork',
+        metavar='RUN@EPOCH',
+        help='branch from the exact state of a run after an epoch, with its config and --cfg-options; requires --work-dir '
+        '(default: a run of its own)',
+    )
+    parser.add_argument(
         '--amp', action='store_true', help='train in mixed precision (default: off)'
     )
     parser.add_argument(
@@ -101,7 +107,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         )
     if args.suggest and not (args.images or args.data):
         parser.error('--suggest requires the number of images; give --images N or --data DIR')
-    if not args.suggest and not args.config:
+    if args.fork and (args.config or args.resume or not args.work_dir):
+        parser.error('--fork requires --work-dir, and takes neither a config nor --resume')
+    if not args.suggest and not args.config and not args.fork:
         parser.error('give a config, or --suggest --images N to print one')
     return args
 
@@ -167,11 +175,13 @@ def main(arguments: Sequence[str]) -> None:
     from mmengine.dist import get_world_size
 
     from mmairl.config import load_config, write_config
+    from mmairl.engine.fork import Fork
     from mmairl.engine.run import join, train
     from mmairl.io import output
     from mmairl.signals import stop_processes
 
-    cfg = load_config(args.config, args.cfg_options)
+    fork = Fork.parse(args.fork) if args.fork else None
+    cfg = fork.config(args.cfg_options) if fork else load_config(args.config, args.cfg_options)
     apply(args, cfg)
     if args.dump_config:
         write_config(cfg, output(args.dump_config, args.config))
@@ -184,7 +194,7 @@ def main(arguments: Sequence[str]) -> None:
     if args.per_gpu is not None:
         join(cfg, args.launcher)
         follow(cfg, plan(cfg, get_world_size(), args.per_gpu)[0])
-    train(cfg, args.launcher)
+    train(cfg, args.launcher, fork)
     stop_processes()
 
 

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> None:
     from mmairl.report.table import save_table
     from mmairl.study.published import row
     from mmairl.transfer import tasks
-    from mmairl.transfer.execute import Place, prepare, run_task
+    from mmairl.transfer.execute import Place, run_task, write_start
 
     register()
     names = tasks.chosen(args.tasks, rescaled=args.normrescale is not None)
@@ -89,9 +89,9 @@ def main(arguments: Sequence[str]) -> None:
     tasks.require_platform(present)
     work_dir = args.work_dir or Path('work_dirs/transfer') / run_name(args)
     place = Place(args.data.absolute(), work_dir, args.gpus)
-    start, depth = prepare(args.checkpoint, args.part, args.normrescale, place)
+    start, depth = write_start(args.checkpoint, args.part, args.normrescale, place)
     for name in present:  # find mistakes before hours are spent on the first task
-        tasks.config_of(name, depth)
+        tasks.task_config(name, depth)
     measured: dict[str, float] = {}
     for name in present:
         measured |= run_task(name, start, depth, place)

@@ -27,7 +27,7 @@ def images_per_step(dataloader: DataLoader) -> int:
     return batch * get_world_size()
 
 
-def images_per_epoch(dataloader: DataLoader) -> int | list[int]:
+def images_in_epoch(dataloader: DataLoader) -> int | list[int]:
     """Return the number of images in an epoch; for a Mixture with weights, the number from each set."""
     counts = getattr(dataloader.dataset, 'per_epoch', None)
     return len(dataloader.dataset) if counts is None else counts.tolist()

@@ -2,12 +2,13 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mmengine.config import Config
 from mmengine.dist import get_world_size
 from mmengine.runner import Runner, set_random_seed
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from mmairl.config import by_key, refuse_secrets, walk
@@ -28,7 +29,7 @@ from mmairl.registry import (
 )
 
 REQUIRED = ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper')
-# The least value of each key that counts something.
+# The least value of keys that hold a count.
 COUNTS = {
     'total_batch_size': 1,
     'train_cfg.max_epochs': 1,
@@ -39,14 +40,14 @@ COUNTS = {
     'randomness.seed': 0,
     'evaluation.batch_size': 1,
 }
-# The least and the largest number of each key.
+# The least and the largest value of keys that hold a number.
 RANGES = {
     'optim_wrapper.optimizer.lr': (0, math.inf),
     'optim_wrapper.optimizer.momentum': (0, 1),
     'optim_wrapper.optimizer.weight_decay': (0, math.inf),
     'optim_wrapper.clip_grad.max_norm': (0, math.inf),
 }
-# The keys of sections that have no class, as mmengine's runner reads them.
+# The keys of sections without a class.
 SECTIONS = {
     'train_cfg': (
         'type',
@@ -73,14 +74,18 @@ SECTIONS = {
         'ks',
         'precision',
         'groups',
+        'settings',
+        'robustness',
     ),
-    'recipes': tuple(PROTOCOLS.names()),
+    'recipes': tuple(
+        PROTOCOLS.names()
+    ),  # names alone, because a training must not import evaluation
     'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
     'strategy': ('type', 'zero_optimization', 'bf16'),
     'strategy.zero_optimization': ('stage', 'offload_optimizer', 'offload_param'),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
-# The registry of the parts at these keys. Parts at deeper keys may come from any registry, or from none.
+# The registry of the part at each key. A part at a deeper key may come from any registry, or from none.
 PLACES = {
     'model': MODELS,
     'model.backbone': MODELS,
@@ -104,7 +109,7 @@ BUILT = (
     'custom_hooks',
     'visualizer',
 )
-OTHERS = '**'  # in place of a parameter's name: the class passes any keyword on
+OTHERS = '**'  # stands for a parameter: the class passes any keyword on
 # Keys that are removed before a class is called.
 REMOVED = (
     'type',
@@ -125,7 +130,7 @@ def check_config(cfg: Config) -> None:
     for name in REQUIRED:
         if not isinstance(cfg.get(name), dict):
             raise UserError(
-                f'the config sets {name}={cfg.get(name)}, so there is nothing to train; give a training config',
+                f"{name}: a training config requires this section ('{cfg.get(name)}'); give a training config",
                 code='not-a-training-config',
             )
     check_parts(cfg, BUILT)
@@ -135,7 +140,8 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
     """Raise for a key, at any depth, that the class of its part does not take, and for an unknown class."""
     values = by_key(cfg)
     _check_numbers(values)
-    _check_section_keys(values)
+    for path, known in SECTIONS.items():
+        _check_section(path, values.get(path), known)
     for section in sections if cfg.get('default_scope') == 'mmairl' else ():
         for keys, entry in walk(cfg.get(section), (section,)):
             path = '.'.join(map(str, keys))
@@ -148,42 +154,37 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
 def _check_numbers(values: dict[str, Any]) -> None:
     for path, least in COUNTS.items():
         value = values.get(path)
-        if value is not None and (
-            not isinstance(value, int) or isinstance(value, bool) or value < least
-        ):
+        if value is not None and (type(value) is not int or value < least):
             raise UserError(
-                f'{path}={value!r} is not a whole number of {least} or more; set one',
+                f"{path}: expected a whole number of at least {least} ('{value}'); correct it",
                 code='bad-count',
             )
     for path, (least, most) in RANGES.items():
         value = values.get(path)
         if isinstance(value, (int, float)) and not (least <= value <= most and value < math.inf):
             raise UserError(
-                f'{path}={value} is not a number from {least} to {most}; set one', code='bad-number'
+                f"{path}: expected a number from {least} to {most} ('{value}'); correct it",
+                code='bad-number',
             )
 
 
-def _check_section_keys(values: dict[str, Any]) -> None:
-    for path, known in SECTIONS.items():
-        section = values.get(path)
-        if section is None:
-            continue
-        if not isinstance(section, dict):
-            raise UserError(
-                f'{path}={section!r} is not a section with keys; set {path}=dict({known[0]}=...)',
-                code='not-a-section',
-            )
-        for key in section:
-            if key not in (*known, '_scope_'):
-                raise UserError(
-                    f"{path} has no key '{key}'{closest(key, known)}", code='unknown-key'
-                )
+def _check_section(path: str, section: Any, known: Sequence[str]) -> None:
+    if section is None:
+        return
+    if not isinstance(section, dict):
+        raise UserError(
+            f"{path}: expected a section with keys ('{section}'); set {path}=dict({known[0]}=...)",
+            code='not-a-section',
+        )
+    for key in section:
+        if key not in (*known, '_scope_'):
+            raise UserError(f"{path} has no key '{key}'{closest(key, known)}", code='unknown-key')
 
 
 def _check_part(path: str, entry: dict, box: Registry | None) -> None:
     if 'type' not in entry:
         raise UserError(
-            f'{path} has no type; set {path}.type to a registered {box.name}, or {path}=None to leave it out',
+            f'{path}: the type is missing; set {path}.type to a registered {box.name}, or {path}=None to omit it',
             code='no-type',
         )
     kinds = _classes(path, entry['type'], box)
@@ -201,17 +202,19 @@ def _check_part(path: str, entry: dict, box: Registry | None) -> None:
             )
         if key.endswith('channels') and isinstance(value, int) and value < 1:
             raise UserError(
-                f'{path}.{key}={value} is not a whole number of 1 or more; set one',
+                f"{path}.{key}: expected a whole number of at least 1 ('{value}'); correct it",
                 code='bad-count',
             )
         expected = known[key].annotation if key in known else None
         if isinstance(value, str) and expected in (int, float, bool):
             advice = 'True or False' if expected is bool else 'a number'
-            raise UserError(f'{path}.{key}={value!r} is text; set {advice}', code='wrong-type')
+            raise UserError(
+                f"{path}.{key}: expected {advice} ('{value}'); correct it", code='wrong-type'
+            )
 
 
 def _classes(path: str, name: Any, box: Registry | None) -> list[Callable]:
-    """Return the classes that a type may mean; none if the platform chooses it or builds it later."""
+    """Return the classes that a type may name, or nothing if only the platform can look it up."""
     if not isinstance(name, str):
         return [name]
     boxes = BOXES if box is None else [box]
@@ -226,14 +229,13 @@ def _classes(path: str, name: Any, box: Registry | None) -> list[Callable]:
     if box is None and not near:
         return []
     raise UserError(
-        f"the config names '{name}', which is not a registered {'part' if box is None else box.name}; "
-        f'check {path}.type{near}',
+        f"{path}.type: no {'part' if box is None else box.name} is registered ('{name}'); correct it{near}",
         code='unknown-type',
     )
 
 
 def _parameters(kind: Callable) -> dict[str, inspect.Parameter]:
-    """Return the arguments of a class; OTHERS is among them if it passes keywords to code other than its bases."""
+    """Return the arguments of a class, with OTHERS if it passes keywords to code other than its bases."""
     arguments: dict[str, inspect.Parameter] = {}
     for base in inspect.getmro(kind) if inspect.isclass(kind) else (kind,):
         method = vars(base).get('__init__') if inspect.isclass(base) else base
@@ -248,7 +250,7 @@ def _parameters(kind: Callable) -> dict[str, inspect.Parameter]:
 
 def check_run(runner: Runner) -> None:
     """Raise if a run could only fail later, or would silently train something else."""
-    # Imported here, because commands that only check a config need none of these modules.
+    # Imported here, because commands that only check a config do not need these modules.
     from mmairl.data.datasets import innermost_dataset
     from mmairl.data.preprocess import require_channels
     from mmairl.data.training_images import require_a_batch
@@ -264,30 +266,41 @@ def check_run(runner: Runner) -> None:
         *(getattr(preprocessor, 'views', None) or ()),
     ]
     require_channels(loader.dataset, getattr(preprocessor, 'mean', None), model.backbone, views)
+    _check_takes_views(model, views)
     batch = loader.batch_size or loader.batch_sampler.batch_size
     _check_batch_norm(model, batch)
     _check_teacher_and_queue(runner, model, batch)
 
 
 def _check_platform_parts(runner: Runner) -> None:
-    """Check parts of mmengine that lack features of ours."""
     if not runner.cfg.train_dataloader.keys() & {'batch_size', 'batch_sampler'}:
         raise UserError(
-            "mmengine's own runner takes one image a step if train_dataloader.batch_size is not set; set it, or start with "
-            "runner_type='mmairl.PreparedRunner', which shares total_batch_size among the processes",
+            "train_dataloader.batch_size: mmengine's runner defaults to one image per step; set it, or set "
+            "runner_type='mmairl.PreparedRunner', which divides total_batch_size among the processes",
             code='no-batch-size',
         )
     if not hasattr(runner.optim_wrapper, 'finite'):
         raise UserError(
-            f"optim_wrapper.type: '{type(runner.optim_wrapper).__name__}' is mmengine's and steps even if a loss is not "
-            "finite; set 'AutocastOptimWrapper' (with dtype='bfloat16' for mixed precision)",
+            'optim_wrapper.type: this wrapper of mmengine also steps if the loss is not finite '
+            f"('{type(runner.optim_wrapper).__name__}'); set 'AutocastOptimWrapper', with dtype='bfloat16' for mixed precision",
             code='wrong-optim-wrapper',
         )
     exact = hasattr(runner, 'snapshot') and _has_hook(runner, 'ExactCheckpointHook')
     if not exact:
         runner.logger.warning(
-            'a resumed run will draw other random numbers and may see images of its epoch again; to resume exactly, set '
+            'a resume of this run will not be exact: it draws other random numbers and may repeat images of the epoch; set '
             "runner_type='mmairl.PreparedRunner' and default_hooks.checkpoint.type='ExactCheckpointHook'"
+        )
+
+
+def _check_takes_views(model: Any, views: list) -> None:
+    """Raise for a model that declares to take one tensor, such as MAE of mmpretrain."""
+    inputs = inspect.signature(getattr(model, 'loss', print)).parameters.get('inputs')
+    if views and inputs is not None and inputs.annotation is Tensor:
+        raise UserError(
+            f"model.type: it takes one tensor, and this data set returns a list of views ('{type(model).__name__}'); train "
+            "it with mmpretrain's data set, pipeline and data_preprocessor (its configs/_base_/datasets)",
+            code='takes-one-tensor',
         )
 
 
@@ -299,7 +312,7 @@ def _check_batch_norm(model: Any, batch: int) -> None:
     rows = batch * get_world_size() if joined else batch
     if norms and rows == 1:
         raise UserError(
-            'a batch of one has no batch statistics, and the network has batch norm; raise total_batch_size',
+            "total_batch_size: batch norm requires more than one image per process ('1'); raise it",
             code='batch-of-one',
         )
 
@@ -308,7 +321,7 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
     moves = _has_hook(runner, 'MomentumHook')
     if isinstance(getattr(model, 'teacher', None), Teacher) and not moves:
         raise UserError(
-            "the teacher never moves; set default_hooks.momentum=dict(type='MomentumHook')",
+            "model.teacher: no hook updates it; set default_hooks.momentum=dict(type='MomentumHook')",
             code='no-momentum-hook',
         )
     queue = getattr(model, 'queue', None)
@@ -317,20 +330,20 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
     total = batch * get_world_size() * runner.optim_wrapper.accumulated
     if queue.length < total:
         raise UserError(
-            f'the queue holds {queue.length} keys and one step adds {total}; '
-            'raise model.queue.length or lower total_batch_size',
+            f"model.queue.length: it must be at least the {total} keys of a step ('{queue.length}'); "
+            'raise it, or lower total_batch_size',
             code='queue-too-short',
         )
     images = len(runner.train_dataloader.dataset)
     negatives = getattr(model.head, 'queue_role', 'negatives') == 'negatives'
     if negatives and queue.length > images:
         runner.logger.warning(
-            f'the queue holds {queue.length} keys and the training set {images} images, so images meet their own old keys as '
-            f'negatives; set model.queue.length to {max(total, images // 10)} or less (tools/train.py --suggest)'
+            f'model.queue.length: the queue of {queue.length} keys is longer than an epoch of {images} images, so an image '
+            f'meets its own old keys as negatives; set at most {max(total, images // 10)} (mmairl train --suggest)'
         )
     if not moves:
         raise UserError(
-            "nothing fills the network's queue; set default_hooks.momentum=dict(type='MomentumHook')",
+            "model.queue: no hook fills it; set default_hooks.momentum=dict(type='MomentumHook')",
             code='no-queue-hook',
         )
 

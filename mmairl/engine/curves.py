@@ -4,12 +4,22 @@ import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from mmairl.errors import UserError, explained
-from mmairl.io import LARGEST_LIST, read_text
+from mmairl.io import LARGEST_LIST, read_text, typed
 
 Curve = tuple[list[int], list[float]]  # steps and values
+Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Position(msgspec.Struct):
+    """The keys of a logged line that place it. The others are scalars."""
+
+    step: Step | None = None
+    iter: Step | None = None
 
 
 def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
@@ -37,35 +47,47 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
     files = sorted(Path(work_dir).glob('*/vis_data/scalars.json'))
     if not files:
         raise UserError(
-            f'there is no */vis_data/scalars.json under {work_dir}; give the work_dir of a training run',
+            f'{work_dir}: there is no */vis_data/scalars.json; give the work dir of a training run',
             code='no-curves',
         )
     for file in files:
         scalars: dict[str, dict[int, float]] = {}
-        for line in read_text(file, LARGEST_LIST).splitlines():
+        for number, line in enumerate(read_text(file, LARGEST_LIST).splitlines(), 1):
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError:
+            except (ValueError, RecursionError):
                 continue  # the last line of a run that was killed while writing it
-            step = record.pop('step', record.get('iter'))
-            for name, value in record.items():
-                if isinstance(value, int | float) and step is not None:
-                    scalars.setdefault(name, {})[step] = value
+            step, values = _logged(record, f'{file}, line {number}')
+            for name, value in values.items():
+                scalars.setdefault(name, {})[step] = value
         yield scalars
 
 
-def config_of(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
+def _logged(record: Any, place: str) -> tuple[int, dict[str, float]]:
+    """Return the step and the numbers of a line.
+
+    Raises:
+        UserError: If the line is not an object, or a number in it is too large.
+    """
+    position = typed(record, Position, place)
+    step = record.pop('step', position.iter)
+    if step is None:
+        return 0, {}
+    numbers = {name: value for name, value in record.items() if type(value) in (int, float)}
+    typed(numbers, dict[str, float], place)
+    return step, numbers
+
+
+def read_run_config(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
     """Read the config that mmengine wrote at a start of the run, by default the last. It is parsed, never executed."""
     configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
     if not configs:
         return {}
-    with explained(f'{configs[start]} is not a config that a run has written', 'remove it'):
-        lines = [
-            line
-            for line in ast.parse(read_text(configs[start])).body
-            if isinstance(line, ast.Assign)
-        ]
-        return {ast.unparse(line.targets[0]): _value(line.value) for line in lines}
+    what = f'{configs[start]} is not a config that a run has written'
+    with explained(what, 'remove it', code='not-a-run-config'):
+        lines = ast.parse(read_text(configs[start])).body
+        assignments = [line for line in lines if isinstance(line, ast.Assign)]
+        return {ast.unparse(line.targets[0]): _value(line.value) for line in assignments}
 
 
 def _value(node: ast.expr) -> Any:
@@ -76,8 +98,10 @@ def _value(node: ast.expr) -> Any:
         return content
     if isinstance(node, ast.Dict):
         return {ast.literal_eval(key): _value(item) for key, item in zip(node.keys, node.values)}
-    if isinstance(node, (ast.List, ast.Tuple)):
+    if isinstance(node, ast.List):
         return [_value(item) for item in node.elts]
+    if isinstance(node, ast.Tuple):
+        return tuple(_value(item) for item in node.elts)
     try:
         return ast.literal_eval(node)
     except ValueError:

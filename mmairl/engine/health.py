@@ -192,7 +192,7 @@ def state(quantity: Quantity, value: float) -> str:
     return 'good' if quantity.low <= value <= quantity.high else 'watch'
 
 
-def sentence(quantity: Quantity, value: float) -> str:
+def advice(quantity: Quantity, value: float) -> str:
     """Return advice for a value outside of the good range, and '' inside."""
     if not isfinite(value):
         return f'the {quantity.label} is {value}: the run has diverged; lower the learning rate and resume from a checkpoint'
@@ -203,7 +203,7 @@ def sentence(quantity: Quantity, value: float) -> str:
     return ''
 
 
-def of_batch(
+def embedding_metrics(
     features: Tensor, q: Tensor | None, k: Tensor | None, negatives: Tensor | None
 ) -> dict[str, float]:
     """Return ranks, spreads and similarities of a batch."""

@@ -38,10 +38,12 @@ class LoopbackRendezvous(StaticTCPRendezvous):
     """Torch's static rendezvous with a store that listens on the loopback only; torch has no option for that."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
-        wanted = os.environ.get('PORT') or '0'
+        port = os.environ.get('PORT') or '0'
         errors = (OSError, ValueError, OverflowError)
-        with explained(f'PORT={wanted} is not available', 'set a free port, or none', errors):
-            listener = socket.create_server((LOOPBACK, int(wanted)))
+        with explained(
+            f"PORT: cannot listen on it ('{port}')", 'set a free port', errors, code='bad-port'
+        ):
+            listener = socket.create_server((LOOPBACK, int(port)))
         port = listener.getsockname()[1]
         super().__init__(
             LOOPBACK, port, rank=0, world_size=1, run_id=parameters.run_id, timeout=600

@@ -65,11 +65,9 @@ class Service(BaseVisBackend):
         return self.client
 
     def add_config(self, config: Config, **_: Any) -> None:
-        what = f'{self.package} does not start'
-        advice = "fix that (for example by pip install 'mmairl[log]'), or leave it out"
-        with explained(
-            what, advice
-        ):  # each service raises errors of its own: no key, no server, a name in use
+        advice = "fix that (for example by pip install 'mmairl[log]'), or remove the logger"
+        # Each service has its own errors: no key, no server, a name in use.
+        with explained(f'{self.package} does not start', advice, code='logger-failed'):
             self._init_env()
             self.begin(config)
 

@@ -2,9 +2,10 @@
 
 mmengine restores the rate, decay, momentum and schedules of the checkpoint, whatever the config says now. Here the current
 config wins: hyperparameters are set again, and a schedule that differs is rebuilt and stepped to the current iteration.
-Each changed setting is applied, kept as it was, or an error; a table in the log says which.
+Each changed setting is applied, kept as it was, or an error; a table in the log lists them.
 """
 
+import ast
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader
 
 import mmairl
 from mmairl.data.sampler import ResumableSampler
-from mmairl.engine.batches import images_per_epoch, images_per_step, sampler_of
+from mmairl.engine.batches import images_in_epoch, images_per_step, sampler_of
 from mmairl.errors import UserError, explained
 from mmairl.randomness import set_random_state
 
@@ -32,26 +33,26 @@ PROGRESS = (
     'num_bad_epochs',
     'cooldown_counter',
 )
-# Settings of an optimizer that say how a step is computed, not which step.
+# Settings of an optimizer that do not change its steps.
 FORM = ('params', 'param_names', 'fused', 'foreach', 'capturable', 'differentiable')
 MOST_ROWS = 20
+SEED = 'randomness.seed'
 ADVICE = (
     'use the config of the checkpoint, or start from its weights alone by load_from without resume'
 )
-Change = tuple[
-    str, Any, Any, str
-]  # the key, the checkpoint's value, the current value, and what is done
+# The key, the checkpoint's value, the current value, and what is done.
+Change = tuple[str, Any, Any, str]
 
 
 def resuming(path: str | Path) -> AbstractContextManager[None]:
     """Raise a UserError that names the checkpoint if one of its parts is missing or malformed."""
-    return explained(f'{path} cannot be resumed from', ADVICE)
+    return explained(f'{path} cannot be resumed from', ADVICE, code='malformed-checkpoint')
 
 
 def restore_run(
     runner: Runner, checkpoint: dict[str, Any], path: str, current: dict[str, str]
 ) -> None:
-    """Restore everything but the weights, which the runner has already loaded.
+    """Restore everything except the weights, which the runner has already loaded.
 
     Args:
         runner: The runner to restore.
@@ -61,7 +62,8 @@ def restore_run(
     """
     with resuming(path):
         meta = checkpoint['meta']
-        require_same_optimizer(meta.get('settings', {}), current)
+        if checkpoint['optimizer'] is not None:
+            require_same_optimizer(meta.get('settings', {}), current)
         if 'message_hub' in checkpoint:
             _restore_message_hub(runner, checkpoint['message_hub'])
         # mmengine offers no public setter.
@@ -79,7 +81,7 @@ def restore_run(
         changes.insert(0, ('mmairl', version, mmairl.__version__, 'applied'))
     changes += config_changes(meta.get('settings'), current)
     if changes:
-        runner.logger.warning(table(changes))
+        runner.logger.warning(format_changes(changes))
 
 
 def _restore_message_hub(runner: Runner, state: dict[str, Any]) -> None:
@@ -111,15 +113,24 @@ def restore_optimizer(
     checkpoint: dict[str, Any],
     epoch_length: int,
 ) -> list[Change]:
-    """Load the state of the optimizer and of its schedules; keep the hyperparameters of the current config."""
+    """Load the state of the optimizer and of its schedules; keep the hyperparameters of the current config.
+
+    A checkpoint whose optimizer is None (see `fork.py`) leaves the optimizer in its initial state.
+    """
     states = checkpoint.get('param_schedulers') or []
-    same = [_settings(schedule.state_dict()) for schedule in schedules] == [
-        _settings(state) for state in states
-    ]
+    reset = checkpoint['optimizer'] is None
+    before = [_settings(state) for state in states]
+    same = not reset and [_settings(schedule.state_dict()) for schedule in schedules] == before
     if not same:
         _step_to(schedules, checkpoint['meta'], epoch_length)
+    if reset:
+        return [('state of the optimizer', "the checkpoint's", 'initial', 'reset')]
     current = [dict(group) for group in optim_wrapper.optimizer.param_groups]
     optim_wrapper.load_state_dict(checkpoint['optimizer'])
+    for state in optim_wrapper.optimizer.state.values():
+        for key, value in state.items():
+            if isinstance(value, str):
+                raise TypeError(f'{key} of the optimizer is text')
     restored = set(FORM)
     if same:
         restored |= {schedule.param_name for schedule in schedules}
@@ -167,7 +178,7 @@ def require_same_optimizer(settings: dict[str, str], current: dict[str, str]) ->
     now = current.get(key, '').rpartition('.')[2]
     if before and before != now:
         raise UserError(
-            f"the checkpoint's optimizer is {before} and the config's is {now}; {ADVICE}",
+            f"optim_wrapper.optimizer.type: '{now}' cannot load the state of '{before}' in the checkpoint; {ADVICE}",
             code='other-optimizer',
         )
 
@@ -182,9 +193,9 @@ def require_same_length(
         unit, length = ('max_epochs', epochs) if schedule.by_epoch else ('max_iters', iterations)
         if schedule.end == info.get(unit) != length:
             raise UserError(
-                f'{unit} is {length} now, and schedule {number} of {schedule.param_name} still ends at {schedule.end}, where '
-                f'the run ended before; set both lengths (--cfg-options param_scheduler.{number}.end=...), or add '
-                "dict(type='ConstantLR', factor=1.0, begin=..., end=...) to keep the last rate",
+                f'param_scheduler.{number}.end: the run now has {unit}={length}, but the schedule of {schedule.param_name} '
+                f"still ends at the old length ('{schedule.end}'); set both (--cfg-options param_scheduler.{number}.end=...), "
+                "or add dict(type='ConstantLR', factor=1.0, begin=..., end=...) to keep the last rate",
                 code='other-length',
             )
 
@@ -193,7 +204,7 @@ def position(dataloader: DataLoader) -> dict[str, Any]:
     """Return what defines the order of the images, for a checkpoint."""
     place = dict(
         images_per_step=images_per_step(dataloader),
-        images=images_per_epoch(dataloader),
+        images=images_in_epoch(dataloader),
         steps=len(dataloader),
     )
     sampler = sampler_of(dataloader)
@@ -209,22 +220,22 @@ def restore_position(dataloader: DataLoader, place: dict[str, Any]) -> None:
     images = images_per_step(dataloader)
     if images != place['images_per_step']:
         raise UserError(
-            f'the checkpoint was made with {place["images_per_step"]} images an iteration and this run has {images}; keep '
+            f"total_batch_size: the checkpoint has {place['images_per_step']} images per iteration, this run '{images}'; keep "
             f'total_batch_size / accumulative_counts at {place["images_per_step"]}, with any number of processes',
             code='other-batch-size',
         )
-    images = images_per_epoch(dataloader)
+    images = images_in_epoch(dataloader)
     if place.get('images', images) != images:
         raise UserError(
-            f'the checkpoint was made with {place["images"]} images and this run has {images}, so the epochs differ in '
-            'length; use the same images, or start from its weights alone by load_from without resume',
+            f"train_dataloader.dataset: the checkpoint has {place['images']} images per epoch, this run '{images}'; use the "
+            'same images, or start from its weights alone by load_from without resume',
             code='other-images',
         )
     steps = len(dataloader)
     if place.get('steps', steps) != steps:
         raise UserError(
-            f'the checkpoint was made with epochs of {place["steps"]} iterations and this run has {steps}; keep '
-            'train_dataloader.drop_last and the number of processes',
+            f"train_dataloader: the checkpoint has {place['steps']} iterations per epoch, this run '{steps}'; keep "
+            'drop_last and the number of processes',
             code='other-epoch-length',
         )
     sampler = sampler_of(dataloader)
@@ -240,8 +251,8 @@ def restore_randomness(runner: Runner, states: list[dict]) -> None:
         set_random_state(states[get_rank()])
         return
     runner.logger.warning(
-        f'resumed with {get_world_size()} processes after {len(states)}: batches and views are the same; draws of a single '
-        'process (the shuffle of ShuffleBN, views made on the device) and the last bits of sums differ'
+        f'resumed with {get_world_size()} processes after {len(states)}: batches and views are the same, but random draws '
+        'of single processes (the shuffle of ShuffleBN, views made on the device) and the last bits of sums differ'
     )
 
 
@@ -249,26 +260,30 @@ def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
     """List the differences between the settings in a checkpoint, if it has any, and the current settings."""
     changes = []
     for key in dict.fromkeys([*old, *new]) if isinstance(old, dict) else ():
-        before, now = old.get(key), new.get(key)
-        if before == now or (key == 'randomness.seed' and now == 'None'):
+        before = old.get(key)
+        now = new.get(key)
+        if _equal(before, now) or (key == SEED and now == 'None'):
             continue
-        changes.append(
-            (
-                key,
-                before,
-                now,
-                "the checkpoint's is kept" if key == 'randomness.seed' else 'applied',
-            )
-        )
+        action = "the checkpoint's is kept" if key == SEED else 'applied'
+        changes.append((key, before, now, action))
     return changes
 
 
-def table(changes: Sequence[Change]) -> str:
+def _equal(before: str | None, now: str | None) -> bool:
+    """Compare settings as text, or as literals, because the keys of a dictionary may have another order."""
+    if before == now or None in (before, now):
+        return before == now
+    try:
+        return ast.literal_eval(before) == ast.literal_eval(now)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return False
+
+
+def format_changes(changes: Sequence[Change]) -> str:
     """Format changes for the log."""
     lines = ['the config differs from the one in the checkpoint:']
-    lines += [
-        f'  {key}: {before} -> {now} ({action})' for key, before, now, action in changes[:MOST_ROWS]
-    ]
+    for key, before, now, action in changes[:MOST_ROWS]:
+        lines.append(f'  {key}: {before} -> {now} ({action})')
     if len(changes) > MOST_ROWS:
         lines.append(f'  and {len(changes) - MOST_ROWS} more')
     return '\n'.join(lines)

@@ -17,11 +17,12 @@ from mmengine.registry import init_default_scope
 
 from mmairl.config import PREFIX, load_config, walk
 from mmairl.data.preprocess import float32_precision
-from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
+from mmairl.engine.checkpoint import RunStart, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.checks import check_config
+from mmairl.engine.fork import Fork, start_branch
 from mmairl.engine.runner import Runner
 from mmairl.engine.speed import set_fast_keys
-from mmairl.errors import UserError, building, without_secrets
+from mmairl.errors import UserError, building, printable, without_secrets
 from mmairl.hardware import cache, cores, keep_freed_memory, unusable_gpu
 from mmairl.io import appending, explained_disk_errors
 from mmairl.registry import RUNNERS
@@ -31,12 +32,13 @@ WAIT = 600  # seconds without data after which a run ends with an error
 USELESS_WARNINGS = ('"FileClient" will be', '"HardDiskBackend" is the alias')
 
 
-def train(cfg: Config, launcher: str = 'none') -> Runner:
+def train(cfg: Config, launcher: str = 'none', fork: Fork | None = None) -> Runner:
     """Train a config. Everything that can be checked in advance is checked before the first step.
 
     Args:
         cfg: The config. It is completed in place.
         launcher: 'none', 'pytorch' or 'slurm'.
+        fork: A point of another run to continue from, with the options that `cfg` changes. Default: a run of its own.
 
     Returns:
         The runner after its last step.
@@ -48,14 +50,14 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     trust_mmengine_checkpoints()
     check_config(cfg)
     join(cfg, launcher)
-    complete(cfg, launcher)
+    complete_config(cfg, launcher)
     if not torch.cuda.is_available():
         keep_freed_memory()
     precision = (cfg.get('fast') or {}).get('precision')
     with explained_disk_errors(cfg.work_dir), locked(cfg.work_dir), float32_precision(precision):
         require_shared(cfg.work_dir)
-        start = choose_start(cfg)
-        runner = build(cfg, start)
+        start = choose_start(cfg) if fork is None else start_branch(cfg, fork)
+        runner = build_runner(cfg, start)
         start.begin(Path(cfg.work_dir))
         try:
             runner.train()
@@ -84,7 +86,7 @@ def join(cfg: Config, launcher: str) -> None:
         start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
 
 
-def complete(cfg: Config, launcher: str) -> None:
+def complete_config(cfg: Config, launcher: str) -> None:
     """Set the keys that follow from others and from the number of processes."""
     cfg.launcher = launcher
     share_batch(cfg, get_world_size())
@@ -145,11 +147,11 @@ def keep_workers(loader: ConfigDict) -> None:
         loader.update(timeout=0, persistent_workers=False)
 
 
-def build(cfg: Config, start: Start | None = None) -> Runner:
+def build_runner(cfg: Config, start: RunStart | None = None) -> Runner:
     """Return the runner with everything built that the config names, so that mistakes in the config show here."""
     with building('the run'):
         runner = Runner.from_cfg(cfg)
-    runner.start = start or Start()
+    runner.start = start or RunStart()
     runner.logger.addFilter(
         lambda record: not any(text in record.getMessage() for text in USELESS_WARNINGS)
     )
@@ -166,12 +168,14 @@ def log_run_summary(runner: Runner) -> None:
     device = next(runner.model.parameters()).device.type
     unusable = unusable_gpu()
     processes = get_world_size()
+    loader = cfg.train_dataloader
     line = (
         f'{processes} x {device}{f", though there is a GPU ({unusable})" if unusable else ""}, each with '
-        f'{torch.get_num_threads()} threads and {cfg.train_dataloader.get("num_workers", 0)} data workers on {cores()} cores; '
-        f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {processes} processes '
+        f'{torch.get_num_threads()} threads and {loader.get("num_workers", 0)} data workers on {cores()} cores; '
+        f'total batch {cfg.total_batch_size} = {loader.batch_size} images x {processes} processes '
         f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps; '
-        f'data {" ".join(places(cfg.train_dataloader.dataset)) or "made here"}, cache {cache()}, work dir {cfg.work_dir}'
+        f'data {" ".join(data_paths(loader.dataset)) or "made here"}, cache {cache()}, '
+        f'work dir {printable(cfg.work_dir)}'
     )
     level = logging.WARNING if unusable else logging.INFO
     terminal = runner.logger.handlers[0]
@@ -180,12 +184,16 @@ def log_run_summary(runner: Runner) -> None:
     runner.logger.log(level, line)
 
 
-def places(dataset: dict) -> Iterator[str]:
+def data_paths(dataset: dict) -> Iterator[str]:
     """Yield the paths of a data set and of those inside it, by the keys that OpenMMLab and torchvision use."""
     for keys, value in walk(dataset):
         if value and keys and keys[-1] in ('root', 'data_root', 'ann_file'):
             for place in [value] if isinstance(value, (str, Path)) else value:
-                yield without_secrets(place) if '://' in str(place) else str(Path(place).absolute())
+                yield (
+                    without_secrets(place)
+                    if '://' in str(place)
+                    else printable(Path(place).absolute())
+                )
 
 
 @contextmanager

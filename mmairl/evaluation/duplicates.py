@@ -38,7 +38,8 @@ def too_near(distances: Tensor) -> Tensor:
     logs = distances.double().clamp_min(SAME).log()
     nearness = logs[:, 0] - logs[:, -1]
     median, upper = nearness.quantile(nearness.new_tensor([0.5, 0.75]))
-    rare = nearness < median + (upper - median) / log(2) * log(CHANCE / log(2))
+    mean = (upper - median) / log(2)
+    rare = nearness < median + mean * log(CHANCE / log(2))
     return rare | (distances[:, 0] <= SAME)
 
 
@@ -62,7 +63,7 @@ def near_duplicates(
     similarity_of = dict(zip(rows.tolist(), similarity[:, 0].tolist()))
     by_similarity = dict(sorted(alike.items(), key=lambda pair: similarity_of.get(pair[0], 1.0)))
     duplicates, conflicts = split_conflicts(by_similarity, train.labels, test.labels)
-    found = dict(
+    counts = dict(
         images=len(alike),
         by_look=len(by_look),
         by_features=len(by_features),
@@ -70,7 +71,7 @@ def near_duplicates(
         conflicts=len(conflicts),
         conflict_pairs=pictures(train, test, conflicts.items()),
     )
-    return np.isin(rows, list(duplicates)), found
+    return np.isin(rows, list(duplicates)), counts
 
 
 def _rows(dataset: Dataset, features: Features) -> np.ndarray:
@@ -89,8 +90,7 @@ def _shown(dataset: Dataset, index: int) -> tuple[str, str]:
     """Return a small PNG in base64, and the image's name."""
     image = to_unit(dataset.raw(index))
     shown = image[:3] if len(image) >= 3 else image[:1]
-    small = F.interpolate(shown[None], (SIDE, SIDE), mode='bilinear', antialias=True)
-    pixels = (255 * small[0].clamp(0, 1)).byte().permute(1, 2, 0).numpy()[:, :, ::-1]
-    return base64.b64encode(cv2.imencode('.png', pixels)[1]).decode(), printable(
-        dataset.name(index)
-    )
+    small = F.interpolate(shown[None], (SIDE, SIDE), mode='bilinear', antialias=True)[0]
+    pixels = (255 * small.clamp(0, 1)).byte().permute(1, 2, 0).numpy()
+    _, png = cv2.imencode('.png', pixels[:, :, ::-1])  # OpenCV's order is blue, green, red
+    return base64.b64encode(png).decode(), printable(dataset.name(index))

@@ -87,10 +87,10 @@ class FeatureProtocol(Protocol):
             main = next(iter(scores))
             scores |= by_set(main, unpacked(details['right']), datasets['test'], test.unreadable)
         if self.near_duplicates:
-            more, details['near_duplicates'] = self._without_duplicates(
+            unique, details['near_duplicates'] = self._without_duplicates(
                 datasets, split, scores, details
             )
-            scores |= more
+            scores |= unique
         sizes = dict(
             train_images=len(train.x), test_images=len(test.x), dimensions=train.x.shape[1]
         )
@@ -131,17 +131,17 @@ class FeatureProtocol(Protocol):
 
         both = (datasets['train'], datasets['test'])
         features = (split.train, split.test)
-        twins, found = on_main_process(
+        twins, pairs = on_main_process(
             lambda: near_duplicates(both, features, self.device, self.workers)
         )
         if not details.get('right') or twins.all():
-            return {}, found
+            return {}, pairs
         main = next(iter(scores))
         right = unpacked(details['right'])[~twins]
         y = split.test.y.numpy()[~twins]
         if main.endswith('mean per class'):
             right = [right[y == label].mean() for label in np.unique(y)]
-        return {f'{main}, without near duplicates': 100 * np.mean(right)}, found
+        return {f'{main}, without near duplicates': 100 * np.mean(right)}, pairs
 
 
 def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence[int]) -> Scores:

@@ -142,7 +142,7 @@ class Extraction:
         loader = DataLoader(
             Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned
         )
-        for batch in progress(delivered(safe(loader)), label, len(loader)):
+        for batch in show_progress(delivered(safe(loader)), label, len(loader)):
             images = batch['inputs'][0].to(self.device, non_blocking=True)
             images = normalize(images, self.mean, self.std)
             samples = batch['data_samples']
@@ -193,7 +193,7 @@ def on_main_process(compute: Callable[[], Answer]) -> Answer:
     return result
 
 
-def progress(items: object, label: str, total: int | None = None) -> Iterator:
+def show_progress(items: object, label: str, total: int | None = None) -> Iterator:
     """Show a bar on a terminal, or print a line every half minute to a log."""
     console = Console(stderr=True)
     if console.is_terminal:

@@ -18,27 +18,24 @@ def nearest(
     The queries stay on the device. Each block of the bank, which may exceed the device's memory, is moved there once.
     """
     queries = [F.normalize(block.to(device)) for block in query.split(QUERY_BLOCK)]
-    no_similarity = torch.empty(len(query), 0, device=device, dtype=query.dtype)
-    no_position = no_similarity.long()
-    best = list(zip(no_similarity.split(QUERY_BLOCK), no_position.split(QUERY_BLOCK)))
+    similarities = [rows.new_empty(len(rows), 0) for rows in queries]
+    positions = [rows.long() for rows in similarities]
     for start in range(0, len(bank), BANK_BLOCK):
-        rows = F.normalize(bank[start : start + BANK_BLOCK].to(device)).T
-        for number, block in enumerate(queries):
-            similarity = block @ rows
-            top, position = similarity.topk(min(k, similarity.shape[1]))
-            best[number] = _merged(best[number], (top, position + start), k)
-    similarity, position = (torch.cat(parts).cpu() for parts in zip(*best))
-    return similarity, position
+        block = F.normalize(bank[start : start + BANK_BLOCK].to(device)).T
+        for number, rows in enumerate(queries):
+            similarity, position = _top(rows @ block, k)
+            # A row outside a block's best k can never be among the best of all.
+            candidates = torch.cat([similarities[number], similarity], dim=1)
+            origins = torch.cat([positions[number], position + start], dim=1)
+            similarities[number], order = _top(candidates, k)
+            positions[number] = origins.gather(1, order)
+    return torch.cat(similarities).cpu(), torch.cat(positions).cpu()
 
 
-def _merged(
-    best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], k: int
-) -> tuple[Tensor, Tensor]:
-    """Return the k best of two sets of candidates. A row outside a block's best k can never be among the best of all."""
-    similarity = torch.cat([best[0], block[0]], dim=1)
-    position = torch.cat([best[1], block[1]], dim=1)
-    top, kept = similarity.topk(min(k, similarity.shape[1]))
-    return top, position.gather(1, kept)
+def _top(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the values and columns of the k largest of each row, or of all if there are fewer."""
+    values, columns = similarity.topk(min(k, similarity.shape[1]))
+    return values, columns
 
 
 def vote(

@@ -25,27 +25,24 @@ def shared_images(
 
     Only files whose size occurs in both data sets are read.
     """
-    first = list(_leaves(one, rows))
-    second = list(_leaves(two))
-    first, second = _of_common_size(first, second)
-    names = {digest: name for name, digest in _digests(second)}
-    return [(name, names[digest]) for name, digest in _digests(first) if digest in names]
+    first, second = _of_common_size(list(_leaves(one, rows)), list(_leaves(two)))
+    twins = {digest: name for name, digest in _digests(second)}
+    return [(name, twins[digest]) for name, digest in _digests(first) if digest in twins]
 
 
 def _of_common_size(first: list[Leaf], second: list[Leaf]) -> tuple[list[Leaf], list[Leaf]]:
     """Leave out images whose size does not occur on the other side; all stay if a size is unknown."""
-    first_sizes = [_sizes(*leaf) for leaf in first]
-    second_sizes = [_sizes(*leaf) for leaf in second]
-    if any(sizes is None for sizes in [*first_sizes, *second_sizes]):
+    sizes = [[_sizes(*leaf) for leaf in side] for side in (first, second)]
+    if any(known is None for side in sizes for known in side):
         return first, second
-    common = np.intersect1d(np.concatenate([[], *first_sizes]), np.concatenate([[], *second_sizes]))
+    common = np.intersect1d(*(np.concatenate([[], *side]) for side in sizes))
 
     def selected(leaves: list[Leaf], sizes: list[np.ndarray]) -> list[Leaf]:
         return [
             (dataset, rows[np.isin(known, common)]) for (dataset, rows), known in zip(leaves, sizes)
         ]
 
-    return selected(first, first_sizes), selected(second, second_sizes)
+    return selected(first, sizes[0]), selected(second, sizes[1])
 
 
 def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Leaf]:
@@ -53,59 +50,66 @@ def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Lea
     rows = np.arange(len(dataset)) if rows is None else np.asarray(rows)
     if hasattr(dataset, 'sets'):
         for part, first, end in zip(dataset.sets.values(), dataset.bounds, dataset.bounds[1:]):
-            yield from _leaves(part, rows[(rows >= first) & (rows < end)] - first)
+            inside = (rows >= first) & (rows < end)
+            yield from _leaves(part, rows[inside] - first)
     elif hasattr(dataset, 'dataset'):
         indices = getattr(dataset, 'indices', None)
-        yield from _leaves(dataset.dataset, rows if indices is None else np.asarray(indices)[rows])
+        inner = rows if indices is None else np.asarray(indices)[rows]
+        yield from _leaves(dataset.dataset, inner)
     else:
         yield dataset, rows
 
 
 def _sizes(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
-    """Return the bytes of each image's file, or None if only reading tells."""
+    """Return the bytes of each image's file, or None if the images have to be read to know."""
     if isinstance(dataset, FileDataset):
-        blocks = [rows[at : at + BLOCK] for at in range(0, len(rows), BLOCK)]
+        blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
         with ThreadPoolExecutor(THREADS) as pool:
-            found = pool.map(lambda block: [_size(dataset.path(int(row))) for row in block], blocks)
-            return np.array([size for block in found for size in block])
+            sizes = pool.map(partial(_file_sizes, dataset), blocks)
+            return np.array([size for block in sizes for size in block])
     if isinstance(dataset, Shards) and not _has_parquet(dataset):
         return np.asarray(dataset.contents.sizes)[rows]
     return None
 
 
-def _size(path: str | os.PathLike) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return -1
+def _file_sizes(dataset: FileDataset, rows: np.ndarray) -> list[int]:
+    """Return the size of each file; -1 if there is no file."""
+    sizes = []
+    for row in rows:
+        try:
+            sizes.append(os.stat(dataset.path(int(row))).st_size)
+        except OSError:
+            sizes.append(-1)
+    return sizes
 
 
 def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
     """Yield the name and a digest of the content of each image that can be read."""
     for dataset, rows in leaves:
-        with ThreadPoolExecutor(1 if _has_parquet(dataset) else THREADS) as pool:
-            for row, digest in zip(rows, pool.map(partial(_digest, dataset), map(int, rows))):
+        threads = 1 if _has_parquet(dataset) else THREADS
+        name = getattr(dataset, 'name', 'image {}'.format)
+        with ThreadPoolExecutor(threads) as pool:
+            digests = pool.map(partial(_digest, dataset), rows.tolist())
+            for row, digest in zip(rows.tolist(), digests):
                 if digest is not None:
-                    yield _name(dataset, int(row)), digest
+                    yield name(row), digest
 
 
 def _has_parquet(dataset: Dataset) -> bool:
     """Return whether images are in Parquet files, whose index has no sizes and whose reader supports one thread."""
-    return isinstance(dataset, Shards) and any(
-        shard.endswith('.parquet') for shard in dataset.contents.shards
-    )
+    if not isinstance(dataset, Shards):
+        return False
+    return any(shard.endswith('.parquet') for shard in dataset.contents.shards)
 
 
 def _digest(dataset: Dataset, row: int) -> bytes | None:
+    has_files = getattr(type(dataset), 'encoded', ViewDataset.encoded) is not ViewDataset.encoded
     try:
-        if getattr(type(dataset), 'encoded', ViewDataset.encoded) is not ViewDataset.encoded:
+        if has_files:
             return hashlib.sha256(dataset.encoded(row)).digest()
         image = dataset.raw(row) if hasattr(dataset, 'raw') else dataset[row]['inputs'][0]
     except UnreadableImage:
         return None
     pixels = np.ascontiguousarray(image)
-    return hashlib.sha256(f'{pixels.dtype} {pixels.shape} '.encode() + pixels.tobytes()).digest()
-
-
-def _name(dataset: Dataset, row: int) -> str:
-    return dataset.name(row) if hasattr(dataset, 'name') else f'image {row}'
+    described = f'{pixels.dtype} {pixels.shape} '.encode()
+    return hashlib.sha256(described + pixels.tobytes()).digest()

@@ -66,8 +66,9 @@ def changed_sources(before: Mapping[str, str] | None, now: Mapping[str, str] | N
     if before is None:
         return ''
     now = now or {}
-    names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    return f'the source of {", ".join(names)}' if names else ''
+    every = sorted({*before, *now})
+    changed = [name for name in every if before.get(name) != now.get(name)]
+    return f'the source of {", ".join(changed)}' if changed else ''
 
 
 def protocol_source(kind: type) -> str:
@@ -177,11 +178,8 @@ def _parsed(path: Path, name: str, size: int, changed: int) -> tuple[str, tuple[
         tree = ast.parse(content)
         package = name if path.stem == '__init__' else name.rpartition('.')[0]
         return _digest(_essence(tree)), tuple(_imports(tree, package))
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-    ):  # compiled, of another Python, or nested too deeply
+    # The file may be compiled, of another Python, or nested too deeply.
+    except (SyntaxError, ValueError, RecursionError):
         return _digest(content.hex()), ()
 
 
@@ -208,10 +206,7 @@ def _imports(tree: ast.AST, package: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = (
-                package.split('.')[: len(package.split('.')) - node.level + 1] if node.level else []
-            )
-            base = '.'.join([*above, *filter(None, [node.module])])
+            base = _imported_from(node, package)
             yield base
             yield from (f'{base}.{alias.name}'.lstrip('.') for alias in node.names)
         elif isinstance(node, ast.Call) and node.args:
@@ -219,6 +214,15 @@ def _imports(tree: ast.AST, package: str) -> Iterator[str]:
             name = getattr(node.args[0], 'value', None)
             if called in ('import_module', '__import__') and isinstance(name, str):
                 yield f'{package}{name}' if name.startswith('.') else name
+
+
+def _imported_from(node: ast.ImportFrom, package: str) -> str:
+    """Return the full name of the module after `from`."""
+    if not node.level:
+        return node.module
+    parts = package.split('.')
+    above = parts[: len(parts) - node.level + 1]
+    return '.'.join([*above, node.module] if node.module else above)
 
 
 def _digest(content: Any) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
-from mmairl.evaluation.features import Features, progress
+from mmairl.evaluation.features import Features, show_progress
 from mmairl.evaluation.metrics import ap11, average_precision, mean_ap, require_labels, scores_of
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
@@ -62,7 +62,7 @@ class LinearSVM(FeatureProtocol):
             scores['SVM, top-1'] = fitted.accuracy
         details = {'cost': fitted.cost, 'per_class': fitted.per_class}
         if self.low_shot:
-            details['low_shot'] = low_shot(split.train, split.test, seed=self.seed, jobs=jobs)
+            details['low_shot'] = low_shot_map(split.train, split.test, seed=self.seed, jobs=jobs)
         return scores, details
 
 
@@ -99,8 +99,8 @@ def svm(
     y, y_test = label_matrices(train, test)
     for label, column in enumerate(y.T):
         _require_folds(column, label, train.groups)
-    x = unit(train.x)
-    x_test = unit(test.x)
+    x = unit_rows(train.x)
+    x_test = unit_rows(test.x)
     tasks = [(x, column.numpy(), sorted(costs), seed, train.groups) for column in y.T]
     fitted = _in_parallel(_fit_class, tasks, 'SVM', jobs)
     unfinished = [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]
@@ -143,7 +143,7 @@ def _require_folds(labels: Tensor, label: int, groups: np.ndarray | None) -> Non
             )
 
 
-def low_shot(
+def low_shot_map(
     train: Features,
     test: Features,
     shots: Sequence[int] = SHOTS,
@@ -161,13 +161,13 @@ def low_shot(
     shots = _possible_shots(shots, y)
     classes = _classes_with_test_image(y_test)
     others = max(1, y.shape[1] - 1)
-    x = unit(train.x)
-    x_test = unit(test.x)
+    x = unit_rows(train.x)
+    x_test = unit_rows(test.x)
     tasks = [
         (rows, x, y[:, label], x_test, y_test[:, label], cost, seed)
         for sample in range(samples)
         for label in classes
-        for rows in draw(y[:, label], shots, others, (seed, sample, label))
+        for rows in draw_shots(y[:, label], shots, others, (seed, sample, label))
     ]
     scored = _in_parallel(_ap_from, tasks, 'low-shot SVM', jobs)
     maps = np.array(scored).reshape(samples, len(classes), len(shots)).mean(axis=1)
@@ -177,7 +177,7 @@ def low_shot(
     }
 
 
-def draw(
+def draw_shots(
     labels: Tensor, shots: Sequence[int], others: int, seed: tuple[int, ...]
 ) -> list[np.ndarray]:
     """Return, for each k of `shots`, rows of k positives and `others` k negatives of a class, or all there are."""
@@ -188,7 +188,7 @@ def draw(
     return [np.concatenate([positive[:shot], negative[: others * shot]]) for shot in shots]
 
 
-def unit(x: Tensor) -> np.ndarray:
+def unit_rows(x: Tensor) -> np.ndarray:
     """Return rows of length 1 in float64, which liblinear computes in."""
     return torch.nn.functional.normalize(x.double()).numpy()
 
@@ -215,7 +215,7 @@ def _in_parallel(compute: Callable, tasks: Sequence[tuple], label: str, jobs: in
     from joblib import Parallel, delayed
 
     results = Parallel(jobs, return_as='generator')(delayed(compute)(*task) for task in tasks)
-    return list(progress(results, label, len(tasks)))
+    return list(show_progress(results, label, len(tasks)))
 
 
 def _fit_class(

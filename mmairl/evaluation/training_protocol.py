@@ -186,7 +186,7 @@ def train_and_test(
     """
 
     def measure(recipe: Config, train_data: dict, test_data: dict, name: str = '') -> Scores:
-        return run(
+        return run_recipe(
             compose(cfg, recipe, train_data, test_data, start, work_dir / name, workers), launcher
         )
 
@@ -200,7 +200,7 @@ def train_and_test(
     return measure(recipe, refit(data), data.test), {}
 
 
-def run(cfg: Config, launcher: str) -> Scores:
+def run_recipe(cfg: Config, launcher: str) -> Scores:
     """Train and test one config in its folder. A folder with scores is finished; one with checkpoints is resumed."""
     folder = Path(cfg.work_dir)
     done = folder / 'scores.json'

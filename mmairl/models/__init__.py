@@ -1,4 +1,4 @@
-"""The network and its parts; a class is imported when it is asked for. mmpretrain's backbones are imported first."""
+"""The network and its parts. Classes are imported on first access, after mmpretrain's backbones."""
 
 import sys
 import warnings
@@ -15,9 +15,9 @@ def __getattr__(name: str) -> type:
 def import_mmpretrain() -> None:
     """Register mmpretrain's backbones without its multimodal half.
 
-    That half imports internals of `transformers` that move between its releases; where they have moved, ResNet does not
-    import either. mmpretrain leaves the half out where `transformers` is not installed. It asks once, while it is
-    imported, through this function, and has no switch for it; so the function is replaced for that long.
+    That half imports internals of `transformers` that move between releases, and then even ResNet cannot be imported.
+    mmpretrain skips it if `transformers` is not installed. It has no switch, so this function hides the package from
+    its check, `importlib_metadata.distribution`, during the import.
     """
     if 'mmpretrain.models' in sys.modules:
         return
@@ -31,9 +31,8 @@ def import_mmpretrain() -> None:
     importlib_metadata.distribution = without_transformers
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                'ignore', message='Fail to import ``MultiScaleDeformable'
-            )  # mmcv-lite has no ops
+            message = 'Fail to import ``MultiScaleDeformable'  # mmcv-lite has no ops
+            warnings.filterwarnings('ignore', message=message)
             import mmpretrain.models
     finally:
         importlib_metadata.distribution = distribution

@@ -46,10 +46,9 @@ class Classifier(BaseModel):
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor, init_cfg=init_cfg)
         self.backbone = MODELS.build(backbone).requires_grad_(not frozen)
-        self.heads, self.frozen = heads, frozen
-        start = torch.empty(classes, in_channels).normal_(
-            std=0.01
-        )  # every head starts from the same
+        self.heads = heads
+        self.frozen = frozen
+        start = torch.empty(classes, in_channels).normal_(std=0.01)  # the same for every head
         self.fc = nn.Linear(in_channels, heads * classes)
         self.fc.weight.data.copy_(start.repeat(heads, 1))
         self.fc.bias.data.zero_()
@@ -69,25 +68,24 @@ class Classifier(BaseModel):
             return features
         if data_samples is None:
             raise UserError(
-                'supervised training wants labels and the data give none; use a data set with classes'
+                'Classifier: requires labels; use a data set with classes', code='no-labels'
             )
-        scores, labels = (
-            self.fc(features).float().unflatten(1, (self.heads, -1)),
-            data_samples['label'],
-        )
+        scores = self.fc(features).float().unflatten(1, (self.heads, -1))
+        labels = data_samples['label']
         if mode == 'predict':
             return [dict(scores=scores, label=labels)]
         return self.loss(scores, labels)
 
     def loss(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The sum over the heads, so that each learns as it would alone; a multi-label entry of -1 is not counted."""
+        """Return the sum of the heads' losses, so that each head learns as it would alone.
+
+        Entries of -1 in multi-label targets are ignored.
+        """
         if labels.ndim == 2:
-            wanted, counted = (
-                labels[:, None].expand_as(scores).float(),
-                (labels >= 0)[:, None].expand_as(scores),
-            )
-            each = F.binary_cross_entropy_with_logits(scores, wanted.clamp(min=0), reduction='none')
-            return dict(loss=(each * counted).sum() / labels.numel())
-        wanted = labels[:, None].expand(-1, self.heads)
-        loss = F.cross_entropy(scores.flatten(0, 1), wanted.flatten()) * self.heads
-        return dict(loss=loss, accuracy=(scores.argmax(dim=2) == wanted).float().mean())
+            targets = labels[:, None].expand_as(scores).float().clamp(min=0)
+            known = (labels >= 0)[:, None].expand_as(scores)
+            each = F.binary_cross_entropy_with_logits(scores, targets, reduction='none')
+            return dict(loss=(each * known).sum() / labels.numel())
+        targets = labels[:, None].expand(-1, self.heads)
+        loss = F.cross_entropy(scores.flatten(0, 1), targets.flatten()) * self.heads
+        return dict(loss=loss, accuracy=(scores.argmax(dim=2) == targets).float().mean())

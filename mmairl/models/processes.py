@@ -1,4 +1,4 @@
-"""Several processes: the rows of all of them, tensors of which each has a part, and the network below their wrapper."""
+"""Helpers for several processes: gathered rows, groups of ranks, sharded tensors, and wrapped networks."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -14,8 +14,9 @@ from mmairl.errors import UserError
 
 
 def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """The rows of all processes, or those of a group, in rank order, without gradient."""
-    if (count := get_world_size(group)) == 1:
+    """Return the rows of all processes of a group (default: all) in rank order, without gradient."""
+    count = get_world_size(group)
+    if count == 1:
         return rows
     everyone = rows.new_empty(count * len(rows), *rows.shape[1:])
     dist.all_gather_into_tensor(everyone, rows.contiguous(), group=group)
@@ -23,7 +24,13 @@ def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
 
 
 def own_group(size: int | None) -> dist.ProcessGroup | None:
-    """The group of so many neighbouring ranks that this process is in; None are all. All processes make it together."""
+    """Return this process's group of `size` neighboring ranks, or None for all ranks.
+
+    The first call of each size creates the groups, so all ranks must make it together.
+
+    Raises:
+        UserError: If the size does not divide the number of processes.
+    """
     return None if size is None or get_world_size() == 1 else _own_group(size, dist.group.WORLD)
 
 
@@ -31,27 +38,29 @@ def own_group(size: int | None) -> dist.ProcessGroup | None:
 def _own_group(size: int, everyone: dist.ProcessGroup) -> dist.ProcessGroup:
     if get_world_size() % size:
         raise UserError(
-            f"{get_world_size()} processes cannot be cut into groups of {size}; change the norm_cfg's group"
+            f"norm_cfg.group: must divide the number of processes, {get_world_size()} ('{size}'); change the group",
+            code='unequal-groups',
         )
     return dist.new_subgroups(size)[0]
 
 
 def gather_with_gradient(rows: Tensor) -> Tensor:
-    """The rows of all processes in rank order; gradients go back to the process that each row came from.
+    """Return the rows of all processes in rank order; each row's gradient returns to its process.
 
-    With a loss that is a mean over the process's own rows, DDP's average of the gradients is that of the whole batch.
+    If the loss is a mean over the process's own rows, DDP's average of the gradients is the
+    gradient of the mean over the whole batch.
     """
     return rows if get_world_size() == 1 else torch.cat(all_gather(rows))
 
 
 def own_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """This process's part of each of ZeRO's DTensors; a whole tensor is its own."""
+    """Return this process's part of each of ZeRO's DTensors. Ordinary tensors are returned as they are."""
     return [tensor.to_local() if hasattr(tensor, 'device_mesh') else tensor for tensor in tensors]
 
 
 @torch.no_grad()
 def norms(tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of each whole tensor; of parts, the squares are added up over the processes in one exchange.
+    """Return the norm of each tensor. Squares of sharded tensors are summed over processes in one exchange.
 
     >>> norms([torch.ones(4), torch.full((9,), 2.0)])
     tensor([2., 6.])
@@ -65,5 +74,5 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def network_of(runner: object) -> nn.Module:
-    """The runner's network itself, without the wrapper that joins several processes."""
+    """Return the runner's network without the wrapper for several processes."""
     return runner.model.module if is_model_wrapper(runner.model) else runner.model

@@ -48,8 +48,8 @@ class KeyQueue(nn.Module):
         """Replace the oldest keys by new ones, in order."""
         if len(keys) > self.length:
             raise UserError(
-                f'{len(keys)} keys a step do not fit a queue of {self.length}; raise model.queue.length to the '
-                'total batch or more'
+                f"model.queue.length: must be at least the total batch, {len(keys)} keys per step ('{self.length}'); raise it",
+                code='queue-too-short',
             )
         until_end = min(len(keys), self.length - self.position)
         self.vectors[self.position : self.position + until_end] = keys[:until_end]

@@ -90,18 +90,16 @@ class Siamese(BaseModel):
                 self.backbone, self.projector, self.predictor if teacher_predictor else None
             )
         self.head = MODELS.build(head)
-        self.queue = (
-            None
-            if queue is None
-            else MODELS.build(queue, default_args=dict(dim=self.projector.out_channels))
-        )
+        self.queue = None
+        if queue is not None:
+            width = dict(dim=self.projector.out_channels)
+            self.queue = MODELS.build(queue, default_args=width)
         self.target = target
         self.symmetric = symmetric
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
-        self.keys: dict[
-            int, Tensor
-        ] = {}  # of the last batch, by view, not normalized; only with a queue
+        # With a queue, the keys of the last batch by view, not normalized.
+        self.keys: dict[int, Tensor] = {}
 
     def init_weights(self) -> None:
         super().init_weights()
@@ -115,7 +113,10 @@ class Siamese(BaseModel):
             return self.loss(inputs)
         if mode == 'tensor':
             return pooled(self.backbone(inputs if isinstance(inputs, Tensor) else inputs[0]))
-        raise UserError(f"mode '{mode}' is not one of Siamese's; say loss or tensor")
+        raise UserError(
+            f"Siamese: unknown mode ('{mode}'); call it with mode='loss' or mode='tensor'",
+            code='unknown-mode',
+        )
 
     def loss(self, views: list[Tensor]) -> dict[str, Tensor]:
         """Encode, teach, and compare each query with the keys of the *other* views and with the queue.
@@ -156,13 +157,15 @@ class Siamese(BaseModel):
         """Return the indices of the views that are queries, and of those that are keys."""
         if count < 2:
             raise UserError(
-                f'the network compares views of an image and got {count}; give the data two or more'
+                f"Siamese: requires at least two views of an image ('{count}'); set more views in the data set",
+                code='too-few-views',
             )
         every = range(count)
         keys = self.key_views or (every if self.symmetric else every[1:])
         if max(keys) >= count:
             raise UserError(
-                f'model.key_views={list(keys)} counts views from 0, and the data give {count}'
+                f"model.key_views: expected indices below {count}, the number of views ('{list(keys)}'); change it",
+                code='no-such-view',
             )
         return every if self.symmetric else every[:1], keys
 

@@ -18,8 +18,10 @@ def rankme(x: Tensor) -> float:
 
 def effective(values: Tensor) -> float:
     """Return exp of the entropy of the values' shares, or 1 if all values are 0."""
-    share = values / values.sum().clamp_min(torch.finfo(torch.float64).tiny)
-    return torch.exp(-(share * (share + 1e-12).log()).sum()).item()
+    tiny = torch.finfo(torch.float64).tiny
+    share = values / values.sum().clamp_min(tiny)
+    entropy = -(share * (share + 1e-12).log()).sum()
+    return entropy.exp().item()
 
 
 def spread(x: Tensor) -> float:
@@ -28,12 +30,16 @@ def spread(x: Tensor) -> float:
     It is 1 for embeddings spread evenly over the sphere and 0 for collapsed embeddings.
     """
     deviation = F.normalize(x.double()).std(dim=0).mean()
-    return (deviation * x.shape[1] ** 0.5).item()
+    dimensions = x.shape[1]
+    return (deviation * dimensions**0.5).item()
 
 
 def singular_values(x: Tensor, centred: bool = False) -> Tensor:
     """Return the singular values in descending order, from the smaller Gram matrix in float64."""
     x = x.double()
-    x = x - x.mean(dim=0) if centred else x
-    gram = x.T @ x if x.shape[0] >= x.shape[1] else x @ x.T
-    return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(0)
+    if centred:
+        x = x - x.mean(dim=0)
+    rows, columns = x.shape
+    gram = x.T @ x if rows >= columns else x @ x.T
+    eigenvalues = torch.linalg.eigvalsh(gram)
+    return eigenvalues.clamp_min(0).sqrt().flip(0)

@@ -20,7 +20,7 @@ from mmairl.checkpoints.norms import LARS_GROWTH, looks_lars_trained, typical_gr
 from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import refresh_statistics
-from mmairl.evaluation.features import Features, progress
+from mmairl.evaluation.features import Features, show_progress
 from mmairl.models.backbones import pooled
 from mmairl.models.spectrum import rankme, spread
 from mmairl.report.charts import chart
@@ -313,4 +313,4 @@ def _networks(subjects: Subjects, images: Images, anew: bool) -> dict[str, nn.Mo
 def _watched(batches: Iterable, label: str, images: Images | None = None) -> Iterable:
     """The batches, with a progress bar where somebody watches."""
     images = images or batches
-    return progress(batches, label, -(-len(images) // images.batch_size))
+    return show_progress(batches, label, -(-len(images) // images.batch_size))

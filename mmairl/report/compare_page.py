@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from mmairl.config import flat
-from mmairl.engine.curves import Curve, config_of, first_steps, read_scalars
+from mmairl.engine.curves import Curve, first_steps, read_run_config, read_scalars
 from mmairl.engine.health import QUANTITIES
 from mmairl.errors import UserError
 from mmairl.io import read_json
@@ -153,9 +153,9 @@ def names_of(folders: Sequence[Path]) -> list[str]:
 
 
 def _read(folder: str | Path, name: str) -> Run:
-    settings = config_of(folder)
+    settings = read_run_config(folder)
     if 'load_from' in settings:  # a resumed start names its own checkpoint there
-        settings['load_from'] = config_of(folder, 0).get('load_from')
+        settings['load_from'] = read_run_config(folder, 0).get('load_from')
     scores: dict[ScoreKey, float] = {}
     for record in records_in(folder):
         for score, value in record.scores.items():

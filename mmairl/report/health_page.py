@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 
 from mmairl.engine.curves import Curve, read_scalars
-from mmairl.engine.health import QUANTITIES, Quantity, sentence, state
+from mmairl.engine.health import QUANTITIES, Quantity, advice, state
 from mmairl.errors import UserError
 from mmairl.report.charts import chart
 from mmairl.report.page import write_page
@@ -100,7 +100,7 @@ def _vital(quantity: Quantity, value: float) -> dict[str, str]:
         word=word,
         label=quantity.label,
         value=f'{value:.3g}',
-        sentence=sentence(quantity, value),
+        sentence=advice(quantity, value),
         range=normal,
     )
 

@@ -12,12 +12,13 @@ from msgspec import to_builtins
 
 from mmairl.io import read_json, read_text, write_json
 from mmairl.study.analyses import analysis_records
+from mmairl.study.claims import StudyRuns, judge
 from mmairl.study.cost import flops_per_image
-from mmairl.study.external import factors
-from mmairl.study.fairness import after, compare, hidden
+from mmairl.study.external import training_factors
+from mmairl.study.fairness import after, changed, compare_configs, hidden
 from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
-from mmairl.study.schema import CHOICE, Choice, Result
+from mmairl.study.schema import CHOICE, Choice, RunResult
 from mmairl.study.spec import Row, Study
 from mmairl.study.stale import unverified
 from mmairl.study.statistics import sequential
@@ -69,7 +70,7 @@ def collect(
         ),
         published_metrics=[dict(key=task, label=key) for key, task in described.printed.items()],
     )
-    compared = compare(study, configs)
+    compared = compare_configs(study, configs)
     record |= dict(
         rows=described.rows(configs, {entry['row']: entry['found'] for entry in compared}),
         rows_left_out=[
@@ -92,6 +93,8 @@ def collect(
         record |= described.searches(record['rows'], configs)
     record |= analysis_records(study, configs, runs)
     add_numbers(record, study, out)
+    if study.claims:
+        record['claims'] = judge_claims(record, study, configs, scale)
     write_json(out / 'study.json', record)
     return record
 
@@ -189,7 +192,7 @@ class Described:
         for row in self.study.rows:
             if row.name not in self.trained:
                 continue
-            known = factors(configs[row.name]) if has_external and not row.weights else {}
+            known = training_factors(configs[row.name]) if has_external and not row.weights else {}
             runs = self.trained[row.name]
             trained[row.name] = [dict(run, hidden=known | run.get('hidden', {})) for run in runs]
         return trained
@@ -228,6 +231,18 @@ def add_numbers(record: Record, study: Study, out: Path) -> None:
     record['cost'] = dict(
         rows=costs(record), equal={key: at_equal_cost(record, key) for key in scores}
     )
+
+
+def judge_claims(
+    record: Record, study: Study, configs: Mapping[str, Config], scale: Scale
+) -> list[Record]:
+    """Return the verdict on each claim of the study, with published and measured effects."""
+    printed = {}
+    for row in study.rows:
+        for key, value in study.printed(row).items():
+            printed[row.name, {**ON_IMAGENET, **study.measured}.get(key, key)] = value
+    runs = StudyRuns(record, scale.name, lambda one, other: changed(configs[one], configs[other]))
+    return judge(study.claims, runs, lambda row, score: printed.get((row, score)))
 
 
 def add_published_comparisons(
@@ -294,7 +309,7 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> Record:
     return described
 
 
-def describe_result(run: Run, result: Result, printed: Collection[str]) -> Record:
+def describe_result(run: Run, result: RunResult, printed: Collection[str]) -> Record:
     described = dict(dict(scores={}, labels={}), **to_builtins(result), state='done')
     if reason := run.stale_reason:
         described |= dict(state='replaced', error=reason)

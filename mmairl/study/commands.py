@@ -24,13 +24,13 @@ from mmairl.evaluation.identity import is_absent
 from mmairl.io import read_json, write_text
 from mmairl.report.table import print_table
 from mmairl.study.collect import collect
-from mmairl.study.cost import Cost, cost
-from mmairl.study.external import factors, form, require_networks, stated_factors
-from mmairl.study.fairness import at_scale, compare, require_fair
+from mmairl.study.cost import RunCost, cost
+from mmairl.study.external import form, require_networks, stated_factors, training_factors
+from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import latex, markdown
-from mmairl.study.run_study import complete, look_into, until_decided
-from mmairl.study.runs import Run, lay_out, measure_again, plan_runs
+from mmairl.study.run_study import complete_runs, look_into, until_decided
+from mmairl.study.runs import Run, measure_again, plan_runs, prepare_runs
 from mmairl.study.scale import Scale, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, read_study
@@ -76,7 +76,7 @@ class PreparedStudy:
         Args:
             remeasure: Whether to discard the scores of finished runs, but not their weights.
         """
-        runs = lay_out(self.study, self.configs, self.study.seeds, self.tasks, self.out)
+        runs = prepare_runs(self.study, self.configs, self.study.seeds, self.tasks, self.out)
         if remeasure:
             measure_again(runs)
         return runs
@@ -114,7 +114,7 @@ def prepare_study(
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
     study, configs, rows_left_out = at_scale(study, sizes, tasks)
     require_known(tasks)  # after the configs, which may register protocols
-    require_fair(compare(study, configs))
+    require_fair(compare_configs(study, configs))
     return PreparedStudy(study, sizes, configs, tasks, folder, rows_left_out)
 
 
@@ -182,12 +182,14 @@ def runs_of_rows(prepared: PreparedStudy) -> dict[str, int]:
     return runs
 
 
-def costs_of_rows(prepared: PreparedStudy) -> dict[str, Cost]:
+def costs_of_rows(prepared: PreparedStudy) -> dict[str, RunCost]:
     """Return the cost of one run of each row."""
     costs = {}
     for row in prepared.study.rows:
-        spent = Cost(0, 0, 0) if row.weights else cost(prepared.configs[row.name], prepared.scale)
-        costs[row.name] = spent if row.trains else Cost(0, 0, spent.gigabytes)
+        spent = (
+            RunCost(0, 0, 0) if row.weights else cost(prepared.configs[row.name], prepared.scale)
+        )
+        costs[row.name] = spent if row.trains else RunCost(0, 0, spent.gigabytes)
     return costs
 
 
@@ -222,7 +224,9 @@ def show_forms(prepared: PreparedStudy) -> None:
     for row in study.rows:
         if row.weights:
             base = by_name.get(row.against, row)
-            compared = stated_factors(base) if base.weights else factors(configs[base.name])
+            compared = (
+                stated_factors(base) if base.weights else training_factors(configs[base.name])
+            )
             print(f'\n{form(row, compared)}')
 
 
@@ -291,7 +295,7 @@ def run_locally(runs: list[Run], jobs: int = 1, per_run: int = 1) -> None:
         jobs: The number of runs at a time.
         per_run: The number of GPUs or CPU processes of each run.
     """
-    complete(runs, jobs, per_run, say)
+    complete_runs(runs, jobs, per_run, say)
 
 
 def run_until_decided(

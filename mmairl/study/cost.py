@@ -27,7 +27,7 @@ CHANNELS = 3
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """The cost of one run, without the tasks after pre-training.
 
     Args:
@@ -41,7 +41,7 @@ class Cost:
     gigabytes: float
 
 
-def cost(cfg: Config, scale: Scale) -> Cost:
+def cost(cfg: Config, scale: Scale) -> RunCost:
     """Return the cost of one run of a config at a scale."""
     own = work_per_image(cfg)
     usual = work_per_image(resolve(Row('', scale.rate_of), scale))
@@ -50,7 +50,7 @@ def cost(cfg: Config, scale: Scale) -> Cost:
     seconds = seen * scale.images * relative / scale.rate
     checkpoints = max(1, cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1))
     size = checkpoint_bytes(json.dumps(cfg.model.to_dict()))
-    return Cost(seen, seconds / 3600, size * checkpoints / 1e9)
+    return RunCost(seen, seconds / 3600, size * checkpoints / 1e9)
 
 
 @cache
@@ -84,7 +84,7 @@ def epochs(cfg: Config, images: int = 1) -> float:
 
 
 @dataclass(frozen=True)
-class Work:
+class ImageWork:
     """The work on an image.
 
     Args:
@@ -106,7 +106,7 @@ def flops_per_image(cfg: Config) -> int | None:
     return work and work.flops
 
 
-def work_per_image(cfg: Config) -> Work | None:
+def work_per_image(cfg: Config) -> ImageWork | None:
     """Return the work of a step per image, with all views, the teacher and the backward pass.
 
     Returns None if the config does not state the size of the views, or the network cannot run without values.
@@ -130,7 +130,7 @@ def view_sizes(cfg: Config) -> list[int | None]:
 
 
 @cache
-def counted_work(model_config: str, sizes: Sequence[int], batch: int) -> Work | None:
+def counted_work(model_config: str, sizes: Sequence[int], batch: int) -> ImageWork | None:
     """Count the work of a step on tensors without values, so that nothing is computed. Most rows share a network."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
@@ -147,7 +147,7 @@ def counted_work(model_config: str, sizes: Sequence[int], batch: int) -> Work | 
                     loss.backward()
             except RuntimeError:  # torch raises it if a step reads a value
                 continue
-        return Work(counter.get_total_flops() // batch, moved.total // batch)
+        return ImageWork(counter.get_total_flops() // batch, moved.total // batch)
     return None
 
 

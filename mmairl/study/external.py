@@ -43,7 +43,7 @@ def stated_factors(row: Row) -> Factors:
     return stated
 
 
-def factors(cfg: Config) -> Factors:
+def training_factors(cfg: Config) -> Factors:
     """Return what one of our configs says of its training, by the names that external checkpoints are stated in."""
     if 'train_cfg' not in cfg:  # a config of an evaluation alone
         return {}
@@ -81,7 +81,7 @@ def compare_stated(
 
 
 def known_factors(row: Row, configs: Mapping[str, Config]) -> Factors:
-    return stated_factors(row) if row.weights else factors(configs[row.name])
+    return stated_factors(row) if row.weights else training_factors(configs[row.name])
 
 
 def _require_known_names(stated: Factors, known: Factors, path: str) -> None:

@@ -112,8 +112,9 @@ def require_clean_choices(
 
 def _chooses(study: Study, cfg: Config, task: str) -> bool:
     """Return True if a task chooses by images that are held out, or by `evaluation.val`."""
-    protocol = settings_for(protocol_of(task))
-    return protocol.chooses(data_of(task) or cfg, trials=task in study.tune)
+    data = data_of(task) or cfg
+    protocol = settings_for(protocol_of(task), data)
+    return protocol.chooses(data, trials=task in study.tune)
 
 
 def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]:
@@ -153,7 +154,7 @@ def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
     return replace(row, **changes)
 
 
-def compare(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
+def compare_configs(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
     """Compare each row with its base row: keys that are declared, that differ, that are searched, and the undeclared ones.
 
     External rows have factors, as stated, in place of keys. Factors that are not known of both rows are `unknown`.

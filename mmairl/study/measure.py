@@ -33,7 +33,7 @@ from mmairl.evaluation.sources import package_source
 from mmairl.io import read_json, write_json
 from mmairl.study.factors import hidden_factors
 from mmairl.study.model_identity import model_at
-from mmairl.study.schema import Asked, Measured, Result, Trained, last_checkpoint, result_file
+from mmairl.study.schema import Asked, Measured, RunResult, Trained, last_checkpoint, result_file
 from mmairl.study.task_names import data_of, is_local
 
 FEATURES = 'features'  # shared by the protocols on features until all are measured
@@ -54,7 +54,7 @@ BLOCK = 2**20  # bytes
 
 def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
     """Measure a task, or read its result if one of the same identity is stored."""
-    cfg, settings = settings_of(task, folder, asked)
+    cfg, settings = task_settings(task, folder, asked)
     subject: Backbone | str
     if asked.untrained:
         subject = asked.untrained
@@ -87,7 +87,7 @@ def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
     return measured
 
 
-def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, Protocol]:
+def task_settings(task: str, folder: Path, asked: Asked) -> tuple[Config, Protocol]:
     """Return the config of a task, and its protocol with its settings."""
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     task_data = data_of(task)
@@ -103,6 +103,7 @@ def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, Protocol
     protocol = task.partition('@')[0]
     settings = settings_for(
         protocol,
+        cfg,
         device=default_device(),
         workers=default_workers(),
         seed=int(seed) if seed else None,
@@ -134,7 +135,9 @@ def forget(folder: Path, task: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def result_of(cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Measured]) -> Result:
+def result_of(
+    cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Measured]
+) -> RunResult:
     """Return everything that the page shows of a run. A task's first score is its main score."""
     trained: dict[str, Any] = {}
     if not asked.untrained:
@@ -149,7 +152,7 @@ def result_of(cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Me
     evaluation = {
         key: value for key, value in cfg.get('evaluation', {}).items() if value is not False
     }
-    return Result(
+    return RunResult(
         **trained,
         scores={task: measured[task].scores[name] for task, name in main.items()},
         labels={task: f'{name} {task.partition("@")[2]}'.strip() for task, name in main.items()},

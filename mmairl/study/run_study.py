@@ -10,7 +10,7 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.report import analysis_pages
 from mmairl.study.collect import collect
-from mmairl.study.runs import Run, execute, lay_out, unfinished
+from mmairl.study.runs import Run, execute, prepare_runs, unfinished
 from mmairl.study.scale import Scale
 from mmairl.study.schema import last_checkpoint
 from mmairl.study.spec import Look, Study
@@ -21,7 +21,7 @@ IMAGES = 5000  # that an instrument sees
 BATCH = 64
 
 
-def complete(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[str], None]) -> None:
+def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[str], None]) -> None:
     """Run what is not finished, `jobs` at a time on `devices` each, with a line for each that begins or ends."""
     done = len(runs) - len(unfinished(runs))
     say(f'{done} of {len(runs)} runs are finished')
@@ -60,7 +60,7 @@ def until_decided(
     analyzed = 0
     for count, _ in plan.analyses:
         names = {row.name for row in rows}
-        planned = lay_out(study, configs, seeds[analyzed:count], tasks, out)
+        planned = prepare_runs(study, configs, seeds[analyzed:count], tasks, out)
         runs += [run for run in planned if run.row.name in names]
         analyzed = count
         finish(runs)

@@ -28,7 +28,7 @@ from mmairl.registry import PROTOCOLS
 from mmairl.signals import AGAIN, SIGNALS, start, stop
 from mmairl.study.external import checkpoint_path, require_networks, stated_factors
 from mmairl.study.measure import forget
-from mmairl.study.schema import Asked, Chosen, Result, set_aside
+from mmairl.study.schema import Asked, Chosen, RunResult, set_aside
 from mmairl.study.search import FIRST, Search, trial_options
 from mmairl.study.spec import Row, Study
 from mmairl.study.stale import stale_reason
@@ -88,9 +88,9 @@ class Run:
         return all((folder / 'result.json').is_file() for folder in self.needs)
 
     @property
-    def result(self) -> Result | None:
+    def result(self) -> RunResult | None:
         path = self.folder / 'result.json'
-        return read_json(path, Result) if path.is_file() else None
+        return read_json(path, RunResult) if path.is_file() else None
 
     @property
     def done(self) -> bool:
@@ -177,7 +177,7 @@ def plan_runs(
     ]
 
 
-def lay_out(
+def prepare_runs(
     study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
 ) -> list[Run]:
     """Plan the runs, and write each run's config and request into its folder.
@@ -252,7 +252,8 @@ def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
     for run, message in settled:  # after all are known, because a settled trial has not finished
         labels = {task: task for task in run.tasks}
         write_json(
-            run.folder / 'result.json', Result(labels=labels, diverged=f'failed twice: {message}')
+            run.folder / 'result.json',
+            RunResult(labels=labels, diverged=f'failed twice: {message}'),
         )
     return [run for run, _ in settled]
 
@@ -461,7 +462,7 @@ def execute(
     A stopped run is left as it is: the next call resumes it.
     """
     waiting = unfinished(runs)
-    active: list[Work] = []
+    active: list[ActiveRun] = []
 
     def ready() -> list[Run]:
         changing = {run.folder for run in [*waiting, *(work.run for work in active)]}
@@ -472,7 +473,7 @@ def execute(
         while waiting or active:
             for run in ready()[: len(shares)]:
                 waiting.remove(run)
-                active.append(Work(run, commands(run, devices), shares.pop(0)))
+                active.append(ActiveRun(run, commands(run, devices), shares.pop(0)))
                 report(run, 'running')
             for work in list(active):
                 code = work.poll()
@@ -514,7 +515,7 @@ def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
     return [{'CUDA_VISIBLE_DEVICES': ','.join(names[slot : slot + devices])} for slot in slots]
 
 
-class Work:
+class ActiveRun:
     """A run in progress, on its share of the machine: its commands in order, with their output in its log."""
 
     def __init__(self, run: Run, commands: Sequence[Sequence[str]], share: dict[str, str]) -> None:

@@ -69,7 +69,7 @@ class Choice(Struct):
     score: float
 
 
-class Start(Struct):
+class TrainingStart(Struct):
     """start.json: digests of what training started from."""
 
     weights: str
@@ -84,12 +84,12 @@ class Trained(Struct, kw_only=True):
     device_seconds: float | None = None
     steps: int | None = None
     images_seen: int | None = None
-    start: Start | None = None
+    start: TrainingStart | None = None
     made: dict[str, Any] = {}  # `reuse.origin`: how, and from which weights, without training
     sources: dict[str, str] | None = None  # as in asked.json, when training began
 
 
-class Result(Trained, omit_defaults=True, kw_only=True):
+class RunResult(Trained, omit_defaults=True, kw_only=True):
     """result.json: everything that the page shows of a run."""
 
     checkpoint: str = ''

@@ -205,13 +205,13 @@ def trials_for(budget: float, flops: Mapping[str, float]) -> dict[str, int]:
     }
 
 
-def places(dimensions: int, number: int, trials: int) -> list[list[float]]:
+def sobol_points(dimensions: int, number: int, trials: int) -> list[list[float]]:
     """Return the Sobol points of search `number`: the same for every row and any budget, a column a dimension."""
     sobol = qmc.Sobol(dimensions + OWN, rng=number)
     return sobol.random_base2(math.ceil(math.log2(max(1, trials)))).tolist()
 
 
-def settings_of(search: Search | Tune, row: Any, cfg: Config) -> float:
+def setting_count(search: Search | Tune, row: Any, cfg: Config) -> float:
     """Return how many different trials there are, the row as published among them; infinite where a range is searched."""
     mine = dimensions_of(search, row, cfg)
     if not all(axis.values for axis in mine.values()):
@@ -231,7 +231,7 @@ def trial_options(
     own = {axis.key: own_value(cfg, axis.key) for axis in mine.values()}
     options: list[dict[str, Any]] = []
     repeated: list[dict[str, Any]] = []
-    for point in places(len(search.dimensions), number, SPARE * trials):
+    for point in sobol_points(len(search.dimensions), number, SPARE * trials):
         at = dict(zip(names, point))
         drawn = {axis.key: axis.at(at[name], own[axis.key]) for name, axis in mine.items()}
         if len(options) == trials - 1:

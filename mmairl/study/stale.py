@@ -6,14 +6,14 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import UNKNOWN, difference, identity_of, is_verified
-from mmairl.study.measure import file_stamp, settings_of, sha256
+from mmairl.study.measure import file_stamp, sha256, task_settings
 from mmairl.study.model_identity import model_at
 from mmairl.study.reuse import known_data, origin
-from mmairl.study.schema import Asked, Result
+from mmairl.study.schema import Asked, RunResult
 from mmairl.study.task_names import is_local
 
 
-def stale_reason(folder: Path, result: Result, asked: Asked) -> str:
+def stale_reason(folder: Path, result: RunResult, asked: Asked) -> str:
     """Return why a finished run is stale; '' if it is current or its inputs are no longer available.
 
     Versions of code do not count: the page shows which code measured each run.
@@ -32,7 +32,7 @@ def stale_reason(folder: Path, result: Result, asked: Asked) -> str:
     return _changed_trials(result, asked) or _changed_settings(folder, result, asked, checkpoint)
 
 
-def _is_replaced(checkpoint: Path, result: Result) -> bool:
+def _is_replaced(checkpoint: Path, result: RunResult) -> bool:
     if result.file == file_stamp(checkpoint):
         return False
     if not result.weights:  # written by an earlier version
@@ -40,7 +40,7 @@ def _is_replaced(checkpoint: Path, result: Result) -> bool:
     return model_at(checkpoint).weights != result.weights
 
 
-def _changed_trials(result: Result, asked: Asked) -> str:
+def _changed_trials(result: RunResult, asked: Asked) -> str:
     """Return the first task on mmdet or mmseg that was tuned by other trials than the study asks for."""
     for task in asked.tasks:
         if is_local(task) or task not in result.labels:
@@ -51,11 +51,11 @@ def _changed_trials(result: Result, asked: Asked) -> str:
     return ''
 
 
-def _changed_settings(folder: Path, result: Result, asked: Asked, checkpoint: Path) -> str:
+def _changed_settings(folder: Path, result: RunResult, asked: Asked, checkpoint: Path) -> str:
     """Return the first task whose identity has changed, with what changed in it."""
     weights = asked.untrained
     for task in filter(is_local, result.scores):
-        cfg, settings = settings_of(task, folder, asked)
+        cfg, settings = task_settings(task, folder, asked)
         if weights is None:
             try:
                 weights = read_backbone(str(checkpoint), network=tensors_of_config(cfg))
@@ -67,7 +67,7 @@ def _changed_settings(folder: Path, result: Result, asked: Asked, checkpoint: Pa
     return ''
 
 
-def unverified(result: Result, asked: Asked) -> list[str]:
+def unverified(result: RunResult, asked: Asked) -> list[str]:
     """Return the tasks, and 'training', whose source code an earlier version did not record."""
     training = ['training'] if asked.sources and result.sources is None else []
     return training + [

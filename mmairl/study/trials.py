@@ -11,8 +11,16 @@ from mmengine.config import Config
 from mmairl.errors import UserError
 from mmairl.io import read_json, write_json
 from mmairl.study.cost import flops
-from mmairl.study.schema import CHOICE, REQUEST_AND_LOGS, Asked, Choice, Chosen, Result, set_aside
-from mmairl.study.search import FIRST, Search, dimensions_of, own_value, settings_of, trials_for
+from mmairl.study.schema import (
+    CHOICE,
+    REQUEST_AND_LOGS,
+    Asked,
+    Choice,
+    Chosen,
+    RunResult,
+    set_aside,
+)
+from mmairl.study.search import FIRST, Search, dimensions_of, own_value, setting_count, trials_for
 from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.tuning import best_of, curve, fraction_within
 
@@ -29,7 +37,7 @@ def trial_counts(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
     costs = flops({name: configs[name] for name in rows})
     counts = {}
     for name, count in trials_for(study.search.budget, costs).items():
-        counts[name] = min(count, settings_of(study.search, rows[name], configs[name]))
+        counts[name] = min(count, setting_count(study.search, rows[name], configs[name]))
     return counts
 
 
@@ -40,11 +48,11 @@ def runs_of_each(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
     return {name: trials.get(name, 0) + 1 + bool(study.search) for name in rows}
 
 
-def scores_of(folders: Sequence[Path], criterion: str) -> list[float]:
+def criterion_scores(folders: Sequence[Path], criterion: str) -> list[float]:
     """Return the criterion of each trial; a diverged trial is below all others."""
     scores = []
     for folder in folders:
-        result = read_json(folder / 'result.json', Result)
+        result = read_json(folder / 'result.json', RunResult)
         if result.diverged:
             scores.append(-math.inf)
         elif criterion in result.scores:
@@ -59,7 +67,7 @@ def scores_of(folders: Sequence[Path], criterion: str) -> list[float]:
 
 def best_trial(chosen: Chosen) -> Choice:
     """Return the best trial with its options. Of equal trials the first is nearest to the published row."""
-    scores = scores_of([Path(trial) for trial in chosen.trials], chosen.criterion)
+    scores = criterion_scores([Path(trial) for trial in chosen.trials], chosen.criterion)
     best = max(scores)
     if best == -math.inf:
         folder = Path(chosen.trials[0]).parent

@@ -29,7 +29,7 @@ from mmairl.signals import AGAIN, stop_processes
 from mmairl.study.measure import FEATURES, measure, result_of
 from mmairl.study.record_start import RecordStart
 from mmairl.study.reuse import create_weights, origin, take_published
-from mmairl.study.schema import Asked, Result, Start, Trained
+from mmairl.study.schema import Asked, RunResult, Trained, TrainingStart
 from mmairl.study.task_names import is_local
 from mmairl.study.trials import take_best, wait_for_choice
 
@@ -37,7 +37,7 @@ PATIENCE = 60  # seconds to wait for an earlier start of the run that is saving 
 
 
 @one_sentence_errors
-def main() -> None:
+def run_worker() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         'folder', type=Path, help='run folder of a study, with asked.json and asked/config.yaml'
@@ -61,7 +61,7 @@ def main() -> None:
         # Each rank has its own lock, so that two starts of one run collide however they were launched.
         with FileLock(args.folder / f'.lock_{launched_rank()}', timeout=PATIENCE):
             if args.transfer is None:
-                run(args.folder, args.launcher)
+                complete_run(args.folder, args.launcher)
             else:
                 transfer(args.folder, args.transfer)
     except Timeout:  # e.g. a requeued job, while an unreachable node still runs the first one
@@ -82,7 +82,7 @@ def is_first(launcher: str) -> bool:
     return launcher == 'none' or launched_rank() == '0'
 
 
-def run(folder: Path, launcher: str = 'none') -> None:
+def complete_run(folder: Path, launcher: str = 'none') -> None:
     """Train the run if it is not trained, measure what is not measured, and write its result."""
     asked = read_json(folder / 'asked.json', Asked)
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
@@ -99,7 +99,7 @@ def run(folder: Path, launcher: str = 'none') -> None:
     except Diverged as error:
         if asked.trial is None:
             raise
-        result = Result(labels={task: task for task in asked.tasks}, diverged=str(error))
+        result = RunResult(labels={task: task for task in asked.tasks}, diverged=str(error))
         if is_main_process():
             write_json(folder / 'result.json', result)
         return
@@ -164,7 +164,7 @@ def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
         device_seconds=seconds * get_world_size(),
         steps=runner.max_iters // runner.optim_wrapper.accumulated,
         images_seen=runner.max_iters * runner.train_dataloader.batch_size * get_world_size(),
-        start=read_json(folder / 'start.json', Start),
+        start=read_json(folder / 'start.json', TrainingStart),
         made=origin(asked, folder),
         sources=asked.sources,
     )
@@ -175,15 +175,15 @@ def transfer(folder: Path, gpus: int) -> None:
     """Add the tasks on mmdet and mmseg to the run's result; each has a folder of its own and is resumed there."""
     from mmairl.transfer.execute import (
         Place,
-        prepare,
         run_task,
         tune_task,
+        write_start,
     )  # requires the platforms
 
     asked = read_json(folder / 'asked.json', Asked)
-    result = read_json(folder / 'result.json', Result)
+    result = read_json(folder / 'result.json', RunResult)
     place = Place(Path('.').absolute(), folder / f'transfer_{result.sha256[:16]}', gpus)
-    start, depth = prepare(str(folder / result.checkpoint), 'student', None, place)
+    start, depth = write_start(str(folder / result.checkpoint), 'student', None, place)
     for task in asked.tasks:
         if is_local(task) or task in result.labels:
             continue
@@ -199,4 +199,4 @@ def transfer(folder: Path, gpus: int) -> None:
 
 
 if __name__ == '__main__':
-    main()
+    run_worker()

@@ -39,7 +39,7 @@ from mmairl.evaluation.identity import (
 from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
 from mmairl.io import read_json, write_json
 from mmairl.signals import start, stop, stop_processes
-from mmairl.transfer.tasks import TASKS, config_of
+from mmairl.transfer.tasks import TASKS, task_config
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Place:
     gpus: int
 
 
-def prepare(checkpoint: str, part: str, anchor: str | None, place: Place) -> tuple[Path, int]:
+def write_start(checkpoint: str, part: str, anchor: str | None, place: Place) -> tuple[Path, int]:
     """Write the backbone, rescaled if there is an anchor, and return its file and depth.
 
     Raises:
@@ -114,7 +114,7 @@ def _measured(
 ) -> dict[str, Any]:
     """Return the scores of a run by its own names, on the test images or on both halves of held-out ones."""
     task = TASKS[name]
-    config = str(config_of(name, depth))
+    config = str(task_config(name, depth))
     cfg = load_config(config, dict(options))
     root = FUNCTIONS.build(cfg.drawn) if 'drawn' in cfg else place.data
     files = (file for path in task.data or ('data',) for file in (root / path).rglob('*'))
@@ -193,6 +193,7 @@ def _by_protocol(
     cfg.model.in_channels = 512 if depth < 50 else 2048
     settings = settings_for(
         request['protocol'],
+        cfg,
         device=default_device(),
         workers=default_workers(),
         cache=Path('work_dirs/features'),

@@ -125,7 +125,7 @@ def lacking(task: Task, root: Path) -> list[Path]:
     return [root / path for path in task.data if not (root / path).exists()]
 
 
-def config_of(name: str, depth: int) -> Path:
+def task_config(name: str, depth: int) -> Path:
     """Return the config of a task for a backbone of this depth. A protocol's config serves every depth."""
     task = TASKS[name]
     if task.depths and depth not in task.depths and not task.protocol:

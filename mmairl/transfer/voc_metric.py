@@ -38,7 +38,7 @@ class VOCDetectionMetric(VOCMetric):
         if self.detectron2_rounding:
             results = [(truth, [_rounded(rows) for rows in found]) for truth, found in results]
         classes = [
-            average_precision(results, label) for label in range(len(self.dataset_meta['classes']))
+            detection_ap(results, label) for label in range(len(self.dataset_meta['classes']))
         ]
         present = [of_class for of_class in classes if of_class is not None]
         ap = np.mean(present or [np.zeros(len(THRESHOLDS))], axis=0)
@@ -53,7 +53,7 @@ def _rounded(rows: np.ndarray) -> np.ndarray:
     return np.concatenate([rows[:, :4].round(1), rows[:, 4:].round(3)], axis=1)
 
 
-def average_precision(results: list[tuple[dict, list]], label: int) -> np.ndarray | None:
+def detection_ap(results: list[tuple[dict, list]], label: int) -> np.ndarray | None:
     """Return the AP of a class at each threshold, or None if no object is of the class."""
     objects = 0
     scores = [np.zeros(0)]

@@ -108,7 +108,7 @@ FAULTS = (
         'torch.ones_like(nearness)',
         ('test_knn.py',),
     ),
-    Fault('k-NN: block offset lost', 'position + start)', 'position)', ('test_knn.py',)),
+    Fault('k-NN: block offset lost', 'position + start]', 'position]', ('test_knn.py',)),
     Fault(
         'identity: values of weights not digested',
         '        digest.update(_bytes(tensor.detach().float()))\n',

@@ -22,7 +22,7 @@ from mmairl.config import load_config
 from mmairl.engine.run import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.io import read_json
-from mmairl.study.schema import Result
+from mmairl.study.schema import RunResult
 from projects.label_free.extra_measures import MEASURES
 from projects.label_free.trusted import EPOCHS, RECORD, SETTINGS, trusted
 from projects.label_free.unlabelled import goodness_of, measure_checkpoint, measured_run
@@ -32,7 +32,7 @@ def goodness_of_trials(folders: Sequence[Path], measure: str) -> list[float]:
     """Return the goodness of finished trials by a measure; -inf for trials that diverged."""
     networks = {}
     for folder in folders:
-        diverged = read_json(folder / 'result.json', Result).diverged
+        diverged = read_json(folder / 'result.json', RunResult).diverged
         networks[folder] = (
             dict.fromkeys(MEASURES, math.nan) if diverged else measured_run(folder).numbers
         )

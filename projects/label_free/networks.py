@@ -29,7 +29,7 @@ from mmairl.io import read_json, write_json
 from mmairl.report.page import ENVIRONMENT, fill
 from mmairl.study.analyses import ANALYSES, Analysis
 from mmairl.study.runs import Run
-from mmairl.study.schema import Result
+from mmairl.study.schema import RunResult
 from mmairl.study.search import FIRST
 from mmairl.study.spec import Study
 from mmairl.study.trials import take_best
@@ -94,7 +94,7 @@ def _choose(runs: Sequence[Run]) -> Iterator[Path]:
             (folder / 'result.json').is_file() for folder in run.needs
         ):
             continue
-        if all(read_json(folder / 'result.json', Result).diverged for folder in run.needs):
+        if all(read_json(folder / 'result.json', RunResult).diverged for folder in run.needs):
             continue  # there is no choice and no checkpoint
         take_best(run.folder, run.asked.chosen)
         yield from run.needs

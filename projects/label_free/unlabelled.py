@@ -13,7 +13,7 @@ from mmairl.analysis.subjects import Images
 from mmairl.config import load_config
 from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.io import read_json, write_json
-from mmairl.study.schema import Asked, Result, Trained
+from mmairl.study.schema import Asked, RunResult, Trained
 from projects.label_free.extra_measures import MEASURES, REVISION, all_measures, with_clid
 
 FILE = 'measures.json'
@@ -48,7 +48,7 @@ def measure_checkpoint(checkpoint: Path, cfg: Config, loss: float) -> dict[str, 
 
 def measured_run(folder: Path) -> Unlabelled:
     """Measure the network of a run, or read measures.json if it is about the same weights."""
-    result = read_json(folder / 'result.json', Result)
+    result = read_json(folder / 'result.json', RunResult)
     path = folder / FILE
     known = read_json(path, Unlabelled) if path.is_file() else None
     if known is not None and (known.sha256, known.revision) == (result.sha256, REVISION):

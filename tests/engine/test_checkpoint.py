@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from harness import resume as resuming
+from harness.errors import raises_code
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, Hook
 
 from mmairl.config import load_config
 from mmairl.engine import run as launch
-from mmairl.engine.checkpoint import Start, choose_start, load_checkpoint, newest_checkpoint, run_in
+from mmairl.engine.checkpoint import RunStart, choose_start, consolidate, load_checkpoint, newest_checkpoint, run_in
 from mmairl.engine.hooks.saving import ExactCheckpointHook
 from mmairl.errors import UserError
 from mmairl.registry import HOOKS
@@ -47,7 +48,7 @@ def flip(path: Path) -> None:
     os.utime(path, (time, time))
 
 
-def test_the_one_written_last_is_taken_or_the_one_that_openmmlabs_note_names(folder):
+def test_newest_is_the_noted_or_last_written_file(folder):
     assert name_of_newest(folder) == 'iter_25.pth' and newest_checkpoint(folder / 'not there') is None
     for note, wanted in (
         (b'/another/machine/epoch_2.pth', 'epoch_2.pth'),
@@ -69,14 +70,14 @@ def test_a_damaged_one_gives_way_to_the_one_before(folder):
         newest_checkpoint(folder)
 
 
-def choice(folder: Path, **how: object) -> tuple[Start, Config]:
+def choice(folder: Path, **how: object) -> tuple[RunStart, Config]:
     cfg = Config(dict(work_dir=str(folder), **{'resume': True, **how}))
     return choose_start(cfg), cfg
 
 
-def test_a_new_run_in_an_old_folder_starts_its_own_line(folder):
+def test_new_run_in_an_old_folder_ignores_old_files(folder):
     """Killed before its first checkpoint, it must not go on from the end of the run before it, unless that is given."""
-    Start(run='new').begin(folder)
+    RunStart(run='new').begin(folder)
     start, cfg = choice(folder)
     assert not start.resume and start.checkpoint is None and cfg.load_from is None
     weights = str(folder / 'weights.pth')
@@ -92,7 +93,7 @@ def test_a_new_run_in_an_old_folder_starts_its_own_line(folder):
     assert start.run == 'old' and name_of_newest(folder, run_in(folder)) == 'epoch_2.pth'
 
 
-def test_a_restart_goes_on_from_what_the_first_start_has_saved_and_else_from_the_file_that_was_named(folder, tmp_path):
+def test_restart_prefers_checkpoints_of_its_own_run(folder, tmp_path):
     named = tmp_path / 'elsewhere' / 'epoch_1.pth'
     named.parent.mkdir()
     torch.save(training_checkpoint(run='a'), named)
@@ -104,7 +105,48 @@ def test_a_restart_goes_on_from_what_the_first_start_has_saved_and_else_from_the
     assert Path(start.path).name == 'iter_3.pth' and start.resume and start.run == 'a'
 
 
-def test_a_run_that_was_turned_back_goes_on_from_there_before_it_has_saved_anew(folder):
+def test_note_that_is_a_folder_raises(folder):
+    (folder / 'last_checkpoint').mkdir()
+    with raises_code('not-a-file'):
+        RunStart(run='new').begin(folder)
+
+
+def test_consolidate_names_values_that_are_no_weights(tmp_path):
+    weights = dict(
+        good=torch.ones(2),
+        count=torch.tensor(1),
+        lost=torch.tensor([float('nan')]),
+        half=torch.zeros(2, dtype=torch.int8),
+        note='text',
+    )
+    torch.save(dict(meta=dict(run=None), state_dict=weights), tmp_path / 'a.pth')
+    summary = consolidate(tmp_path / 'a.pth', tmp_path / 'b.pth')
+    assert 'half (int8), note (text), lost (not finite)' in summary
+    assert 'good' not in summary
+    assert 'count' not in summary
+
+
+def test_resume_from_weights_that_are_not_finite_raises(toy_config):
+    cfg = toy_config(steps=1, width=4)
+    path = Path(launch.train(cfg).work_dir) / 'iter_1.pth'
+    checkpoint = load_checkpoint(path)
+    checkpoint['state_dict']['backbone.conv1.weight'][0] = float('nan')
+    torch.save(checkpoint, path)
+    with raises_code('weights-not-finite', match='backbone.conv1.weight'):
+        launch.train(toy_config(steps=1, width=4, resume=True, load_from=str(path)))
+
+
+def test_resume_from_momentum_that_is_text_raises(toy_config):
+    cfg = toy_config(steps=2, width=4)
+    path = Path(launch.train(cfg).work_dir) / 'iter_1.pth'
+    checkpoint = load_checkpoint(path)
+    checkpoint['optimizer']['state'][0]['momentum_buffer'] = 'text'
+    torch.save(checkpoint, path)
+    with raises_code('malformed-checkpoint', match='momentum_buffer'):
+        launch.train(toy_config(steps=2, width=4, resume=True, load_from=str(path)))
+
+
+def test_resume_from_an_older_file_is_remembered(folder):
     for epoch in (1, 2):
         torch.save(training_checkpoint(run='a'), folder / f'epoch_{epoch}.pth')
     (folder / 'last_checkpoint').write_text('epoch_2.pth')
@@ -126,7 +168,7 @@ def test_a_resume_opens_its_file_once(tmp_path, monkeypatch):
     assert len(loads) == 1 and opened.count(str(last)) == 1
 
 
-def test_the_whole_life_goes_on_where_checkpoints_lie_elsewhere(tmp_path):
+def test_out_dir_works_for_save_resume_and_cleanup(tmp_path):
     """In `out_dir`; the newest is damaged; a run that was resumed ends as one that was not interrupted."""
     whole = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'whole')))
     for resume, leave_at in ((True, 9), (True, None)):
@@ -139,7 +181,7 @@ def test_the_whole_life_goes_on_where_checkpoints_lie_elsewhere(tmp_path):
     resuming.assert_the_same_run(whole, last)
 
 
-def test_load_from_without_resume_takes_weights_and_nothing_else(tmp_path):
+def test_load_from_loads_weights_only(tmp_path):
     """The seed, the batch and the probe are the new run's own."""
     other = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'other'), leave_at=5))
     cfg = resuming.config('views_of_the_batch', str(tmp_path / 'new'), leave_at=1, batch=4)
@@ -186,7 +228,7 @@ OLD = {
 OLD_SUM, OLD_MOMENTA = 7268.672979419987, 5599.789806782663  # of absolute values: weights and queue, momenta
 
 
-def test_a_checkpoint_of_the_old_code_goes_on_to_the_same_weights(tmp_path):
+def test_old_checkpoint_resumes_to_the_same_weights(tmp_path):
     # Without AVX-512, oneDNN writes beyond its memory in the channels-last gradient of a 1 x 1 convolution of two channels.
     with torch.backends.mkldnn.flags(enabled=False):
         runner = launch.train(old_config(tmp_path))
@@ -209,7 +251,7 @@ HOSTILE = dict(
 )
 
 
-def test_a_checkpoint_removes_nothing_but_what_the_hook_writes(tmp_path, toy_config):
+def test_checkpoint_cannot_name_files_to_delete(tmp_path, toy_config):
     """Every list of names that a checkpoint carries is turned against files inside and outside of the work dir."""
     images = {'train_dataloader.dataset.count': 24}
     cfg = toy_config(steps=1, **images)
@@ -243,17 +285,17 @@ def test_epochs_of_another_length_are_refused(tmp_path, toy_config):
     torch.save(saved, path)
     again = toy_config(steps=2, width=4)
     again.resume, again.load_from = True, str(path)
-    with pytest.raises(UserError, match='was made with epochs of .* iterations and this run has'):
+    with raises_code('other-epoch-length'):
         launch.train(again)
 
 
 @pytest.mark.parametrize('name', ['/abs/{}.pth', '../{}.pth', 'a.pth', '{:999999999}.pth'])
-def test_a_template_that_is_not_a_plain_name_is_refused(name):
+def test_template_with_a_folder_raises(name):
     with pytest.raises(UserError, match='is not a plain file name'):
         ExactCheckpointHook(filename_tmpl=name)
 
 
-def test_weights_that_are_not_finite_take_no_good_checkpoints_place(toy_config, monkeypatch):
+def test_non_finite_weights_replace_no_checkpoint(toy_config, monkeypatch):
     """A NaN where no loss shows it: in a statistic of the teacher."""
     cfg = toy_config(steps=4)
     cfg.default_hooks.checkpoint.max_keep_ckpts = 1
@@ -270,11 +312,11 @@ def test_weights_that_are_not_finite_take_no_good_checkpoints_place(toy_config, 
     assert [path.name for path in Path(cfg.work_dir).glob('*.pth')] == ['iter_2.pth']
 
 
-def test_the_best_weights_may_be_saved_before_the_first_checkpoint(toy_config):
+def test_best_weights_may_precede_the_first_checkpoint(toy_config):
     cfg = toy_config()
     launch.share_batch(cfg, 1)
     found = dict(state_dict={})
-    launch.build(cfg).call_hook('before_save_checkpoint', checkpoint=found)
+    launch.build_runner(cfg).call_hook('before_save_checkpoint', checkpoint=found)
     assert found['random_states'] == []
 
 
@@ -308,7 +350,7 @@ def test_every_name_of_mmengines_hook_saves_exactly(toy_config, kind):
     assert [type(hook) for hook in hooks if isinstance(hook, CheckpointHook)] == [ExactCheckpointHook]
 
 
-def test_a_hook_that_saves_through_the_runner_can_be_resumed(toy_config, tmp_path):
+def test_checkpoint_of_another_hook_resumes(toy_config, tmp_path):
     """A subclass of mmengine's hook is used as it is, and the runner writes for it."""
 
     class Foreign(CheckpointHook):

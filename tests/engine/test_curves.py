@@ -1,9 +1,9 @@
 import json
 
 import pytest
+from harness.errors import raises_code
 
 from mmairl.engine.curves import read_scalars
-from mmairl.errors import UserError
 
 
 def write_start(work_dir, name, values, end=''):
@@ -13,12 +13,41 @@ def write_start(work_dir, name, values, end=''):
     (folder / 'scalars.json').write_text('\n'.join(lines) + end)
 
 
-def test_a_resumed_run_is_one_curve_and_a_step_that_was_repeated_counts_once(tmp_path):
+def test_resumed_run_is_one_curve(tmp_path):
     write_start(tmp_path, 'first', {10: 10, 20: 20, 30: 30}, end='\n{"loss": 0.1, "st')  # killed while writing a line
     write_start(tmp_path, 'second', {30: 31, 40: 41})
     assert read_scalars(tmp_path) == {'loss': ([10, 20, 30, 40], [10, 20, 31, 41])}
 
 
-def test_a_folder_without_a_run_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r'no \*/vis_data/scalars.json under'):
+def test_folder_without_a_run_raises(tmp_path):
+    with raises_code('no-curves'):
         read_scalars(tmp_path)
+
+
+@pytest.mark.parametrize(
+    'line',
+    ['[1]', '5', '"text"', 'null', '{"step": [1], "loss": 1}', '{"step": "a", "loss": 1}'],
+)
+def test_line_of_another_type_raises(tmp_path, line):
+    write_start(tmp_path, 'first', {10: 1.0}, end=f'\n{line}')
+    with raises_code('wrong-content', match='line 2'):
+        read_scalars(tmp_path)
+
+
+@pytest.mark.parametrize('number', ['Infinity', '-1', '1' + '0' * 400])
+def test_step_or_value_out_of_range_raises(tmp_path, number):
+    write_start(tmp_path, 'first', {10: 1.0}, end=f'\n{{"step": {number}, "loss": 1}}')
+    with raises_code('wrong-content'):
+        read_scalars(tmp_path)
+
+
+def test_numbers_that_python_rejects_are_skipped(tmp_path):
+    write_start(tmp_path, 'first', {10: 1.0}, end=f'\n{"9" * 5000}\n{"[" * 100_000}')
+    assert read_scalars(tmp_path) == {'loss': ([10], [1.0])}
+
+
+def test_diverged_run_has_nan_in_its_curve(tmp_path):
+    write_start(tmp_path, 'first', {10: float('nan')})
+    steps, losses = read_scalars(tmp_path)['loss']
+    assert steps == [10]
+    assert losses[0] != losses[0]

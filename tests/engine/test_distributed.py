@@ -15,7 +15,7 @@ from mmairl.engine.distributed import VARIABLES, start_processes
 from mmairl.errors import UserError
 
 
-def test_a_launcher_that_was_named_and_did_not_start_the_process_is_one_sentence(monkeypatch):
+def test_launcher_without_its_variables_raises(monkeypatch):
     monkeypatch.delenv('SLURM_PROCID', raising=False)
     with pytest.raises(UserError, match='requires SLURM_PROCID, .* start with .*slurm_train.sh'):
         start_processes('slurm')
@@ -54,7 +54,7 @@ def joined(monkeypatch) -> dict:
     return asked
 
 
-def test_gpus_are_joined_before_anything_asks_how_many_there_are(launched, joined):
+def test_process_selects_its_gpu_before_joining(launched, joined):
     """mmengine joins them when it builds a runner: by then each process would have taken the whole batch."""
     launched('pytorch', '1')
     start_processes('pytorch')
@@ -65,7 +65,7 @@ def test_gpus_are_joined_before_anything_asks_how_many_there_are(launched, joine
 
 
 @pytest.mark.parametrize('gpus,task', [(1, '5'), (2, '1')])
-def test_a_task_of_slurm_takes_its_gpu_or_the_only_one_that_it_sees(monkeypatch, launched, joined, gpus, task):
+def test_slurm_task_selects_its_gpu(monkeypatch, launched, joined, gpus, task):
     """Whatever stood in the environment before."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     before = dict(RANK='0', WORLD_SIZE='0', LOCAL_RANK='0', MASTER_ADDR='node1', MASTER_PORT='1')
@@ -123,7 +123,7 @@ time.sleep(600)
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
-def test_processes_of_one_machine_listen_on_the_loopback_alone_and_end_with_their_launcher(tmp_path):
+def test_processes_of_one_machine_use_the_loopback(tmp_path):
     """At the port that is set; the launcher is killed."""
     script = tmp_path / 'script.py'
     script.write_text(SCRIPT)
@@ -161,7 +161,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_is_replaced_and_meets_the_others_again(tmp_path):
+def test_restarted_process_rejoins_the_group(tmp_path):
     (tmp_path / 'script.py').write_text(AGAIN)
     command = [sys.executable, '-m', 'mmairl.engine.launcher', '--nproc_per_node=2', '--max-restarts=1']
     done = subprocess.run([*command, tmp_path / 'script.py'], capture_output=True, text=True, timeout=300)

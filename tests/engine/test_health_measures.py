@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from mmairl.engine import health
-from mmairl.engine.health import QUANTITIES, sentence, state
+from mmairl.engine.health import QUANTITIES, advice, state
 
 # As measured on Shapes: MoCo v2+ at the end of 8 epochs, and a mean teacher of momentum 0 without a predictor.
 SOUND = dict(loss=12.4, spread_query=0.68, spread_key=0.87, rank_features=29, rank_embeddings=6.8, positive=0.35)
@@ -17,31 +17,31 @@ COLLAPSED = dict(spread_query=0.024, spread_key=0.023, rank_features=46, rank_em
 COLLAPSED |= dict(negative=0.9994, hardest_negative=0.9998, contrast=0.0, teacher_distance=0.0, gradient_norm=0.006)
 
 
-def test_a_sound_run_is_good_and_a_collapsed_run_is_bad_for_a_named_reason():
+def test_collapsed_run_is_bad_for_a_named_reason():
     assert {q.name for q in QUANTITIES if q.name in SOUND and state(q, SOUND[q.name]) != 'good'} == set()
-    found = {q.name: sentence(q, COLLAPSED[q.name]) for q in QUANTITIES if state(q, COLLAPSED.get(q.name, 0)) == 'bad'}
+    found = {q.name: advice(q, COLLAPSED[q.name]) for q in QUANTITIES if state(q, COLLAPSED.get(q.name, 0)) == 'bad'}
     assert found['spread_key'].startswith('collapse: the standard deviation of the keys is 0.023 of 1/sqrt(d)')
     assert {'negative', 'teacher_distance'} <= set(found)
 
 
-def test_the_ends_of_the_ranges_are_in_them_and_beyond_there_is_a_sentence():
+def test_values_beyond_a_range_get_advice():
     for quantity in QUANTITIES:
         for value in (nan, inf, -inf):
-            assert state(quantity, value) == 'bad' and 'diverged' in sentence(quantity, value)
+            assert state(quantity, value) == 'bad' and 'diverged' in advice(quantity, value)
         assert quantity.floor <= quantity.low <= quantity.high <= quantity.ceiling
         for normal, worst, outwards in ((quantity.low, quantity.floor, -1e-3), (quantity.high, quantity.ceiling, 1e-3)):
             if abs(normal) == inf:
                 continue
             beyond = normal + outwards * abs(normal)
-            assert (state(quantity, normal), sentence(quantity, normal)) == ('good', ''), quantity.name
-            assert state(quantity, beyond) != 'good' and f'{beyond:.3g}' in sentence(quantity, beyond), quantity.name
+            assert (state(quantity, normal), advice(quantity, normal)) == ('good', ''), quantity.name
+            assert state(quantity, beyond) != 'good' and f'{beyond:.3g}' in advice(quantity, beyond), quantity.name
             if abs(worst) != inf:
                 assert state(quantity, worst) != 'bad', quantity.name
                 assert state(quantity, worst + outwards * abs(worst)) == 'bad', quantity.name
 
 
 def batch_of(rows: torch.Tensor) -> dict[str, float]:
-    return health.of_batch(rows, F.normalize(rows), F.normalize(rows), None)
+    return health.embedding_metrics(rows, F.normalize(rows), F.normalize(rows), None)
 
 
 def test_ranks_and_spreads_of_a_batch():
@@ -61,7 +61,7 @@ def test_similarities_to_the_queue():
         assert health.similarities(rows, rows, negatives) == dict(positive=1), 'without a negative'
 
 
-def test_similarities_without_a_queue_leave_the_own_key_out():
+def test_similarities_exclude_the_own_key():
     q = F.normalize(torch.randn(5, 3, dtype=torch.float64))
     k = F.normalize(torch.randn(5, 3, dtype=torch.float64))
     found = health.similarities(q, k, None)

@@ -31,7 +31,7 @@ def config(work_dir: Path, leave_at: int | None = None, resume: bool = False) ->
     return cfg
 
 
-def test_the_configs_of_fig_8_train_to_their_last_iteration_and_resume_bit_for_bit(tmp_path):
+def test_iteration_configs_train_and_resume_exactly(tmp_path):
     """Left in the second epoch, with a checkpoint at an iteration of the first."""
     runner = run.train(config(tmp_path / 'whole'))
     assert len(runner.train_dataloader) == 5 and runner.iter == runner.max_iters == 8
@@ -43,7 +43,7 @@ def test_the_configs_of_fig_8_train_to_their_last_iteration_and_resume_bit_for_b
 
 
 @pytest.mark.timeout(300)
-def test_a_sampler_that_is_one_stream_lasts_when_workers_read_it(tmp_path):
+def test_infinite_sampler_works_with_workers(tmp_path):
     """mmengine's InfiniteSampler ends for ever once a reader of it is dropped, and its loop begins to read too early."""
     cfg = config(tmp_path)
     cfg.train_dataloader.sampler = dict(type='InfiniteSampler')
@@ -65,7 +65,7 @@ class Given(Sampler):
 
 
 @pytest.mark.timeout(60)
-def test_an_epoch_without_a_batch_is_one_sentence_and_not_a_loop_without_end():
+def test_epoch_without_a_batch_raises():
     reader = endless(DataLoader(torch.arange(8), batch_size=2, sampler=Given(iter(range(8)), 8)), 0)
     assert torch.stack(list(islice(reader, 4))).flatten().tolist() == list(range(8))
     with pytest.raises(UserError, match='Given gives no batch in epoch 2, .*ResumableSampler'):

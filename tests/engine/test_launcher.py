@@ -62,7 +62,7 @@ def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
 
 @pytest.mark.parametrize('to', TOLD)
 @pytest.mark.parametrize('number', SIGNALS)
-def test_all_processes_save_and_the_launcher_leaves_with_75(told, to, number):
+def test_launcher_saves_all_processes_and_exits_75(told, to, number):
     """And starts none of them again."""
     code, folder = told[to, number]
     assert code == AGAIN
@@ -70,7 +70,7 @@ def test_all_processes_save_and_the_launcher_leaves_with_75(told, to, number):
         assert [(folder / f'{what}_{rank}').read_text() for what in ('begun', 'saved')] == ['begun\n', 'saved\n']
 
 
-def test_a_signal_while_processes_start_is_answered_when_all_are_known(monkeypatch):
+def test_signal_during_start_waits_for_all_processes(monkeypatch):
     def start(agent, group):
         agent.stop(SIGNALS[0])
         agent._pcontext = 'all of them'
@@ -84,7 +84,7 @@ def test_a_signal_while_processes_start_is_answered_when_all_are_known(monkeypat
 
 
 @pytest.mark.parametrize('script', ['dist_train.sh', 'dist_evaluate.sh'])
-def test_the_scripts_become_the_launcher_so_that_a_signal_to_them_is_one_to_it(tmp_path, script):
+def test_scripts_exec_the_launcher(tmp_path, script):
     (tmp_path / 'python').write_text('#!/bin/sh\necho $$\n')
     (tmp_path / 'python').chmod(0o755)
     words = ['bash', ROOT / 'tools' / script, *('x.py', '2')[:: 1 if 'train' in script else -1], 'y']

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from kernels import Kernels
+from harness.kernels import Kernels
 from mmengine.optim import build_optim_wrapper
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from mmairl.engine.optim.autocast import FiniteFlag
 from mmairl.engine.optim.lars import LARS
 from mmairl.engine.speed import lay_out
-from mmairl.models import norm
+from mmairl.models import sync_norm
 from mmairl.models.heads.base import unit
 from mmairl.registry import MODELS
 from projects.benchmark.step import Size, siamese
@@ -60,10 +60,10 @@ def eight():
     dist.destroy_process_group()
 
 
-def test_a_step_of_one_of_eight_moves_and_launches_no_more_than_it_must(eight, monkeypatch):
+def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
     """MoCo v2+ on ResNet-50, 128 images, bfloat16 and channels last, from the bytes of the views to the queue."""
     seen, size = Kernels(), Size(depth=50, image=224, batch=128, features=2048, hidden=4096, queue=65_536)
-    monkeypatch.setattr(norm, 'CPUKernels', SimpleNamespace(**fused_kernels(seen)))
+    monkeypatch.setattr(sync_norm, 'CPUKernels', SimpleNamespace(**fused_kernels(seen)))
     monkeypatch.setattr(FiniteFlag, 'read', lambda flag: True)
     model = siamese(size, 'mocov2plus')
     lay_out(model, dict(channels_last=True))
@@ -84,7 +84,7 @@ def test_a_step_of_one_of_eight_moves_and_launches_no_more_than_it_must(eight, m
     assert check.launches.total() <= 10
 
 
-def test_optimizer_and_teacher_launch_no_kernel_for_each_weight(toy_config):
+def test_optimizer_launches_no_kernel_per_weight(toy_config):
     model = MODELS.build(toy_config('byol_lars_r50_200e.py').model).to('meta')
     with FakeTensorMode(allow_non_fake_inputs=True):  # what is done there computes nothing
         model.to_empty(device='cuda')

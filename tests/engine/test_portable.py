@@ -168,14 +168,14 @@ def test_rescaled_checkpoint_holds_weights_only(saved):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['mmdet', 'mmseg'])
-def test_checkpoints_load_by_init_cfg_in_mmdet_and_mmseg(saved, kind):
+def test_init_cfg_of_mmdet_and_mmseg_loads_checkpoints(saved, kind):
     """In a detector and in a segmentor that are built from configs."""
     pytest.importorskip(f'{kind}.version', reason='the core set-up has no mmdet and mmseg')
     files = [file for writer in WRITERS[:3] for file in saved[writer]]
     assert without_mmairl(BUILD, kind, *files).count('loaded 120') == 3
 
 
-def test_the_config_in_a_checkpoint_survives_braces_and_classes(toy_config, tmp_path):
+def test_saved_config_keeps_braces_and_classes(toy_config, tmp_path):
     """mmengine replaces `{{ ... }}` in the text of a config, and cannot read the class that a type may be."""
     cfg = toy_config(steps=1, width=4)
     cfg.note = 'a {{ b }}'

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from harness import resume as resuming
+from harness.errors import raises_code
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from mmairl.data.sampler import ResumableSampler
@@ -12,7 +13,6 @@ from mmairl.data.training_images import TrainingImages
 from mmairl.engine import run
 from mmairl.engine.batches import batches
 from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.errors import UserError
 
 SCRIPT = Path(resuming.__file__)
 
@@ -26,14 +26,14 @@ def trained(folder: Path, case: str, *leave_at: int) -> Path:
 
 
 @pytest.mark.parametrize('case', ['shuffle_bn', 'views_of_the_batch'])
-def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, case):
+def test_resumed_run_equals_uninterrupted_run(tmp_path, case):
     """Left at an epoch's last iteration, after its checkpoint, and again at an iteration that saves."""
     whole = trained(tmp_path / 'whole', case)
     resumed = trained(tmp_path / 'resumed', case, 4, 6)
     resuming.assert_the_same_run(whole, resumed)
 
 
-def test_the_comparison_sees_a_difference_of_one_draw_and_the_run_said_that_it_would_differ(tmp_path):
+def test_resume_without_random_state_differs_and_warns(tmp_path):
     """The control of the test above: a checkpoint of plain OpenMMLab has no random state; it is gone on with all the same."""
     whole = trained(tmp_path / 'whole', 'shuffle_bn')
     resuming.run(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), leave_at=4, **resuming.SHORT))
@@ -45,7 +45,7 @@ def test_the_comparison_sees_a_difference_of_one_draw_and_the_run_said_that_it_w
     assert 'not as if uninterrupted' in next(Path(runner.log_dir).glob('*.log')).read_text()
     with pytest.raises((AssertionError, KeyError)):
         resuming.assert_the_same_run(whole, tmp_path / 'resumed' / 'iter_8.pth')
-    with pytest.raises(UserError, match='made with 8 images an iteration and this run has 16'):
+    with raises_code('other-batch-size'):
         resuming.run(resuming.config('shuffle_bn', str(tmp_path / 'whole'), resume=True, batch=16, **resuming.SHORT))
 
 
@@ -62,18 +62,22 @@ def end(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize('case', ['workers', 'lars_accumulated'])
-def test_two_interrupted_processes_equal_two_uninterrupted_bit_for_bit(two, case):
+def test_two_resumed_processes_equal_uninterrupted(two, case):
     resuming.assert_the_same_run(end(two[0] / f'{case}_whole'), end(two[0] / f'{case}_left'))
 
 
-def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(two):
+def test_branch_of_two_processes_equals_its_trunk(two):
+    resuming.assert_the_same_run(end(two[0] / 'trunk'), end(two[0] / 'branch'))
+
+
+def test_signal_to_one_process_stops_both(two):
     folder, said = two
     for rank in (0, 1):
         assert f'process {rank} stopped by SIGUSR1 after 3 iterations: {folder}/stopped/iter_3.pth is written' in said
     resuming.assert_the_same_run(end(folder / 'workers_whole'), end(folder / 'stopped'))
 
 
-def test_another_number_of_processes_sees_every_image_of_the_epoch_once(two, tmp_path):
+def test_other_process_count_sees_each_image_once(two, tmp_path):
     """One process for 5 steps, then two for the rest; without a queue, whose order differs, SyncBN makes the weights agree."""
     one, both = (load_checkpoint(path) for path in (trained(tmp_path / 'whole', 'no_queue'), end(two[0] / 'of_one')))
     assert 'resumed with 2 processes after 1: batches and views are the same' in two[1]
@@ -94,7 +98,7 @@ def images_of(world: int, start: int, epoch: int = 3, count: int = 60) -> list[l
 
 
 @pytest.mark.parametrize('before,after', [(1, 2), (2, 1), (2, 4), (5, 2)])
-def test_every_world_size_goes_on_with_the_rest_of_the_same_order(before, after):
+def test_any_world_size_continues_the_same_order(before, after):
     order = images_of(1, 0)[0]
     done = 20
     seen = [image for images in images_of(before, 0) for image in images[: done // before]]
@@ -117,7 +121,7 @@ class Counting(Dataset):
         return int(index)
 
 
-def test_what_was_seen_is_not_read_again_unless_a_foreign_sampler_cannot_pass_over_it():
+def test_resumable_sampler_rereads_no_image():
     for sampler, read in ((ResumableSampler(Counting(), seed=1), 12), (SequentialSampler(range(40)), 40)):
         dataset = Counting()
         loader = DataLoader(dataset, batch_size=4, sampler=sampler)

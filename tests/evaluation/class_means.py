@@ -1,4 +1,4 @@
-"""A protocol that is not part of the package, as docs/how-to/add_your_own.md shows it: the nearest mean of a class."""
+"""A protocol from outside the package, the one in docs/how-to/add_data_and_protocols.md: nearest class mean."""
 
 from dataclasses import dataclass
 from typing import ClassVar

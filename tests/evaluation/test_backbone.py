@@ -9,7 +9,7 @@ from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 
 
 @pytest.mark.parametrize('part, seed', [('student', 1), ('teacher', 2)])
-def test_loads_the_part_that_was_asked_for_in_eval_mode(cfg, checkpoint, part, seed):
+def test_requested_part_is_loaded_in_eval_mode(cfg, checkpoint, part, seed):
     torch.manual_seed(7)
     before = torch.get_rng_state()
     loaded, expected = load_backbone(cfg, checkpoint, part), load_backbone(cfg, seed=seed).state_dict()
@@ -28,7 +28,7 @@ def test_a_random_start_is_one_line_of_the_log(cfg, capfd):
     assert capfd.readouterr().out.count('INFO') == 2
 
 
-def test_weights_of_another_network_are_refused_by_what_differs(cfg, checkpoint):
+def test_weights_of_another_network_are_an_error(cfg, checkpoint):
     saved = torch.load(checkpoint)
     saved['state_dict']['backbone.neck.weight'] = saved['state_dict'].pop('backbone.conv1.weight')
     torch.save(saved, checkpoint)

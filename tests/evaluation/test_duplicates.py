@@ -16,7 +16,7 @@ from mmairl.registry import DATASETS
 
 @pytest.mark.parametrize('dimensions', [5, 10, 50])
 @pytest.mark.parametrize('share', [0, 0.1, 0.4])
-def test_planted_copies_are_marked_and_hardly_any_other(dimensions, share):
+def test_planted_copies_are_marked_almost_exclusively(dimensions, share):
     generator = torch.Generator().manual_seed(dimensions)
     x = torch.randn(4000, dimensions, generator=generator)
     x[::2] *= 0.1  # denser here than there: half of the images lie in a cone
@@ -45,9 +45,7 @@ class Leaking(DATASETS.get('Noise')):
 @pytest.mark.parametrize(
     'protocol, score', [('knn', 'k-NN, k = 3'), ('logreg', 'logistic regression, top-1'), ('svm', '')]
 )
-def test_they_are_counted_shown_and_left_out_beside_the_score(
-    config_file, tmp_path, run_tool, monkeypatch, protocol, score
-):
+def test_duplicates_are_counted_shown_and_left_out(config_file, tmp_path, run_tool, monkeypatch, protocol, score):
     monkeypatch.chdir(tmp_path)
     config_file.write_text(
         config_file.read_text().replace("dict(type='Noise', count=30, seed=1)", "dict(type='Leaking')")
@@ -63,9 +61,7 @@ def test_they_are_counted_shown_and_left_out_beside_the_score(
     assert '10 test images are nearly the same as a training image' in page and page.count('class="pair"') == 10
 
 
-def test_of_unequal_classes_the_score_without_them_is_a_mean_per_class_too(
-    config_file, tmp_path, run_tool, monkeypatch
-):
+def test_score_without_duplicates_keeps_mean_per_class(config_file, tmp_path, run_tool, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Leaking, 'metric', 'mean per class', raising=False)
     data = "dict(type='Leaking'), val=dict(type='Noise', count=9, seed=2)"
@@ -79,9 +75,7 @@ def test_of_unequal_classes_the_score_without_them_is_a_mean_per_class_too(
     assert record['scores'][f'{name}, without near duplicates'] == pytest.approx(expected) and name in record['scores']
 
 
-def test_results_by_other_settings_or_on_other_images_are_kept_beside_each_other(
-    config_file, tmp_path, run_tool, monkeypatch
-):
+def test_results_of_other_settings_are_kept_separately(config_file, tmp_path, run_tool, monkeypatch):
     monkeypatch.chdir(tmp_path)
     other = tmp_path / 'other.py'
     other.write_text(config_file.read_text().replace('seed=1', 'seed=2'))

@@ -35,7 +35,7 @@ def expected(network: torch.nn.Module, pixels: np.ndarray, mean: tuple, std: tup
     return x.flatten(1).numpy()
 
 
-def test_a_folder_a_list_of_files_and_images_in_memory_have_the_same_features(network, pixels, tmp_path):
+def test_folder_files_and_arrays_have_equal_features(network, pixels, tmp_path):
     torch.save(network.state_dict(), tmp_path / 'resnet18.pth')
     folder = tmp_path / 'images'
     (folder / 'inner').mkdir(parents=True)
@@ -55,7 +55,7 @@ def test_a_folder_a_list_of_files_and_images_in_memory_have_the_same_features(ne
         np.testing.assert_allclose(features, wanted[: len(names)], rtol=1e-4, atol=1e-5)
 
 
-def test_one_image_grey_ones_and_tensors_are_images_too_and_what_is_none_is_one_sentence(network, pixels, tmp_path):
+def test_each_kind_of_image_is_embedded_or_an_error(network, pixels, tmp_path):
     torch.save(network.state_dict(), checkpoint := tmp_path / 'resnet18.pth')
     wanted, tensor = expected(network, pixels, *IMAGENET), torch.from_numpy(pixels).permute(0, 3, 1, 2)
     grey = expected(network, pixels[..., :1].repeat(3, 3), *IMAGENET)
@@ -91,7 +91,7 @@ def test_one_image_grey_ones_and_tensors_are_images_too_and_what_is_none_is_one_
         assert '\n' not in str(caught.value)
 
 
-def test_a_checkpoint_of_ours_says_how_its_images_were_normalised_and_how_large_they_were(network, pixels, tmp_path):
+def test_checkpoint_states_statistics_and_image_size(network, pixels, tmp_path):
     views = "[[{'type': 'RandomFlip', 'p': 0.5}, {'type': 'RandomResizedCrop', 'size': 56, 'scale': (0.2, 0.6)}]]"
     settings = {
         'model.data_preprocessor.mean': '[0.5, 0.4, 0.3]',
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_ours_says_how_its_images_were_normalised_and_how_large_
     )
 
 
-def test_what_cannot_be_read_has_no_row_and_what_is_not_there_is_one_sentence(network, pixels, tmp_path):
+def test_unreadable_has_no_row_and_missing_is_an_error(network, pixels, tmp_path):
     checkpoint = tmp_path / 'resnet18.pth'
     torch.save(network.state_dict(), checkpoint)
     Image.fromarray(pixels[0]).save(tmp_path / 'a.png')
@@ -127,7 +127,7 @@ def test_what_cannot_be_read_has_no_row_and_what_is_not_there_is_one_sentence(ne
         mmairl.embed(tmp_path / 'none.pth', tmp_path)
 
 
-def test_cells_of_a_resnet_have_the_pooled_features_for_their_mean_and_lie_in_rows(network, pixels, tmp_path):
+def test_resnet_cells_average_to_pooled_features(network, pixels, tmp_path):
     torch.save(network.state_dict(), tmp_path / 'resnet18.pth')
     for name, one in zip('acd', pixels):
         Image.fromarray(one).save(tmp_path / f'{name}.png')
@@ -144,7 +144,7 @@ def test_cells_of_a_resnet_have_the_pooled_features_for_their_mean_and_lie_in_ro
         mmairl.embed(tmp_path / 'resnet18.pth', tmp_path, patches=True)
 
 
-def test_patches_of_a_vit_are_those_of_timm_without_class_and_register_tokens(pixels, tmp_path):
+def test_vit_patches_equal_timm_without_extra_tokens(pixels, tmp_path):
     how = dict(img_size=CROP, embed_dim=128, depth=2, num_heads=2)
     vit = timm.create_model('vit_small_patch14_reg4_dinov2', **how).eval()
     torch.save(vit.state_dict(), tmp_path / 'vit.pth')

@@ -46,7 +46,7 @@ def in_store(root: Path) -> list[str]:
     return [path.name for path in root.iterdir() if path.suffix != '.lock' or path.stat().st_size]
 
 
-def test_features_are_the_last_map_averaged_over_space_in_order_or_the_pixels():
+def test_features_are_the_pooled_map_or_the_pixels():
     dataset = Noise()
     found = extract(Channels(), dataset, Extraction(MEAN, STD, batch_size=7))
     np.testing.assert_allclose(found.x, normalised(dataset).mean(axis=(2, 3)), atol=1e-5)
@@ -54,7 +54,7 @@ def test_features_are_the_last_map_averaged_over_space_in_order_or_the_pixels():
     np.testing.assert_allclose(extract(None, dataset, HOW).x, normalised(dataset).reshape(45, -1), atol=1e-5)
 
 
-def test_features_in_bfloat16_are_float32_to_two_digits_and_scores_hold(cfg, tmp_path):
+def test_bfloat16_features_are_close_to_float32(cfg, tmp_path):
     backbone, dataset = load_backbone(cfg, seed=1), Noise()
     whole, fast = (extract(backbone, dataset, replace(HOW, precision=name)).x for name in ('float32', 'bfloat16'))
     assert fast.dtype == torch.float32 and not torch.equal(whole, fast)
@@ -69,7 +69,7 @@ def test_features_in_bfloat16_are_float32_to_two_digits_and_scores_hold(cfg, tmp
     assert error.value.code == 'unknown-precision'
 
 
-def test_unlabelled_data_and_nan_features_are_one_sentence(tmp_path):
+def test_unlabeled_data_and_nan_features_are_errors(tmp_path):
     class Breaks(nn.Module):
         def forward(self, images):
             return images.mean((2, 3)).masked_fill(images.mean((1, 2, 3))[:, None] > 0.5, torch.nan)
@@ -85,7 +85,7 @@ def test_unlabelled_data_and_nan_features_are_one_sentence(tmp_path):
     assert in_store(tmp_path / 'f') == []
 
 
-def test_unreadable_images_have_no_row_and_are_listed_and_what_is_stored_is_read_again(tmp_path, monkeypatch):
+def test_unreadable_images_have_no_row_and_are_listed(tmp_path, monkeypatch):
     for number in range(10):
         image = tmp_path / f'images/{"ab"[number // 5]}/{number}.png'
         image.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def test_unreadable_images_have_no_row_and_are_listed_and_what_is_stored_is_read
     assert backbone[1].num_batches_tracked == 0, 'batch norm uses and keeps its running statistics'
 
 
-def test_an_interrupted_extraction_leaves_nothing_and_the_next_one_works(tmp_path, monkeypatch):
+def test_interrupted_extraction_leaves_no_file(tmp_path, monkeypatch):
     original, path = Extraction.batches, tmp_path / 'f/key.npy'
 
     def break_off(self, *args, **kwargs):
@@ -121,7 +121,7 @@ def test_an_interrupted_extraction_leaves_nothing_and_the_next_one_works(tmp_pat
     assert in_store(tmp_path / 'f') == ['key.npy']
 
 
-def test_a_damaged_file_and_a_store_that_cannot_be_locked_are_one_sentence(tmp_path):
+def test_damaged_file_and_failed_lock_are_errors(tmp_path):
     path, whole = tmp_path / 'key.npy', np.zeros((9, 3), np.float32)
     np.save(path, whole)
     for content in (path.read_bytes(), path.read_bytes()[:150], b'text'):
@@ -132,7 +132,7 @@ def test_a_damaged_file_and_a_store_that_cannot_be_locked_are_one_sentence(tmp_p
         stored(path / 'key.npy', None, Noise(), HOW)
 
 
-def test_of_two_runs_the_second_waits_for_what_the_first_extracts(tmp_path, monkeypatch):
+def test_second_run_waits_for_the_first_extraction(tmp_path, monkeypatch):
     path, waits = tmp_path / 'key.npy', Event()
     monkeypatch.setattr(feature_store, 'print_log', lambda *_, **__: waits.set())
     monkeypatch.setattr(feature_store, '_fill', lambda *_: pytest.fail('extracted twice'))

@@ -57,7 +57,7 @@ def swap_pixels(path: Path) -> None:
     assert path.stat().st_size == status.st_size
 
 
-def test_the_identity_of_data_follows_each_change_of_what_is_picked_and_no_other(folder, tmp_path, monkeypatch):
+def test_data_identity_follows_selected_images_only(folder, tmp_path, monkeypatch):
     base = data_identity(described(folder))
     shutil.copytree(folder, tmp_path / 'copy')
     monkeypatch.chdir(tmp_path)
@@ -87,7 +87,7 @@ def test_of_large_data_times_count_too(folder, monkeypatch):
 
 
 @pytest.mark.parametrize('whole', [2**28, 100])  # bytes up to which every byte is read
-def test_an_archive_made_anew_with_other_images_is_other_data(folder, tmp_path, monkeypatch, whole):
+def test_rewritten_archive_is_other_data(folder, tmp_path, monkeypatch, whole):
     monkeypatch.setattr(identity, 'WHOLE', whole)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     archive = tmp_path / 'images.tar'
@@ -100,7 +100,7 @@ def test_an_archive_made_anew_with_other_images_is_other_data(folder, tmp_path, 
     assert data_identity(packed) != base
 
 
-def test_shards_are_the_same_data_wherever_they_lie_and_however_they_are_named(folder, tmp_path, monkeypatch):
+def test_identity_of_shards_ignores_their_location(folder, tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     for place in ('here', 'there'):
         list(pack(ImageFolder(folder), tmp_path / place / 'a.tar', size=5000))
@@ -127,7 +127,7 @@ def test_a_rewritten_array_on_the_disk_is_other_data(tmp_path):
     assert data_identity(data) != base
 
 
-def test_a_list_that_picks_other_images_of_the_same_classes_is_other_data(folder, tmp_path):
+def test_list_of_other_images_is_other_data(folder, tmp_path):
     names = tmp_path / 'names.txt'
     data = dict(type='ListedSubset', dataset=described(folder), list_file=str(names))
     names.write_text('a/0.bmp\nb/0.bmp\n')
@@ -171,7 +171,7 @@ def test_weights_are_known_by_float32_values():
     assert weights_identity(half) == weights_identity({name: value.float() for name, value in half.items()})
 
 
-def test_a_split_is_no_folder_and_the_decoder_is_part_of_the_code(tmp_path, monkeypatch):
+def test_split_is_no_folder_and_decoder_counts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'train').mkdir()
     assert config_identity(dict(split='train', root='train')) == dict(split='train')
@@ -195,7 +195,7 @@ CHANGES = {
 }
 
 
-def test_weights_data_network_and_what_was_asked_are_in_the_identity_and_a_path_is_not(cfg, checkpoint, tmp_path):
+def test_identity_has_every_input_and_no_path(cfg, checkpoint, tmp_path):
     settings, backbone = settings_for('knn'), read_backbone(checkpoint)
     found = [identity_of(cfg, settings, subject) for subject in (backbone, 'random', 'pixels')]
     found.append(identity_of(cfg, settings, read_backbone(checkpoint, 'teacher')))
@@ -232,7 +232,7 @@ def test_features_key_differs_between_weights(cfg, checkpoint):
     assert len({features_key(identity, 'train', described) for identity in identities}) == 2
 
 
-def test_absent_data_count_as_unchanged_and_data_that_cannot_be_looked_at_do_not(folder, tmp_path):
+def test_absent_data_match_and_unreadable_data_do_not(folder, tmp_path):
     names = tmp_path / 'names.txt'
     names.write_text('a/0.bmp\nb/0.bmp\n')
     data = dict(type='ListedSubset', dataset=described(folder), list_file=str(names))

@@ -15,7 +15,7 @@ def test_accuracy_equals_scikit_learns(digits):
         assert 100 * right.double().mean().item() == pytest.approx(expected, abs=1e-4)
 
 
-def test_blocks_give_what_the_whole_similarity_matrix_gives(digits, monkeypatch):
+def test_blocks_equal_the_full_similarity_matrix(digits, monkeypatch):
     train, test = digits
     monkeypatch.setattr(neighbors, 'QUERY_BLOCK', 100)
     monkeypatch.setattr(neighbors, 'BANK_BLOCK', 37)
@@ -27,7 +27,7 @@ def test_blocks_give_what_the_whole_similarity_matrix_gives(digits, monkeypatch)
     assert all(len(set(row)) == 50 for row in position.tolist())
 
 
-def test_a_near_neighbour_outvotes_two_far_ones_and_votes_overflow_at_no_temperature():
+def test_near_neighbor_outvotes_two_far_ones():
     for temperature, apart in ((0.07, 0.1), (1e-4, 0.001)):
         near = torch.tensor([[1.0, 1 - apart, 1 - apart]], dtype=torch.float64)
         scores = neighbors.vote(near, torch.tensor([[1, 0, 0]]), 3, temperature)

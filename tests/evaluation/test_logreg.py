@@ -26,7 +26,7 @@ def bias_centred(weight: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize('kind', ['equal', 'unequal'])
-def test_every_strength_reaches_scikit_learns_minimum_and_tells_its_gradient(digits, kind):
+def test_each_strength_reaches_scikit_learns_minimum(digits, kind):
     """From the strongest, where weights vanish beside the biases, to the weakest, where the classes are separated."""
     train = unequal(digits[0], 6) if kind == 'unequal' else Features(digits[0].x[:150, 10:40], digits[0].y[:150])
     objective = Objective(train.x, train.y, int(train.y.max()) + 1)
@@ -47,7 +47,7 @@ def test_every_strength_reaches_scikit_learns_minimum_and_tells_its_gradient(dig
             assert kind == 'equal' or not scores(train.x, found.weight).argmax(1).any(), 'the largest class for all'
 
 
-def test_what_counts_as_solved_is_within_a_thousandth_of_newtons_next_step_whatever_the_scale_of_the_features(digits):
+def test_solved_fit_is_near_the_minimum_at_any_scale(digits):
     x, y = 1000 * digits[0].x[:300, :40], digits[0].y[:300] % 6
     objective, start = Objective(x, y, 6), None
     for strength in STRENGTHS[::5]:
@@ -65,7 +65,7 @@ def test_what_counts_as_solved_is_within_a_thousandth_of_newtons_next_step_whate
         assert not found.solved or step[:, -1].abs().max() < 1e-3 * start[:, -1].abs().max().clamp_min(1), strength
 
 
-def test_more_dimensions_than_images_and_very_wide_features(monkeypatch):
+def test_wide_features_reach_the_minimum(monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr('mmairl.evaluation.logreg.ROWS', 20)
     x, y = torch.randn(30, 50) * 3 + 5, torch.arange(30) % 3
@@ -77,7 +77,7 @@ def test_more_dimensions_than_images_and_very_wide_features(monkeypatch):
 
 
 @pytest.mark.parametrize('standardise', [False, True])
-def test_strength_is_chosen_on_held_out_training_images_and_refitted_on_all(digits, standardise):
+def test_strength_is_chosen_on_held_out_images(digits, standardise):
     train, test = digits
     probe = logistic_regression(train, test, strengths=QUICK, standardise=standardise)
     assert probe.held_out[probe.strength] == max(probe.held_out.values())
@@ -91,7 +91,7 @@ def test_strength_is_chosen_on_held_out_training_images_and_refitted_on_all(digi
     assert (probe.strength, probe.held_out) == (other.strength, other.held_out), 'test labels touch no choice'
 
 
-def test_validation_images_choose_in_place_of_held_out_ones_and_join_the_last_fit(digits):
+def test_validation_images_choose_then_join_the_fit(digits):
     train, test = digits
     fit_part, val = Features(train.x[:900], train.y[:900]), Features(train.x[900:], train.y[900:])
     given = logistic_regression(fit_part, test, val, strengths=QUICK)
@@ -104,7 +104,7 @@ def test_validation_images_choose_in_place_of_held_out_ones_and_join_the_last_fi
     assert given.scores['top-1'] == pytest.approx(100 * right.item())
 
 
-def test_several_labels_an_image_are_a_yes_or_no_for_each_class_as_in_scikit_learn(digits, monkeypatch):
+def test_multi_label_fit_equals_scikit_learn(digits, monkeypatch):
     monkeypatch.setattr('mmairl.evaluation.logreg.ROWS', 100)
     x = digits[0].x[:300]
     y = torch.stack([digits[0].y[:300] % 2, (digits[0].y[:300] > 4).long()], dim=1)
@@ -118,7 +118,7 @@ def test_several_labels_an_image_are_a_yes_or_no_for_each_class_as_in_scikit_lea
         np.testing.assert_allclose(found.weight[column], wanted[0], atol=1e-4)
 
 
-def test_a_class_without_a_training_image_is_never_predicted(digits):
+def test_class_without_training_image_is_never_chosen(digits):
     x, y = digits[0].x[:100], digits[0].y[:100] % 4
     y[y == 1] = 3
     found = Objective(x, y, 5).minimise(1e-2)
@@ -126,7 +126,7 @@ def test_a_class_without_a_training_image_is_never_predicted(digits):
     assert set(scores(x, found.weight).argmax(1).tolist()) <= {0, 2, 3}
 
 
-def test_few_separable_images_are_solved_at_every_strength():
+def test_separable_images_are_solved_at_every_strength():
     """All probabilities come to 0 and 1 at weak strengths, where the bias has no curvature."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(30) % 2

@@ -55,7 +55,7 @@ def test_eleven_points_equal_a_plain_loop_in_any_order(positives, ties):
     assert average_precision(torch.ones(60), y) == positives / 60
 
 
-def test_mean_ap_leaves_difficult_images_out_class_by_class():
+def test_mean_ap_ignores_difficult_images_per_class():
     scores, labels = multi_labels()
     plain, eleven = [], []
     for label in range(4):
@@ -104,7 +104,7 @@ def fed(metric: HeadAccuracy, scores: torch.Tensor, labels: torch.Tensor, size: 
 
 
 @pytest.mark.parametrize('kind, heads', [('top-1', 3), ('mean per class', 3), ('11-point mAP', 1)])
-def test_each_head_has_the_scores_of_the_data_sets_metric(kind, heads):
+def test_each_head_has_the_scores_of_the_metric(kind, heads):
     scores, labels = multi_labels() if 'mAP' in kind else drawn(120, 8, 0)
     scores = torch.stack([scores.roll(head, 0) for head in range(heads)], dim=1)
     found = fed(HeadAccuracy(kind), scores, labels, 7)

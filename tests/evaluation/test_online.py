@@ -49,7 +49,7 @@ def test_a_batch_without_a_label_moves_nothing():
     assert torch.equal(hook.probe.weight, before)
 
 
-def test_a_first_batch_without_a_label_of_a_set_that_has_some_builds_the_probe():
+def test_unlabeled_first_batch_builds_the_probe():
     hook = OnlineProbeHook(classes=3)
     hook.features = torch.randn(6, 5)
     labels = torch.full((6,), -1)
@@ -69,7 +69,7 @@ def test_rates_follow_the_reference():
     assert cosine.lr_at(0.25) == pytest.approx(0.1 * (1 + math.cos(math.pi / 4)))
 
 
-def test_what_is_saved_does_not_move_with_the_steps_that_follow(toy_config):
+def test_saved_probe_is_a_copy(toy_config):
     """It is written in the background: whatever a hook put in is as it was when the step ended."""
     runner, _ = trained(toy_config(width=8, custom_hooks=[PROBE]))
     probe = next(hook for hook in runner.hooks if isinstance(hook, OnlineProbeHook))
@@ -92,7 +92,7 @@ def test_probe_rejects_wrong_number_of_classes(toy_config, classes, code):
     assert error.value.code == code
 
 
-def test_training_is_the_same_to_the_last_bit_with_both(toy_config, tmp_path, monkeypatch):
+def test_hooks_leave_training_bit_identical(toy_config, tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
 
     def config(name: str, hooks: list):

@@ -24,9 +24,7 @@ def tool(monkeypatch, tmp_path, run_tool):
     return partial(run_tool, 'tools/evaluate.py')
 
 
-def test_the_tool_measures_the_named_part_once_for_all_protocols(
-    tool, cfg, config_file, checkpoint, capsys, monkeypatch
-):
+def test_tool_extracts_once_for_all_protocols(tool, cfg, config_file, checkpoint, capsys, monkeypatch):
     tool('knn', config_file, checkpoint, '--part', 'teacher', '--k', 3)
     record = json.loads((checkpoint.parent / 'epoch_3_teacher_knn.json').read_text())
     train, test = (
@@ -77,7 +75,7 @@ class Parted(DATASETS.get('Noise')):
 
 
 @pytest.mark.parametrize('protocol, images', [('knn', 42), ('logreg', 30)])
-def test_training_and_validation_images_serve_where_nothing_is_chosen_on_the_latter(cfg, tmp_path, protocol, images):
+def test_validation_images_join_if_they_choose_nothing(cfg, tmp_path, protocol, images):
     """Logistic regression chooses its strength first, and then refits."""
     cfg.evaluation.update(train=dict(type='Parted', split='train'), val=dict(type='Parted', split='val'))
     options = dict(ks=(3,)) if protocol == 'knn' else {}
@@ -93,9 +91,7 @@ def test_baselines_need_no_checkpoint(tool, config_file, tmp_path):
         assert json.loads(out.read_text())['scores']['logistic regression, top-1'] > 90  # chance is 33
 
 
-def test_what_is_missing_broken_or_too_much_is_one_sentence_and_leaves_no_json(
-    tool, cfg, config_file, checkpoint, tmp_path, capsys
-):
+def test_bad_input_raises_and_writes_no_json(tool, cfg, config_file, checkpoint, tmp_path, capsys):
     checkpoint.write_bytes(checkpoint.read_bytes()[:5000])
     for arguments, sentence in (
         ([], 'expected either a checkpoint or --init'),
@@ -124,9 +120,7 @@ def test_what_is_missing_broken_or_too_much_is_one_sentence_and_leaves_no_json(
     assert error.value.code == 'no-evaluation-data'
 
 
-def test_checkpoints_of_other_projects_and_released_models_are_measured_by_the_same_command(
-    tool, cfg, config_file, tmp_path, monkeypatch
-):
+def test_other_projects_and_released_models_are_scored(tool, cfg, config_file, tmp_path, monkeypatch):
     state, moco = load_backbone(cfg, seed=2).state_dict(), tmp_path / 'moco.pth'
     torch.save(dict(state_dict={f'module.encoder_q.{key}': value for key, value in state.items()}), moco)
     hub = tmp_path / 'checkpoints' / Path(torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url).name
@@ -142,7 +136,7 @@ def test_checkpoints_of_other_projects_and_released_models_are_measured_by_the_s
 
 
 @pytest.mark.parametrize('protocol', ['logreg', 'svm'])
-def test_groups_of_the_config_hold_in_what_a_protocol_holds_out(cfg, protocol, monkeypatch):
+def test_held_out_images_respect_groups(cfg, protocol, monkeypatch):
     def evaluated(groups: dict):
         cfg.evaluation.update(groups)
         return evaluate(cfg, protocol, 'pixels', settings=settings_for(protocol))

@@ -10,10 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-import class_means  # noqa: F401  registers ncm
 import numpy as np
 import pytest
 import torch
+from class_means import NearestClassMean
 from mmengine.dist import is_main_process
 
 from mmairl.apis.compare import compare
@@ -34,8 +34,11 @@ from mmairl.study.task_hours import task_hours
 from mmairl.study.task_names import is_local, is_measured, require_known
 
 ROOT = Path(__file__).parents[2]
-NAMES = PROTOCOLS.names()
+# Protocols on a target per pixel have tests of their own (test_dense_protocols.py).
+NAMES = [name for name in PROTOCOLS.names() if 'dense' not in PROTOCOLS.get(name).labels]
 ON_FEATURES = [name for name in NAMES if not PROTOCOLS.get(name).trains]
+if __name__ != '__main__':
+    del PROTOCOLS.module_dict['ncm']  # other tests of this process must not see it
 TINY = """
 _base_ = '{root}/configs/evaluation/shapes_r18.py'
 custom_imports = dict(imports=['class_means'])
@@ -50,6 +53,13 @@ train_cfg = dict(max_epochs=2)
 param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=2, convert_to_iter_based=True, eta_min=0.0)]
 randomness = dict(seed=0)
 """
+
+
+@pytest.fixture(scope='module', autouse=True)
+def ncm():
+    PROTOCOLS.module_dict['ncm'] = NearestClassMean
+    yield
+    del PROTOCOLS.module_dict['ncm']
 
 
 def settings_of(name: str, folder: Path, **options):
@@ -172,7 +182,7 @@ def test_validation_images_serve_as_declared(cfg, name):
 
 
 @pytest.mark.parametrize('name', ON_FEATURES)
-def test_class_without_training_image_is_wrong_or_an_error(cfg, name):
+def test_unseen_class_is_wrong_or_an_error(cfg, name):
     cfg.evaluation.train = dict(type='Labeled', classes=2)
     try:
         result = evaluate(cfg, name, 'pixels', settings=settings_for(name))
@@ -203,7 +213,7 @@ def test_score_names_follow_the_metric_as_declared(cfg, name, monkeypatch):
     assert (names['top-1'] != names['mean per class']) == (settings.metric == 'dataset')
 
 
-def test_protocol_from_outside_runs_on_the_command_line(tmp_path, run_tool, monkeypatch):
+def test_outside_protocol_runs_on_the_command_line(tmp_path, run_tool, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'tiny.py').write_text(TINY.format(root=ROOT))
     checkpoint = random_checkpoint(tmp_path / 'tiny.py', tmp_path, 0)

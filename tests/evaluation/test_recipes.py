@@ -14,7 +14,7 @@ from mmairl.registry import MODELS
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
 
-def test_the_papers_recipes_are_chosen_by_the_optimizer_of_the_pre_training():
+def test_optimizer_of_pre_training_chooses_the_recipe():
     sgd, lars = (load_config(str(CONFIGS / f'{name}_r50_200e.py')) for name in ('mocov2plus', 'byol_lars'))
     assert recipe_of(sgd, 'linear').optim_wrapper.optimizer.lr == 30.0
     assert recipe_of(lars, 'linear').optim_wrapper.optimizer.to_dict() == dict(
@@ -26,14 +26,14 @@ def test_the_papers_recipes_are_chosen_by_the_optimizer_of_the_pre_training():
         recipe_of(sgd, 'linear', str(CONFIGS / 'demo/mocov2plus_shapes.py'))
 
 
-def test_every_evaluation_config_has_recipes_and_a_network():
+def test_evaluation_configs_have_recipes_and_network():
     for path, protocol in itertools.product((CONFIGS / 'evaluation').glob('*.py'), ('linear', 'finetune')):
         recipe = recipe_of(cfg := load_config(str(path)), protocol)
         assert cfg.model.in_channels and recipe.model.type == 'Classifier' and recipe.train_view
         assert bool(recipe.model.get('frozen')) == (protocol == 'linear' or 'semi_1pct' in recipe.filename), path
 
 
-def test_semi_supervised_fine_tuning_gives_the_backbone_a_rate_of_its_own(cfg, tmp_path):
+def test_semi_supervised_recipe_has_a_backbone_rate(cfg, tmp_path):
     recipe = recipe_of(cfg, 'finetune', 'semi_10pct')
     recipe.total_batch_size = 20
     made = compose(cfg, recipe, cfg.evaluation.train, cfg.evaluation.test, None, tmp_path / 'a', workers=0)

@@ -24,7 +24,7 @@ from mmairl.registry import DATASETS, TRANSFORMS
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
 
-def test_a_protocol_may_have_a_view_of_its_own_and_a_data_set_its_held_out_fraction():
+def test_protocol_view_and_held_out_fraction_apply():
     """VISSL's SVM squeezes whole images of VOC2007; BYOL holds 10 009 of ImageNet's training images out."""
     voc, imagenet = (load_config(str(CONFIGS / f'evaluation/{name}_r50.py')) for name in ('voc2007', 'imagenet'))
     view = [TRANSFORMS.build(step) for step in voc.evaluation.views.svm]

@@ -110,7 +110,7 @@ def test_protocol_source_follows_its_implementation(package, file, protocols):
     assert package_source() != whole, 'files that git does not track count, too'
 
 
-def test_corrected_protocol_is_another_result_of_the_same_features(package, cfg):
+def test_corrected_protocol_reuses_its_features(package, cfg):
     before = identity_of(cfg, settings_for('knn'), 'pixels')
     edit(package / 'knn.py')
     after = identity_of(cfg, settings_for('knn'), 'pixels')

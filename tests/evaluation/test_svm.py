@@ -14,7 +14,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation import svm as module
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.metrics import ap11, mean_ap
-from mmairl.evaluation.svm import COSTS, classifier, draw, low_shot, svm
+from mmairl.evaluation.svm import COSTS, classifier, draw_shots, low_shot_map, svm
 
 GRID = (0.01, 1.0, 0.1)
 pytestmark = pytest.mark.filterwarnings('ignore')
@@ -60,7 +60,7 @@ def plain(train: Features, test: Features, label: int, costs=GRID, seed: int = 0
     return 100 * average_precision_score(test.y[rows_test, label] == 1, decisions[rows_test]), best, decisions
 
 
-def test_difficult_images_are_left_out_and_all_scores_equal_scikit_learns(kinds):
+def test_scores_equal_scikit_learn_without_difficult(kinds):
     train, test = kinds
     result = svm(train, test, GRID)
     expected = [plain(train, test, label) for label in range(3)]
@@ -75,7 +75,7 @@ def test_difficult_images_are_left_out_and_all_scores_equal_scikit_learns(kinds)
     assert counted.map != result.map, 'a difficult image that trains as a negative gives another machine'
 
 
-def test_single_labels_are_one_against_the_rest_and_the_mean_is_of_the_classes_with_a_test_image(digits, said):
+def test_single_labels_become_one_versus_rest(digits, said):
     train, test = digits[0], Features(digits[1].x[digits[1].y != 9], digits[1].y[digits[1].y != 9])
     result = svm(train, test, costs=[0.1])
     whole = [Features(data.x, torch.nn.functional.one_hot(data.y, 10)) for data in (train, test)]
@@ -91,13 +91,13 @@ def test_the_grid_is_the_published_one():
     assert {1e-7, 100.0, 2**-19, 2**-4} <= set(COSTS)
 
 
-def test_low_shot_equals_plain_fits_on_the_drawn_images(kinds):
+def test_low_shot_equals_fits_on_the_drawn_images(kinds):
     train, test = kinds
-    found = low_shot(train, test, shots=(2, 8), samples=2, cost=0.3, seed=5)
+    found = low_shot_map(train, test, shots=(2, 8), samples=2, cost=0.3, seed=5)
     x, x_test = (torch.nn.functional.normalize(data.x.double()).numpy() for data in kinds)
     aps = np.zeros((2, 2, 3))
     for at, sample, label in np.ndindex(*aps.shape):
-        rows = draw(train.y[:, label], (2, 8), 2, (5, sample, label))[at]
+        rows = draw_shots(train.y[:, label], (2, 8), 2, (5, sample, label))[at]
         machine = classifier(0.3, seed=5).fit(x[rows], np.where(train.y[rows, label] == 1, 1, -1))
         counted = test.y[:, label].numpy() >= 0
         values = machine.decision_function(x_test[counted])
@@ -107,28 +107,28 @@ def test_low_shot_equals_plain_fits_on_the_drawn_images(kinds):
     assert list(found['std'].values()) == pytest.approx(maps.std(axis=1), abs=1e-9)
 
 
-def test_a_draw_has_k_positives_19_k_negatives_and_grows_by_adding():
+def test_draw_has_k_positives_and_19_k_negatives():
     labels = torch.tensor([1] * 10 + [0] * 100 + [-1] * 50)
-    rows = draw(labels, (1, 2, 4, 8), 19, (0, 0, 0))
+    rows = draw_shots(labels, (1, 2, 4, 8), 19, (0, 0, 0))
     counts = [((labels[some] == 1).sum().item(), (labels[some] == 0).sum().item()) for some in rows]
     assert counts == [(1, 19), (2, 38), (4, 76), (8, 100)], 'the last has all the negatives that there are'
     for small, large in pairwise(rows):
         assert set(small) < set(large) and len(set(large)) == len(large)
-    assert not np.array_equal(rows[0], draw(labels, (1,), 19, (0, 1, 0))[0])
+    assert not np.array_equal(rows[0], draw_shots(labels, (1,), 19, (0, 1, 0))[0])
 
 
-def test_shots_that_a_class_cannot_supply_are_left_out_and_said(digits, said):
+def test_impossible_shots_are_left_out(digits, said):
     train, test = digits
     kept = torch.cat([(train.y != 7).nonzero().flatten(), (train.y == 7).nonzero().flatten()[:5]])
     train = Features(train.x[kept], train.y[kept])
-    assert list(low_shot(train, test, shots=(2, 5, 6, 96), samples=1)['mean']) == [2, 5]
+    assert list(low_shot_map(train, test, shots=(2, 5, 6, 96), samples=1)['mean']) == [2, 5]
     assert said == ['low-shot SVMs with [6, 96] positives are left out: class 7 has 5 positive training images']
     with pytest.raises(UserError, match='class 7 has 5 positive') as error:
-        low_shot(train, test, shots=(6,))
+        low_shot_map(train, test, shots=(6,))
     assert error.value.code == 'few-images'
 
 
-def test_classes_too_small_for_the_folds_and_labels_that_do_not_fit_are_one_sentence(digits, kinds):
+def test_small_classes_and_unknown_labels_are_errors(digits, kinds):
     train, test = kinds
     for value, kind in ((1, 'of'), (0, 'not of')):
         labels = train.y.clone()

@@ -50,9 +50,7 @@ def run(cfg, recipe, folder, **more):
     return train_and_test(cfg, recipe, **{**options, **more})
 
 
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_scores_which_are_read_again(
-    cfg, recipe, tmp_path, monkeypatch
-):
+def test_interrupted_run_resumes_to_the_same_scores(cfg, recipe, tmp_path, monkeypatch):
     whole, _ = run(cfg, recipe, tmp_path / 'whole')
     assert whole['top-1'] > 60 and json.loads((tmp_path / 'whole/scores.json').read_text()) == whole
     after = CheckpointHook.after_train_epoch
@@ -81,9 +79,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_scores_which_are_read
 
 
 @pytest.mark.parametrize('count, an_epoch', [(47, 2), (15, 1)])  # more and fewer images than a batch
-def test_fine_tuning_by_iterations_moves_the_checkpoint_over_many_epochs_with_workers(
-    cfg, tmp_path, checkpoint, count, an_epoch
-):
+def test_fine_tuning_starts_from_the_checkpoint(cfg, tmp_path, checkpoint, count, an_epoch):
     """As BYOL's 20 000 steps on a small data set."""
     recipe = shrunk('finetune_20k')
     recipe.train_cfg.max_iters = recipe.param_scheduler[0].end = 5
@@ -98,9 +94,7 @@ def test_fine_tuning_by_iterations_moves_the_checkpoint_over_many_epochs_with_wo
     assert 0 < moved < 0.5
 
 
-def test_a_folder_is_one_evaluations_whatever_takes_the_name_of_its_checkpoint(
-    cfg, recipe, tmp_path, checkpoint, monkeypatch
-):
+def test_folder_belongs_to_one_evaluation(cfg, recipe, tmp_path, checkpoint, monkeypatch):
     """A killed run does not go on from other weights, and the score is read again for the same evaluation only."""
     recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1
     recipe.dump(str(tmp_path / 'recipe.py'))
@@ -153,9 +147,11 @@ def test_finished_run_is_replaced_by_remeasure(cfg, recipe, tmp_path, checkpoint
     assert again.scores == scores and is_verified(again.identity)
 
 
-def test_a_sweep_chooses_on_held_out_images_and_scores_the_test_images_once(cfg, recipe, tmp_path, monkeypatch):
-    run_one, asked = training_protocol.run, []
-    monkeypatch.setattr(training_protocol, 'run', lambda made, launcher: asked.append(made) or run_one(made, launcher))
+def test_sweep_chooses_on_held_out_images(cfg, recipe, tmp_path, monkeypatch):
+    run_one, asked = training_protocol.run_recipe, []
+    monkeypatch.setattr(
+        training_protocol, 'run_recipe', lambda made, launcher: asked.append(made) or run_one(made, launcher)
+    )
     recipe.sweep = dict(lr=[1e-6, 3.0], weight_decay=[0.0, 1e-4])
     scores, chosen = run(cfg, recipe, tmp_path / 'a', sweep=True)
     sweep, final = asked
@@ -167,9 +163,7 @@ def test_a_sweep_chooses_on_held_out_images_and_scores_the_test_images_once(cfg,
 
 
 @pytest.mark.parametrize('protocol', ['knn', 'linear'])
-def test_what_is_left_out_is_counted_in_the_result_and_stands_in_the_tables(
-    cfg, recipe, tmp_path, monkeypatch, capsys, protocol
-):
+def test_left_out_images_are_counted_on_the_page(cfg, recipe, tmp_path, monkeypatch, capsys, protocol):
     raw = Noise.raw
 
     def some(self: Noise, index: int) -> torch.Tensor:
@@ -207,7 +201,7 @@ def test_sweep_requires_a_recipe_with_rates(cfg):
     assert error.value.code == 'no-sweep'
 
 
-def test_byols_grid_divides_the_decay_by_the_rate_and_trains_longer_by_one_schedule(cfg, recipe, tmp_path):
+def test_byol_grid_scales_decay_and_schedule(cfg, recipe, tmp_path):
     decays, epochs = (recipe_of(cfg, 'finetune', name) for name in ('finetune_20k', 'semi_byol'))
     assert len(decays.trials) == 56 and len(epochs.trials) == 10
     decays.merge_from_dict(dict(decays.trials[15]))
@@ -216,7 +210,7 @@ def test_byols_grid_divides_the_decay_by_the_rate_and_trains_longer_by_one_sched
     assert epochs.train_cfg.max_epochs == epochs.param_scheduler[0].end == 50
 
 
-def test_trials_choose_on_held_out_images_and_one_that_diverges_is_the_worst(cfg, recipe, monkeypatch, tmp_path):
+def test_trials_choose_on_held_out_images(cfg, recipe, monkeypatch, tmp_path):
     recipe.trials, seen = [{}, {'optim_wrapper.optimizer.lr': 9.0}, {'optim_wrapper.optimizer.lr': 5.0}], []
 
     def measured(cfg: Config, launcher: str) -> dict[str, float]:
@@ -227,7 +221,7 @@ def test_trials_choose_on_held_out_images_and_one_that_diverges_is_the_worst(cfg
         halves = {'half 0': 8 * rate, 'half 1': 12 * rate} if cfg.test_evaluator.get('halves') else {}
         return {'top-1': 10 * rate, **halves}
 
-    monkeypatch.setattr(training_protocol, 'run', measured)
+    monkeypatch.setattr(training_protocol, 'run_recipe', measured)
     scores, chosen = train_and_test(cfg, recipe, None, tmp_path, sweep=False, workers=0, launcher='none')
     own = recipe.optim_wrapper.optimizer.lr
     assert seen == [
@@ -253,9 +247,7 @@ def test_what_cannot_be_learnt_is_one_sentence(cfg, recipe, tmp_path, checkpoint
 
 
 @pytest.mark.parametrize('scale, recipe', [(1, 'linear_sgd_100e'), (4, 'linear_lars_80e')])
-def test_weights_choose_the_linear_recipe_where_the_config_does_not_tell(
-    cfg, tmp_path, checkpoint, monkeypatch, scale, recipe
-):
+def test_weights_choose_the_recipe_if_config_does_not(cfg, tmp_path, checkpoint, monkeypatch, scale, recipe):
     saved = torch.load(checkpoint)
     saved['state_dict'] = {k: scale * v if v.ndim == 4 else v for k, v in saved['state_dict'].items()}
     torch.save(saved, checkpoint)

@@ -10,10 +10,12 @@ import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 LIMIT = 600  # seconds
@@ -91,12 +93,55 @@ def run(ranks: int, output: str, command: list[str]) -> list[int]:
 def serve() -> None:
     answers = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)  # keep what libraries print on import out of the answers
+    if 'SOFTGPU' in os.environ:
+        import softgpu  # noqa: F401  must precede torch
     from harness import toy  # noqa: F401  imports what the scripts need
     from mmairl.engine import run as launch
 
     launch.register()
     for line in sys.stdin:
         print(json.dumps(run(**json.loads(line))), file=answers, flush=True)
+
+
+@contextmanager
+def rank_server(output: Path, environment: dict[str, str], *folders: str) -> Iterator[Callable[..., str]]:
+    """Start a server of ranks.
+
+    Args:
+        output: The file for what the ranks print.
+        environment: Variables to add.
+        folders: Folders to add to the import path.
+
+    Yields:
+        A function that runs a script as a number of processes and returns what they print. It
+        raises AssertionError, with the end of that, if a process fails.
+    """
+    tests = Path(__file__).parents[1]
+    path = [str(tests.parent), str(tests), *folders, os.environ.get('PYTHONPATH', '')]
+    # By NVML, mmengine's search for GPUs on import does not start CUDA, which could not be used in forks then.
+    added = {'OMP_NUM_THREADS': '1', 'PYTORCH_NVML_BASED_CUDA_CHECK': '1', 'PYTHONPATH': os.pathsep.join(path)}
+    command = [sys.executable, '-m', 'harness.processes']
+    with (
+        output.open('a') as early,
+        subprocess.Popen(
+            command,
+            env={**os.environ, **added, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=early,
+            text=True,
+        ) as server,
+    ):
+
+        def run(processes: int, script: Path | str, *args: object) -> str:
+            output.write_text('')
+            request = dict(ranks=processes, output=str(output), command=[str(script), *map(str, args)])
+            print(json.dumps(request), file=server.stdin, flush=True)
+            statuses = json.loads(server.stdout.readline() or '"the server of ranks has ended"')
+            assert statuses == [0] * processes, (statuses, output.read_text()[-6000:])
+            return output.read_text()
+
+        yield run
 
 
 if __name__ == '__main__':

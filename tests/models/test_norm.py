@@ -1,4 +1,4 @@
-"""Virtual replicas, and views in one pass; ShuffleBN and SyncBN over several processes are in tests/two_processes.py."""
+"""Virtual replicas, and views in one pass. tests/harness/two_processes.py has ShuffleBN and SyncBN over processes."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from mmairl.models.norm import SplitBN, SyncBN, each_view
 
 
 @pytest.mark.parametrize('shape', [(8, 5), (8, 5, 3, 3)])
-def test_each_replica_has_statistics_of_its_own(shape):
+def test_each_replica_has_its_own_statistics(shape):
     x = torch.randn(shape, dtype=torch.float64)
     split = SplitBN(5, replicas=4).double()
     plain = (nn.BatchNorm1d if len(shape) == 2 else nn.BatchNorm2d)(5).double()
@@ -24,18 +24,18 @@ def test_each_replica_has_statistics_of_its_own(shape):
     assert torch.equal(split.eval()(x), plain.eval()(x))
 
 
-def test_a_batch_that_cannot_be_split_is_one_sentence():
-    with pytest.raises(UserError, match='a batch of 6 cannot be split among 4'):
+def test_unequal_replicas_raise():
+    with pytest.raises(UserError) as error:
         SplitBN(3, replicas=4)(torch.randn(6, 3, 2, 2))
+    assert error.value.code == 'unequal-replicas'
 
 
 @pytest.mark.parametrize('layout', [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize(('dtype', 'close'), [(torch.float64, 1e-12), (torch.float32, 2e-5), (torch.bfloat16, 0.03)])
-@pytest.mark.parametrize('kernels', ['_OfOwnViews', '_OfViews'])
-def test_crops_of_two_sizes_take_two_passes_and_each_view_has_its_own_statistics(
-    layout, dtype, close, kernels, monkeypatch
-):
-    monkeypatch.setattr(norm, '_OfOwnViews', getattr(norm, kernels))
+@pytest.mark.parametrize('kernels', ['LocalBatchNorm', 'SharedBatchNorm'])
+def test_each_view_has_its_own_statistics(layout, dtype, close, kernels, monkeypatch):
+    """Crops of two sizes take two passes."""
+    monkeypatch.setattr(norm, 'LocalBatchNorm', getattr(norm, kernels))
     torch.manual_seed(0)
     views = [
         torch.randn(6, 3, size, size).mul(3).add(7).to(dtype).contiguous(memory_format=layout) for size in (4, 3, 4, 3)
@@ -64,7 +64,7 @@ def test_crops_of_two_sizes_take_two_passes_and_each_view_has_its_own_statistics
         torch.testing.assert_close(one.double(), other.double(), atol=close, rtol=close)
 
 
-def test_views_go_through_in_one_pass_where_tensors_have_no_numbers():
+def test_meta_tensors_share_a_pass():
     found = each_view(
         SyncBN(3).to('meta'), lambda network, images: network(images), [torch.empty(2, 3, 4, 4, device='meta')] * 2
     )

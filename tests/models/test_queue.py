@@ -8,7 +8,7 @@ from mmairl.models.queue import KeyQueue
 
 
 @pytest.mark.parametrize('batch', [1, 3, 10])
-def test_it_keeps_the_newest_keys_in_order_at_any_batch_size(batch):
+def test_newest_keys_stay_in_order(batch):
     queue = KeyQueue(10, 2)
     kept = list(queue.vectors.clone())
     for _ in range(9):
@@ -16,11 +16,12 @@ def test_it_keeps_the_newest_keys_in_order_at_any_batch_size(batch):
         queue.enqueue(keys)
         kept = (kept + list(keys))[-10:]
         assert torch.equal(queue.vectors.roll(-queue.position, 0), torch.stack(kept))
-    with pytest.raises(UserError, match='raise model.queue.length'):
+    with pytest.raises(UserError) as error:
         queue.enqueue(torch.randn(11, 2))
+    assert error.value.code == 'queue-too-short'
 
 
-def test_started_empty_it_offers_real_keys_only_also_when_it_is_loaded():
+def test_empty_start_offers_real_keys_only():
     queue, again = (KeyQueue(4, 2, start='empty') for _ in range(2))
     assert len(queue.negatives()) == 0
     keys = torch.randn(3, 2)

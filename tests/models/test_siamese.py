@@ -73,14 +73,18 @@ def test_only_keys_of_the_student_have_gradients(build, target, learns):
     assert [key.requires_grad for key in keys.values()] == [learns, learns]
 
 
-def test_a_wrong_setting_is_one_sentence(build):
-    for sentence, setting in {
-        'set model.predictor': {'model.teacher_predictor': True, 'model.predictor': None},
-        'set teacher, student': {'model.target': 'pupil'},
-        'set a positive length': {'model.queue.length': 0},
-        'set noise': {'model.queue.start': 'full'},
-        'counts views from 0': {'model.key_views': [2]},
-        'got 1': {},
-    }.items():
-        with pytest.raises(UserError, match=sentence):
-            build(**setting)(views(1 if not setting else 2), mode='loss')
+@pytest.mark.parametrize(
+    'code, options, count',
+    [
+        ('no-predictor', {'model.teacher_predictor': True, 'model.predictor': None}, 2),
+        ('unknown-target', {'model.target': 'pupil'}, 2),
+        ('bad-length', {'model.queue.length': 0}, 2),
+        ('unknown-start', {'model.queue.start': 'full'}, 2),
+        ('no-such-view', {'model.key_views': [2]}, 2),
+        ('too-few-views', {}, 1),
+    ],
+)
+def test_invalid_setting_raises(build, code, options, count):
+    with pytest.raises(UserError) as error:
+        build(**options)(views(count), mode='loss')
+    assert error.value.code == code

@@ -5,12 +5,12 @@ import re
 from html import unescape
 
 import pytest
+from harness.outline import charts, sound
 from mmengine.config import Config
-from outline import charts, sound
 from test_evaluation_page import leave
 
 from mmairl.config import flat
-from mmairl.engine.curves import config_of
+from mmairl.engine.curves import read_run_config
 from mmairl.errors import UserError
 from mmairl.report.compare_page import write_compare_page
 
@@ -58,12 +58,12 @@ def test_stored_config_is_read_without_running_it(tmp_path):
     )
     (file := tmp_path / '20260101_000000/vis_data/config.py').parent.mkdir(parents=True)
     cfg.dump(file)
-    found, wanted = flat(config_of(tmp_path)), flat(cfg.to_dict())
+    found, wanted = flat(read_run_config(tmp_path)), flat(cfg.to_dict())
     assert {key: str(value) for key, value in found.items()} == {
         key: str(list(value) if isinstance(value, tuple) else value) for key, value in wanted.items()
     }
     file.write_text(f'a = open({str(tmp_path / "ran")!r}, "w")\nimport os\nb = dict(c=1)\n')
-    assert config_of(tmp_path)['b'] == dict(c=1) and not (tmp_path / 'ran').exists()
+    assert read_run_config(tmp_path)['b'] == dict(c=1) and not (tmp_path / 'ran').exists()
 
 
 def test_page_lists_differences_and_final_values(runs, tmp_path):

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from outline import sound
+from harness.outline import sound
 
 from mmairl.analysis.geometry import CHANGES
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from outline import sound
+from harness.outline import sound
 
 from mmairl.engine.health import QUANTITIES
 from mmairl.report.health_page import write_health_page

@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 import torchvision.transforms.v2.functional as F
+from harness.outline import sound
 from mmengine import Config
-from outline import sound
 from PIL import Image
 
 from mmairl.data.shapes import Shapes

@@ -1,47 +1,49 @@
-"""Runs of mmairl on the software GPU or, to compare with, on the CPU.
+"""Cases of the GPU tests. Each runs on a GPU if there is one, on the software GPU, or on the CPU for comparison.
 
-    python runs.py {cuda,cpu} OUT WORK_DIR {quick,slow}
+    python runs.py FOLDER CASE...
 
-`slow` are the cases that `make test` leaves to `make test-all`.
+The result of a case is saved as FOLDER/CASE.pth. A case that fails does not stop the next one.
 """
 
 import copy
 import os
 import sys
+import traceback
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-DEVICE, OUT, WORK, SELECTION = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4]
 if 'SOFTGPU' in os.environ:
     import softgpu
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from harness import resume as resuming  # noqa: E402
-from harness import toy  # noqa: E402
-from mmengine.config import Config  # noqa: E402
-from mmengine.dist import all_reduce, get_rank  # noqa: E402
-from mmengine.hooks import Hook  # noqa: E402
-from torch.cuda._sanitizer import CUDASanitizerErrors, enable_cuda_sanitizer  # noqa: E402
-from torch.utils.data import Subset  # noqa: E402
+import torch
+import torch.distributed as dist
+from harness import toy
+from harness.resume import LeftInTheMiddle
+from mmengine.config import Config
+from mmengine.dist import all_reduce, get_rank
+from mmengine.hooks import Hook
+from torch.cuda._sanitizer import CUDASanitizerErrors, enable_cuda_sanitizer
+from torch.utils.data import Subset
 
-from mmairl.engine import run as launch  # noqa: E402
-from mmairl.engine.checkpoint import trust_mmengine_checkpoints  # noqa: E402
-from mmairl.engine.distributed import start_processes  # noqa: E402
-from mmairl.engine.hooks import progress  # noqa: E402
-from mmairl.engine.run import strategy_named  # noqa: E402
-from mmairl.evaluation.features import Extraction, extract  # noqa: E402
-from mmairl.evaluation.knn import knn_right  # noqa: E402
-from mmairl.evaluation.logreg import logistic_regression  # noqa: E402
-from mmairl.models.heads import unit  # noqa: E402
-from mmairl.models.processes import own_parts  # noqa: E402
-from mmairl.registry import DATASETS, HOOKS, MODELS  # noqa: E402
-from mmairl.signals import stop_processes  # noqa: E402
+from mmairl.engine import run as launch
+from mmairl.engine.checkpoint import trust_mmengine_checkpoints
+from mmairl.engine.distributed import start_processes
+from mmairl.engine.hooks import progress
+from mmairl.engine.run import strategy_named
+from mmairl.evaluation.features import Extraction, extract
+from mmairl.evaluation.knn import knn_right
+from mmairl.evaluation.logreg import logistic_regression
+from mmairl.models.heads import unit
+from mmairl.models.processes import own_parts
+from mmairl.registry import DATASETS, HOOKS, MODELS
+from mmairl.signals import stop_processes
 
-LAUNCHER = 'pytorch' if 'RANK' in os.environ else 'none'
+DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+LAUNCHER = 'pytorch' if os.environ.get('WORLD_SIZE', '1') != '1' else 'none'
 EVERY = 4  # iterations between two log lines
-progress.SECONDS = float('inf')  # on a slow machine a line of progress, which waits, would come between them
 FAST = dict(precision='bfloat16', channels_last=True, fused=True)
 VIEW = [
     dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
@@ -55,7 +57,7 @@ ON_DEVICE = {
     'model.data_preprocessor.views': [VIEW, VIEW],
 }
 FLOAT16 = {'fast': dict(precision='float16', fused=True), 'custom_hooks': [dict(type='Overflow')]}
-HOOKS_TO_CHOOSE = [
+OPTIONAL_HOOKS = [
     dict(type='OnlineProbeHook', classes=4, lr=0.5),
     dict(type='OnlineKNNHook', interval=1, k=5),
     dict(type='PreciseBNHook', batches=2),
@@ -77,83 +79,86 @@ HEADS = {
         terms=[dict(type=f'{name}Term') for name in ('SingularValue', 'Brownian', 'Uniformity')],
     ),
 }
-ONE = {
+
+
+def zero(stage: int, **options: object) -> dict:
+    return {**ON_DEVICE, **options, 'strategy': strategy_named(f'zero{stage}')}
+
+
+MOCO_OPTIONS = {
+    'custom_hooks': OPTIONAL_HOOKS,
+    'evaluation': toy.KNN,
+    'optim_wrapper.clip_grad': dict(max_norm=0.5),
+}
+LARS_OPTIONS = {'optim_wrapper.accumulative_counts': 2}
+# Case -> its config and options
+RUNS = {
     'mocov1': ('mocov1_r50_200e.py', {}),
     'smocov2plus': ('smocov2plus_r50_200e.py', {'fast': dict(fused=True)}),
-    'zero1': ('mocov2plus_r50_200e.py', {**ON_DEVICE, 'strategy': strategy_named('zero1')}),
-    'mocov2plus': (
-        'mocov2plus_r50_200e.py',
-        {'custom_hooks': HOOKS_TO_CHOOSE, 'evaluation': toy.KNN, 'optim_wrapper.clip_grad': dict(max_norm=0.5)},
-    ),
-    'byol_lars': ('byol_lars_r50_200e.py', {'optim_wrapper.accumulative_counts': 2}),
-    'bfloat16': ('byol_r50_200e.py', dict(fast=FAST)),
+    'mocov2plus': ('mocov2plus_r50_200e.py', MOCO_OPTIONS),
+    'byol_lars': ('byol_lars_r50_200e.py', LARS_OPTIONS),
+    'bfloat16': ('byol_r50_200e.py', {'fast': FAST}),
     'views_on_device': ('mocov2plus_r50_200e.py', ON_DEVICE),
     'float16': ('mocov2plus_r50_200e.py', {**ON_DEVICE, **FLOAT16}),
-    'zero3': ('mocov2plus_r50_200e.py', {**ON_DEVICE, 'strategy': strategy_named('zero3')}),
-    'zero2_float16': ('mocov2plus_r50_200e.py', {**ON_DEVICE, **FLOAT16, 'strategy': strategy_named('zero2')}),
-}
-SLOW = ('mocov1', 'smocov2plus', 'byol_lars', 'zero1', 'zero3')
-TWO = {
-    'mocov2plus': ONE['mocov2plus'],
-    'bfloat16': ONE['bfloat16'],
-    'zero2': (ONE['mocov2plus'][0], {**ONE['mocov2plus'][1], 'strategy': strategy_named('zero2')}),
-    'zero2_lars': (ONE['byol_lars'][0], {**ONE['byol_lars'][1], 'strategy': strategy_named('zero2')}),
+    'zero1': ('mocov2plus_r50_200e.py', zero(1)),
+    'zero3': ('mocov2plus_r50_200e.py', zero(3)),
+    'zero2_float16': ('mocov2plus_r50_200e.py', zero(2, **FLOAT16)),
+    'zero2': ('mocov2plus_r50_200e.py', {**MOCO_OPTIONS, 'strategy': strategy_named('zero2')}),
+    'zero2_lars': ('byol_lars_r50_200e.py', {**LARS_OPTIONS, 'strategy': strategy_named('zero2')}),
 }
 
 
-def say_on_wait(mode: str | int) -> None:
+def set_sync_debug_mode(mode: str | int) -> None:
     if DEVICE == 'cuda':
         torch.cuda.set_sync_debug_mode(mode)
 
 
 @HOOKS.register_module()
 class RefuseWaits(Hook):
-    """From the third step on, when DDP is set up, has torch raise where the host waits between two log lines."""
+    """From the third step on (DDP is set up then), have torch raise if the host waits between two log lines."""
 
     priority = 'HIGHEST'
+
+    def __init__(self) -> None:
+        self.work: list[dict[str, int]] = []  # at the beginning of each step
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         step = runner.iter + 1
         wrapper = runner.optim_wrapper
-        reads = wrapper.loss_scaler.is_enabled() and not wrapper.optimizer.defaults.get('fused')  # torch's scaler does
-        between = step > 2 and step % EVERY and step < runner.max_iters and not reads
-        say_on_wait('error' if between else 'default')
-        self.copies = [*getattr(self, 'copies', []), softgpu.work() if 'SOFTGPU' in os.environ else {}]
+        scaler_waits = wrapper.loss_scaler.is_enabled() and not wrapper.optimizer.defaults.get('fused')
+        between = step > 2 and step % EVERY and step < runner.max_iters
+        set_sync_debug_mode('error' if between and not scaler_waits else 'default')
+        self.work.append(softgpu.work() if 'SOFTGPU' in os.environ else {})
 
 
 @HOOKS.register_module()
 class Overflow(Hook):
-    """Scales the loss of the third step so that its gradients overflow in float16; afterwards the scale is 1024."""
+    """Scale the loss of the third step so that its float16 gradients overflow. Afterwards the scale is 1024."""
 
     priority = 'HIGHEST'
     before = after = ()
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
-        if runner.iter == 2:
-            scaler, too_much = runner.optim_wrapper.loss_scaler, dict(scale=2.0**100, backoff_factor=2.0**-90)
-            mode = torch.cuda.get_sync_debug_mode() if DEVICE == 'cuda' else 0
-            say_on_wait('default')
-            scaler.load_state_dict({**scaler.state_dict(), **too_much})
-            say_on_wait(mode)
-            self.before = [one.detach().clone() for one in own_parts(list(runner.model.parameters()))]
+        if runner.iter != 2:
+            return
+        scaler = runner.optim_wrapper.loss_scaler
+        mode = torch.cuda.get_sync_debug_mode() if DEVICE == 'cuda' else 0
+        set_sync_debug_mode('default')
+        scaler.load_state_dict({**scaler.state_dict(), 'scale': 2.0**100, 'backoff_factor': 2.0**-90})
+        set_sync_debug_mode(mode)
+        self.before = self.weights(runner)
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
         if runner.iter == 2:
-            self.after = [one.detach().clone() for one in own_parts(list(runner.model.parameters()))]
+            self.after = self.weights(runner)
+
+    def weights(self, runner) -> list[torch.Tensor]:
+        return [weight.detach().clone() for weight in own_parts(list(runner.model.parameters()))]
 
     def skipped(self, names: list[str]) -> bool:
-        """Whether the student stayed as it was in that step; its teacher may go on towards it."""
-        kept = [torch.equal(one, other) for one, other in zip(self.before, self.after)]
-        return all(same for name, same in zip(names, kept) if not name.startswith('teacher.'))
-
-
-PLANTED = dict(
-    wait=lambda loss: loss.item(),
-    host_scalar=lambda loss: loss + torch.tensor(2.0, device=DEVICE),
-    copy=lambda loss: torch.ones(3).to(DEVICE, non_blocking=True),
-    storm=lambda loss: [loss + number for number in range(500)],
-    stream=lambda loss: on_another_stream(loss),
-)
+        """Return whether the step left the student unchanged. The teacher may move towards it."""
+        same = [torch.equal(*pair) for pair in zip(self.before, self.after)]
+        return all(equal for name, equal in zip(names, same) if not name.startswith('teacher.'))
 
 
 def on_another_stream(loss: torch.Tensor) -> None:
@@ -161,139 +166,172 @@ def on_another_stream(loss: torch.Tensor) -> None:
         loss.mul_(2)
 
 
+DEFECTS: dict[str, Callable[[torch.Tensor], object]] = {
+    'wait': lambda loss: loss.item(),
+    'host_scalar': lambda loss: loss + torch.tensor(2.0, device=DEVICE),
+    'copy': lambda loss: torch.ones(3).to(DEVICE, non_blocking=True),
+    'storm': lambda loss: [loss + number for number in range(500)],
+    'stream': on_another_stream,
+}
+
+
 @HOOKS.register_module()
 class Plant(Hook):
-    """Does in each step from the third on what no step should do, and what the tests are to find."""
+    """Add a defect to each step from the third on."""
 
     def __init__(self, kind: str) -> None:
-        self.plant = PLANTED[kind]
+        self.plant = DEFECTS[kind]
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
         if runner.iter >= 2:
             self.plant(outputs['loss'])
 
 
-def config(name: str, work: str, options: dict, steps: int = 6) -> Config:
-    cfg = toy.config(name, str(WORK / work), steps=steps, batch=16, queue=64)
+def config(name: str, work_dir: Path, options: dict, steps: int = 6) -> Config:
+    cfg = toy.config(name, str(work_dir), steps=steps, batch=16, queue=64)
     cfg.model.backbone = dict(type='Small')
     cfg.model.projector.in_channels = 22
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.0,) * 3, std=(1.0,) * 3)
     cfg.default_hooks.logger.interval = cfg.default_hooks.health.interval = EVERY
     cfg.default_hooks.progress = dict(type='ProgressHook', interval=EVERY)
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
-    options = {**copy.deepcopy(options), 'custom_hooks': [dict(type='RefuseWaits'), *options.get('custom_hooks', [])]}
-    cfg.merge_from_dict(options)
+    hooks = [dict(type='RefuseWaits'), *options.get('custom_hooks', [])]
+    cfg.merge_from_dict({**copy.deepcopy(options), 'custom_hooks': hooks})
     return cfg
 
 
 def outcome(cfg: Config, launcher: str = LAUNCHER) -> dict:
+    """Train, and return what the tests compare."""
     try:
         runner = launch.train(cfg, launcher)
     finally:
-        say_on_wait('default')
+        set_sync_debug_mode('default')
     model = getattr(runner.model, 'module', runner.model)
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
-    kinds = {value.device.type for name, value in tensors.items() if not name.endswith('_extra_state')}
-    assert kinds == {DEVICE}, kinds
+    devices = {value.device.type for name, value in tensors.items() if not name.endswith('_extra_state')}
+    assert devices == {DEVICE}, devices
+    hooks = {type(hook): hook for hook in runner.hooks}
+    before, after = hooks[RefuseWaits].work[-2:] if RefuseWaits in hooks else ({}, {})
+    overflow = hooks.get(Overflow)
     weights = runner._weights()
-    refuse = next((hook for hook in runner.hooks if isinstance(hook, RefuseWaits)), None)
-    *_, before, after = refuse.copies if refuse else ({}, {})  # of the last step but one, between two log lines
-    overflow = next((hook for hook in runner.hooks if isinstance(hook, Overflow)), None)
+    scalars = runner.message_hub.log_scalars
     losses = torch.tensor(runner.message_hub.get_scalar('train/loss').data[0], device=DEVICE)
     all_reduce(losses, 'mean')
     return dict(
         losses=losses.cpu(),
         weights={name: weights[name].detach().cpu() for name in tensors if get_rank() == 0},
-        work={kind: after[kind] - before[kind] for kind in after},
+        work={kind: after[kind] - before[kind] for kind in after},  # of a step between two log lines
         scaler=runner.optim_wrapper.loss_scaler.state_dict(),
-        knn=[float(values.current()) for name, values in runner.message_hub.log_scalars.items() if 'knn' in name],
+        knn=[float(values.current()) for name, values in scalars.items() if 'knn' in name],
         skipped=overflow and overflow.skipped([name for name, _ in model.named_parameters()]),
     )
 
 
-def planted(kind: str) -> dict:
-    """A run with a defect: the error that it ends with, or what its steps ask of the device."""
+def trained(case: str, folder: Path) -> dict:
+    name, options = RUNS[case]
+    launcher = LAUNCHER
+    if DEVICE == 'cuda' and launcher == 'none' and case.startswith(('bfloat16', 'zero')):
+        # DDP, ZeRO and NCCL on one GPU
+        os.environ['LOCAL_RANK'] = '0'
+        gpu = torch.device('cuda', 0)
+        dist.init_process_group('nccl', store=dist.HashStore(), rank=0, world_size=1, device_id=gpu)
+        launcher = 'pytorch' if case == 'bfloat16' else 'none'
+    return outcome(config(name, folder / 'run' / case, options), launcher)
+
+
+def planted(kind: str, folder: Path) -> dict:
+    """Run with a defect. Return the error that ends the run, or the work of a step."""
+    options = {**ON_DEVICE, 'custom_hooks': [dict(type='Plant', kind=kind)]}
     try:
-        return outcome(
-            config('mocov2plus_r50_200e.py', kind, {**ON_DEVICE, 'custom_hooks': [dict(type='Plant', kind=kind)]})
-        )
+        return outcome(config('mocov2plus_r50_200e.py', folder / 'run' / kind, options))
     except (RuntimeError, CUDASanitizerErrors) as error:
-        return dict(said=f'{type(error).__name__}: {error}')
+        return dict(error=f'{type(error).__name__}: {error}')
 
 
-def heads() -> dict:
-    """The loss and the gradients of each head, in a second step that must not wait."""
+def heads(folder: Path) -> dict:
+    """Return the loss and the gradients of each head. The second step must not wait."""
     import_module('projects.msbreg.msbreg')
-    found = {}
+    results = {}
     for name, settings in HEADS.items():
         torch.manual_seed(0)
         head = MODELS.build(settings).to(DEVICE)
         rows = torch.randn(5, 8, 6).to(DEVICE).requires_grad_()
         for mode in ('default', 'error'):
-            say_on_wait(mode)
+            set_sync_debug_mode(mode)
             torch.manual_seed(1)
             *views, negatives = rows.unbind()
             loss = head(dict(enumerate(views[:2])), dict(enumerate(views[2:])), unit(negatives))['loss']
             (gradient,) = torch.autograd.grad(loss, rows)
-        say_on_wait('default')
-        found[name] = dict(loss=loss.detach().cpu(), gradient=gradient.cpu())
-    return found
+        set_sync_debug_mode('default')
+        results[name] = dict(loss=loss.detach().cpu(), gradient=gradient.cpu())
+    return results
 
 
-def resumed() -> dict:
-    """MoCo v2, whose shuffling draws on the device, in float16: whole, and left and gone on with."""
-    found = {}
-    for name in ('whole', 'left'):
-        cfg = config('mocov2_r50_200e.py', name, {**FLOAT16, 'default_hooks.checkpoint.interval': 3})
-        cfg.custom_hooks = cfg.custom_hooks[1:]  # a checkpoint is copied to the host and may wait
-        if name == 'left':
-            cfg.custom_hooks.append(dict(type='LeaveAt', iteration=4))
-        with suppress(resuming.LeftInTheMiddle):
-            found[name] = outcome(cfg)
-    cfg = config('mocov2_r50_200e.py', 'left', {**FLOAT16, 'resume': True})
-    cfg.custom_hooks = cfg.custom_hooks[1:]
-    return dict(whole=found['whole'], left=outcome(cfg))
+def resumed(folder: Path) -> dict:
+    """MoCo v2 in float16, whose shuffling draws on the device: uninterrupted, and stopped and resumed."""
+
+    def run(name: str, hooks: list[dict], **options: object) -> dict:
+        cfg = config('mocov2_r50_200e.py', folder / 'run' / name, {**FLOAT16, **options})
+        # No RefuseWaits: a checkpoint is copied to the host and may wait.
+        cfg.custom_hooks = [*cfg.custom_hooks[1:], *hooks]
+        return outcome(cfg)
+
+    saving = {'default_hooks.checkpoint.interval': 3}
+    whole = run('whole', [], **saving)
+    with suppress(LeftInTheMiddle):
+        run('left', [dict(type='LeaveAt', iteration=4)], **saving)
+    return dict(whole=whole, resumed=run('left', [], resume=True))
 
 
-def evaluated() -> dict:
-    """k-NN and logistic regression of a fresh backbone."""
+def evaluated(folder: Path) -> dict:
+    """Return features, k-NN and logistic regression of a fresh backbone."""
     torch.manual_seed(0)
     network = MODELS.build(dict(type='Small'))
-    data = [DATASETS.build(dict(type='Shapes', split='val', count=count, size=32)) for count in (64, 32)]
     settings = Extraction((0.0,) * 3, (1.0,) * 3, device=DEVICE)
-    train, test = (extract(network, Subset(part, range(len(part))), settings) for part in data)
+
+    def features(count: int):
+        data = DATASETS.build(dict(type='Shapes', split='val', count=count, size=32))
+        return extract(network, Subset(data, range(count)), settings)
+
+    train, test = features(64), features(32)
     fitted = logistic_regression(train, test, strengths=[1e-2, 1.0], device=DEVICE)
     knn = 100 * knn_right(train, test, [5], device=DEVICE)[5].double().mean().item()
     return dict(features=train.x.cpu(), knn=knn, logreg=fitted.scores, strength=fitted.strength)
 
 
-def main() -> None:
+CASES: dict[str, Callable[[Path], dict]] = {
+    **{case: partial(trained, case) for case in RUNS},
+    **{f'planted_{kind}': partial(planted, kind) for kind in DEFECTS},
+    'heads': heads,
+    'resumed': resumed,
+    'evaluated': evaluated,
+}
+
+
+def main(folder: Path, cases: list[str]) -> int:
+    """Run cases one after another. Return the number of failed cases."""
     if 'SOFTGPU' in os.environ:
-        enable_cuda_sanitizer()  # it knows which streams have waited for each other
-    torch.backends.cudnn.allow_tf32 = False  # the CPU's numbers are float32's
+        enable_cuda_sanitizer()  # follows which streams have waited for each other
+    progress.SECONDS = float('inf')  # on a slow machine, a progress line, which waits, would come too early
+    torch.backends.cudnn.allow_tf32 = False  # the CPU computes in float32
     launch.register()
     trust_mmengine_checkpoints()
     start_processes(LAUNCHER)
-    alone = LAUNCHER == 'none'
-    quick = SELECTION == 'quick'
-    cases = {case: run for case, run in ONE.items() if (case not in SLOW) == quick} if alone else TWO
-    if DEVICE == 'cpu':  # whose whole networks ZeRO's runs are compared with
-        cases = {case: run for case, run in cases.items() if not case.startswith('zero')}
-    if DEVICE == 'cuda' and alone:  # DDP and NCCL on a machine with one GPU as well
-        dist.init_process_group('nccl', store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device('cuda', 0))
-        os.environ['LOCAL_RANK'] = '0'  # mmengine's DDP asks for it
-    ddp = {'bfloat16': 'pytorch'} if DEVICE == 'cuda' else {}
-    found = {
-        case: outcome(config(name, case, options), ddp.get(case, LAUNCHER)) for case, (name, options) in cases.items()
-    }
-    if alone and quick:
-        found.update(evaluated=evaluated(), resumed=resumed(), heads=heads())
-    if alone and quick and DEVICE == 'cuda':
-        found['planted'] = {kind: planted(kind) for kind in PLANTED}
-    if get_rank() == 0:
-        torch.save(found, OUT)
+    failed = 0
+    for case in cases:
+        try:
+            result = CASES[case](folder)
+        except Exception:
+            traceback.print_exc()
+            failed += 1
+            continue
+        if get_rank() == 0:
+            torch.save(result, folder / f'{case}.tmp')
+            os.replace(folder / f'{case}.tmp', folder / f'{case}.pth')
     stop_processes()
+    return failed
 
 
-with softgpu.Numbers() if 'SOFTGPU' in os.environ else nullcontext():
-    main()
+if __name__ == '__main__':
+    with softgpu.Numbers() if 'SOFTGPU' in os.environ else nullcontext():
+        sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

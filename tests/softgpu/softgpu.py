@@ -215,7 +215,7 @@ def cudnn_batch_norm_backward(func, args, kwargs):
 
 def as_ours(func, args, kwargs):
     """One of the kernels of batch norm over processes, with the numbers of ours for CPUs."""
-    from mmairl.models.norm import CPUKernels
+    from mmairl.models.sync_norm import CPUKernels
 
     found, there = func(*args, **kwargs), {key: host(value) for key, value in kwargs.items()}
     right = getattr(CPUKernels, func.overloadpacket.__name__)(*map(host, args), **there)
@@ -224,6 +224,8 @@ def as_ours(func, args, kwargs):
 
 KERNELS = ('stats', 'gather_stats_with_counts', 'elemt', 'backward_reduce', 'backward_elemt')
 ON_CUDA_ONLY.update({f'batch_norm_{kernel}': as_ours for kernel in KERNELS})
+# Stands for NVML, which counts GPUs without starting CUDA, so that a forked process can start it.
+torch.cuda._device_count_nvml = lambda: int(os.environ.get('SOFTGPU_DEVICES', 1))
 torch.backends.cuda.enable_flash_sdp(False)  # the CPU has no such operations
 torch.backends.cuda.enable_mem_efficient_sdp(False)
 torch.backends.cuda.enable_cudnn_sdp(False)

@@ -20,14 +20,21 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.identity import difference
 from mmairl.io import read_json, write_json
 from mmairl.study.collect import collect, describe
-from mmairl.study.external import checkpoint_path, compare_stated, factors, facts_of, form, require_distinct_models
-from mmairl.study.fairness import compare, require_fair
+from mmairl.study.external import (
+    checkpoint_path,
+    compare_stated,
+    facts_of,
+    form,
+    require_distinct_models,
+    training_factors,
+)
+from mmairl.study.fairness import compare_configs, require_fair
 from mmairl.study.model_identity import model_at
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.reuse import create_weights, origin
-from mmairl.study.runs import Run, lay_out, plan_runs
+from mmairl.study.runs import Run, plan_runs, prepare_runs
 from mmairl.study.scale import read_scale
-from mmairl.study.schema import Asked, Result, Trained, last_checkpoint
+from mmairl.study.schema import Asked, RunResult, Trained, last_checkpoint
 from mmairl.study.spec import Row, Study
 
 OURS = Row('ours', 'byol_r50_200e.py')
@@ -59,15 +66,15 @@ def test_the_form_has_what_the_checkpoint_says_and_what_ours_has(tmp_path, ours)
     facts = facts_of(str(lightning(tmp_path / 'a.ckpt', 0)))
     optimizer = 'lr 0.03, decay 0.0001, momentum 0.9'
     assert facts == {'epochs': '100', 'steps': '700', 'Lightning': '2.5.0', 'optimizer': optimizer, 'tau': '0.99'}
-    printed = form(row(tmp_path), factors(ours['ours']))
-    assert yaml.safe_load(printed).keys() == factors(ours['ours']).keys()
+    printed = form(row(tmp_path), training_factors(ours['ours']))
+    assert yaml.safe_load(printed).keys() == training_factors(ours['ours']).keys()
     assert 'epochs: 100  # 200' in printed and 'negatives:  # none' in printed
-    evaluation = factors(load_config('mmairl::evaluation/folder_r50.py'))
+    evaluation = training_factors(load_config('mmairl::evaluation/folder_r50.py'))
     assert yaml.safe_load(form(row(tmp_path, {'epochs': 90}), evaluation)) == {'epochs': 90, 'optimizer': optimizer}
 
 
 def test_stated_factors_are_compared_and_the_rest_is_unknown(tmp_path, ours):
-    own = factors(ours['ours'])
+    own = training_factors(ours['ours'])
     assert compare_stated(row(tmp_path, own), OURS, ours) == ([], [])
     differing, unknown = compare_stated(row(tmp_path, {'loss': 'InfoNCE', 'epochs': 200}), OURS, ours)
     assert differing == ['loss'] and set(unknown) == own.keys() - {'loss', 'epochs'}
@@ -180,21 +187,21 @@ def test_networks_that_do_not_fill_their_row_are_refused_before_anything_is_writ
         tmp_path / 'out',
     )
     with pytest.raises(UserError, match='a.ckpt holds another architecture'):
-        lay_out(*planned)
+        prepare_runs(*planned)
     torch.save(dict(optimizer_states=[dict(state={0: dict(sum=torch.ones(2))})]), tmp_path / 'a.ckpt')
     with pytest.raises(UserError, match='a.ckpt .* it has no weights at all'):
-        lay_out(*planned)
+        prepare_runs(*planned)
     assert not (tmp_path / 'out').exists()
 
 
 def test_a_row_of_networks_from_elsewhere_cannot_become_one_that_trains(tmp_path, ours):
     torch.save(resnet50().state_dict(), tmp_path / 'a.ckpt')
     how = ({**ours, 'theirs': ours['ours']}, [0], ['knn'], tmp_path)
-    (_, given) = lay_out(Study(title='t', rows=(OURS, row(tmp_path))), *how)
+    (_, given) = prepare_runs(Study(title='t', rows=(OURS, row(tmp_path))), *how)
     write_json(given.folder / 'trained.json', {})
     theirs = Row('theirs', 'byol_r50_200e.py', against='ours')
     with pytest.raises(UserError, match='theirs.* was begun with another config'):
-        lay_out(Study(title='t', rows=(OURS, theirs)), *how)
+        prepare_runs(Study(title='t', rows=(OURS, theirs)), *how)
 
 
 def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
@@ -236,7 +243,7 @@ def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_no
     study, configs = Study(title='t', rows=(OURS, theirs)), {**ours, 'theirs': ours['ours']}
     runs = plan_runs(study, configs, [0], ['knn'], tmp_path)
     for run in runs:
-        result = Result(
+        result = RunResult(
             labels={'knn': 'k-NN'}, scores={'knn': 1.0}, hidden={'library': 'old'} if run.row.weights else {}
         )
         write_json(run.folder / 'result.json', result)
@@ -250,4 +257,4 @@ def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_no
     assert f'as its author states them in {theirs.trained}' in text and f'<dd>{theirs.weights[0]}</dd>' in text
     study = Study(title='t', rows=(OURS, row(tmp_path, {'library': 'x'})))
     with pytest.raises(UserError, match="'theirs' differs from 'ours' in library"):
-        require_fair(compare(study, {**ours, 'theirs': ours['ours']}))
+        require_fair(compare_configs(study, {**ours, 'theirs': ours['ours']}))

@@ -25,7 +25,7 @@ from mmairl.study import published, run_study, worker
 from mmairl.study import scale as scales
 from mmairl.study.collect import assumptions
 from mmairl.study.factors import same_run
-from mmairl.study.fairness import at_scale, compare, require_fair
+from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.pages.study_tables import columns, table_lines
 from mmairl.study.spec import Study, read_study
 from mmairl.study.task_names import is_local
@@ -78,7 +78,7 @@ def test_every_study_plans_at_every_scale_and_names_tasks_that_are_there(quick, 
             assert (path.stem, name) == ('byol_wide', 'demo') and 'nothing to compare at this scale' in str(error)
             continue
         require_equal_rows(study, scale, left_out)
-        compared = compare(here, configs)
+        compared = compare_configs(here, configs)
         require_fair(compared)
         changes = {entry['row']: entry['found'] for entry in compared}
         rows = [row for row in here.rows if not row.untrained]
@@ -233,7 +233,7 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_
     taxonomy.write_text(''.join(f'{above} {name}\n' for above, names in TREE.items() for name in names))
     monkeypatch.chdir(tmp_path)
     study, scale = first_rows(path, tmp_path), toy(read_study(path), tmp_path, tasks)
-    monkeypatch.setattr(run_study, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
+    monkeypatch.setattr(run_study, 'execute', lambda runs, *_: [worker.complete_run(run.folder) for run in runs])
     run_tool('tools/study.py', study, '--scale', scale, '--seeds', 0, '--out', tmp_path / 'out')
     record = json.loads((tmp_path / 'out' / 'study.json').read_text())
     page = (tmp_path / 'out' / 'page.html').read_text()

@@ -22,12 +22,12 @@ from mmairl.study import measure, reuse, trials, worker
 from mmairl.study import runs as runs_module
 from mmairl.study.collect import collect
 from mmairl.study.cost import flops
-from mmairl.study.fairness import at_scale, compare, require_fair
+from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.pages.search_section import search_runs
-from mmairl.study.runs import Run, lay_out, plan_runs, settle_failed_trials
+from mmairl.study.runs import Run, plan_runs, prepare_runs, settle_failed_trials
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.schema import Asked, Choice, Chosen, Result, Trained
-from mmairl.study.search import FIRST, own_value, places, trial_options, trials_for
+from mmairl.study.schema import Asked, Choice, Chosen, RunResult, Trained
+from mmairl.study.search import FIRST, own_value, sobol_points, trial_options, trials_for
 from mmairl.study.slurm import plain_commands
 from mmairl.study.spec import read_study
 from mmairl.study.statistics.sequential import begin
@@ -52,8 +52,8 @@ def test_all_rows_share_their_points_relative_to_their_own_values(tmp_path):
             assert factor == pytest.approx(there[RATE['key']] / own_value(configs['two'], RATE['key']))
             own = 1 - own_value(configs['one'], TEACHER['key'])
             assert 0.5 <= (1 - here[TEACHER['key']]) / own <= 2 and here[TEACHER['key']] == there[TEACHER['key']]
-    assert places(2, 0, 5) != places(2, 1, 5)
-    assert places(2, 0, 5)[:4] == places(2, 0, 9)[:4]  # a larger budget adds to a smaller one
+    assert sobol_points(2, 0, 5) != sobol_points(2, 1, 5)
+    assert sobol_points(2, 0, 5)[:4] == sobol_points(2, 0, 9)[:4]  # a larger budget adds to a smaller one
 
 
 def test_a_row_may_add_a_dimension_and_keeps_the_points_of_all(tmp_path):
@@ -65,12 +65,12 @@ def test_a_row_may_add_a_dimension_and_keeps_the_points_of_all(tmp_path):
     without, with_it = (trial_options(SEARCH and s.search, s.rows[1], configs['two'], 0, 5) for s in (plain, own))
     for few, more in zip(without[1:], with_it[1:]):
         assert more.pop(TEMPERATURE['key']) in TEMPERATURE['values'] and more == few
-    require_fair(compare(own, configs))
+    require_fair(compare_configs(own, configs))
     two_of_them = read_study(written(tmp_path, {}, dict(search=dict(t=TEMPERATURE)), search=SEARCH))
     with pytest.raises(
         UserError, match="model.head.temperature is searched in 'two' and not in 'one', which the study does not"
     ):
-        compare(two_of_them, configs)
+        compare_configs(two_of_them, configs)
 
 
 def test_the_budget_is_flops(tmp_path):
@@ -85,7 +85,7 @@ def test_the_budget_is_flops(tmp_path):
 def refused(folder: Path, said: str, *rows: dict, **search) -> None:
     with pytest.raises(UserError, match=said):
         study = read_study(written(folder, *rows, search={**SEARCH, **search}))
-        require_fair(compare(study, resolved(study, 'demo')))
+        require_fair(compare_configs(study, resolved(study, 'demo')))
 
 
 def test_what_cannot_be_searched_is_one_sentence(tmp_path):
@@ -119,13 +119,13 @@ def searched(tmp_path_factory):
     scale = read_scale(str(folder / 'toy.yaml'))
     before = read_study(written(folder))
     configs = {row.name: resolve(row, scale) for row in before.rows}
-    earlier = lay_out(before, configs, (0, 1), ('knn',), folder / 'out')
+    earlier = prepare_runs(before, configs, (0, 1), ('knn',), folder / 'out')
     study = read_study(written(folder, search={**SEARCH, 'budget': 2}))
     return (
         study,
         configs,
         scale,
-        lay_out(study, configs, study.seeds, ('knn',), folder / 'out'),
+        prepare_runs(study, configs, study.seeds, ('knn',), folder / 'out'),
         earlier,
         folder / 'out',
     )
@@ -165,13 +165,13 @@ def test_the_best_trial_is_trained_anew_from_a_fresh_seed_and_one_that_diverges_
     monkeypatch.setattr(
         worker,
         'result_of',
-        lambda cfg, folder, asked, measured: Result(
+        lambda cfg, folder, asked, measured: RunResult(
             scores=measured, labels={'knn': 'knn'}, made=reuse.origin(asked, folder)
         ),
     )
     for run in runs:
         assert run.ready
-        worker.run(run.folder)
+        worker.complete_run(run.folder)
     again = len(trained)
     for run in (run for run in runs if run.part == 'trial'):
         assert run.done, run.name
@@ -225,7 +225,7 @@ def test_chosen_trials_are_marked_once_a_search_ended(searched):
 
 def test_a_winner_as_published_is_not_trained_twice(searched, tmp_path, monkeypatch):
     study, configs, *_ = searched
-    runs = {run.slug: run for run in lay_out(study, configs, (0,), ('knn',), tmp_path)}
+    runs = {run.slug: run for run in prepare_runs(study, configs, (0,), ('knn',), tmp_path)}
     trained, scores = [], iter((60.0, 50.0, 70.0, 70.0))
 
     def train(cfg, asked, folder, launcher):
@@ -236,22 +236,24 @@ def test_a_winner_as_published_is_not_trained_twice(searched, tmp_path, monkeypa
 
     monkeypatch.setattr(worker, 'train_row', train)
     monkeypatch.setattr(worker, 'measure', lambda *_: next(scores))
-    monkeypatch.setattr(worker, 'result_of', lambda cfg, folder, asked, got: Result(scores=got, labels={'knn': 'knn'}))
+    monkeypatch.setattr(
+        worker, 'result_of', lambda cfg, folder, asked, got: RunResult(scores=got, labels={'knn': 'knn'})
+    )
     published, winner = runs['one_seed_0_published'].folder, runs['one_seed_0'].folder
     for name in ('one_seed_1000_trial_0', 'one_seed_1000_trial_1', 'one_seed_0_published', 'one_seed_0'):
         if runs[name].folder == winner:
             for job, folder in ((1, published), (2, winner)):  # jobs of Slurm, each with files of its own
                 write_text(folder / 'job.sh', f'job {job}')
-        worker.run(runs[name].folder)
+        worker.complete_run(runs[name].folder)
     assert (winner / 'job.sh').read_text() == 'job 2'
     assert winner not in trained and reuse.last_checkpoint(winner).read_bytes()
     record = read_json(winner / 'trained.json', Trained)
     assert (record.seconds, record.steps, record.made) == (0.0, 4, reuse.origin(runs['one_seed_0'].asked, winner))
     assert read_json(published / 'trained.json', Trained).made == {}
     shutil.rmtree(winner), (published / 'result.json').unlink()  # not there yet: the winner is trained
-    lay_out(study, configs, (0,), ('knn',), tmp_path)
+    prepare_runs(study, configs, (0,), ('knn',), tmp_path)
     scores = iter((70.0,))
-    worker.run(winner)
+    worker.complete_run(winner)
     assert winner in trained
 
 
@@ -264,7 +266,7 @@ def test_an_untrained_row_is_the_floor_of_both_tracks(searched, tmp_path):
     rows.append(dict(name='pixels', config='mocov2plus_r50_200e.py', untrained='pixels'))
     study = read_study(written(tmp_path, cross=None, rows=rows, search={**SEARCH, 'budget': 2}))
     configs = {row.name: resolve(row, scale) for row in study.rows}
-    record = collect(study, configs, scale, lay_out(study, configs, study.seeds, ('knn',), tmp_path), tmp_path)
+    record = collect(study, configs, scale, prepare_runs(study, configs, study.seeds, ('knn',), tmp_path), tmp_path)
     floor, beside = (track['rows'][2]['runs'] for track in (record, record['as_published']))
     assert floor == beside and floor
     folders = [run['folder'] for run in search_runs(record)]
@@ -273,7 +275,7 @@ def test_an_untrained_row_is_the_floor_of_both_tracks(searched, tmp_path):
 
 def plant_trials(folder: Path, **scores: float) -> Chosen:
     for trial, score in scores.items():
-        write_json(folder / trial / 'result.json', Result(scores={'knn': score}, labels={'knn': 'k'}))
+        write_json(folder / trial / 'result.json', RunResult(scores={'knn': score}, labels={'knn': 'k'}))
         write_json(folder / trial / 'asked.json', Asked(0, ('knn',), trial={'x': trial}))
     return Chosen(tuple(str(folder / trial) for trial in scores), 'knn')
 
@@ -299,7 +301,7 @@ def test_a_winner_with_another_choice_is_set_aside(tmp_path):
 def test_a_search_whose_trials_all_failed_has_no_choice(tmp_path):
     chosen = plant_trials(tmp_path, a=1.0, b=2.0)
     for trial in 'ab':
-        write_json(tmp_path / trial / 'result.json', Result(labels={'knn': 'k'}, diverged='NaN'))
+        write_json(tmp_path / trial / 'result.json', RunResult(labels={'knn': 'k'}, diverged='NaN'))
     with pytest.raises(UserError, match='all 2 trials'):
         take_best(tmp_path / 'other', chosen)
 
@@ -329,14 +331,14 @@ def test_a_larger_budget_trains_a_changed_winner_again(searched, tmp_path, monke
     monkeypatch.setattr(
         worker,
         'result_of',
-        lambda cfg, folder, asked, got: Result(scores=got, labels={'knn': 'k'}, made=reuse.origin(asked, folder)),
+        lambda cfg, folder, asked, got: RunResult(scores=got, labels={'knn': 'k'}, made=reuse.origin(asked, folder)),
     )
     for budget in (2, 4):
         larger = replace(study, search=replace(study.search, budget=budget))
-        runs = lay_out(larger, configs, (0,), ('knn',), tmp_path)
+        runs = prepare_runs(larger, configs, (0,), ('knn',), tmp_path)
         for run in runs:
             if not run.done:
-                worker.run(run.folder)
+                worker.complete_run(run.folder)
     winner = next(run for run in runs if run.part == 'compared' and run.row.name == 'one')
     assert winner.done and trained.count(winner.folder) == 2
     assert read_json(winner.folder / 'chosen.json', Choice).trial.endswith('/3')
@@ -358,16 +360,16 @@ def test_a_trial_that_failed_twice_alike_counts_as_the_worst(searched, tmp_path)
     study, configs, scale, *_ = searched
     planned = study, configs, (0,), ('knn',), tmp_path
     first, second, *_ = trials_of_one = [
-        run for run in lay_out(*planned) if run.part == 'trial' and run.row.name == 'one'
+        run for run in prepare_runs(*planned) if run.part == 'trial' and run.row.name == 'one'
     ]
     assert len(trials_of_one) == 2
     fail_trial(second, OUT_OF_MEMORY.format(2.5))
     fail_trial(second, 'OSError: the disk is full')
     fail_trial(second, OUT_OF_MEMORY.format(2.5))
-    write_json(first.folder / 'result.json', Result(scores={'knn': 50.0}, labels={'knn': 'k-NN'}))
-    assert settle_failed_trials(lay_out(*planned)) == []  # the two last failures were of two kinds
+    write_json(first.folder / 'result.json', RunResult(scores={'knn': 50.0}, labels={'knn': 'k-NN'}))
+    assert settle_failed_trials(prepare_runs(*planned)) == []  # the two last failures were of two kinds
     fail_trial(second, OUT_OF_MEMORY.format(2.75))  # the numbers in it may change
-    runs = lay_out(*planned)
+    runs = prepare_runs(*planned)
     assert second.done and OUT_OF_MEMORY.format(2.75) in second.result.diverged
     winner = next(run for run in runs if run.part == 'compared' and run.row.name == 'one')
     assert winner.ready and take_best(winner.folder, winner.asked.chosen) == {}
@@ -378,9 +380,9 @@ def test_a_trial_that_failed_twice_alike_counts_as_the_worst(searched, tmp_path)
 def test_trials_that_all_fail_are_tried_again(searched, tmp_path):
     study, configs, *_ = searched
     planned = study, configs, (0,), ('knn',), tmp_path
-    for run in [run for run in lay_out(*planned) if run.part == 'trial'] * 2:
+    for run in [run for run in prepare_runs(*planned) if run.part == 'trial'] * 2:
         fail_trial(run, 'OSError: the disk is full')
-    assert not any(run.result for run in lay_out(*planned) if run.part == 'trial')
+    assert not any(run.result for run in prepare_runs(*planned) if run.part == 'trial')
 
 
 def test_a_search_ends_in_the_start_that_fails_again(searched, tmp_path, monkeypatch):
@@ -395,7 +397,7 @@ def test_a_search_ends_in_the_start_that_fails_again(searched, tmp_path, monkeyp
     )
     monkeypatch.setattr(runs_module, 'commands', lambda run, devices: [[sys.executable, '-c', script, str(run.folder)]])
     for start in (1, 2):
-        planned = lay_out(study, configs, (0,), ('knn',), tmp_path)
+        planned = prepare_runs(study, configs, (0,), ('knn',), tmp_path)
         runs_module.execute(planned, 4, 1, lambda run, what: reported.append((run.name, what)))
         winner = next(run for run in planned if run.part == 'compared' and run.row.name == 'one')
         assert (winner.result is not None) == (start == 2)
@@ -420,7 +422,7 @@ def test_what_the_budget_or_the_measure_fixes_is_not_searched(tmp_path, key):
     for rows, dimensions in (((), dict(rate=RATE, **dimension)), (({}, dict(search=dimension)), dict(rate=RATE))):
         with pytest.raises(UserError) as error:
             study = read_study(written(tmp_path, *rows, search={**SEARCH, 'dimensions': dimensions}))
-            compare(study, resolved(study, 'demo'))
+            compare_configs(study, resolved(study, 'demo'))
         assert error.value.code == 'not-searchable' and key in str(error.value)
 
 
@@ -519,17 +521,17 @@ def test_a_sweep_on_test_images_is_refused_before_it_runs(tmp_path):
 def test_a_trial_compares_its_images_with_the_tests(tmp_path, monkeypatch):
     scale = leaking(tmp_path, val=lambda data: dict(data['test'], count=12))  # the first of the test images
     study, configs, _ = at_scale(read_study(written(tmp_path, search={**SEARCH, 'budget': 2})), scale, ['knn'])
-    run = next(run for run in lay_out(study, configs, (0,), ('knn',), tmp_path) if run.part == 'trial')
+    run = next(run for run in prepare_runs(study, configs, (0,), ('knn',), tmp_path) if run.part == 'trial')
     monkeypatch.setattr(worker, 'train_row', lambda *_: pytest.fail('it was trained'))
     with pytest.raises(UserError) as error:
-        worker.run(run.folder)
+        worker.complete_run(run.folder)
     assert error.value.code == 'val-in-test'
 
 
 def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path):
     tune = dict(trials=3, dimensions=dict(rate=RATE))
     study = read_study(written(tmp_path, tune=dict(finetune=tune), tasks=dict(demo=['knn', 'finetune'])))
-    runs = lay_out(study, resolved(study, 'demo'), (0, 1), ('knn', 'finetune'), tmp_path / 'out')
+    runs = prepare_runs(study, resolved(study, 'demo'), (0, 1), ('knn', 'finetune'), tmp_path / 'out')
     asked = [read_json(run.folder / 'asked.json', Asked).tuned['finetune'] for run in runs]
     torch.save(resnet18().state_dict(), tmp_path / 'a.pth')
     beside = read_study(
@@ -538,7 +540,7 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
     theirs = plan_runs(beside, resolved(beside, 'demo'), (0,), ('finetune',), tmp_path / 'beside')[1]
     assert theirs.asked.external and theirs.asked.tuned['finetune'] == asked[0]  # of networks from elsewhere, too
     assert asked[0] == asked[1] != asked[2] and asked[0][0] == {} and len(asked[0]) == 3
-    _, settings = measure.settings_of('finetune', runs[0].folder, runs[0].asked)
+    _, settings = measure.task_settings('finetune', runs[0].folder, runs[0].asked)
     assert settings.trials == asked[0]
     recipe = settings.recipe_for(load_config(str(runs[0].folder / 'asked/config.yaml')))
     own, options = recipe.optim_wrapper.optimizer.lr, [trial[RATE['key']] for trial in asked[0][1:]]
@@ -546,4 +548,4 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
     assert all(own / 8 <= rate <= own * 8 for rate in options)
     with pytest.raises(UserError, match="tune: 'knn' has no images to choose by"):
         wrong = read_study(written(tmp_path, tune=dict(knn=tune)))
-        lay_out(wrong, resolved(wrong, 'demo'), (0,), ('knn',), tmp_path / 'other')
+        prepare_runs(wrong, resolved(wrong, 'demo'), (0,), ('knn',), tmp_path / 'other')

@@ -24,7 +24,7 @@ from mmairl.study.collect import collect, describe
 from mmairl.study.fairness import at_scale
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import markdown
-from mmairl.study.runs import Run, lay_out, measure_again, plan_runs, status, unfinished
+from mmairl.study.runs import Run, measure_again, plan_runs, prepare_runs, status, unfinished
 from mmairl.study.scale import read_scale
 from mmairl.study.schema import Trained
 from mmairl.study.spec import read_study
@@ -52,7 +52,7 @@ class Planned:
         self.folder, self.out = folder, folder / 'out'
         (folder / 'study.yaml').write_text(yaml.safe_dump(STUDY))
         (folder / 'toy.yaml').write_text(yaml.safe_dump(toy_scale(64, epochs=0.015, tasks=['knn'], floor=[])))
-        self.finish(self(lay_out))
+        self.finish(self(prepare_runs))
 
     def __call__(self, act: Callable[..., list[Run]] = plan_runs) -> list[Run]:
         scale = read_scale(str(self.folder / 'toy.yaml'))
@@ -66,7 +66,7 @@ class Planned:
                 trained = read_json(run.folder / 'trained.json', Trained)
                 trained.sources = run.asked.sources
                 write_json(run.folder / 'trained.json', trained)
-            worker.run(run.folder)
+            worker.complete_run(run.folder)
         assert all(run.done for run in self())
 
     def record(self) -> dict:
@@ -98,7 +98,7 @@ def test_changed_method_is_trained_again_and_kept(planned):
     assert unfinished([base, own, half]) == [own, half], 'half takes weights of own'
     assert describe(own, planned.out)['state'] == 'replaced'
     assert 'own, seed 0: was measured before its' in markdown(planned.record())
-    planned(lay_out)
+    planned(prepare_runs)
     kept = own.folder.with_name('seed_0_set_aside_1')
     assert not (own.folder / 'trained.json').exists()
     assert json.loads((kept / 'result.json').read_text())['scores'] == before
@@ -109,7 +109,7 @@ def test_changed_method_is_trained_again_and_kept(planned):
 def test_comment_in_a_method_changes_nothing(planned):
     (planned.folder / 'outside_helper.py').write_text('weight = 1.0  # of the loss\n')
     (planned.folder / 'stranger.py').write_text('value = 1\n')
-    assert all(run.done for run in planned(lay_out))
+    assert all(run.done for run in planned(prepare_runs))
 
 
 def test_half_trained_run_of_other_source_is_stale(planned):
@@ -119,7 +119,7 @@ def test_half_trained_run_of_other_source_is_stale(planned):
     (planned.folder / 'outside_method.py').write_text('import outside_helper\nvalue = 2\n')
     assert status(planned()[1]) == ('stale', 'the source of outside_method')
     with pytest.raises(UserError) as caught:
-        worker.run(own.folder)  # as a job that is requeued does
+        worker.complete_run(own.folder)  # as a job that is requeued does
     assert caught.value.code == 'source-changed'
 
 
@@ -127,7 +127,7 @@ def test_running_run_is_not_set_aside(planned):
     (planned.folder / 'outside_method.py').write_text('value = 2\n')
     own = planned()[1]
     with FileLock(own.folder / '.lock_0'), pytest.raises(UserError) as caught:
-        planned(lay_out)
+        planned(prepare_runs)
     assert caught.value.code == 'source-changed-while-running' and own.folder.is_dir()
     with FileLock(own.folder / '.lock_0'), pytest.raises(UserError) as caught:
         measure_again([own])
@@ -143,7 +143,7 @@ def test_corrected_protocol_is_measured_again(planned, tmp_path, monkeypatch):
     assert all(run.stale_reason.startswith('knn: sources.protocol (') for run in planned())
     trained = [run.folder / 'trained.json' for run in planned()]
     before = [path.stat().st_mtime_ns for path in trained]
-    planned.finish(planned(lay_out))
+    planned.finish(planned(prepare_runs))
     assert [len(stored(run)) for run in planned()] == [2, 2, 2]
     assert [path.stat().st_mtime_ns for path in trained] == before
 
@@ -184,7 +184,7 @@ def as_earlier(run: Run) -> None:
 def test_results_of_earlier_versions_are_read_and_labeled(planned):
     for run in planned():
         as_earlier(run)
-    runs = planned(lay_out)
+    runs = planned(prepare_runs)
     assert [run.stale_reason for run in runs] == ['', '', '']
     assert [describe(run, planned.out)['unverified'] for run in runs] == [['knn'], ['training', 'knn'], ['knn']]
     record = planned.record()
@@ -193,11 +193,11 @@ def test_results_of_earlier_versions_are_read_and_labeled(planned):
     assert '○ not verified</span> code: identity unknown of base (knn), own (knn, training)' in page
     for run in runs:
         (run.folder / 'result.json').unlink()
-        worker.run(run.folder)
+        worker.complete_run(run.folder)
     assert [len(stored(run)) for run in runs] == [1, 1, 1], 'nothing is measured again'
     assert not any(is_verified(run.result.identities['knn']) for run in planned())
     (planned.folder / 'outside_helper.py').write_text('weight = 0.0\n')
-    assert planned(lay_out)[1].done, 'the source that it was trained by is unknown'
+    assert planned(prepare_runs)[1].done, 'the source that it was trained by is unknown'
     measure_again(planned())
     planned.finish(planned())
     assert [describe(run, planned.out).get('unverified') for run in planned()] == [None, ['training'], None]

@@ -17,7 +17,7 @@ from mmairl.registry import MODELS
 from mmairl.study.collect import collect
 from mmairl.study.cost import flops, flops_per_image, work_per_image
 from mmairl.study.factors import changed, hidden_factors
-from mmairl.study.fairness import at_scale, compare, require_fair
+from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.published import tables
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study, read_study
@@ -60,7 +60,7 @@ def at(name: str, scale: str, folder: str = 'configs') -> tuple[Study, dict[str,
 
 
 def test_a_smaller_scale_keeps_the_factors_and_adds_none():
-    full, small = (compare(*at('ladder', scale)) for scale in ('in1k', 'demo'))
+    full, small = (compare_configs(*at('ladder', scale)) for scale in ('in1k', 'demo'))
     for one, other in zip(full, small):
         parts = [
             {'views' if 'views' in key else '.'.join(key.split('.')[:2]) for key in found['found']}
@@ -144,7 +144,7 @@ def test_published_numbers_are_the_papers():
 def test_a_difference_that_nobody_declares_is_refused(tmp_path, second, found):
     study = read_study(written(tmp_path, {}, second))
     with pytest.raises(UserError, match=f"'two' differs from 'one' in {found}"):
-        require_fair(compare(study, resolved(study)))
+        require_fair(compare_configs(study, resolved(study)))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_factors_are_crossed_and_those_with_two_levels_make_a_design(tmp_path):
     assert [row.name for row in study.rows] == ['off, off', 'off, on', 'on, off', 'on, on']
     assert study.design.rows['on, off'] == (1, 0)
     configs = resolved(study)
-    require_fair(compare(study, configs))
+    require_fair(compare_configs(study, configs))
     assert [cfg.total_batch_size for cfg in configs.values()] == [1024, 1024, 512, 512]
     one_direction = [spent / flops(configs)['off, off'] for spent in flops(configs).values()]
     assert one_direction == pytest.approx([1, 0.5, 1, 0.5], rel=0.02)

@@ -21,9 +21,9 @@ from mmairl.io import write_json
 from mmairl.study import scale as scales
 from mmairl.study import worker
 from mmairl.study.fairness import at_scale
-from mmairl.study.runs import Run, lay_out, plan_runs
+from mmairl.study.runs import Run, plan_runs, prepare_runs
 from mmairl.study.scale import Scale, read_scale
-from mmairl.study.schema import Asked, Result, Trained
+from mmairl.study.schema import Asked, RunResult, Trained
 from mmairl.study.spec import Row, Study, read_study
 from mmairl.study.stale import stale_reason
 
@@ -92,10 +92,10 @@ def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scales, 'load_config', lambda path, options: changed(copy.deepcopy(read(path)), options))
-        base, *others = plan(act=lay_out)
+        base, *others = plan(act=prepare_runs)
         leave_weights(base.folder, seed=0)
         for run in (base, *others):
-            worker.run(run.folder)
+            worker.complete_run(run.folder)
         assert all(run.done for run in plan())
         yield plan
 
@@ -149,7 +149,7 @@ def test_weights_that_are_replaced_are_noticed_in_all_rows_that_are_made_from_th
     assert base.stale_reason == 'checkpoint' and 'of (' in others[0].stale_reason
     before = read_backbone(str(others[2].folder / 'derived.pth')).weights
     for run in (base, *others):
-        worker.run(run.folder)
+        worker.complete_run(run.folder)
     assert all(run.done for run in planned())
     after = read_backbone(str(others[2].folder / 'derived.pth')).weights
     assert not torch.equal(before['conv1.weight'], after['conv1.weight'])
@@ -164,12 +164,12 @@ def test_a_row_that_did_not_train_and_now_does_is_refused(planned):
     changed = {**STUDY, 'rows': [{**row, 'untrained': None} for row in STUDY['rows']]}
     assert [run.stale_reason for run in planned(changed)] == [''] * 4 + ['the config']
     with pytest.raises(UserError, match='null.* was begun with another config'):
-        planned(changed, act=lay_out)
+        planned(changed, act=prepare_runs)
 
 
 def test_other_trials_of_a_task_on_the_platforms_make_its_score_old(tmp_path):
     tried = ({}, {'optim_wrapper.optimizer.lr': 0.1})
-    result = Result(labels={'scenes_det': 'AP'}, tuned={'scenes_det': dict(trials=list(tried))})
+    result = RunResult(labels={'scenes_det': 'AP'}, tuned={'scenes_det': dict(trials=list(tried))})
     same, fewer = (Asked(0, ('scenes_det',), untrained='random', tuned={'scenes_det': to}) for to in (tried, tried[:1]))
     assert stale_reason(tmp_path, result, same) == ''
     assert stale_reason(tmp_path, result, fewer) == 'scenes_det: its trials'

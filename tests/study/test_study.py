@@ -30,7 +30,7 @@ from mmairl.io import read_json
 from mmairl.study import measure, reuse, worker
 from mmairl.study.collect import describe
 from mmairl.study.reuse import create_weights
-from mmairl.study.runs import execute, lay_out
+from mmairl.study.runs import execute, prepare_runs
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Asked
 from mmairl.study.spec import Along, Rescaled, Row, Study, read_study
@@ -104,10 +104,10 @@ def out(tmp_path_factory) -> Path:
     register()
     study, scale = read_study(folder / 'study.yaml'), read_scale(str(folder / 'toy.yaml'))
     configs = {row.name: resolve(row, scale) for row in study.rows}
-    first, *others = lay_out(study, configs, study.seeds, scale.tasks, folder / 'out')
+    first, *others = prepare_runs(study, configs, study.seeds, scale.tasks, folder / 'out')
     execute([first], 1, 1, lambda run, what: None)
     for other in others:
-        worker.run(other.folder)
+        worker.complete_run(other.folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, 'argv', command[1:])
         runpy.run_path(str(ROOT / 'tools' / 'study.py'), run_name='__main__')
@@ -175,7 +175,7 @@ def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path,
     monkeypatch.setattr(sys, 'argv', ['worker', str(tmp_path)])
     monkeypatch.setenv('SLURM_PROCID', '1')
     with FileLock(tmp_path / '.lock_1'), pytest.raises(SystemExit) as left:  # each task of a step has its own
-        worker.main()
+        worker.run_worker()
     assert left.value.code == 75 and f'{tmp_path} is locked by another process' in capsys.readouterr().err
 
 
@@ -189,7 +189,7 @@ def test_weights_that_are_made_of_other_runs_are_made_by_the_first_process(tmp_p
     for rank in '01':
         monkeypatch.setenv('RANK', rank)
         with pytest.raises(UserError, match='last_checkpoint'):
-            worker.run(tmp_path, 'pytorch')
+            worker.complete_run(tmp_path, 'pytorch')
     assert made == ['derived', 'met by pytorch', 'met by pytorch']
 
 
@@ -225,13 +225,13 @@ def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp
         Image.new('RGB', (24, 24)).save(images / 'a/0.png')
         reuse.KNOWN_DATA.clear()  # as in another process
 
-    worker.run(folder)
+    worker.complete_run(folder)
     for change in (checkpoint, image):
         assert run.done and describe(run, tmp_path)['state'] == 'done'
         change()
         assert not run.done and describe(run, tmp_path)['state'] == 'replaced'
         before = run.result.identities['knn']
-        worker.run(folder)
+        worker.complete_run(folder)
         assert run.done and run.result.identities['knn'] != before
     assert len(list(folder.glob('knn_*.json'))) == 4  # of before, and of each change
 
@@ -245,10 +245,10 @@ def test_a_run_tells_its_code_also_where_there_is_no_git(monkeypatch):
 def test_another_config_under_the_same_folder_is_refused(tmp_path):
     row = Row('SGD', 'mocov2plus_r50_200e.py')
     study = Study('title', (row,))
-    lay_out(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
-    lay_out(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
+    prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
+    prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
     with pytest.raises(UserError, match='was begun with another config'):
-        lay_out(study, {'SGD': Config(dict(batch=16))}, [0], ['knn'], tmp_path)
+        prepare_runs(study, {'SGD': Config(dict(batch=16))}, [0], ['knn'], tmp_path)
 
 
 @pytest.mark.slow

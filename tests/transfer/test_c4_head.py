@@ -20,7 +20,7 @@ def by_hand(depth: int) -> nn.Sequential:
 
 
 @pytest.mark.parametrize('depth', WIDTH)
-def test_output_gradients_and_statistics_are_those_of_the_assembly(depth: int) -> None:
+def test_res5_head_equals_its_assembled_parts(depth: int) -> None:
     head, assembly = Res5Head(depth).double(), by_hand(depth)
     head.layer4.load_state_dict(assembly[0].state_dict())
     head.norm.load_state_dict(assembly[1].state_dict())

@@ -33,7 +33,7 @@ def test_up_projection_equals_an_independent_assembly():
     assert head((None, torch.randn(2, 32, 2, 3))).shape == (2, 1, 32, 48)  # sixteen times as large
 
 
-def test_reverse_huber_is_its_formula_and_leaves_out_pixels_without_depth():
+def test_reverse_huber_equals_its_formula():
     generator = np.random.default_rng(0)
     depth, truth = generator.uniform(1, 9, (2, 1, 6, 7)), generator.uniform(1, 9, (2, 1, 6, 7))
     truth[0, 0, :3] = 0

@@ -20,20 +20,20 @@ from mmairl.engine.checkpoint import choose_start
 from mmairl.errors import UserError
 from mmairl.study.published import row, tables
 from mmairl.transfer import execute as transfer_run
-from mmairl.transfer.execute import Place, prepare, run_task
-from mmairl.transfer.tasks import TASKS, chosen, config_of, lacking
+from mmairl.transfer.execute import Place, run_task, write_start
+from mmairl.transfer.tasks import TASKS, chosen, lacking, task_config
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_task_has_configs_and_the_papers_columns_and_is_left_out_without_data_or_when_rescaled(tmp_path):
+def test_task_names_its_configs_columns_and_data(tmp_path):
     columns = {*row('mocov2plus_sgd'), *tables()['revisit_airl']['table3_normrescale']['columns']}
     for name, task in TASKS.items():
-        assert all(config_of(name, depth).is_file() for depth in task.depths), name
+        assert all(task_config(name, depth).is_file() for depth in task.depths), name
         if name in ('linear', 'voc07', 'voc0712', 'coco_c4', 'coco_fpn', 'cityscapes'):
             assert set(task.scores) & columns, name
     with pytest.raises(UserError, match='not for ResNet-18'):
-        config_of('coco_c4', 18)
+        task_config('coco_c4', 18)
     (tmp_path / 'data/VOCdevkit/VOC2007').mkdir(parents=True)
     assert lacking(TASKS['voc07'], tmp_path) == []
     assert lacking(TASKS['voc0712'], tmp_path) == [tmp_path / 'data/VOCdevkit/VOC2012']
@@ -47,7 +47,7 @@ def test_a_task_has_configs_and_the_papers_columns_and_is_left_out_without_data_
         chosen('voc08')
 
 
-def test_any_projects_checkpoint_becomes_the_start_and_a_refused_call_leaves_it(tmp_path):
+def test_start_is_written_once_for_any_checkpoint(tmp_path):
     state = {k: v for k, v in torchvision.models.resnet18().state_dict().items() if not k.startswith('fc.')}
     grown = {k: v * 3 if v.is_floating_point() else v for k, v in state.items()}
     both = {f'module.encoder_{which}.{k}': v for which, part in (('q', state), ('k', grown)) for k, v in part.items()}
@@ -55,21 +55,21 @@ def test_any_projects_checkpoint_becomes_the_start_and_a_refused_call_leaves_it(
     torch.save(state, tmp_path / 'anchor.pth')
     moco, anchor = str(tmp_path / 'moco.pth'), str(tmp_path / 'anchor.pth')
     place = Place(tmp_path, tmp_path / 'work', 1)
-    start, depth = prepare(moco, 'teacher', None, place)
+    start, depth = write_start(moco, 'teacher', None, place)
     assert depth == 18 and torch.equal(read_backbone(start).weights['conv1.weight'], grown['conv1.weight'])
     with pytest.raises(UserError, match=r'holds another result, which differs in weights .*--work-dir'):
-        prepare(moco, 'student', None, place)
+        write_start(moco, 'student', None, place)
     assert torch.equal(read_backbone(start).weights['conv1.weight'], grown['conv1.weight'])
     os.rename(moco, tmp_path / 'moved.pth')
-    assert prepare(str(tmp_path / 'moved.pth'), 'teacher', None, place) == (start, 18)
+    assert write_start(str(tmp_path / 'moved.pth'), 'teacher', None, place) == (start, 18)
     rescaled = dataclasses.replace(place, work_dir=tmp_path / 'rescaled')
-    found = read_backbone(prepare(str(tmp_path / 'moved.pth'), 'teacher', anchor, rescaled)[0])
+    found = read_backbone(write_start(str(tmp_path / 'moved.pth'), 'teacher', anchor, rescaled)[0])
     torch.testing.assert_close(found.weights['conv1.weight'], state['conv1.weight'])
     torch.testing.assert_close(found.weights['bn1.running_var'], grown['bn1.running_var'])
     assert found.origin['normrescale'] == anchor and found.origin['part'] == 'teacher'
 
 
-def test_a_detection_run_ends_in_the_papers_columns_and_is_not_run_again(tmp_path, data, pretrained, monkeypatch):
+def test_detection_run_has_the_papers_columns(tmp_path, data, pretrained, monkeypatch):
     shutil.copytree(data / 'voc', own := tmp_path / 'data/VOCdevkit')
     cfg = small('voc07_c4_r18_9k', data, pretrained, tmp_path / 'unused')
     cfg.total_batch_size = 2
@@ -81,7 +81,7 @@ def test_a_detection_run_ends_in_the_papers_columns_and_is_not_run_again(tmp_pat
     monkeypatch.setitem(TASKS, 'voc07', dataclasses.replace(TASKS['voc07'], config='transfer/tiny_r{depth}'))
     monkeypatch.setenv('PYTHONPATH', str(ROOT))
     place = Place(tmp_path, tmp_path / 'work', 1)
-    start, depth = prepare(str(pretrained), 'student', None, place)
+    start, depth = write_start(str(pretrained), 'student', None, place)
     scores = run_task('voc07', start, depth, place)
     assert set(scores) == {'voc07_ap50', 'voc07_ap', 'voc07_ap75'} and all(0 <= one <= 100 for one in scores.values())
     found = choose_start(Config(dict(work_dir=str(place.work_dir / 'voc07'), resume=True)))
@@ -93,9 +93,7 @@ def test_a_detection_run_ends_in_the_papers_columns_and_is_not_run_again(tmp_pat
         run_task('voc07', start, depth, place)
 
 
-def test_protocols_on_imagenet_run_by_the_depth_of_the_checkpoint_and_end_in_the_table(
-    tmp_path, monkeypatch, capfd, run_tool
-):
+def test_imagenet_protocols_take_depth_from_checkpoint(tmp_path, monkeypatch, capfd, run_tool):
     generator = np.random.default_rng(0)
     torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'a.pth')
     for part, count in (('train', 50), ('val', 3)):

@@ -1,4 +1,4 @@
-# ImageNet at the benchmark's batch of 1024; the views come from _base_/views. Elsewhere: set the three roots.
+# ImageNet at the benchmark's batch of 1024. Views come from _base_/views. Set the three roots if needed.
 test_view = [dict(type='Resize', size=256), dict(type='CenterCrop', size=224)]
 
 total_batch_size = 1024
@@ -14,5 +14,5 @@ evaluation = dict(
     train=dict(type='ImageFolder', root='data/imagenet/train', views=[test_view]),
     test=dict(type='ImageFolder', root='data/imagenet/val', views=[test_view]),
     batch_size=256,
-    held_out=10_009 / 1_281_167,  # as many training images as BYOL chooses rates by
+    held_out=10_009 / 1_281_167,  # the number of training images on which BYOL selects rates
 )

@@ -1,4 +1,4 @@
-# The network of an evaluation config: what a checkpoint is loaded into, and the statistics of its images.
+# The model of an evaluation config, into which a checkpoint is loaded, and the statistics of its input images.
 model = dict(
     backbone=dict(
         type='mmpretrain.ResNet',

@@ -1,4 +1,4 @@
-# What all frameworks share: ResNet-50 (torchvision's layout, no zero-initialised residual) and its image statistics.
+# Shared by all frameworks: ResNet-50 (torchvision's layout, no zero-initialized residual) and its image statistics.
 # The root of the ladder, MoCo v1: one linear projector, per-GPU batch norm with a shuffled teacher, one direction.
 model = dict(
     type='Siamese',

@@ -1,5 +1,5 @@
 # BYOL's fine-tuning on the transfer sets: 20 000 steps of batch 256, Nesterov; rate and decay from a grid on validation
-# images, the decay divided by the rate; then once more on train and val. BN's momentum follows the epoch's length.
+# images, the decay divided by the rate; the selected setting is trained on train and val. BN momentum depends on the epoch.
 _base_ = '../default_runtime.py'
 model = dict(type='Classifier', backbone=dict(norm_cfg=dict(type='SyncBN'), norm_eval=False))
 train_view = [dict(type='RandomResizedCrop'), dict(type='RandomFlip', p=0.5)]
@@ -12,7 +12,7 @@ param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, b
 train_cfg = dict(by_epoch=False, max_iters=20000)
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=2000, max_keep_ckpts=1))
 custom_hooks = [dict(type='EpochBatchNormHook')]
-assumptions = dict(finetune_rate='the rate of fine-tuning follows a cosine; BYOL names no schedule')
+assumptions = dict(finetune_rate='the fine-tuning rate follows a cosine; BYOL states no schedule')
 trials = [
     {'optim_wrapper.optimizer': dict(lr=rate, weight_decay=decay / rate)}
     for rate in (1e-4, 10**-3.5, 1e-3, 10**-2.5, 1e-2, 10**-1.5, 1e-1)

@@ -1,4 +1,4 @@
-# Linear evaluation that ends within minutes on a laptop, for Shapes and Digits.
+# Linear evaluation for Shapes and Digits, minutes on a laptop.
 _base_ = 'linear_sgd_100e.py'
 optim_wrapper = dict(optimizer=dict(lr=3.0))
 param_scheduler = [

@@ -16,5 +16,5 @@ param_scheduler = [
 ]
 train_cfg = dict(max_epochs=30)
 assumptions = dict(
-    semi="30 epochs, the shorter of BYOL's two, and a cosine with 10 % of the labels; MSBReg gives no length"
+    semi="30 epochs (the shorter of BYOL's two) and a cosine with 10 % of the labels; MSBReg states no length"
 )

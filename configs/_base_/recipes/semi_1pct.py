@@ -1,4 +1,4 @@
-# 1 % of ImageNet's labels by MSBReg's numbers: the backbone stays as it is and the classifier learns at 2.0.
+# 1 % of ImageNet's labels by MSBReg's recipe: the backbone is frozen and the classifier's rate is 2.0.
 _base_ = 'linear_sgd_100e.py'
 total_batch_size = 1024
 optim_wrapper = dict(optimizer=dict(lr=2.0, nesterov=True))
@@ -13,4 +13,4 @@ param_scheduler = [
     )
 ]
 train_cfg = dict(max_epochs=60)
-assumptions = dict(semi='60 epochs and a cosine with 1 % of the labels; MSBReg gives no length')
+assumptions = dict(semi='60 epochs and a cosine with 1 % of the labels; MSBReg states no length')

@@ -10,4 +10,4 @@ trials = [
     for rate in (0.005, 0.01, 0.02, 0.05, 0.1)
     for epochs in (30, 50)
 ]
-assumptions = dict(semi='the rate with few labels follows a cosine; BYOL names no schedule')
+assumptions = dict(semi='with few labels, the rate follows a cosine; BYOL states no schedule')

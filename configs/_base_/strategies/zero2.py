@@ -1,2 +1,2 @@
-# As ZeRO-1, with gradients that are divided after every batch, where batches are accumulated.
+# ZeRO-1, and gradients are sharded after each accumulated batch.
 strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=2))

@@ -1,5 +1,5 @@
-# BYOL's augmentation in its symmetric form (the paper's Tab. 5), what is left of it when its colour operations are removed
-# one by one from the end (Fig. 5), and BYOL's own asymmetric pair.
+# BYOL's augmentation in its symmetric form (the paper's Tab. 5), the same with color operations removed one by one from the
+# end (Fig. 5), and BYOL's own asymmetric pair.
 crop_flip = [
     dict(type='RandomResizedCrop', size=224, scale=(0.08, 1.0)),
     dict(type='RandomFlip', p=0.5),

@@ -1,4 +1,4 @@
-# The views of each method as its release draws them; crops are resized bilinearly, as everywhere here.
+# The views of each method's release; crops are resized bilinearly, as in all configs here.
 flip = dict(type='RandomFlip', p=0.5)
 jitter = dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)
 strong_jitter = dict(
@@ -9,7 +9,7 @@ blur = dict(type='GaussianBlur', p=1.0, sigma=(0.1, 2.0))
 blur_half = dict(type='GaussianBlur', p=0.5, sigma=(0.1, 2.0))
 blur_tenth = dict(type='GaussianBlur', p=0.1, sigma=(0.1, 2.0))
 solarize = dict(type='Solarize', p=0.2, threshold=128)
-# BYOL's asymmetric pair, and what follows the crop in the others.
+# BYOL's asymmetric pair, and the operations after the crop in the others.
 first, second = [flip, jitter, grey, blur], [flip, jitter, grey, blur_tenth, solarize]
 small, same, swav = (
     [flip, jitter, grey, blur_half],
@@ -29,7 +29,7 @@ swav_r50 = [*[[large, *swav]] * 2, *[[part, *swav]] * 6]
 large, part = dict(crop, scale=(0.3, 1.0)), dict(crop, size=98, scale=(0.05, 0.3))
 lejepa = [*[[large, *same]] * 2, *[[part, *same]] * 6]
 
-# For a run on Shapes: two crops of 32 pixels and four of 16, grey.
+# For Shapes: two crops of 32 pixels and four of 16, gray.
 shapes_colours = [
     flip,
     dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),

@@ -1,5 +1,5 @@
-# A C4 detector that is trained from a pre-trained ResNet-50: layers 1 to 3 are the backbone, layer 4 is the shared head.
-# Both are given the same weights: tools/transfer.py does, and by hand it is --cfg-options
+# A C4 detector on a pre-trained ResNet-50: layers 1 to 3 are the backbone, layer 4 is the shared head.
+# Both load the same checkpoint: tools/transfer.py sets it; otherwise use --cfg-options
 # model.backbone.init_cfg.checkpoint=CKPT model.roi_head.shared_head.init_cfg.checkpoint=CKPT.
 _base_ = 'detection.py'
 
@@ -17,5 +17,5 @@ c4 = dict(
     ),
     train_cfg=dict(
         rpn=dict(allowed_border=-1)
-    ),  # mmdet's Mask R-CNN C4 alone drops anchors that cross the border
+    ),  # of mmdet's models, only Mask R-CNN C4 drops anchors that cross the border
 )

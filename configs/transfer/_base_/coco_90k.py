@@ -1,5 +1,5 @@
-# COCO instance segmentation, 90k iterations at batch 16, short sides 640 to 800, on top of a model of mmdet's 1x schedule.
-# The warm-up over 1000 iterations is detectron2's, which the reference leaves as it is on COCO.
+# COCO instance segmentation, 90k iterations at batch 16, short sides 640 to 800; combined with a model of mmdet's 1x schedule.
+# The warm-up over 1000 iterations is detectron2's default, which the reference keeps on COCO.
 coco_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True, poly2mask=False),
@@ -29,5 +29,5 @@ coco_hooks = dict(
 )
 coco_log = dict(by_epoch=False)
 assumptions = dict(
-    warm_up="the warm-up on COCO takes 1000 iterations, detectron2's; the papers do not say it"
+    warm_up="the warm-up on COCO takes 1000 iterations, detectron2's default; the papers do not state it"
 )

@@ -1,4 +1,4 @@
-# What the detection runs share: our parts beside mmdet's, batch norm over all GPUs, ImageNet's RGB statistics, batch 16.
+# Shared by the detection runs: our components for mmdet, SyncBN, ImageNet's RGB statistics, batch 16.
 custom_imports = dict(
     imports=[
         'mmairl.engine.hooks.saving',
@@ -16,8 +16,8 @@ model_wrapper_cfg = dict(type='mmairl.DistributedModel')
 
 bn_over_processes = dict(type='mmairl.SyncBN', requires_grad=True)
 rgb = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], bgr_to_rgb=True)
-# The whole backbone is trained, its norms too, from weights with torchvision's layout: mmdet's C4 models are caffe's.
-# --cfg-options model.backbone.init_cfg.checkpoint=CKPT gives the weights; `part='teacher'` beside it is the teacher's.
+# The whole backbone is trained, norms included, from weights in torchvision's layout; mmdet's C4 models use caffe's.
+# --cfg-options model.backbone.init_cfg.checkpoint=CKPT sets the weights; add `part='teacher'` for the teacher's.
 trained_backbone = dict(
     frozen_stages=-1,
     norm_cfg=bn_over_processes,
@@ -25,7 +25,7 @@ trained_backbone = dict(
     style='pytorch',
     init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None),
 )
-# mmdet names its visualizer, so that a second run in one process would write into the first one's folder.
+# mmdet's visualizer has a fixed name, so a second run in one process would write to the first run's folder.
 scalars_and_images = dict(
     _delete_=True,
     type='DetLocalVisualizer',

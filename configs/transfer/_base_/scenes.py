@@ -1,6 +1,6 @@
-# Drawn scenes of 96 pixels (projects/normrescale/scenes.py): 400 to train on, 300 to test on, steps of 8, a minute or two of a
-# core. tools/transfer.py draws them, and gives the backbone the depth and the width of its checkpoint. A study that tunes the
-# rate chooses it on two halves of 150 more.
+# Synthetic scenes of 96 pixels (projects/normrescale/scenes.py): 400 for training, 300 for testing, batch 8, minutes on
+# a core. tools/transfer.py draws them and sets the backbone's depth and width from the checkpoint. A study that tunes the rate
+# selects it on two halves of 150 more scenes.
 scenes_imports = dict(
     imports=[
         'mmairl.transfer',

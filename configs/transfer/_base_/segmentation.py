@@ -1,4 +1,4 @@
-# What the segmentation runs share: our parts beside mmseg's, batch norm over all GPUs, batch 16, and a plain ResNet.
+# Shared by the segmentation runs: our components for mmseg, SyncBN, batch 16, and a plain ResNet.
 custom_imports = dict(
     imports=[
         'mmairl.engine.hooks.saving',
@@ -14,8 +14,8 @@ total_batch_size = 16
 model_wrapper_cfg = dict(type='mmairl.DistributedModel')
 
 bn_over_processes = dict(type='mmairl.SyncBN', requires_grad=True)
-# torchvision's layout and its stem of one 7x7 convolution: mmseg's own default, ResNetV1c, has a stem of three, into which
-# nothing of ours would be loaded. --cfg-options model.backbone.init_cfg.checkpoint=CKPT gives the weights.
+# torchvision's layout and its stem of one 7x7 convolution. mmseg's default, ResNetV1c, has a stem of three convolutions, which
+# could not load our weights. --cfg-options model.backbone.init_cfg.checkpoint=CKPT sets the weights.
 plain_resnet = dict(
     _delete_=True,
     type='ResNet',
@@ -30,11 +30,11 @@ plain_resnet = dict(
     style='pytorch',
     init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None),
 )
-# The same at stride 16: the last stage keeps its size by dilation.
+# The same at stride 16: dilation preserves the size of the last stage.
 resnet_os16 = dict(
     plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2), contract_dilation=False
 )
-# And as in classification, for a model that has no backbone yet.
+# As in classification, for a model whose backbone is not set yet.
 resnet_os32 = dict(
     plain_resnet, strides=(1, 2, 2, 2), dilations=(1, 1, 1, 1), contract_dilation=False
 )
@@ -45,12 +45,12 @@ saved = dict(
         type='mmairl.ExactCheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2
     ),
 )
-# mmseg names its visualizer, so that a second run in one process would write into the first one's folder.
+# mmseg's visualizer has a fixed name, so a second run in one process would write to the first run's folder.
 scalars_and_images = dict(
     _delete_=True,
     type='SegLocalVisualizer',
     vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')],
 )
 assumptions = dict(
-    precise="batch norm's statistics are measured anew before a test of segmentation or depth"
+    precise='batch norm statistics are recomputed before segmentation and depth are tested'
 )

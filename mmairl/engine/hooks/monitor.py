@@ -5,9 +5,10 @@ from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.optim import Optimizer
 
-from mmairl.engine.health import QUANTITIES, distance, of_batch, sentence, state
+from mmairl.engine.health import QUANTITIES, advice, distance, embedding_metrics, state
 from mmairl.models.backbones import parameters_by_stage, pooled
 from mmairl.models.heads.base import unit
 from mmairl.models.norm import first_view
@@ -59,11 +60,13 @@ class HealthHook(Hook):
         head_values = page_values(recorder.head, outputs)
         if not is_main_process():
             return
-        values = of_batch(*batch)
-        values.update(recorder.of_weights())
-        values.update(self._of_queue(runner, recorder))
-        values.update(self._of_times(runner))
-        values.update(head_values)
+        values = {
+            **embedding_metrics(*batch),
+            **recorder.weight_metrics(),
+            **self._queue_metrics(runner, recorder),
+            **self._time_metrics(runner),
+            **head_values,
+        }
         for name, value in values.items():
             runner.message_hub.update_scalar(f'health/{name}', value)
         # The visualizer rather than the log, whose lines would have three dozen more values.
@@ -74,7 +77,7 @@ class HealthHook(Hook):
             values['loss'] = runner.message_hub.get_scalar('train/loss').current()
             self._warn(runner, values)
 
-    def _of_queue(self, runner: Runner, recorder: 'Recorder') -> dict[str, float]:
+    def _queue_metrics(self, runner: Runner, recorder: 'Recorder') -> dict[str, float]:
         """Return the time to renew the queue: in steps, in epochs, and in the teacher's time constants 1 / (1 - m)."""
         queue = getattr(recorder.model, 'queue', None)
         if not recorder.embeddings or not isinstance(queue, KeyQueue):
@@ -82,26 +85,21 @@ class HealthHook(Hook):
         keys = len(recorder.embeddings[1]) * get_world_size()
         iterations = queue.length / keys
         steps = iterations / runner.optim_wrapper.accumulated
-        values = dict(
-            queue_steps=steps,
-            queue_filled=queue.filled / queue.length,
-        )
+        values = dict(queue_steps=steps, queue_filled=queue.filled / queue.length)
         if recorder.has_negatives:
             values['queue_epochs'] = iterations / len(runner.train_dataloader)
         if 'train/momentum' in runner.message_hub.log_scalars:
-            values['queue_drift'] = steps * (
-                1 - runner.message_hub.get_scalar('train/momentum').current()
-            )
+            momentum = runner.message_hub.get_scalar('train/momentum').current()
+            values['queue_drift'] = steps * (1 - momentum)
         return values
 
-    def _of_times(self, runner: Runner) -> dict[str, float]:
+    def _time_metrics(self, runner: Runner) -> dict[str, float]:
         """Return the fraction of recent step time spent waiting for data, excluding the first step (worker start-up)."""
         steps = min(self.interval, runner.iter - self.start - 1)
         if steps < 1 or 'train/time' not in runner.message_hub.log_scalars:
             return {}
-        waited, total = (
-            runner.message_hub.get_scalar(f'train/{name}').data[0] for name in ('data_time', 'time')
-        )
+        waited = runner.message_hub.get_scalar('train/data_time').data[0]
+        total = runner.message_hub.get_scalar('train/time').data[0]
         return dict(data_share=float(waited[-1 - steps : -1].sum() / total[-steps:].sum()))
 
     def _warn(self, runner: Runner, values: dict[str, float]) -> None:
@@ -113,7 +111,7 @@ class HealthHook(Hook):
             now = state(quantity, value)
             if now == 'bad' and not was_bad:
                 self.bad.add(quantity.name)
-                message = sentence(quantity, value)
+                message = advice(quantity, value)
             elif now == 'good' and was_bad:
                 self.bad.remove(quantity.name)
                 message = f'all clear, {quantity.label} is normal again at {value:.3g}'
@@ -151,13 +149,11 @@ class Recorder:
         self.head = getattr(model, 'head', None)
         self.has_negatives = getattr(self.head, 'queue_role', 'negatives') == 'negatives'
         self.features: Tensor | None = None
-        self.embeddings: tuple[Tensor, Tensor, Tensor | None] | None = (
-            None  # queries, keys, negatives
-        )
+        # Queries, keys and negatives.
+        self.embeddings: tuple[Tensor, Tensor, Tensor | None] | None = None
         self.teacher_distance: Tensor | None = None
-        self.norms: list[
-            Tensor
-        ] = []  # of gradients, weights and changes; a number for each parameter
+        # The norms of gradients, weights and changes, each with a number per parameter.
+        self.norms: list[Tensor] = []
         self.handles = [
             model.backbone.register_forward_hook(self._keep_features),
             optimizer.register_step_pre_hook(self._before_step),
@@ -203,34 +199,34 @@ class Recorder:
 
     def joined_batch(self) -> tuple[Tensor | None, ...]:
         """Return features, queries and keys of all processes, and the negatives; all processes call this."""
+        features = _joined(self.features)
         if self.embeddings is None:
-            return _joined(self.features), None, None, None
+            return features, None, None, None
         q, k, negatives = self.embeddings
-        if not self.has_negatives:
-            negatives = None
-        return _joined(self.features), unit(_joined(q)), unit(_joined(k)), negatives
-
-    def of_weights(self) -> dict[str, float]:
-        """Return norms by stage and of the whole model; no norms if the step was skipped."""
-        values = (
-            {}
-            if self.teacher_distance is None
-            else dict(teacher_distance=self.teacher_distance.item())
+        return (
+            features,
+            unit(_joined(q)),
+            unit(_joined(k)),
+            negatives if self.has_negatives else None,
         )
+
+    def weight_metrics(self) -> dict[str, float]:
+        """Return norms by stage and of the whole model; no norms if the step was skipped."""
+        values = {}
+        if self.teacher_distance is not None:
+            values['teacher_distance'] = self.teacher_distance.item()
         if len(self.norms) < 3:
             return values
-        gradients, weights, changes = torch.stack([norm.double() for norm in self.norms]).cpu()
+        by_parameter = torch.stack([norm.double() for norm in self.norms]).cpu()
         ratios = []
         for stage in dict.fromkeys(self.stages):
-            rows = [row for row, name in enumerate(self.stages) if name == stage]
-            gradient = torch.linalg.vector_norm(gradients[rows]).item()
-            weight = torch.linalg.vector_norm(weights[rows]).item()
-            change = torch.linalg.vector_norm(changes[rows]).item()
+            members = torch.tensor([name == stage for name in self.stages])
+            gradient, weight, change = (vector_norm(row[members]).item() for row in by_parameter)
             ratios.append(change / max(weight, 1e-12))
             values[f'gradient_norm_{stage}'] = gradient
             values[f'weight_norm_{stage}'] = weight
             values[f'update_ratio_{stage}'] = ratios[-1]
-        values['gradient_norm'] = torch.linalg.vector_norm(gradients).item()
+        values['gradient_norm'] = vector_norm(by_parameter[0]).item()
         values['update_ratio'] = max(ratios)
         return values
 

@@ -51,11 +51,8 @@ class ScheduleHook(Hook):
         self.parts: dict[str, tuple[nn.Module, str]] = {}
         for place in self.values:
             part, _, name = place.rpartition('.')
-            with explained(
-                f"ScheduleHook cannot set '{place}'",
-                'name a number of the model',
-                (AttributeError,),
-            ):
+            what = f"ScheduleHook.values: the model has no such number ('{place}')"
+            with explained(what, 'correct the path', (AttributeError,), code='no-such-number'):
                 module = network_of(runner).get_submodule(part)
                 getattr(module, name)
             self.parts[place] = module, name

@@ -41,7 +41,8 @@ class HeadSGD(torch.optim.SGD):
         nesterov: bool = False,
     ) -> None:
         super().__init__(params, lr=lr, momentum=momentum, nesterov=nesterov)
-        self.rates, self.decays = tuple(rates), tuple(decays)
+        self.rates = tuple(rates)
+        self.decays = tuple(decays)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), 'rates': self.rates, 'decays': self.decays}
@@ -58,13 +59,13 @@ class HeadSGD(torch.optim.SGD):
     def _fold(self, grad: Tensor, param: Tensor) -> Tensor:
         heads = len(self.rates)
         column = (-1, *[1] * param.ndim)
-        rates = factors(self.rates, param.dtype, param.device).view(column)
-        decays = factors(self.decays, param.dtype, param.device).view(column)
+        rates = on_device(self.rates, param.dtype, param.device).view(column)
+        decays = on_device(self.decays, param.dtype, param.device).view(column)
         decayed = param.unflatten(0, (heads, -1)) * decays
         return decayed.add_(grad.unflatten(0, (heads, -1))).mul_(rates).flatten(0, 1)
 
 
 @cache
-def factors(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def on_device(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return numbers on a device. The copy is cached, because it would block a GPU in each step."""
     return torch.tensor(numbers, dtype=torch.float64).to(device, dtype)

@@ -136,29 +136,6 @@ def split(group: dict[str, Any]) -> list[dict[str, Any]]:
     return parts
 
 
-def single_tensor_lars(
-    params: list[Tensor],
-    grads: list[Tensor],
-    buffers: list[Tensor],
-    *,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    eta: float,
-    adapt: bool,
-    inside: bool = True,
-) -> None:
-    """Move one tensor after the other, in place. This is the readable twin of `multi_tensor_lars`."""
-    inner, outer = (lr, 1) if inside else (1, lr)
-    for param, grad, buffer in zip(params, grads, buffers):
-        local = 1.0
-        if adapt:
-            local = local_rate(param.norm(), grad.norm(), weight_decay, eta)
-            grad = grad + weight_decay * param
-        buffer.mul_(momentum).add_(inner * local * grad)
-        param.sub_(outer * buffer)
-
-
 def multi_tensor_lars(
     params: list[Tensor],
     grads: list[Tensor],
@@ -179,7 +156,7 @@ def multi_tensor_lars(
     if adapt:
         local = local_rate(w, g, weight_decay, eta)
         grads = torch._foreach_add(grads, params, alpha=weight_decay)
-        torch._foreach_addcmul_(buffers, grads, spread(inner * local, grads))
+        torch._foreach_addcmul_(buffers, grads, spread_factors(inner * local, grads))
     else:
         torch._foreach_add_(buffers, grads, alpha=inner)
     torch._foreach_sub_(params, buffers, alpha=outer)
@@ -191,18 +168,18 @@ def local_rate(w: Tensor, g: Tensor, weight_decay: float, eta: float) -> Tensor:
 
 
 @cache
-def owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+def block_owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """Return the tensor that each block of BLOCK elements belongs to. The copy is cached, because it blocks a GPU."""
     blocks = [-(-size // BLOCK) for size in sizes]
     return torch.repeat_interleave(torch.tensor(blocks), output_size=sum(blocks)).to(device)
 
 
-def spread(numbers: Tensor, like: list[Tensor]) -> list[Tensor]:
+def spread_factors(numbers: Tensor, like: list[Tensor]) -> list[Tensor]:
     """Return a factor for each tensor. On a GPU it is as large as the tensor: otherwise torch launches a kernel for each."""
     if not numbers.is_cuda:
         return list(numbers.unbind())
     sizes = tuple(tensor.numel() for tensor in like)
-    full = numbers[owners(sizes, numbers.device)].unsqueeze(1).expand(-1, BLOCK).flatten()
+    full = numbers[block_owners(sizes, numbers.device)].unsqueeze(1).expand(-1, BLOCK).flatten()
     starts = accumulate((-(-size // BLOCK) * BLOCK for size in sizes), initial=0)
     return [
         full.as_strided(tensor.shape, tensor.stride(), start) for tensor, start in zip(like, starts)

@@ -33,9 +33,8 @@ class BarlowTwinsHead(PairwiseHead):
         self.scale = scale
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
-        with torch.autocast(
-            q.device.type, enabled=False
-        ):  # half precision is too coarse for correlations
+        # Half precision is too coarse for correlations.
+        with torch.autocast(q.device.type, enabled=False):
             q = standardized(q)
             k = standardized(k)
             correlation = q.T @ k / len(q)

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+ByView = dict[int, Tensor]  # rows of each view, one per image of this process
+
 
 def widened(x: Tensor) -> Tensor:
     """Return `x` in float32, or unchanged if it is wider."""
@@ -43,9 +45,7 @@ class PairwiseHead(Head):
     A subclass implements `pair`.
     """
 
-    def forward(
-        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
-    ) -> dict[str, Tensor]:
+    def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
         pairs = [self.pair(q[i], k[j], negatives) for i, j in product(q, k) if i != j]
         results = {}
         for name in pairs[0]:
@@ -72,9 +72,7 @@ class PrototypeHead(PairwiseHead):
 
     page_metrics = ('key_entropy',)
 
-    def forward(
-        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
-    ) -> dict[str, Tensor]:
+    def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
         results = super().forward(q, k, negatives)
         pairs = sum(i != j for i, j in product(q, k))
         results['loss'] = results['loss'] / pairs

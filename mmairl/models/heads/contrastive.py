@@ -5,7 +5,7 @@ from mmengine.dist import get_rank
 from torch import Tensor
 
 from mmairl.errors import UserError
-from mmairl.models.heads.base import Head, PairwiseHead, unit
+from mmairl.models.heads.base import ByView, Head, PairwiseHead, unit
 from mmairl.models.heads.info_nce import info_nce
 from mmairl.models.processes import gather_with_gradient
 from mmairl.registry import MODELS
@@ -86,9 +86,7 @@ class InfoNCEHead(Head):
         self.alpha = alpha
         self.beta = beta
 
-    def forward(
-        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
-    ) -> dict[str, Tensor]:
+    def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
         if len(q) != 2 or len(k) != 2:
             raise UserError(
                 f"InfoNCEHead: requires two views both ways ('{len(q)} queries, {len(k)} keys'); "

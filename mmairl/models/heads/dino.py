@@ -8,7 +8,7 @@ from mmengine.dist import all_reduce
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.heads.base import PrototypeHead, prototype_weight
+from mmairl.models.heads.base import ByView, PrototypeHead, prototype_weight
 from mmairl.models.necks import MLPNeck
 from mmairl.registry import MODELS
 
@@ -68,9 +68,7 @@ class DINOHead(PrototypeHead):
         self.centre_momentum = centre_momentum
         self.register_buffer('centre', torch.zeros(prototypes))
 
-    def forward(
-        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
-    ) -> dict[str, Tensor]:
+    def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
         width = next(iter(k.values())).shape[1]
         if width != len(self.centre):
             raise UserError(
@@ -93,7 +91,6 @@ class DINOHead(PrototypeHead):
     def move_center(self, keys: Tensor) -> None:
         mean = keys.to(self.centre.dtype).mean(dim=0)
         all_reduce(mean, 'mean')
-        mean = torch.where(
-            mean.isfinite(), mean, self.centre
-        )  # the step of a non-finite batch is skipped
+        # The optimizer skips the step of a batch that is not finite; so does the center.
+        mean = torch.where(mean.isfinite(), mean, self.centre)
         self.centre.lerp_(mean, 1 - self.centre_momentum)

@@ -5,7 +5,7 @@ from mmengine.dist import broadcast, get_world_size
 from torch import Tensor
 from torch.distributed.nn.functional import all_reduce
 
-from mmairl.models.heads.base import Head, widened
+from mmairl.models.heads.base import ByView, Head, widened
 from mmairl.registry import MODELS
 
 
@@ -65,9 +65,7 @@ class LeJEPAHead(Head):
         self.slices = slices
         self.register_buffer('points', torch.linspace(0, reach, points), persistent=False)
 
-    def forward(
-        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
-    ) -> dict[str, Tensor]:
+    def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
         first = next(iter(q.values()))
         with torch.autocast(first.device.type, enabled=False):
             z = widened(torch.stack(list(q.values())))

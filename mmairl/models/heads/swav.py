@@ -6,7 +6,7 @@ from mmengine.dist import get_rank
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.heads.base import PrototypeHead, prototype_weight, unit
+from mmairl.models.heads.base import ByView, PrototypeHead, prototype_weight, unit
 from mmairl.models.processes import gather
 from mmairl.registry import MODELS
 
@@ -66,9 +66,7 @@ class SwAVHead(PrototypeHead):
         self.iterations = iterations
         self.frozen = 0
 
-    def forward(
-        self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None
-    ) -> dict[str, Tensor]:
+    def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
         first = next(iter(q.values()))
         channels = self.prototypes.in_features
         if first.shape[1] != channels:

@@ -38,9 +38,8 @@ class VICRegHead(PairwiseHead):
         self.weights = {'invariance': invariance, 'variance': variance, 'covariance': covariance}
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
-        with torch.autocast(
-            q.device.type, enabled=False
-        ):  # half precision is too coarse for covariances
+        # Half precision is too coarse for covariances.
+        with torch.autocast(q.device.type, enabled=False):
             q = gather_with_gradient(widened(q))
             k = gather_with_gradient(widened(k))
             terms = {

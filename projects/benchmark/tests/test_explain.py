@@ -18,7 +18,7 @@ from mmairl.data.preprocess import normalize
 from mmairl.engine.hooks.after_step import MomentumHook
 from mmairl.registry import MODELS
 from mmairl.study.factors import changed
-from mmairl.study.fairness import at_scale, compare, require_fair
+from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Study, read_study
 from mmairl.study.statistics.attribution import attribute
@@ -171,7 +171,7 @@ def test_the_ends_are_rows_and_their_views_are_ours_and_byols_pair(name):
 @pytest.mark.parametrize('name', list(STUDIES))
 def test_every_row_differs_in_its_factors_alone_at_the_scale_of_the_demo(name):
     planned, configs, left_out = at_scale(study(name), read_scale('demo'), ['knn'])
-    require_fair(compare(planned, configs))
+    require_fair(compare_configs(planned, configs))
     assert left_out == ["the factor 'precision' is left out: at demo its levels are the same"]
     design = planned.design
     assert design.factors == tuple(

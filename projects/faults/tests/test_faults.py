@@ -27,7 +27,7 @@ from projects.faults.disk import TmpFs
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason='only root can mount a file system')
 
 
-def test_no_damage_of_a_checkpoint_passes_for_another_one_and_nothing_runs(tmp_path):
+def test_damaged_checkpoint_never_loads_or_runs_code(tmp_path):
     found = checkpoints.fuzz_checkpoints(100, 0, tmp_path)
     assert found['failed'] == 0 and found['refused'] + found['equal'] == 100
 
@@ -78,14 +78,14 @@ def test_any_difference_of_two_runs_is_seen(tmp_path):
 
 @as_root
 @pytest.mark.slow
-def test_a_run_on_a_full_disk_says_so_and_resumes_when_there_is_room(tmp_path):
+def test_run_on_a_full_disk_resumes_later(tmp_path):
     found = disk.full_disks(1, 0, tmp_path)
     assert {name: found[name] for name in disk.FAULTS} == dict.fromkeys(disk.FAULTS, 0)
     assert found['full disks'] == found['went on'] == 1
 
 
 @as_root
-def test_torchs_error_for_a_full_disk_is_explained_and_leaves_no_file(tmp_path):
+def test_full_disk_leaves_no_file(tmp_path):
     """torch ends in a RuntimeError about a position in its archive; the system's error is its context."""
     with TmpFs(tmp_path / 'disk') as full:
         full.fill(disk.SIZE // 8)
@@ -125,9 +125,7 @@ MISCHIEF = {
 
 
 @pytest.mark.parametrize('name', MISCHIEF)
-def test_what_an_image_does_to_its_reader_is_counted_and_the_rest_is_still_read(
-    monkeypatch, tmp_path, name
-):
+def test_hostile_image_is_counted_and_others_are_read(monkeypatch, tmp_path, name):
     act, wanted = MISCHIEF[name]
     real = images.FileDataset.raw
     monkeypatch.setattr(images, 'KINDS', [lambda content, draw: content] * 1000)
@@ -143,16 +141,14 @@ def test_what_an_image_does_to_its_reader_is_counted_and_the_rest_is_still_read(
 
 
 @pytest.mark.slow
-def test_a_run_killed_during_a_save_and_between_saves_ends_as_the_undisturbed_run(tmp_path):
+def test_killed_run_ends_as_the_undisturbed_run(tmp_path):
     found = kills.killed_runs(2, 0, tmp_path)
     assert {name: found[name] for name in kills.FAULTS} == dict.fromkeys(kills.FAULTS, 0)
     assert found['kills'] == 2 and found['during a save'] >= 1 and found['before a new step'] == 0
     assert found['checkpoints read back'] >= 1
 
 
-def test_what_a_killed_process_was_writing_or_about_to_remove_is_gone_after_the_next_start(
-    tmp_path, monkeypatch
-):
+def test_next_start_removes_leftovers_of_a_killed_run(tmp_path, monkeypatch):
     """Killed with the third checkpoint written and the first, of which two are kept, still there."""
 
     def run(**options) -> None:
@@ -184,7 +180,7 @@ def test_what_a_killed_process_was_writing_or_about_to_remove_is_gone_after_the_
 
 
 @pytest.mark.slow
-def test_a_run_keeps_its_memory_files_threads_and_workers(tmp_path, run_processes):
+def test_run_leaks_no_memory_files_or_threads(tmp_path, run_processes):
     """In a fresh process: in one that has freed much, a leak fills what was freed and does not show."""
     run_processes(1, __file__, tmp_path)
     found = json.loads((tmp_path / 'found.json').read_text())

@@ -15,9 +15,9 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.io import read_json, write_json, write_text
 from mmairl.study.collect import collect
 from mmairl.study.pages.study_page import write_study_page
-from mmairl.study.runs import lay_out
+from mmairl.study.runs import prepare_runs
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.schema import Result
+from mmairl.study.schema import RunResult
 from mmairl.study.spec import read_study
 from projects.label_free.choose import goodness_of_trials
 from projects.label_free.networks import (
@@ -82,7 +82,7 @@ def searched(tmp_path_factory):
     scale = folder / 'toy.yaml'
     scale = read_scale(str(scale))
     configs = {row.name: resolve(row, scale) for row in study.rows}
-    runs = lay_out(study, configs, study.seeds, ('knn',), folder / 'out')
+    runs = prepare_runs(study, configs, study.seeds, ('knn',), folder / 'out')
     for number, run in enumerate(run for run in runs if run.part == 'trial'):
         weights = load_backbone(configs['one'], seed=number).state_dict()
         torch.save(
@@ -101,7 +101,7 @@ def searched(tmp_path_factory):
 
 
 def end(folder, **result) -> None:
-    write_json(folder / 'result.json', Result(**result))
+    write_json(folder / 'result.json', RunResult(**result))
 
 
 def test_trials_are_tested_once_their_choice_is_made(searched, capsys):
@@ -166,7 +166,7 @@ def test_record_and_page_show_the_regret(searched):
 
 def test_a_search_whose_trials_have_all_diverged_has_no_choice(searched, tmp_path):
     study, configs, *_ = searched
-    runs = lay_out(study, configs, study.seeds, ('knn',), tmp_path)
+    runs = prepare_runs(study, configs, study.seeds, ('knn',), tmp_path)
     for run in runs:
         if run.part == 'trial':
             end(run.folder, labels={'knn': 'k-NN'}, diverged='the loss is not finite')
@@ -222,7 +222,7 @@ def test_diverged_trials_do_not_change_clid():
 
 def test_trials_are_chosen_by_their_measures(searched):
     folders = [run.folder for run in searched[3] if run.part == 'trial' and run.row.name == 'one']
-    result = read_json(folders[0] / 'result.json', Result)
+    result = read_json(folders[0] / 'result.json', RunResult)
     goodness = goodness_of_trials(folders, 'RankMe')
     assert goodness[1] == read_json(folders[1] / 'measures.json', Unlabelled).values['RankMe']
     end(folders[0], diverged='NaN')

@@ -8,4 +8,4 @@ model = dict(
         terms=[dict(type='BrownianTerm', weight=5e-3), dict(type='SingularValueTerm', weight=0.004)]
     ),
 )
-assumptions = dict(stl10_norm='batch norm stays in the backbone where the MLPs have layer norm')
+assumptions = dict(stl10_norm='the backbone keeps batch norm where the MLPs use layer norm')

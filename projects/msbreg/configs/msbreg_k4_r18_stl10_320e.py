@@ -19,5 +19,5 @@ auto_scale_lr = dict(base_batch_size=256)
 optim_wrapper = dict(optimizer=dict(lr=2.0))
 assumptions = dict(
     stl10_crop="crops of 224 on STL-10; the text resizes 'back to the original size', which is 96",
-    stl10_weights='K = 4 and lambda_s = 0.004, which Table 4 does not print',
+    stl10_weights='K = 4 and lambda_s = 0.004; Table 4 does not state them',
 )

@@ -29,6 +29,6 @@ evaluation = dict(ks=[20, 200])  # the supplement's Sec. 2.3
 assumptions = dict(
     lars_batch=None,
     widths="the MLPs of ResNet-50 have 4096 hidden units, as in BYOL's paper; the supplement says 2048",
-    msbreg_terms="MSBReg's terms are a reading: its supplement has no equations (README of projects/msbreg)",
+    msbreg_terms="MSBReg's terms are an interpretation, because its supplement has no equations (README of projects/msbreg)",
     msbreg_teacher="the teacher's momentum and the crop's area are BYOL's",
 )

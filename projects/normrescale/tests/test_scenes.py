@@ -15,8 +15,8 @@ from mmairl.data.shapes import KINDS
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
 from mmairl.transfer import execute as transfer_run
-from mmairl.transfer.execute import Place, prepare, run_task, tune_task
-from mmairl.transfer.tasks import TASKS, config_of, lacking
+from mmairl.transfer.execute import Place, run_task, tune_task, write_start
+from mmairl.transfer.tasks import TASKS, lacking, task_config
 from projects.normrescale import scenes
 
 
@@ -48,7 +48,7 @@ def test_boxes_enclose_what_the_masks_say_and_a_scene_is_drawn_alike_again(tmp_p
 
 def test_configs_name_the_kinds_and_the_scenes_are_never_lacking(tmp_path):
     for name in ('scenes_det', 'scenes_seg'):
-        cfg = load_config(str(config_of(name, 34)))
+        cfg = load_config(str(task_config(name, 34)))
         assert tuple(cfg.kinds) == tuple(KINDS) and cfg.labels == ('background', *KINDS)
         assert (
             cfg.optim_wrapper.optimizer.lr == 0.02
@@ -58,7 +58,7 @@ def test_configs_name_the_kinds_and_the_scenes_are_never_lacking(tmp_path):
     with pytest.raises(
         UserError, match='coco_c4 has configs for ResNet-50, not for ResNet-18; leave the task out'
     ):
-        config_of('coco_c4', 18)
+        task_config('coco_c4', 18)
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_a_narrow_resnet_goes_through_both_tasks_at_the_best_of_two_rates(tmp_pa
 
     monkeypatch.setattr(transfer_run, '_run', in_this_process)
     place = Place(tmp_path, tmp_path / 'work', 1)
-    start, depth = prepare(str(tmp_path / 'narrow.pth'), 'student', None, place)
+    start, depth = write_start(str(tmp_path / 'narrow.pth'), 'student', None, place)
     (tmp_path / 'configs').mkdir()
     for name in ('scenes_det', 'scenes_seg'):
         cfg = load_config(f'mmairl::transfer/{name}.py')

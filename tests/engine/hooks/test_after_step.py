@@ -11,13 +11,13 @@ from mmairl.errors import UserError
 from mmairl.models.heads.base import unit
 
 
-def test_under_accumulation_teacher_and_queue_move_once_per_optimizer_step(toy_config):
+def test_accumulation_moves_teacher_and_queue_once(toy_config):
     """The keys of both iterations enter in their order."""
     cfg = toy_config(width=8, steps=4, batch=16, queue=24, **{'optim_wrapper.accumulative_counts': 2})
     cfg.model.symmetric = False
     run.share_batch(cfg, 1)
     assert cfg.train_dataloader.batch_size == 8
-    runner = run.build(cfg)
+    runner = run.build_runner(cfg)
     moved = []
     follow = runner.model.teacher.follow
     runner.model.teacher.follow = lambda student, momentum: (moved.append(momentum), follow(student, momentum))
@@ -32,7 +32,7 @@ def test_momentum_at_first_middle_and_last_step(toy_config):
     """m(k) = 1 - (1 - m0) (cos(pi k / K) + 1) / 2 for k = 1, 2, 3 = K."""
     cfg = toy_config(width=8, steps=3, **{'default_hooks.momentum.base': 0.96})
     run.share_batch(cfg, 1)
-    runner = run.build(cfg)
+    runner = run.build_runner(cfg)
     momenta = []
     follow = runner.model.teacher.follow
     runner.model.teacher.follow = lambda student, momentum: (momenta.append(momentum), follow(student, momentum))
@@ -49,7 +49,7 @@ def test_a_wrong_setting_is_one_sentence(wrong):
 def after_step_calls(cfg, monkeypatch) -> tuple:
     """Train, and return the runner and the momentum and the number of keys of each call of `after_step`."""
     run.share_batch(cfg, 1)
-    runner = run.build(cfg)
+    runner = run.build_runner(cfg)
     calls = []
 
     def after_step(momentum, keys) -> None:
@@ -62,7 +62,6 @@ def after_step_calls(cfg, monkeypatch) -> tuple:
 
 def test_one_hook_moves_teacher_and_fills_queue(toy_config, monkeypatch):
     cfg = toy_config(width=8, steps=2, batch=8, queue=24)
-    cfg.default_hooks.pop('queue')
     _, calls = after_step_calls(cfg, monkeypatch)
     assert [keys for _, keys in calls] == [8, 8]
     assert all(momentum is not None for momentum, _ in calls)

@@ -78,7 +78,7 @@ def noted(runner) -> dict:
         ('byol_lars_r50_200e.py', True, False),
     ],
 )
-def test_gradients_that_are_not_finite_leave_finite_weights_and_are_counted_once(toy_config, name, on_gpu, fused):
+def test_non_finite_gradients_are_skipped_and_counted(toy_config, name, on_gpu, fused):
     options = dict(name=name, steps=4, fast=dict(fused=fused))
     runner, states = trained(toy_config, dict(type='SpoilGradient', iteration=2, on_gpu=on_gpu), **options)
     assert all(value.isfinite().all() for state, moments in states for value in [*state.values(), *moments])
@@ -91,7 +91,7 @@ def test_gradients_that_are_not_finite_leave_finite_weights_and_are_counted_once
     assert noted(runner)['iteration'] == 2 and noted(runner)['indices'] == list(range(8, 16))
 
 
-def test_the_step_is_not_taken_at_all_and_written_down_for_a_replay(toy_config):
+def test_skipped_step_is_recorded_with_its_images(toy_config):
     """Weights, statistics of both networks, queue, momentum buffers: as after the step before, and finite at the end."""
     runner, states = trained(toy_config, dict(type='Spoil', iterations=[2]))
     assert resuming.differing(states[0], states[1], 'state') == []
@@ -154,7 +154,7 @@ def folder(root: Path, broken: list[int], count: int = 40) -> Path:
     return root
 
 
-def test_what_any_worker_of_any_process_meets_is_in_one_list_and_under_one_limit(tmp_path, run_processes):
+def test_unreadable_images_of_workers_share_a_limit(tmp_path, run_processes):
     few = folder(tmp_path / 'few', [1, 2, 7, 31])
     many = folder(tmp_path / 'many', list(range(0, 28, 2)))  # each process alone meets seven or so of the ten allowed
     (tmp_path / 'two.py').write_text(SCRIPT)

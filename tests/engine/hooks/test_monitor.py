@@ -30,7 +30,7 @@ def measured(runner) -> dict[str, list[float]]:
 @pytest.mark.parametrize(
     'scale,fused', [(1.0, False), (8.0, False), (8.0, True)], ids=['plain', 'scaled', 'scaled, fused']
 )
-def test_gradients_and_updates_are_those_of_autograd_without_the_loss_scale(scale, fused):
+def test_gradient_norms_exclude_the_loss_scale(scale, fused):
     parts = dict(
         backbone=nn.Sequential(nn.Linear(3, 4)), projector=nn.Linear(4, 2), fc=nn.Linear(2, 2).requires_grad_(False)
     )
@@ -47,7 +47,7 @@ def test_gradients_and_updates_are_those_of_autograd_without_the_loss_scale(scal
     scaler = torch.amp.GradScaler('cpu', init_scale=scale)
     scaler.scale(loss).backward()
     scaler.step(optimizer)
-    found = recorder.of_weights()
+    found = recorder.weight_metrics()
     for name in parts:
         change = torch.cat([p.detach().flatten() for p in parts[name]]) - before[name]
         assert found[f'gradient_norm_{name}'] == pytest.approx(gradients[name].norm().item())
@@ -66,7 +66,7 @@ CASES = {
 
 
 @pytest.mark.parametrize('case', CASES.values(), ids=CASES)
-def test_training_is_the_same_to_the_last_bit_with_it_and_with_the_hook_of_bad_images(toy_config, tmp_path, case):
+def test_hooks_leave_training_bitwise_equal(toy_config, tmp_path, case):
     """Weights, teacher, statistics, queue and the random state."""
     options = dict(case, steps=4, width=8, **{'default_hooks.checkpoint': None})
     plain = {'default_hooks.health': None, 'default_hooks.non_finite': None}
@@ -91,7 +91,7 @@ def test_a_classifier_has_the_quantities_that_exist(toy_config):
     assert not {'spread_key', 'positive', 'teacher_distance', 'queue_steps'} & found.keys()
 
 
-def test_the_queue_is_renewed_in_its_length_over_the_keys_of_a_step(toy_config):
+def test_queue_age_is_its_length_over_keys_of_a_step(toy_config):
     cfg = toy_config(
         steps=4, batch=8, queue=40, width=8, custom_hooks=[HOOK], **{'optim_wrapper.accumulative_counts': 2}
     )
@@ -104,7 +104,7 @@ def test_the_queue_is_renewed_in_its_length_over_the_keys_of_a_step(toy_config):
     assert found['queue_drift'][-1] == pytest.approx(5 * (1 - 0.9))
 
 
-def test_a_quantity_warns_once_and_again_only_after_it_recovered(caplog):
+def test_quantity_warns_again_only_after_recovery(caplog):
     hook, logger = HealthHook(), logging.getLogger('health-test')
     with caplog.at_level(logging.WARNING, 'health-test'):
         for step, value in enumerate([0.9, 0.05, 0.04, 0.3, 0.05, 0.8, 0.03]):

@@ -14,7 +14,7 @@ from mmairl.engine.hooks.precise_bn import EpochBatchNormHook, PreciseBNHook
 from mmairl.models.norm import SyncBN
 
 
-def test_decay_is_the_larger_of_one_minus_ten_steps_and_nine_tenths():
+def test_epoch_length_sets_batch_norm_decay():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm2d(4)))
     for steps, decay in ((50, 0.9), (100, 0.9), (400, 1 - 10 / 400)):
         EpochBatchNormHook().before_train(SimpleNamespace(model=model, train_dataloader=range(steps)))
@@ -34,7 +34,7 @@ class Detector(BaseModel):
 
 
 @pytest.mark.parametrize('norm', [nn.BatchNorm2d, SyncBN])
-def test_statistics_are_the_mean_over_batches_whatever_they_were(norm, monkeypatch):
+def test_statistics_are_the_mean_over_batches(norm, monkeypatch):
     model = Detector(norm).double().train()
     model.norm.running_mean.fill_(100.0)
     model.norm.running_var.fill_(1e6)

@@ -34,9 +34,7 @@ def handlers():
 
 
 @pytest.mark.parametrize('number', SIGNALS)
-def test_a_signal_finishes_the_optimizer_step_and_saves_and_asks_for_another_try(
-    toy_config, monkeypatch, capsys, number
-):
+def test_signal_finishes_the_step_and_saves(toy_config, monkeypatch, capsys, number):
     """It comes twice, and once more on the way out; test_resume.py goes on with such a run and has data workers."""
     monkeypatch.setattr('mmairl.errors.stop_processes', lambda: os.kill(os.getpid(), signal.SIGTERM))
     early = Listener(lambda number: pytest.fail('a second signal must not end those who still wait'))
@@ -52,7 +50,7 @@ def test_a_signal_finishes_the_optimizer_step_and_saves_and_asks_for_another_try
     early.close()
 
 
-def test_a_signal_while_a_checkpoint_is_written_leaves_it_whole_and_saves_the_last_step_too(toy_config, monkeypatch):
+def test_signal_during_a_save_keeps_both_checkpoints(toy_config, monkeypatch):
     """The thread that writes meets it between the data and the rename."""
     first = iter([True])
 
@@ -81,7 +79,7 @@ def test_a_signal_in_the_last_step_lets_the_run_end(toy_config):
 
 
 @pytest.mark.parametrize('number', SIGNALS)
-def test_any_tool_that_is_told_to_stop_cleans_up_and_asks_for_another_try(capsys, number):
+def test_signal_to_any_command_cleans_up_and_exits_75(capsys, number):
     """Once: what it still does on the way out is not disturbed."""
     cleaned = []
 
@@ -117,7 +115,7 @@ main()
 """
 
 
-def test_one_of_several_processes_that_is_told_to_stop_waits_for_none(tmp_path):
+def test_signaled_rank_exits_without_waiting(tmp_path):
     """In an evaluation, say: the others may be in an exchange, where this one is missing for ever."""
     command = [sys.executable, '-c', LEAVES_THE_OTHERS, tmp_path / 'meeting']
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
@@ -147,7 +145,7 @@ def test_each_command_has_arguments_here():
 
 
 @pytest.mark.parametrize('command', [*COMMANDS, *MODULES])
-def test_a_signal_before_the_work_has_begun_asks_for_another_try(tmp_path, command):
+def test_signal_before_work_starts_exits_75(tmp_path, command):
     """While Python imports torch, which takes seconds; in its place is a file that gives the signal."""
     (tmp_path / 'torch.py').write_text('import signal; signal.raise_signal(signal.SIGUSR1)')
     path = os.pathsep.join([str(tmp_path), str(TOOLS.parent)])
@@ -178,7 +176,7 @@ def test_a_signal_that_is_ignored_stays_ignored(request):
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_process_that_a_library_forks_during_the_run_ends_by_the_signal(hook):
+def test_signal_ends_a_forked_child(hook):
     """However early it comes: mmdet's and scikit-learn's pools wait for the end of those that they have told to stop."""
     for _ in range(30):
         process = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))

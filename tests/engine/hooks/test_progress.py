@@ -32,7 +32,7 @@ def test_statistics_are_mmengines_whatever_is_mixed():
         assert all((mine == other).all() for mine, other in zip(saved.data, theirs.data))
 
 
-def test_tensors_are_not_read_until_somebody_asks_and_then_all_at_once(monkeypatch):
+def test_tensors_are_read_together_on_demand(monkeypatch):
     copies = []
     to_list = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, 'tolist', lambda self: copies.append(len(self)) or to_list(self))
@@ -45,7 +45,7 @@ def test_tensors_are_not_read_until_somebody_asks_and_then_all_at_once(monkeypat
     assert history.current() == 19 and copies == [20]
 
 
-def test_it_keeps_what_a_log_can_average_over_and_no_more():
+def test_history_is_bounded():
     history = DeviceHistory()
     for step in range(KEPT + 500):
         history.update(torch.tensor(float(step)) if step % 2 else float(step))
@@ -63,7 +63,7 @@ def test_a_hub_that_mmengine_began_is_taken_over():
 
 
 @pytest.mark.parametrize('watched', [None, 'is_terminal', 'is_jupyter'])
-def test_a_run_prints_a_line_each_half_minute_or_a_bar_each_second_with_the_time_left(watched, monkeypatch, capsys):
+def test_progress_is_lines_in_files_and_bars_on_ttys(watched, monkeypatch, capsys):
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=100.0)
     monkeypatch.setattr(progress, 'time', clock)
     console = dict(is_terminal=False, is_jupyter=False, width=50) | {watched or 'is_file': True}
@@ -84,7 +84,7 @@ def test_a_run_prints_a_line_each_half_minute_or_a_bar_each_second_with_the_time
 
 
 @pytest.mark.parametrize(('seconds', 'short'), [(0.08, False), (0.32, True)])
-def test_what_the_loader_can_feed_is_said_beside_what_a_step_takes(monkeypatch, seconds, short):
+def test_loader_speed_is_logged_next_to_step_speed(monkeypatch, seconds, short):
     data = TrainingImages(list(range(64)), workers=False)
     clock = SimpleNamespace(perf_counter=lambda: clock.now, now=0.0)
     monkeypatch.setattr(training_images, 'time', clock)

@@ -20,7 +20,7 @@ def test_it_goes_from_start_to_end_and_stays(curve, values):
     assert value_at(0.125, 4, 6, 0.5, curve) == pytest.approx(quarter)
 
 
-def test_a_run_sets_it_before_each_step_and_a_resumed_one_goes_on(toy_config, tmp_path):
+def test_schedule_sets_values_and_resumes(toy_config, tmp_path):
     def run(**options):
         cfg = toy_config('mocov2plus_r50_200e.py', steps=4, **options)
         cfg.custom_hooks = [dict(type='ScheduleHook', values={'head.temperature': dict(start=0.2, end=0.4)})]
@@ -29,11 +29,11 @@ def test_a_run_sets_it_before_each_step_and_a_resumed_one_goes_on(toy_config, tm
     assert run() == pytest.approx(0.2 + 0.2 * 3 / 4)
 
 
-def test_a_place_that_is_not_there_and_a_schedule_that_is_none_are_one_sentence(toy_config):
+def test_unknown_number_or_schedule_raises(toy_config):
     for values in ({'head.heat': dict(start=0, end=1)}, {'tail.temperature': dict(start=0, end=1)}):
         cfg = toy_config('mocov2plus_r50_200e.py', steps=1)
         cfg.custom_hooks = [dict(type='ScheduleHook', values=values)]
-        with pytest.raises(UserError, match='ScheduleHook cannot set .*name a number of the model'):
+        with pytest.raises(UserError, match='no such number'):
             launch.train(cfg)
     for wrong in (dict(start=0), dict(start=0, end=1, until=0), dict(start=0, end=1, curve='zigzag')):
         with pytest.raises(UserError, match='ScheduleHook cannot be built .*(missing|division|zigzag)'):

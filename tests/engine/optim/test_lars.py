@@ -9,7 +9,7 @@ from mmengine.optim import build_optim_wrapper
 from mmpretrain.models import VisionTransformer
 from torch import Tensor, nn
 
-from mmairl.engine.optim.lars import LARS, multi_tensor_lars, single_tensor_lars
+from mmairl.engine.optim.lars import LARS, local_rate, multi_tensor_lars
 from mmairl.errors import UserError
 
 SHAPES = [(7,), (5, 4), (3, 2, 3, 3)]
@@ -60,6 +60,29 @@ def expected_of(seed: int, dtype: torch.dtype, inside: bool = True) -> list[floa
     return values
 
 
+def single_tensor_lars(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    eta: float,
+    adapt: bool,
+    inside: bool = True,
+) -> None:
+    """Move one tensor after the other, in place: the readable twin of `multi_tensor_lars`."""
+    inner, outer = (lr, 1) if inside else (1, lr)
+    for param, grad, buffer in zip(params, grads, buffers):
+        local = 1.0
+        if adapt:
+            local = local_rate(param.norm(), grad.norm(), weight_decay, eta)
+            grad = grad + weight_decay * param
+        buffer.mul_(momentum).add_(inner * local * grad)
+        param.sub_(outer * buffer)
+
+
 @pytest.mark.parametrize('dtype,tolerance', [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
 @pytest.mark.parametrize('inside', [True, False])
 @pytest.mark.parametrize('seed', range(5))
@@ -72,7 +95,7 @@ def test_twenty_steps_equal_the_scalar_rule(dtype, tolerance, inside, seed):
     assert torch.equal(idle, torch.ones(2, 2))
 
 
-def test_weights_of_two_precisions_equal_the_scalar_rule():
+def test_two_precisions_equal_the_scalar_rule():
     kinds = [torch.float32, torch.float64, torch.float32]
     params = [nn.Parameter(param.to(dtype)) for param, dtype in zip(tensors(0), kinds)]
     steps(LARS(params, lr=1.0, **HYPER), params, 0)
@@ -103,7 +126,7 @@ def test_complex_weights_move_as_their_real_pairs():
     torch.testing.assert_close(torch.view_as_real(weight), real[0])
 
 
-def test_tensors_that_lie_differently_in_memory_are_stepped_all_the_same():
+def test_memory_layout_changes_no_step():
     start, grad = tensors(0)[2], tensors(100)[2]
     expected = scalar_lars(start.flatten().tolist(), [grad.flatten().tolist()], [0.1], True)
     laid_out = start.clone(memory_format=torch.channels_last)
@@ -119,7 +142,7 @@ def test_a_zero_norm_makes_the_local_rate_one():
     torch.testing.assert_close(params[1], torch.full((3,), 2.0 - 0.1 * 0.05 * 2.0))
 
 
-def test_a_vits_tokens_count_as_weights_and_its_gains_do_not():
+def test_tokens_of_a_vit_are_adapted_and_gains_not():
     arch = {'embed_dims': 16, 'num_layers': 1, 'num_heads': 2, 'feedforward_channels': 32}
     model = VisionTransformer(arch=arch, img_size=32, patch_size=16, layer_scale_init_value=0.1)
     name_of = {param: name for name, param in model.named_parameters()}
@@ -140,7 +163,7 @@ class Student(nn.Module):
 
 
 @pytest.mark.parametrize('kind', ['AutocastOptimWrapper', 'LARSOptimWrapper'])
-def test_parts_of_the_network_may_have_rates_of_their_own(kind):
+def test_parts_of_the_model_have_separate_rates(kind):
     """As BYOL's predictor has; each part is split into weights and the rest. Older configs say the second name."""
     rates = dict(custom_keys={'mlp': dict(lr_mult=10)})
     cfg = dict(type=kind, optimizer=dict(type='LARS', lr=0.3), paramwise_cfg=rates)

@@ -22,7 +22,7 @@ def moved(shape: tuple[int, ...], **optimizer) -> tuple[torch.Tensor, torch.Tens
     return start, weight.detach(), gradients
 
 
-def test_muon_turns_a_kernel_by_its_momentum_made_orthogonal():
+def test_muon_step_is_the_orthogonalized_momentum():
     """Against the singular vectors: Newton and Schulz's iterations leave singular values of 0.7 to 1.2."""
     start, end, gradients = moved((6, 4, 3, 3), type='mmairl.Muon', momentum=0.95, nesterov=False)
     weight, momentum = start.flatten(1), torch.zeros(6, 36, dtype=torch.float64)

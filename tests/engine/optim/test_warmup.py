@@ -27,7 +27,7 @@ def rates(settings: list[dict], lrs: list[float], epochs: int, epoch_length: int
 
 
 @pytest.mark.parametrize('epochs,warm_up,epoch_length', [(200, 10, 7), (12, 10, 1), (3, 1, 2), (5, 2, 50)])
-def test_the_rate_is_linear_to_its_peak_and_a_cosine_from_there(epochs, warm_up, epoch_length):
+def test_rate_is_linear_then_cosine(epochs, warm_up, epoch_length):
     settings = Config.fromfile(CONFIGS / '_base_/schedules/sgd_200e.py').param_scheduler
     settings[0].end = settings[1].begin = warm_up
     lrs, until, total = [0.12, 1.8], warm_up * epoch_length, epochs * epoch_length

@@ -47,7 +47,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
-def test_autocast_computes_in_its_dtype_and_keeps_float32_weights(dtype):
+def test_autocast_keeps_float32_weights(dtype):
     model, exact = network(), network()
     wrapper = wrap(model, dtype=dtype)
     assert wrapper.loss_scaler.is_enabled() == (dtype == 'float16')
@@ -68,7 +68,7 @@ def test_a_gpu_without_bfloat16_is_one_sentence(monkeypatch):
         wrap(nn.Linear(6, 2, device='cuda'), dtype='bfloat16')
 
 
-def test_the_norm_of_gradients_before_clipping_is_logged_and_not_read_in_the_step():
+def test_gradient_norm_is_logged_without_a_wait():
     model, runner = network(), SimpleNamespace(message_hub=MessageHub.get_instance('clipped'))
     model(batches(1)[0]).square().mean().backward()
     norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
@@ -80,7 +80,7 @@ def test_the_norm_of_gradients_before_clipping_is_logged_and_not_read_in_the_ste
     assert runner.message_hub.get_scalar('train/grad_norm').current() == pytest.approx(norm.item())
 
 
-def test_a_step_that_the_scaler_leaves_out_moves_no_weight_and_is_none_for_the_teacher():
+def test_step_skipped_by_the_scaler_moves_nothing():
     """By an image that is not finite, or by gradients that overflow when they are scaled while the loss is finite."""
     model = network()
     wrapper = wrap(model, dtype='float16')
@@ -94,7 +94,7 @@ def test_a_step_that_the_scaler_leaves_out_moves_no_weight_and_is_none_for_the_t
     assert wrapper.stepped and not torch.equal(weights(model), before)
 
 
-def test_a_first_step_that_overflows_leaves_fused_sgd_no_momentum():
+def test_overflow_at_first_step_gives_zero_momentum():
     """torch makes the momentum of whatever memory held, here NaNs, and a step that is left out writes nothing into it."""
 
     def after(scales: list[float]) -> torch.Tensor:
@@ -112,7 +112,7 @@ def test_a_first_step_that_overflows_leaves_fused_sgd_no_momentum():
         torch.use_deterministic_algorithms(False)
 
 
-def test_a_momentum_that_lies_otherwise_in_memory_is_laid_out_as_its_weight():
+def test_loaded_momentum_has_the_layout_of_its_weight():
     """ZeRO's checkpoints and runs in another layout have such; a fused step goes through memory in one order for all."""
 
     def run(state: dict | None, layout: torch.memory_format, fused: bool) -> tuple[dict, torch.Tensor]:
@@ -134,7 +134,7 @@ def test_a_momentum_that_lies_otherwise_in_memory_is_laid_out_as_its_weight():
     torch.testing.assert_close(fused, plain, rtol=0, atol=1e-6)
 
 
-def test_accumulation_steps_once_with_the_mean_gradient():
+def test_accumulation_steps_with_the_mean_gradient():
     model, whole = network(), network()
     wrapper, small = wrap(model, accumulative_counts=4), batches(4)
     train(model, wrapper, small[:3])
@@ -142,3 +142,13 @@ def test_accumulation_steps_once_with_the_mean_gradient():
     train(model, wrapper, small[3:])
     train(whole, wrap(whole), [torch.cat(small)])
     torch.testing.assert_close(weights(model), weights(whole), rtol=1e-6, atol=1e-6)
+
+
+def test_float16_resumes_a_float32_checkpoint():
+    exact = wrap(network())
+    state = exact.state_dict()
+    assert state['loss_scaler'] == {}
+    scaled = wrap(network(), dtype='float16')
+    scale = scaled.loss_scaler.get_scale()
+    scaled.load_state_dict(state)
+    assert scaled.loss_scaler.get_scale() == scale

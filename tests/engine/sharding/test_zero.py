@@ -64,7 +64,7 @@ def test_an_overflow_in_one_processs_rows_leaves_the_step_out_in_both(two):
     assert two[0]['overflow'] == [(False, 2.0**15, [1.0, 1.0])] * 2
 
 
-def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(two):
+def test_resumed_run_equals_uninterrupted_run(two):
     whole, left = (two[1] / part / 'iter_6.pth' for part in ('whole', 'left'))
     resuming.assert_the_same_run(whole, left)
     kept = sorted(path.name for path in left.parent.glob('*.pth'))
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_two_processes_is_taken_up_by_one_in_any_stage_and_in_no
     cfg.merge_from_dict(dict(resume=True, load_from=str(whole)))
     run.share_batch(cfg, 1)
     try:
-        runner = run.build(cfg)
+        runner = run.build_runner(cfg)
         runner.param_schedulers = runner.build_param_scheduler(runner.param_schedulers)
         runner.load_or_resume()
         next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)).states = []

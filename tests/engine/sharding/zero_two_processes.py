@@ -125,7 +125,7 @@ def held(work_dir: str, strategy: str) -> tuple[float, int]:
     """The part of all weights that a process holds, and how many of the blocks' are whole behind the forward pass."""
     cfg = config('byol', f'{work_dir}/held_{strategy}', strategy)
     run.share_batch(cfg, 2)
-    runner = run.build(cfg)
+    runner = run.build_runner(cfg)
     weights = list(runner.model.parameters())
     part = sum(own.numel() for own in own_parts(weights)) / sum(weight.numel() for weight in weights)
     runner.model(**runner.model.data_preprocessor(next(iter(runner.train_dataloader)), training=True), mode='loss')

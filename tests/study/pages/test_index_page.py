@@ -5,7 +5,7 @@ import os
 
 import pytest
 from markupsafe import escape
-from outline import sound
+from harness.outline import sound
 from study.pages.planted import confounded, crossed, ladder, tiny
 from study.pages.test_study_page import HOSTILE, text_of
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from outline import charts
+from harness.outline import charts
 from study.pages.test_study_page import text_of
 
 from mmairl.study.pages.search_section import search_section

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from markupsafe import escape
-from outline import charts, sound
+from harness.outline import charts, sound
 from study.pages.planted import (
     PUBLISHED,
     collapsed,

@@ -1,7 +1,8 @@
-"""Reads a page as a browser would, and says whether it is sound."""
+"""Parse a page like a browser, and check its structure."""
 
 import json
 import re
+from collections import Counter
 from html import unescape
 from html.parser import HTMLParser
 
@@ -9,19 +10,25 @@ VOID = {'meta', 'img', 'br', 'path', 'use', 'rect', 'link'}
 
 
 class Outline(HTMLParser):
-    """Counts a page's elements, collects its ids and references, and checks that every tag is closed."""
+    """Count a page's elements, collect its ids and references, and check that every tag is closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.open, self.counts, self.references, self.ids, self.attributes = [], {}, [], [], set()
+        self.open: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.references: list[str] = []
+        self.ids: list[str] = []
+        self.attributes: set[str] = set()
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        self.counts[tag] = self.counts.get(tag, 0) + 1
-        attrs = dict(attrs)
-        self.attributes |= attrs.keys()
-        self.references += [attrs[name] for name in ('src', 'href', 'data', 'srcset') if name in attrs]
-        self.ids += [attrs['id']] if 'id' in attrs else []
+        self.counts[tag] += 1
+        for name, value in attrs:
+            self.attributes.add(name)
+            if name in ('src', 'href', 'data', 'srcset'):
+                self.references.append(value)
+            if name == 'id':
+                self.ids.append(value)
         if tag not in VOID:
             self.open.append(tag)
 
@@ -36,17 +43,17 @@ class Outline(HTMLParser):
 
 
 def charts(markup: str) -> list[dict]:
-    """Return what the charts of a page, or of a part of it, are drawn from."""
+    """Return the data of the charts in a page, or in a part of it."""
     return [json.loads(unescape(text)) for text in re.findall(r'data-chart="([^"]+)"', markup)]
 
 
 def sound(text: str) -> Outline:
-    """The outline of a page that is whole, needs no other file, and has a colour for light and dark wherever it uses one."""
+    """Check that a page is well formed, needs no other file, and defines its colors for light and dark; return its outline."""
     outline = Outline(text)
     assert outline.open == []
     assert outline.counts['script'] == 1
     assert len(outline.ids) == len(set(outline.ids))
-    assert {'style', 'onclick', 'onerror', 'onload'}.isdisjoint(outline.attributes), 'the policy would not allow it'
+    assert {'style', 'onclick', 'onerror', 'onload'}.isdisjoint(outline.attributes), 'forbidden by the page policy'
     assert "default-src 'none'; img-src data:; style-src 'sha256-" in unescape(text)
     assert {ref[1:] for ref in outline.references if ref.startswith('#')} <= set(outline.ids)
     assert set(re.findall(r'url\(#([^)]+)\)', text)) <= set(outline.ids)
@@ -56,5 +63,5 @@ def sound(text: str) -> Outline:
     schemes = re.findall(r':root \{([^}]*)\}', text)
     assert len(schemes) == 2 and all(used <= set(re.findall(r'(--\w+):', scheme)) for scheme in schemes)
     drawn = re.sub(r'data:[^"]+', '', text)
-    assert not re.search(r'#0[0-9]0[0-9]0[0-9]', drawn), 'a chart with a black of its own'
+    assert not re.search(r'#0[0-9]0[0-9]0[0-9]', drawn), 'a hard-coded black in a chart'
     return outline

@@ -11,13 +11,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from mmcv.ops import RoIAlign, nms, roi_align, soft_nms
 from scipy.ndimage import map_coordinates
 from torch import Tensor
 from transfer.small_runs import overlap
 
+from mmairl.data.mmcv_ops import NAME, TorchvisionOps, use_torchvision_ops
 from mmairl.errors import UserError
-from mmairl.transfer.ops import NAME, TorchvisionOps, use_torchvision_ops
+
+use_torchvision_ops()
+from mmcv.ops import RoIAlign, nms, roi_align, soft_nms  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +56,7 @@ def regions(generator: np.random.Generator, count: int, side: float) -> np.ndarr
 
 @pytest.mark.parametrize('aligned', [True, False])
 @pytest.mark.parametrize('samples', [0, 2])
-def test_roi_align_is_mmcvs_formula_and_its_gradient_the_derivative(aligned: bool, samples: int) -> None:
+def test_roi_align_equals_mmcv_with_gradient(aligned: bool, samples: int) -> None:
     generator = np.random.default_rng(0)
     for scale in (1.0, 1 / 16):
         images, rois = generator.normal(size=(2, 3, 9, 11)), regions(generator, 12, 10 / scale)
@@ -101,7 +103,7 @@ def test_nms_is_mmcvs_rule(offset: int, threshold: float) -> None:
     assert torch.equal(found, torch.cat([boxes, scores[:, None]], dim=1)[kept])
 
 
-def test_an_overlap_of_just_the_threshold_stays_as_in_mmcvs_float32() -> None:
+def test_nms_keeps_overlap_equal_to_the_threshold() -> None:
     """0.3 is a little more in float32 than in float64: compared with the latter, the second box would go."""
     boxes = torch.tensor([[0.0, 0, 10, 1], [0, 0, 3, 1]])
     assert nms(boxes, torch.tensor([0.9, 0.8]), 0.3)[1].tolist() == [0, 1]
@@ -109,7 +111,7 @@ def test_an_overlap_of_just_the_threshold_stays_as_in_mmcvs_float32() -> None:
 
 
 @pytest.mark.skipif(not use_torchvision_ops(), reason='mmcv has its compiled ops')
-def test_any_other_op_says_when_it_is_called_how_to_get_it() -> None:
+def test_other_op_raises_when_called() -> None:
     boxes, scores = drawn_boxes(4)
     with pytest.raises(UserError, match="'softnms' has no torchvision equivalent; .*requirements/install.sh ops"):
         soft_nms(boxes, scores)
@@ -122,7 +124,7 @@ BUILT = [('12.8', True, False), ('not available', False, False), ('not available
 
 
 @pytest.mark.parametrize(('built', 'gpu', 'replaced'), BUILT, ids=str)
-def test_compiled_ops_are_used_where_they_fit_the_machine(built, gpu, replaced, monkeypatch) -> None:
+def test_compiled_ops_are_used_if_they_fit(built, gpu, replaced, monkeypatch) -> None:
     def import_module(name: str) -> object:
         if name != NAME:
             return importlib.import_module(name)
@@ -131,14 +133,14 @@ def test_compiled_ops_are_used_where_they_fit_the_machine(built, gpu, replaced, 
         return SimpleNamespace(get_compiling_cuda_version=lambda: built)
 
     monkeypatch.delitem(sys.modules, NAME, raising=False)
-    monkeypatch.setattr('mmairl.transfer.ops.import_module', import_module)
+    monkeypatch.setattr('mmairl.data.mmcv_ops.import_module', import_module)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: gpu)
     assert use_torchvision_ops() is replaced
     assert isinstance(sys.modules.get(NAME), TorchvisionOps) is replaced
 
 
 @pytest.mark.slow
-def test_mmdet_and_mmseg_are_imported_also_after_mmpretrain() -> None:
+def test_mmdet_and_mmseg_import_after_mmpretrain() -> None:
     code = (
         'import sys, mmairl.models, mmpretrain.models, mmcv.cnn.bricks.transformer; '
         "assert 'mmcv._ext' not in sys.modules, 'importing mmairl has put it there'; "

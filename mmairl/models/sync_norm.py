@@ -1,0 +1,267 @@
+"""The kernels of SyncBN: batch norm of each view in a batch, on one process or over several."""
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import chain
+
+import torch
+import torch.distributed as dist
+from mmengine.dist import get_world_size
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from mmairl.models.heads.base import widened
+from mmairl.models.processes import gather, own_group
+
+aten = torch.ops.aten
+
+
+class CPUKernels:
+    """The kernels for batch norm over processes that torch has for GPUs only, under torch's names."""
+
+    @staticmethod
+    def batch_norm_stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        mean, var = torch.batch_norm_update_stats(widened(x), None, None, 0.0)
+        return mean, torch.rsqrt(var + eps)
+
+    @staticmethod
+    def batch_norm_gather_stats_with_counts(
+        _: Tensor,
+        means: Tensor,
+        invstds: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+        eps: float,
+        counts: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Join the statistics of the processes and move the running statistics."""
+        shares = counts.unsqueeze(1)
+        total = counts.sum()
+        mean = (shares * means).sum(dim=0) / total
+        var = (shares * (invstds**-2 - eps + (means - mean).square())).sum(dim=0) / total
+        if running_mean is not None:
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_((var * total / (total - 1)).to(running_var.dtype), momentum)
+        return mean, torch.rsqrt(var + eps)
+
+    @staticmethod
+    def batch_norm_elemt(
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        invstd: Tensor,
+        eps: float,
+        *,
+        out: Tensor,
+    ) -> None:
+        """Write the normalized x to `out`."""
+        unused = mean.new_empty(0)
+        aten.native_batch_norm.out(
+            x,
+            weight,
+            bias,
+            mean,
+            invstd**-2,
+            False,
+            0.0,
+            0.0,
+            out=out,
+            save_mean=unused,
+            save_invstd=unused.clone(),
+        )
+
+    @staticmethod
+    def batch_norm_backward_reduce(
+        grad: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, *_: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return this process's sums of dy and of dy (x - m), and the gradients of weight and bias."""
+        _, to_weight, to_bias = aten.native_batch_norm_backward(
+            widened(grad),
+            widened(x),
+            weight,
+            mean,
+            invstd**-2,
+            None,
+            None,
+            False,
+            0.0,
+            [False, True, True],
+        )
+        return to_bias, to_weight / invstd, to_weight, to_bias
+
+    @staticmethod
+    def batch_norm_backward_elemt(
+        grad: Tensor,
+        x: Tensor,
+        mean: Tensor,
+        invstd: Tensor,
+        weight: Tensor | None,
+        sum_dy: Tensor,
+        sum_dy_xmu: Tensor,
+        counts: Tensor,
+    ) -> Tensor:
+        """Return dx = w s (dy - sum dy / n - (x - m) s^2 sum (dy (x - m)) / n).
+
+        s is 1 / deviation. The sums are over the rows of all processes.
+        """
+        scale = invstd if weight is None else invstd * weight
+        total = counts.sum()
+        slope = -scale * invstd.square() * sum_dy_xmu / total
+        offset = -scale * sum_dy / total
+        ones = torch.ones_like(mean)
+        rest, *_ = torch.native_batch_norm(widened(x), slope, offset, mean, ones, False, 0.0, 0.0)
+        return rest.addcmul_(widened(grad), scale.view(-1, *[1] * (x.ndim - 2))).to(x.dtype)
+
+
+class SharedBatchNorm(torch.autograd.Function):
+    """Batch norm of each view with the statistics of all processes.
+
+    All views together take one exchange forward and one backward. The counts of rows travel with
+    the statistics, so processes may have different numbers of rows, and the host does not wait.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: nn.Module
+    ) -> Tensor:
+        kernels = torch if x.is_cuda else CPUKernels
+        x = dense(x, like=x)
+        views = x.chunk(layer.views)
+        own = [kernels.batch_norm_stats(view, layer.eps) for view in views]
+        joined, counts = joined_statistics(own, views[0].numel() // x.shape[1], layer)
+        y = torch.empty_like(x)
+        for view, statistics, out in zip(views, joined, y.chunk(len(views))):
+            kernels.batch_norm_elemt(view, weight, bias, *statistics, layer.eps, out=out)
+        ctx.kernels = kernels
+        ctx.group = own_group(layer.group)
+        ctx.save_for_backward(x, weight, counts, *chain.from_iterable(joined))
+        return y
+
+    @staticmethod
+    def backward(
+        ctx: FunctionCtx, grad: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
+        """Return the gradients. Those of weight and bias cover this process's rows, as DDP requires."""
+        x, weight, counts, *statistics = ctx.saved_tensors
+        views = len(statistics) // 2
+        affine = weight is not None
+        grads = dense(grad, like=x).chunk(views)
+        parts = list(zip(grads, x.chunk(views), statistics[::2], statistics[1::2]))
+        own = [
+            ctx.kernels.batch_norm_backward_reduce(*part, weight, True, affine, affine)
+            for part in parts
+        ]
+        sums = torch.cat([*chain.from_iterable(sums for *sums, _, _ in own)])
+        if get_world_size(ctx.group) > 1:
+            dist.all_reduce(sums, group=ctx.group)
+        sums = sums.view(views, 2, -1)
+        counts = counts.to(torch.int32)
+        to_x = [
+            ctx.kernels.batch_norm_backward_elemt(*part, weight, *both, counts)
+            for part, both in zip(parts, sums)
+        ]
+        _, _, to_weight, to_bias = zip(*own)
+        return joined_views(to_x), added(to_weight, affine), added(to_bias, affine), None
+
+
+def joined_statistics(
+    own: Sequence[tuple[Tensor, Tensor]], rows: int, layer: nn.Module
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """Join the statistics of all processes, and move the layer's running statistics view by view.
+
+    Args:
+        own: Mean and inverse deviation of each view in this process.
+        rows: Number of this process's rows in a view.
+        layer: The batch norm.
+
+    Returns:
+        Mean and inverse deviation of each view, and the number of rows in each process.
+    """
+    kernels = torch if own[0][0].is_cuda else CPUKernels
+    count = own[0][0].new_full((1,), rows)
+    values = torch.cat([*chain.from_iterable(own), count])
+    everyone = gather(values.unsqueeze(0), own_group(layer.group))
+    *statistics, counts = everyone.split([*[len(own[0][0])] * 2 * len(own), 1], dim=1)
+    counts = counts.flatten()
+    joined = [
+        kernels.batch_norm_gather_stats_with_counts(
+            means,
+            means,
+            invstds,
+            layer.running_mean,
+            layer.running_var,
+            layer.momentum,
+            layer.eps,
+            counts,
+        )
+        for means, invstds in zip(statistics[::2], statistics[1::2])
+    ]
+    return joined, counts
+
+
+class LocalBatchNorm(torch.autograd.Function):
+    """Batch norm of each view on one process: one kernel forward and one backward per view."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: nn.Module
+    ) -> Tensor:
+        x = dense(x, like=x)
+        y = torch.empty_like(x)
+        statistics = []
+        for view, out in zip(x.chunk(layer.views), y.chunk(layer.views)):
+            mean, invstd = (widened(x.new_empty(0)) for _ in range(2))
+            aten.native_batch_norm.out(
+                view,
+                weight,
+                bias,
+                layer.running_mean,
+                layer.running_var,
+                True,
+                layer.momentum,
+                layer.eps,
+                out=out,
+                save_mean=mean,
+                save_invstd=invstd,
+            )
+            statistics += [mean, invstd]
+        ctx.eps = layer.eps
+        ctx.save_for_backward(x, weight, *statistics)
+        return y
+
+    @staticmethod
+    def backward(
+        ctx: FunctionCtx, grad: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
+        x, weight, *statistics = ctx.saved_tensors
+        views = len(statistics) // 2
+        affine = weight is not None
+        grads = dense(grad, like=x).chunk(views)
+        own = [
+            aten.native_batch_norm_backward(
+                dy, view, weight, None, None, mean, invstd, True, ctx.eps, [True, affine, affine]
+            )
+            for dy, view, mean, invstd in zip(
+                grads, x.chunk(views), statistics[::2], statistics[1::2]
+            )
+        ]
+        to_x, to_weight, to_bias = zip(*own)
+        return joined_views(to_x), added(to_weight, affine), added(to_bias, affine), None
+
+
+def joined_views(views: Sequence[Tensor]) -> Tensor:
+    return torch.cat(views) if len(views) > 1 else views[0]
+
+
+def added(gradients: Sequence[Tensor], affine: bool) -> Tensor | None:
+    return reduce(torch.add, gradients) if affine else None
+
+
+def dense(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return the tensor without gaps in memory, channels last if `like` is."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(like.ndim)
+    if last is not None and like.is_contiguous(memory_format=last):
+        return tensor.contiguous(memory_format=last)
+    return tensor.contiguous()
