@@ -4,14 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-<<<<<<< HEAD
 from harness.outline import charts
 from study.pages.planted import ladder
 from study.pages.test_study_page import text_of
-=======
-from harness.outline import charts
-from study.pages.test_study_page import ladder, text_of
->>>>>>> main
 from study.small_runs import ROOT
 
 from mmairl.study.pages.study_page import write_study_page

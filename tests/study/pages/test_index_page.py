@@ -4,9 +4,9 @@ import json
 import os
 
 import pytest
-from markupsafe import escape
 from harness.outline import sound
-from study.pages.planted import confounded, crossed, ladder, tiny
+from markupsafe import escape
+from study.pages.planted import confounded, crossed, tiny
 from study.pages.test_study_page import HOSTILE, text_of
 
 from mmairl.errors import UserError

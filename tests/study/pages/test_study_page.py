@@ -5,8 +5,8 @@ import math
 import re
 
 import pytest
-from markupsafe import escape
 from harness.outline import charts, sound
+from markupsafe import escape
 from study.pages.planted import (
     PUBLISHED,
     collapsed,
