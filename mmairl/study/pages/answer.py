@@ -190,7 +190,14 @@ def answer(study: Record) -> list[Markup]:
         return [*_axis(scores), text('Rows are not compared with each other.')]
     first = found[0]
     lines = [_headline(first), *_others(first), *_larger(first), *_shares(first)]
-    return [*lines, *_other_scores(found), *_axis(first), *_tuned(study), *_sequential(study)]
+    return [
+        *lines,
+        *_other_scores(found),
+        *_axis(first),
+        *_tuned(study),
+        *_sequential(study),
+        *_claims(study),
+    ]
 
 
 def claim(finding: Finding) -> Markup:
@@ -411,6 +418,14 @@ def _sequential(study: Record) -> Iterator[Markup]:
             'Sequential analysis, {} so far: all verdicts together keep the 5 %.',
             counted(done, 'look'),
         )
+
+
+def _claims(study: Record) -> Iterator[Markup]:
+    if claims := study.get('claims'):
+        counts = Counter(claim['verdict'] for claim in claims)
+        verdicts = joined([f'{number} {verdict}' for verdict, number in counts.most_common()])
+        number = counted(len(claims), 'claim')
+        yield text('Of {} of the paper: {}. <a href="#claims">All claims</a>', number, verdicts)
 
 
 # ---- Next

@@ -1,5 +1,6 @@
 """The evidence of a study's page: fairness, noise, cost, tuning, runs, methods and reproduction."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -56,6 +57,8 @@ def trained_runs(study: Record) -> list[Record]:
 def evidence_parts(
     study: Record, found: Sequence[Findings], lines: Sequence[Line]
 ) -> Iterator[Part]:
+    if study.get('claims'):
+        yield _claims(study['claims'])
     yield _fairness(study)
     if noise := _noise(study, found):
         yield noise
@@ -73,6 +76,28 @@ def evidence_parts(
         summary = 'by the authors of the study, on earlier runs'
         yield Part('comments', 'Comments', summary, Markup().join(paragraphs))
     yield _reproduction(study)
+
+
+def _claims(claims: Sequence[Record]) -> Part:
+    rows = []
+    for claim in claims:
+        sizes = [
+            ', '.join(_effect(part[side]) for part in claim['parts']) or BLANK
+            for side in ('published', 'measured')
+        ]
+        reason = f': {claim["reason"]}' if claim['reason'] else ''
+        name = Markup('{}<small>{} ({})</small>').format(
+            claim['name'], claim['quote'], ', '.join(claim['where'])
+        )
+        rows.append((name, [claim['verdict'] + reason, *sizes, claim['reading']]))
+    heads = ['verdict', 'published effect', 'measured effect', 'comment']
+    verdicts = Counter(claim['verdict'] for claim in claims)
+    summary = ', '.join(f'{number} {verdict}' for verdict, number in verdicts.most_common())
+    return Part('claims', 'Claims', summary, html_table(heads, rows, words=True, head='claim'))
+
+
+def _effect(value: float | None) -> str:
+    return BLANK if value is None else signed(value)
 
 
 def _listing(names: Sequence[str]) -> Markup:
