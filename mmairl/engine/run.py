@@ -5,13 +5,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import all_gather_object, broadcast_object_list, get_world_size, is_main_process
+from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
@@ -32,13 +33,16 @@ WAIT = 600  # seconds without data after which a run ends with an error
 USELESS_WARNINGS = ('"FileClient" will be', '"HardDiskBackend" is the alias')
 
 
-def train(cfg: Config, launcher: str = 'none', fork: Fork | None = None) -> Runner:
+def train(
+    cfg: Config, launcher: str = 'none', fork: Fork | None = None, hooks: Sequence[Hook] = ()
+) -> Runner:
     """Train a config. Everything that can be checked in advance is checked before the first step.
 
     Args:
         cfg: The config. It is completed in place.
         launcher: 'none', 'pytorch' or 'slurm'.
         fork: A point of another run to continue from, with the options that `cfg` changes. Default: a run of its own.
+        hooks: Hooks in addition to those of the config.
 
     Returns:
         The runner after its last step.
@@ -58,6 +62,8 @@ def train(cfg: Config, launcher: str = 'none', fork: Fork | None = None) -> Runn
         require_shared(cfg.work_dir)
         start = choose_start(cfg) if fork is None else start_branch(cfg, fork)
         runner = build_runner(cfg, start)
+        for hook in hooks:
+            runner.register_hook(hook)
         start.begin(Path(cfg.work_dir))
         try:
             runner.train()

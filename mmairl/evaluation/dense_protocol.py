@@ -28,10 +28,10 @@ from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction, extraction, on_main_process, show_progress
 from mmairl.evaluation.identity import FEATURE_CODE, key_of
-from mmairl.evaluation.layers import joined_map, layer_outputs
 from mmairl.evaluation.protocol import Protocol, Scores, Sets
 from mmairl.evaluation.sources import room_source
 from mmairl.io import replacing
+from mmairl.models.layers import joined_map, layer_outputs
 
 POINTS = 4  # per side of a cell, at which a head is compared with the target in training
 SCALES = (0.5, 2.0)  # of random crops, as in mmseg

@@ -240,12 +240,18 @@ def judge_claims(
     record: Record, study: Study, configs: Mapping[str, Config], scale: Scale
 ) -> list[Record]:
     """Return the verdict on each claim of the study, with published and measured effects."""
+    runs = StudyRuns(record, scale.name, lambda one, other: changed(configs[one], configs[other]))
+    return judge(study.claims, runs, printed_numbers(study))
+
+
+def printed_numbers(study: Study) -> Callable[[str, str], float | None]:
+    """Return the papers' numbers by row and by the score that measures the same."""
+    scores = {**ON_IMAGENET, **study.measured}
     printed = {}
     for row in study.rows:
         for key, value in study.printed(row).items():
-            printed[row.name, {**ON_IMAGENET, **study.measured}.get(key, key)] = value
-    runs = StudyRuns(record, scale.name, lambda one, other: changed(configs[one], configs[other]))
-    return judge(study.claims, runs, lambda row, score: printed.get((row, score)))
+            printed[row.name, scores.get(key, key)] = value
+    return lambda row, score: printed.get((row, score))
 
 
 def add_published_comparisons(

@@ -205,8 +205,8 @@ def test_classification_of_dense_images_is_an_error(dense_cfg):
 
 def test_config_sets_the_settings_of_a_protocol():
     cfg = load_config('mmairl::evaluation/scenes_r18.py')
-    assert settings_for('segment', cfg).size == 96
-    assert settings_for('segment', cfg, size=64).size == 64
+    assert settings_for('segment', cfg).size == 64
+    assert settings_for('segment', cfg, size=96).size == 96
     cfg.evaluation.settings.segment.no_such = 1
     with pytest.raises(UserError) as error:
         settings_for('segment', cfg)

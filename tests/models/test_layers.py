@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mmairl.errors import UserError
-from mmairl.evaluation.layers import joined_map, layer_outputs
+from mmairl.models.layers import joined_map, layer_outputs
 from mmairl.registry import MODELS
 
 VIT = dict(embed_dims=32, num_layers=3, num_heads=2, feedforward_channels=64)

@@ -119,3 +119,26 @@ def joined_map(outputs: Sequence[LayerOutput]) -> Tensor:
         for output in outputs
     ]
     return torch.cat(maps, dim=1)
+
+
+def pooled_layers(outputs: Sequence[LayerOutput], pooling: str) -> Tensor:
+    """Return one vector per image: the class tokens of all layers ('cls'), the mean patch of the last ('mean'), or both.
+
+    DINO takes the class tokens of the last four layers of small ViTs; DINOv2 adds the mean patch.
+    """
+    parts = []
+    if pooling != 'mean':
+        parts += [output.token for output in outputs]
+        if parts[0] is None:
+            raise UserError(
+                f"Classifier.pooling: the backbone has no class token ('{pooling}'); set pooling='mean'",
+                code='no-class-token',
+            )
+    if pooling != 'cls':
+        parts.append(outputs[-1].features.mean(dim=(2, 3)))
+    return torch.cat(parts, dim=1)
+
+
+def pooled_blocks(layers: int, pooling: str) -> int:
+    """Return how many vectors `pooled_layers` joins."""
+    return layers * (pooling != 'mean') + (pooling != 'cls')
