@@ -27,7 +27,7 @@ from mmairl.study.statistics.compare_rows import compare as compare_scores
 from mmairl.study.statistics.compare_rows import mean_intervals
 from mmairl.study.statistics.equal_cost import at_equal_cost, costs
 from mmairl.study.statistics.noise import noise
-from mmairl.study.task_names import recipe
+from mmairl.study.task_names import recipe, unit_of
 from mmairl.study.trials import search_record
 
 # Keys that a record and its rows copy from the study.
@@ -163,7 +163,7 @@ class Described:
             scale=dict(name=scale.name, text=scale.text),
             seeds=sorted({run.seed for run in compared if not run.row.weights}),
             primary=primary,
-            metrics=[dict(key=key, label=labels[key], unit='%') for key in keys],
+            metrics=[dict(key=key, label=labels[key], unit=unit_of(key)) for key in keys],
         )
 
     def rows(
