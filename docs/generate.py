@@ -19,7 +19,9 @@ from mmairl.cli.main import COMMANDS
 from mmairl.study import claims, scale, search, slurm, spec
 
 DOCS = Path(__file__).parent
-FORMS = {'report': ('', 'health', 'compare', 'views', 'map')}  # words that choose another parser
+FORMS = {
+    'report': ('', 'study', 'health', 'compare', 'views', 'map')
+}  # words that choose another parser
 STRUCTS = {
     struct.__name__: struct
     for module in (spec, search, scale, slurm)
