@@ -70,6 +70,7 @@ class Registry(parent.Registry):
 MODELS = Registry(
     parent.MODELS,
     {
+        'apis.given_network': ['GivenNetwork'],
         'data.preprocess': ['ViewPreprocessor'],
         'models.backbones': [
             'ResNet',

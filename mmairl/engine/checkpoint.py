@@ -29,12 +29,12 @@ import mmairl
 from mmairl.checkpoints.load import (
     DamagedCheckpoint,
     Device,
-    fetched,
     load_checkpoint,
     not_finite,
     wrong_kind,
 )
 from mmairl.checkpoints.pickles import PlainPickles, write_checkpoint
+from mmairl.checkpoints.released import download_once
 from mmairl.config import flat, python_text, read_plain_yaml
 from mmairl.errors import UserError, printable
 from mmairl.hardware import processor
@@ -336,7 +336,7 @@ def _load_from_address(
     """Download a URL for mmengine into torch's cache, one file per URL, and read it."""
     name = Path(urlparse(url).path)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
-    file = fetched(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)
+    file = download_once(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)
     return load_checkpoint(file, map_location)
 
 
