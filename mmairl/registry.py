@@ -235,6 +235,8 @@ PROTOCOLS = Registry(
         'evaluation.finetune': ['finetune'],
         'evaluation.segment': ['segment'],
         'evaluation.depth_probe': ['depth_probe'],
+        'evaluation.uniformity': ['uniformity'],
+        'evaluation.weight_norms': ['norms'],
     },
 )
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.
