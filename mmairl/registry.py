@@ -195,6 +195,14 @@ OPTIM_WRAPPERS = Registry(
     parent.OPTIM_WRAPPERS,
     {
         'engine.optim.autocast': ['AutocastOptimWrapper', 'LARSOptimWrapper'],
+        'engine.sharding.deepspeed': ['DeepSpeedOptimWrapper'],
+    },
+)
+STRATEGIES = Registry(
+    parent.STRATEGIES,
+    {
+        'engine.sharding.zero': ['ZeroStrategy'],
+        'engine.sharding.deepspeed': ['DeepSpeedStrategy'],
     },
 )
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(parent.OPTIM_WRAPPER_CONSTRUCTORS)
@@ -243,7 +251,6 @@ PROTOCOLS = Registry(
 for _root in (
     parent.RUNNER_CONSTRUCTORS,
     parent.LOOPS,
-    parent.STRATEGIES,
     parent.TASK_UTILS,
     parent.EVALUATOR,
     parent.VISUALIZERS,
