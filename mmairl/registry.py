@@ -179,6 +179,7 @@ DATA_SAMPLERS = Registry(
 TRANSFORMS = Registry(
     parent.TRANSFORMS,
     {
+        'data.foreign_transforms': ['ForeignTransform'],
         'data.transforms': [
             'RandomResizedCrop',
             'RandomFlip',
@@ -206,6 +207,14 @@ OPTIM_WRAPPERS = Registry(
     parent.OPTIM_WRAPPERS,
     {
         'engine.optim.autocast': ['AutocastOptimWrapper', 'LARSOptimWrapper'],
+        'engine.sharding.deepspeed': ['DeepSpeedOptimWrapper'],
+    },
+)
+STRATEGIES = Registry(
+    parent.STRATEGIES,
+    {
+        'engine.sharding.zero': ['ZeroStrategy'],
+        'engine.sharding.deepspeed': ['DeepSpeedStrategy'],
     },
 )
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(parent.OPTIM_WRAPPER_CONSTRUCTORS)
@@ -254,7 +263,6 @@ PROTOCOLS = Registry(
 for _root in (
     parent.RUNNER_CONSTRUCTORS,
     parent.LOOPS,
-    parent.STRATEGIES,
     parent.TASK_UTILS,
     parent.EVALUATOR,
     parent.VISUALIZERS,

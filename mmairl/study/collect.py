@@ -50,6 +50,7 @@ def collect(
     runs: Sequence[Run],
     out: Path,
     rows_left_out: Sequence[str] = (),
+    command: Sequence[str] = (),
 ) -> Record:
     """Write the record of everything that is finished to study.json, and return it.
 
@@ -60,10 +61,12 @@ def collect(
         runs: All runs that the study asks for.
         out: The study's folder.
         rows_left_out: Sentences on rows that the scale leaves out.
+        command: The command line of the study, which the page suggests with more seeds.
     """
     described = Described.of(study, scale, runs, out)
     record = {key: to_builtins(getattr(study, key)) for key in COPIED}
     record |= described.scores(scale)
+    record['command'] = list(command)
     record |= dict(
         looks=sequential.finished_runs(
             out / 'study.json', sum(map(len, described.trained.values()))
