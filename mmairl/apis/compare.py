@@ -48,17 +48,12 @@ class ComparedCheckpoints:
 
     def _repr_html_(self) -> str:
         heads = columns(self.record)
-        verdicts = {}
-        for key, family in self.record['comparisons'].items():
-            verdicts |= {(pair['row'], key): f': {pair["verdict"]}' for pair in family}
         rows = []
         for line in table_lines(self.record):
-            name = line.row['name']
-            cells = []
-            for head, cell in zip(heads, line.cells):
-                verdict = verdicts.get((name, head.key), '')
-                cells.append(f'{cell.value} {cell.spread} (n = {cell.n}) {cell.change}{verdict}')
-            rows.append((name, cells))
+            cells = [
+                f'{cell.value} {cell.spread} (n = {cell.n}) {cell.change}' for cell in line.cells
+            ]
+            rows.append((line.row['name'], cells))
         return html_table([head.label for head in heads], rows)
 
 
@@ -102,7 +97,7 @@ def compare(
     out = Path(out)
     if not isinstance(networks, Mapping) or len(networks) < 2:
         raise UserError(
-            f'compare: expected two networks or more, each by its name ({list(networks)}); add the other checkpoints',
+            f"compare: expected two networks or more, each with a name ('{list(networks)}'); add the other checkpoints",
             code='too-few-networks',
         )
     rows: list[Row] = []
@@ -114,10 +109,10 @@ def compare(
     require_known(tasks)  # after the configs, which may register protocols
     require_distinct_models(rows, configs)
     require_networks(rows, configs)
-    for row in rows:
-        write_config(configs[row.name], Path(row.config))
     question = 'Which network is ahead, by the same tasks on the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
+    for row in rows:
+        write_config(configs[row.name], Path(row.config))
     study, configs, left_out = at_scale(study, UNCHANGED, tasks)
     runs = prepare_runs(study, configs, study.seeds, tasks, out)
     complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
@@ -133,7 +128,13 @@ def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Ro
             code='no-checkpoint-list',
         )
     weights = {number: str(path) for number, path in enumerate(paths)}
-    path = configs / f'{Row(name, "").slug}.yaml'
+    slug = Row(name, '').slug
+    if not slug:
+        raise UserError(
+            f"compare: the name '{name}' has no letters or digits for a file name; choose another",
+            code='bad-name',
+        )
+    path = configs / f'{slug}.yaml'
     if base is None:
         return Row(name, str(path), weights=weights)
     return Row(

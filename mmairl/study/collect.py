@@ -48,6 +48,7 @@ def collect(
     runs: Sequence[Run],
     out: Path,
     rows_left_out: Sequence[str] = (),
+    command: Sequence[str] = (),
 ) -> Record:
     """Write the record of everything that is finished to study.json, and return it.
 
@@ -58,6 +59,7 @@ def collect(
         runs: All runs that the study asks for.
         out: The study's folder.
         rows_left_out: Sentences on rows that the scale leaves out.
+        command: The command line of the study, which the page suggests with more seeds.
     """
     columns = published_columns(study, scale)
     described = {run: describe(run, out, columns.values()) for run in runs}
@@ -74,6 +76,7 @@ def collect(
 
     record = {key: to_builtins(getattr(study, key)) for key in COPIED}
     record |= describe_scores(study, scale, runs, finished)
+    record['command'] = list(command)
     record['looks'] = sequential.finished_runs(
         out / 'study.json', sum(len(of_row) for of_row in trained.values())
     )

@@ -71,6 +71,12 @@ def test_runs_share_the_visible_gpus(monkeypatch, listed, expected):
     assert error.value.code == 'too-few-gpus'
 
 
+def test_explicit_number_of_threads_wins(monkeypatch):
+    monkeypatch.setattr('torch.cuda.is_available', lambda: False)
+    monkeypatch.setenv('OMP_NUM_THREADS', '7')
+    assert device_shares(2, 1, needed=1) == [{'OMP_NUM_THREADS': '7'}] * 2
+
+
 def test_stopped_study_lets_runs_save_and_kills_others(tmp_path, monkeypatch):
     """The second has a child, as a transfer has its tool, and neither heeds the signal."""
     good, deaf = run_in(tmp_path / 'good'), run_in(tmp_path / 'deaf')
