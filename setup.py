@@ -9,7 +9,7 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).parent
 # OpenMMLab's package manager and `mmairl::` names look for these files, by suffix.
 SHIPPED = {
-    'configs': ('.md', '.py', '.yaml'),
+    'configs': ('.md', '.npy', '.py', '.yaml'),
     'tools': ('.py', '.sh'),
 }
 
