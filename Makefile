@@ -13,9 +13,9 @@ test: full lint
 test-all: full lint
 	MMAIRL_REQUIRED="Slurm browser" OMP_NUM_THREADS=1 PYTHONPATH=tests .venv/bin/python -m harness.portions
 
-# The first visit to a GPU, stages of ten minutes: work_dirs/gpu_check/gpu_check.html; NO_INSTALL=1 takes the python at hand
+# Check and measure this GPU in at most 560 s: work_dirs/gpu_visit/index.html. NO_INSTALL=1 uses the installed Python.
 gpu: $(if $(NO_INSTALL),,full)
-	$(if $(NO_INSTALL),python3,.venv/bin/python) -m projects.benchmark.gpu_check $(if $(STAGE),--stage $(STAGE))
+	$(if $(NO_INSTALL),python3,.venv/bin/python) -m projects.benchmark.gpu_visit $(ARGS)
 
 lint: full
 	.venv/bin/ruff check .

@@ -3,8 +3,6 @@
 Each case is a process of its own, so one that fails or hangs fails its own tests only.
 """
 
-import fcntl
-import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,8 +11,6 @@ import build_runtime
 import pytest
 import torch
 from harness.processes import rank_server
-
-from mmairl import hardware
 
 HERE = Path(__file__).parent
 REAL = torch.cuda.is_available()
@@ -34,24 +30,10 @@ TWINS = dict(
 )
 
 
-def software_gpu() -> Path:
-    """Return the folder of the libraries, built once for these sources and this torch."""
-    sources = b''.join((HERE / name).read_bytes() for name in ('build_runtime.py', 'cudart.c', 'nccl.c'))
-    key = hashlib.sha256(sources + torch.__version__.encode()).hexdigest()[:16]
-    folder = hardware.cache() / 'softgpu' / key
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / 'lock').open('w') as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / 'built').exists():
-            build_runtime.build(folder)
-            (folder / 'built').touch()
-    return folder
-
-
 @pytest.fixture(scope='module')
 def result(tmp_path_factory) -> Callable[..., dict]:
     """Return a case's result on a device ('cuda' or 'cpu') with a number of processes; each runs once."""
-    software = {} if REAL else {'SOFTGPU': str(software_gpu()), 'SOFTGPU_DEVICES': '2'}
+    software = {} if REAL else {'SOFTGPU': str(build_runtime.software_gpu()), 'SOFTGPU_DEVICES': '2'}
     environments = {'cuda': software, 'cpu': {'CUDA_VISIBLE_DEVICES': ''}}
     folders = {device: tmp_path_factory.mktemp(device) for device in environments}
     with (
