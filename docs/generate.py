@@ -16,13 +16,13 @@ from unittest import mock
 import msgspec
 
 from mmairl.cli.main import COMMANDS
-from mmairl.study import scale, search, slurm, spec
+from mmairl.study import claims, scale, search, slurm, spec
 
 DOCS = Path(__file__).parent
 FORMS = {'report': ('', 'health', 'compare', 'views', 'map')}  # words that choose another parser
 STRUCTS = {
     struct.__name__: struct
-    for module in (spec, search, scale, slurm)
+    for module in (spec, search, scale, slurm, claims)
     for struct in vars(module).values()
     if isinstance(struct, type)
     and issubclass(struct, msgspec.Struct)
@@ -127,6 +127,8 @@ def in_words(kind: object) -> str:
     )
     if origin is typing.Literal:
         return ' or '.join(f'`{part}`' for part in parts)
+    if claims.Difference in parts:
+        return '[a form](claims.md)'
     if origin in (typing.Union, types.UnionType):
         return ' or '.join(
             dict.fromkeys(in_words(part) for part in parts if part is not types.NoneType)

@@ -235,8 +235,8 @@ def config_text(cfg: Config, suffix: str = '.yaml') -> str:
 def same_config(stored: str, current: str) -> bool:
     """Return whether two configs in YAML are equal, apart from documentation and imports of modules of this package.
 
-    `assumptions` only documents a config. Configs stored before methods moved into the package import them from
-    projects.
+    `assumptions` only documents a config. Configs of earlier versions name QueueHook, which does nothing, and import
+    methods from projects that have moved into the package.
     """
     if stored == current:
         return True
@@ -249,6 +249,9 @@ def same_config(stored: str, current: str) -> bool:
 def _settings(text: str) -> tuple[dict[str, Any], list[str]]:
     values = parse_yaml(text, PlainLoader)
     values.pop('assumptions', None)
+    hooks = values.get('default_hooks') or {}
+    if hooks.get('queue') == {'type': 'QueueHook'}:
+        del hooks['queue']
     imports = (values.pop('custom_imports', None) or {}).get('imports', [])
     current = [MOVED_MODULES.get(name, name) for name in imports]
     return values, [name for name in current if not name.startswith('mmairl.')]

@@ -216,7 +216,7 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
         UnreadableFile: If the path is not a regular file, cannot be read or has more than `limit` bytes.
     """
     try:
-        with open(path, 'rb', opener=_open_without_waiting) as file:
+        with open(path, 'rb', opener=open_without_waiting) as file:
             status = os.fstat(file.fileno())
             content = (
                 file.read(limit + 1)
@@ -250,10 +250,9 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
     return content
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(
-        path, flags | os.O_NONBLOCK
-    )  # without it, opening a named pipe waits for a writer
+def open_without_waiting(path: str, flags: int) -> int:
+    """Open a file for `open(opener=...)`. Without this flag, opening a named pipe waits for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _parsed(path: str | Path, text: str, parse: Callable[[str], Any], language: str) -> Any:
@@ -318,9 +317,12 @@ def explained_disk_errors(path: str | Path) -> Iterator[None]:
 
 
 def _concerns(error: OSError, path: Path) -> bool:
-    """Return whether an error is about a path, its folders or a file next to it."""
+    """Return whether an error is about a path, its folders, or a file in it or next to it."""
     names = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str)]
-    return any(name in (path, *path.parents) or name.parent == path.parent for name in names)
+    return any(
+        name in (path, *path.parents) or path.parent == name.parent or path in name.parents
+        for name in names
+    )
 
 
 class BackgroundWriter:

@@ -70,6 +70,7 @@ class Registry(parent.Registry):
 MODELS = Registry(
     parent.MODELS,
     {
+        'apis.given_network': ['GivenNetwork'],
         'data.preprocess': ['ViewPreprocessor'],
         'models.backbones': [
             'ResNet',
@@ -144,6 +145,7 @@ DATASETS = Registry(
             'CIFAR100',
             'STL10',
         ],
+        'data.dense': ['MMSegImages', 'Scenes'],
         'data.shapes': ['Shapes', 'Digits'],
         'data.shards.dataset': ['Shards'],
         'data.subsets': [
@@ -231,6 +233,8 @@ PROTOCOLS = Registry(
         'evaluation.svm': ['svm'],
         'evaluation.linear': ['linear'],
         'evaluation.finetune': ['finetune'],
+        'evaluation.segment': ['segment'],
+        'evaluation.depth_probe': ['depth_probe'],
     },
 )
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.

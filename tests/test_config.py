@@ -166,5 +166,7 @@ def test_stored_config_may_import_moved_modules():
     outside = 'custom_imports: {imports: [mine]}\n' + current
     assert same_config(stored, current) and same_config(current, current)
     assert same_config(stored, current + 'assumptions: {crop: crops are resized bilinearly}\n')
+    hooks = 'default_hooks: {queue: {type: QueueHook}, momentum: {type: MomentumHook}}\n'
+    assert same_config(hooks, 'default_hooks: {momentum: {type: MomentumHook}}\n')
     assert not same_config(outside, current) and not same_config(stored, 'model: {type: SwAVHead}\n')
     assert not same_config('model: !!python/object/apply:os.getcwd []\n', current)

@@ -16,9 +16,9 @@ from mmengine.runner import Runner
 from PIL import Image
 
 from mmairl.config import load_config
+from mmairl.data.mmcv_ops import use_torchvision_ops
 from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.transfer.ops import use_torchvision_ops
 
 
 def test_mmdet_and_mmseg_load_by_init_cfg(toy_config):

@@ -15,7 +15,6 @@ default_hooks = dict(
     non_finite=dict(type='NonFiniteHook', limit=20),
     preemption=dict(type='PreemptionHook'),
     momentum=dict(type='MomentumHook', base=0.99, schedule='cosine'),
-    queue=dict(type='QueueHook'),
     unreadable=dict(type='UnreadableHook'),
     progress=dict(type='ProgressHook'),
 )

@@ -23,9 +23,11 @@ from mmairl.cli.flags import (
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
+    from mmengine import Config
+
     from mmairl.evaluation.protocol import Protocol, Result
 
-PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune')
+PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune', 'segment', 'depth_probe')
 BASELINES = ('random', 'pixels')
 # Arguments that are not settings of a protocol.
 GENERAL = (
@@ -197,7 +199,7 @@ def main(arguments: Sequence[str]) -> None:
     cfg = load_config(args.config, args.cfg_options)
     out = args.out or default_out(args)
     output(out, args.checkpoint, args.config)
-    settings = settings_of(args, out)
+    settings = settings_of(args, out, cfg)
     check_parts(cfg, ('model', 'evaluation'))
     result = evaluate(
         cfg, args.protocol, args.init or args.checkpoint, args.part, settings, prefix=args.prefix
@@ -207,25 +209,25 @@ def main(arguments: Sequence[str]) -> None:
     stop_processes()
 
 
-def settings_of(args: argparse.Namespace, out: Path) -> 'Protocol':
+def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol':
     """Return the protocol with the settings of the command line."""
     from mmairl.evaluation.protocol import default_device, default_workers, settings_for
 
     work_dir = out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run')
     settings = dict(work_dir=work_dir, device=default_device(), workers=default_workers())
     settings.update({name: value for name, value in vars(args).items() if name not in GENERAL})
-    return settings_for(args.protocol, **settings, **args.settings)
+    return settings_for(args.protocol, cfg, **settings, **args.settings)
 
 
 def default_out(args: argparse.Namespace) -> Path:
     """Return CKPT_PART_PROTOCOL.json next to the checkpoint, with the data set's name unless it is the pre-training's."""
-    from mmairl.checkpoints.load import is_released
+    from mmairl.checkpoints.released import is_released
     from mmairl.config_names import PREFIX
 
     config = Path(args.config.removeprefix(PREFIX))
     data = f'_{config.stem}' if config.parent.name == 'evaluation' else ''
     if args.init or is_released(args.checkpoint):
-        subject = args.init or args.checkpoint.replace(':', '_')
+        subject = args.init or args.checkpoint.replace(':', '_').replace('/', '_')
         return Path('work_dirs') / Path(args.config).stem / f'{subject}_{args.protocol}.json'
     checkpoint = Path(args.checkpoint)
     return checkpoint.with_name(f'{checkpoint.stem}_{args.part}_{args.protocol}{data}.json')

@@ -119,7 +119,7 @@ def main(arguments: Sequence[str]) -> None:
 def source_of(args: argparse.Namespace) -> 'FileDataset | Shards':
     from mmairl.data.datasets import ImageFolder, UnlabelledFolder
     from mmairl.data.shards.dataset import Shards
-    from mmairl.data.shards.index import SUFFIXES
+    from mmairl.data.shards.shard_paths import SUFFIXES
 
     settings = dict(max_unreadable=args.max_unreadable, channels=args.channels)
     if not os.path.isdir(args.source) or any(

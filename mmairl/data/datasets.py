@@ -26,12 +26,11 @@ from mmairl.data.decode import (
 )
 from mmairl.data.reading import read_file
 from mmairl.data.view_sets import expand_named_views
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 from mmairl.registry import DATASETS, TRANSFORMS
 
-Views = (
-    Sequence[Sequence[dict]] | str
-)  # a list of transforms per view, or a name of mmairl.data.view_sets
+# A list of transforms per view, or a name of mmairl.data.view_sets.
+Views = Sequence[Sequence[dict]] | str
 Pipeline = list[Callable[[Tensor], Tensor]]
 Identity = tuple[int, int]  # device and inode of a folder
 DEPTH_TRIES = 20  # images that are tried to find the depth of a set
@@ -43,9 +42,8 @@ def build_views(views: Views | None) -> list[Pipeline]:
     """Build a list of transforms per view. Without views, return one empty pipeline: the image as it is."""
     # OpenCV's thread pool does not survive the fork of a data worker, and each worker has one core to itself.
     cv2.setNumThreads(0)
-    return [
-        [TRANSFORMS.build(step) for step in steps] for steps in (expand_named_views(views) or [[]])
-    ]
+    lists = expand_named_views(views) or [[]]
+    return [list(map(TRANSFORMS.build, steps)) for steps in lists]
 
 
 class ViewDataset(Dataset):
@@ -87,7 +85,7 @@ class ViewDataset(Dataset):
         try:
             return self.decoded(self.encoded(index), index)
         except UnreadableImage as fault:
-            raise UnreadableImage(fault.reason, printable(self.name(index))) from fault
+            raise UnreadableImage(fault.reason, self.name(index)) from fault
 
     def decoded(self, data: bytes, index: int) -> Tensor:
         """Decode the content of an image's file."""
@@ -108,9 +106,9 @@ class ViewDataset(Dataset):
         depth = self.depth or image.dtype
         if (len(image), image.dtype) != (self.channels, depth):
             raise UserError(
-                f'{printable(self.name(index))} has {len(image)} channels of {dtype_name(image.dtype)} (an array is height x '
-                f'width x channels), and the data set channels={self.channels} of {dtype_name(depth)}; set channels to that '
-                'of all images, convert it, or move it out of the set',
+                f'{self.name(index)}: {len(image)} channels of {dtype_name(image.dtype)} (NumPy arrays are H x W x C), '
+                f'and the data set has channels={self.channels} of {dtype_name(depth)}; set channels to that of all images, '
+                'convert the image, or move it out of the set',
                 code='mixed-images',
             )
         return image
@@ -266,8 +264,8 @@ class ImageFolder(FileDataset):
         fault = 'is a file' if root.exists() else 'does not exist'
         archives = ' (archives: type=Shards)' if root.exists() else ''
         raise UserError(
-            f'the image folder {root.resolve()} {fault}; expected layout: {self.layout}{archives}. Set it by '
-            '--cfg-options train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR',
+            f'{root.resolve()}: the image folder {fault}; expected layout: {self.layout}{archives}. Set it by --cfg-options '
+            'train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR',
             code='no-image-folder',
         )
 
@@ -320,13 +318,13 @@ def image_files(
         this = status.st_dev, status.st_ino  # the same for a folder and for every link to it
         if this in parents:
             raise UserError(
-                f'{printable(folder)}: the link leads to a folder that contains it; remove the link',
+                f'{folder}: the link leads to a folder that contains it; remove the link',
                 code='cyclic-link',
             )
         files, folders = list_folder(folder, os.path.join(below, ''))
     except OSError as error:
         raise UserError(
-            f'{printable(error.filename)} cannot be listed ({error.strerror}); fix that, or move it out of {root}',
+            f'{error.filename}: the folder cannot be listed ({error.strerror}); fix its permissions, or move it out of {root}',
             code='unlisted-folder',
         ) from error
     waited = time.perf_counter() - time.thread_time() - began

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader
 from mmairl.data.datasets import FileDataset
 from mmairl.data.decode import UnreadableImage, file_kind
 from mmairl.data.shards.dataset import Shards
-from mmairl.data.shards.formats import ABOUT, NOTE, content, members
+from mmairl.data.shards.tar_files import ABOUT, NOTE, TarReader
 from mmairl.data.training_images import unreadable_allowed
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 from mmairl.io import replacing
 
 # The first and the last member of a shard.
@@ -133,8 +133,8 @@ def require_allowed(dataset: FileDataset | Shards, left_out: int, image: Packabl
     """Raise if more images are unreadable than the data set allows."""
     if left_out > unreadable_allowed(len(dataset), dataset.max_unreadable):
         raise UserError(
-            f'{left_out} of the first {image.index + 1} images in {dataset.root} cannot be read, '
-            f'{printable(dataset.member(image.index))} {image.fault}; fix or remove them, or raise --max-unreadable',
+            f'{dataset.root}: {left_out} of the first {image.index + 1} images cannot be read, '
+            f'{dataset.member(image.index)} {image.fault}; fix or remove them, or raise --max-unreadable',
             code='too-many-unreadable',
         )
 
@@ -193,9 +193,10 @@ def notes_in(shard: Path) -> dict[bytes, dict]:
     """Return the first and the last member of a shard that `pack` wrote."""
     notes = {}
     with shard.open('rb') as file:
-        for path, member in members(file.fileno(), str(shard)):
+        reader = TarReader(file.fileno(), str(shard))
+        for path, member in reader.members():
             if path in (HEAD, TAIL):
-                notes[path] = json.loads(content(file.fileno(), member, str(shard), NOTE))
+                notes[path] = json.loads(reader.content(member, NOTE))
     return notes
 
 

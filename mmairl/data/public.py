@@ -1,6 +1,6 @@
-"""The public labelled sets, one class each: its splits, the files that it wants below its root, and how these list images.
+"""Published labeled sets, one class each: its splits, its files below the root, and how they list images.
 
-A new one is a class in this file and a config in configs/evaluation.
+To add one, write a class in this file and a config in configs/evaluation.
 """
 
 import csv
@@ -20,17 +20,19 @@ from torch.utils.data import Dataset
 from torchvision import datasets
 
 from mmairl.data.datasets import FileDataset, ViewDataset, Views, image_files
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val', 'train+val', 'test')
+# Images as paths below the root, their labels, and the names of the classes.
+Listing = tuple[list[str], list, list[str]]
 
 
-def rows_of(split: str, count: int, held_out: tuple[int, int], seed: int) -> Tensor:
-    """The positions of a split among `count` images, in their order; the test list is whole.
+def rows_of_split(split: str, count: int, held_out: tuple[int, int], seed: int) -> Tensor:
+    """Return the indices of a split among `count` images, in ascending order. The test list is used as a whole.
 
-    Of so many training images, the second number of `held_out`, the first is for validation; of others the same fraction.
+    `held_out=(n_val, n_total)`: hold out `n_val` of `n_total` training images, or the same fraction of another number.
     """
     if split == 'test':
         return torch.arange(count)
@@ -39,47 +41,50 @@ def rows_of(split: str, count: int, held_out: tuple[int, int], seed: int) -> Ten
     return {'train': order[number:], 'val': order[:number], 'train+val': order}[split].sort().values
 
 
-Listing = tuple[
-    list[str], list, list[str]
-]  # images as paths below the root, their labels, the names of the labels
-
-
 class Published:
-    """Base of a published set, which says its splits and the files that it wants below its root."""
+    """Base of a published set: its splits, and the layout of its files below the root."""
 
     splits: tuple[str, ...] = SPLITS
     layout: str
 
     @contextmanager
     def reading(self, root: str | Path, split: str) -> Iterator[None]:
-        """Turn a wrong split and the errors of missing or broken lists into one sentence."""
+        """Raise a UserError for an unknown split, and for missing or broken lists."""
+        name = type(self).__name__
         if split not in self.splits:
-            names = ', '.join(map(repr, self.splits))
-            raise UserError(f'{type(self).__name__} has no split {split!r}; use one of {names}')
+            known = ', '.join(self.splits)
+            raise UserError(
+                f"{name}: there is no split '{split}'; use one of {known}", code='unknown-split'
+            )
         try:
             yield
         except (OSError, RuntimeError, ValueError, LookupError, SyntaxError) as error:
             if isinstance(error, UserError) and not isinstance(error, UnreadableFile):
                 raise
-            if isinstance(error, UnreadableFile):
-                error = error.__cause__ or error
-            # torchvision's RuntimeErrors only advise a download, which we do not make.
-            cause = (
-                ''
-                if isinstance(error, RuntimeError)
-                else f' ({type(error).__name__}: {printable(error)})'
-            )
+            # torchvision's RuntimeErrors only advise a download.
+            cause = '' if isinstance(error, RuntimeError) else f' ({type(error).__name__}: {error})'
             raise UserError(
-                f'{type(self).__name__} cannot be read from {Path(root).resolve()}{cause}: it wants {self.layout}; '
-                'put them there or set root of the data set to where they are'
+                f'{name}: cannot be read from {Path(root).resolve()}{cause}; expected layout: {self.layout}. Put the files '
+                'there, or set root of the data set to their folder',
+                code='unreadable-set',
             ) from error
 
 
 class ListedDataset(Published, FileDataset):
-    """Base of the sets of files with a list for each part; a child has `listing`, or `lists` if torchvision reads them.
+    """Base of sets of files with a list for each part. A subclass has `listing`, or `lists` if torchvision reads them.
 
-    Where the authors list no validation images, `held_out` of the training images are drawn by `seed`. The published
-    numbers come from one such split, of which only the size is known (BYOL's appendix); ours has that size.
+    If the authors list no validation images, `held_out` of the training images are drawn by `seed`. The published numbers
+    come from one such split, of which only the size is known (BYOL's appendix); ours has that size.
+
+    Args:
+        root: The folder of the files.
+        split: One of `splits`.
+        views: A list of transforms per view, or the name of a view set.
+        max_unreadable: Training stops if a larger fraction of the images cannot be read.
+        seed: Seed of the validation images.
+
+    Raises:
+        UserError: If the split is unknown, or files are missing or broken.
     """
 
     lists: Callable[[Path, str], Dataset]
@@ -98,27 +103,29 @@ class ListedDataset(Published, FileDataset):
             files, labels, self.classes = self.select(Path(root), split)
         if not files:
             raise UserError(
-                f'{type(self).__name__} has no image for split {split!r} in {Path(root).resolve()}; '
-                'check that the set is whole'
+                f"{type(self).__name__}: no image of split '{split}' in {Path(root).resolve()}; check that the set is "
+                'complete',
+                code='empty-split',
             )
         super().__init__(root, files, labels, views, max_unreadable)
 
     def listing(self, root: Path, part: str) -> Listing:
-        """The images and labels of one part ('train', 'val' or 'test')."""
+        """Return the images, labels and classes of one part ('train', 'val' or 'test')."""
         listed = self.lists(root, part)
-        # torchvision's lists are private: its public way to a file's name decodes the image.
+        # torchvision's lists are private: its public access to a file's name decodes the image.
         if hasattr(listed, '_samples'):
             files, labels = zip(*listed._samples)
         else:
-            files, labels = getattr(listed, '_image_files', None) or listed._images, listed._labels
-        return below(root, files), [int(label) for label in labels], listed.classes
+            files = getattr(listed, '_image_files', None) or listed._images
+            labels = listed._labels
+        return below(root, files), list(map(int, labels)), listed.classes
 
     def select(self, root: Path, split: str) -> Listing:
         if self.held_out is None:
             files, labels, classes = zip(*(self.listing(root, part) for part in split.split('+')))
             return [*chain(*files)], [*chain(*labels)], classes[0]
         files, labels, classes = self.listing(root, 'test' if split == 'test' else 'train')
-        rows = rows_of(split, len(files), self.held_out, self.seed).tolist()
+        rows = rows_of_split(split, len(files), self.held_out, self.seed).tolist()
         return [files[row] for row in rows], [labels[row] for row in rows], classes
 
 
@@ -149,7 +156,7 @@ class StanfordCars(ListedDataset):
 
 @DATASETS.register_module()
 class FGVCAircraft(ListedDataset):
-    """100 variants of aircraft in the authors' own splits of 3 334, 3 333 and 3 333 images."""
+    """100 variants of aircraft in the authors' splits of 3 334, 3 333 and 3 333 images."""
 
     metric = 'mean per class'
     layout = 'fgvc-aircraft-2013b/data/ with variants.txt, images_variant_{train,val,test}.txt and images/NAME.jpg'
@@ -178,7 +185,7 @@ class OxfordIIITPet(ListedDataset):
 
 @DATASETS.register_module()
 class Flowers102(ListedDataset):
-    """102 flowers in the authors' own splits of 1 020, 1 020 and 6 149 images."""
+    """102 flowers in the authors' splits of 1 020, 1 020 and 6 149 images."""
 
     metric = 'mean per class'
     layout = 'flowers-102/{setid,imagelabels}.mat, unchanged by their md5, and flowers-102/jpg/image_NUMBER.jpg'
@@ -197,23 +204,20 @@ class SUN397(ListedDataset):
     held_out = 3_970, 19_850
 
     def listing(self, root: Path, part: str) -> Listing:
-        # A line is /a/apartment_building/outdoor/sun_NAME.jpg, and its class is all but the first and the last part.
+        # A line is /a/apartment_building/outdoor/sun_NAME.jpg; the class is all but the first and the last part.
         names = read_text(root / 'SUN397' / 'ClassName.txt').split()
         images = read_text(root / 'splits' / self.partition[part]).split()
         label = {name: number for number, name in enumerate(names)}
         labels = [label[image.rpartition('/')[0]] for image in images]
-        return (
-            [f'SUN397{image}' for image in images],
-            labels,
-            [name[len('/a/') :] for name in names],
-        )
+        classes = [name[len('/a/') :] for name in names]
+        return [f'SUN397{image}' for image in images], labels, classes
 
 
 @DATASETS.register_module()
 class Birdsnap(ListedDataset):
-    """500 birds of North America: 42 405 training, 4 981 validation and 2 443 test images where all are on the disk.
+    """500 birds of North America: 42 405 training, 4 981 validation and 2 443 test images if all were downloaded.
 
-    Photographs that are gone from Flickr are left out of every split, and the validation part shrinks in proportion.
+    Photographs that no longer exist on Flickr are left out of every split, and the validation part shrinks in proportion.
     """
 
     images = 'download/images'  # where the authors' script puts them
@@ -221,84 +225,73 @@ class Birdsnap(ListedDataset):
     held_out = 4_981, 47_386
 
     def listing(self, root: Path, part: str) -> Listing:
-        species = table(root / 'species.txt')
+        species = tab_separated(root / 'species.txt')
         label = {row['id']: number for number, row in enumerate(species)}
-        test = {row['path'] for row in table(root / 'test_images.txt')}
-        there = [
-            (f'{self.images}/{row["path"]}', label[row['species_id']])
-            for row in table(root / 'images.txt')
-            if (row['path'] in test) == (part == 'test')
-            and (root / self.images / row['path']).is_file()
-        ]
-        return (
-            [file for file, _ in there],
-            [y for _, y in there],
-            [row['common'] for row in species],
-        )
+        test = {row['path'] for row in tab_separated(root / 'test_images.txt')}
+        files, labels = [], []
+        for row in tab_separated(root / 'images.txt'):
+            file = f'{self.images}/{row["path"]}'
+            if (row['path'] in test) == (part == 'test') and (root / file).is_file():
+                files.append(file)
+                labels.append(label[row['species_id']])
+        return files, labels, [row['common'] for row in species]
 
 
-def table(path: Path) -> list[dict[str, str]]:
-    """A table of tab-separated fields under a line of their names."""
+def tab_separated(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table of tab-separated fields with a header."""
     lines = StringIO(read_text(path))
     return list(csv.DictReader(lines, delimiter='\t', quoting=csv.QUOTE_NONE))
 
 
 @DATASETS.register_module()
 class Caltech101(ListedDataset):
-    """25 training and 5 validation images of each class, drawn by `seed`, and the rest for the test.
+    """25 training and 5 validation images of each class, drawn by `seed`; the rest are test images.
 
-    The published sizes of 2 550, 510 and 6 084 count BACKGROUND_Google as the 102nd class, and so do we. torchvision
-    leaves it out, hence the list of our own. Which images were drawn for the published numbers is not public.
+    The published sizes of 2 550, 510 and 6 084 count BACKGROUND_Google as the 102nd class, and so do we; torchvision leaves
+    it out. Which images were drawn for the published numbers is not public.
     """
 
     metric = 'mean per class'
     folder = 'caltech101/101_ObjectCategories'
-    sizes = 25, 5  # training and validation images of each class; the rest is for the test
     layout = f'{folder}/CLASS/NAME.jpg, BACKGROUND_Google among the classes'
+    # Of the shuffled images of each class.
+    rows = {
+        'train': slice(25),
+        'val': slice(25, 30),
+        'train+val': slice(30),
+        'test': slice(30, None),
+    }
 
     def select(self, root: Path, split: str) -> Listing:
-        classes = sorted(
-            entry.name
-            for entry in os.scandir(root / self.folder)
-            if entry.is_dir() and entry.name[0] != '.'
-        )
-        train, held_out = self.sizes
+        entries = [entry for entry in os.scandir(root / self.folder) if entry.is_dir()]
+        classes = sorted(entry.name for entry in entries if entry.name[0] != '.')
         generator = torch.Generator().manual_seed(self.seed)
-        part = {
-            'train': slice(train),
-            'val': slice(train, train + held_out),
-            'train+val': slice(train + held_out),
-        }
         files, labels = [], []
         for label, name in enumerate(classes):
             images = image_files(root, f'{self.folder}/{name}')
-            drawn = torch.randperm(len(images), generator=generator)[
-                part.get(split, slice(train + held_out, None))
-            ]
-            files += [images[row] for row in drawn.sort().values.tolist()]
-            labels += [label] * len(drawn)
+            order = torch.randperm(len(images), generator=generator)
+            selected = order[self.rows[split]].sort().values.tolist()
+            files += [images[row] for row in selected]
+            labels += [label] * len(selected)
         return files, labels, classes
 
 
 @DATASETS.register_module()
 class Places205(ListedDataset):
-    """205 scenes, 2 448 873 training and 20 500 validation images, in the two archives' own folders."""
+    """205 scenes, 2 448 873 training and 20 500 validation images, in the folders of the two archives."""
 
     splits = ('train', 'val')
     folder = 'data/vision/torralba/deeplearning/images256'
     layout = f'trainvalsplit_places205/{{train,val}}_places205.csv and {folder}/a/abbey/NAME.jpg'
 
     def listing(self, root: Path, part: str) -> Listing:
-        lines = read_text(
-            root / 'trainvalsplit_places205' / f'{part}_places205.csv', LARGEST_LIST
-        ).splitlines()
-        images, numbers = zip(*(line.rsplit(' ', 1) for line in lines if line.strip()))
-        labels = [int(number) for number in numbers]
+        path = root / 'trainvalsplit_places205' / f'{part}_places205.csv'
+        lines = filter(str.strip, read_text(path, LARGEST_LIST).splitlines())
+        images, numbers = zip(*(line.rsplit(' ', 1) for line in lines))
+        labels = list(map(int, numbers))
         # The list names classes only by their folders; a/abbey is abbey.
-        names = {
-            label: image.rpartition('/')[0].partition('/')[2]
-            for image, label in zip(images, labels)
-        }
+        folders = dict(zip(labels, (image.rpartition('/')[0] for image in images)))
+        names = {label: folder.partition('/')[2] for label, folder in folders.items()}
         classes = [names.get(label, str(label)) for label in range(max(labels) + 1)]
         return [f'{self.folder}/{image}' for image in images], labels, classes
 
@@ -332,7 +325,7 @@ VOC_CLASSES = [
 class VOC2007(ListedDataset):
     """20 kinds of objects in the official splits of 2 501, 2 510 and 4 952 images; labels of shape (images, 20).
 
-    1: the image shows an object of the class; 0: none; -1: only ones that are marked as difficult, which the official
+    1: the image shows an object of the class; 0: it does not; -1: only objects marked as difficult, which the official
     score leaves out.
     """
 
@@ -341,15 +334,12 @@ class VOC2007(ListedDataset):
 
     def listing(self, root: Path, part: str) -> Listing:
         listed = datasets.VOCDetection(root, year='2007', image_set=part)
-        return (
-            below(root, listed.images),
-            [presence(path) for path in listed.annotations],
-            VOC_CLASSES,
-        )
+        labels = list(map(labels_in_annotation, listed.annotations))
+        return below(root, listed.images), labels, VOC_CLASSES
 
 
-def presence(annotation: str | Path) -> list[int]:
-    """1, 0 or -1 for each class from the objects of one image's annotation."""
+def labels_in_annotation(annotation: str | Path) -> list[int]:
+    """Return 1, 0 or -1 for each class from the objects of an image's annotation."""
     row = [0] * len(VOC_CLASSES)
     for thing in ElementTree.parse(annotation).iter('object'):
         label = VOC_CLASSES.index(thing.findtext('name'))
@@ -365,7 +355,13 @@ class CIFAR10(Published, ViewDataset):
     """10 classes of 32 x 32 pixels: 45 000 training, 5 000 validation and 10 000 test images.
 
     'val' is drawn from the training images by `seed`, because the published split is not public. The files are pickles,
-    and torchvision opens them only when their md5 is the published one.
+    which torchvision opens only if their md5 is the published one.
+
+    Args:
+        root: The folder of the files.
+        split: One of `splits`.
+        views: A list of transforms per view, or the name of a view set.
+        seed: Seed of the validation images.
     """
 
     published: type[datasets.CIFAR10] = datasets.CIFAR10
@@ -378,7 +374,7 @@ class CIFAR10(Published, ViewDataset):
         super().__init__(views)
         with self.reading(root, split):
             batches = self.published(root, train=split != 'test', download=False)
-        rows = rows_of(split, len(batches.targets), self.held_out, seed)
+        rows = rows_of_split(split, len(batches.targets), self.held_out, seed)
         self.classes = list(batches.classes)
         self.labels = torch.tensor(batches.targets, dtype=torch.int64)[rows]
         self.images = torch.from_numpy(batches.data)[rows].permute(0, 3, 1, 2).contiguous()
@@ -389,7 +385,7 @@ class CIFAR10(Published, ViewDataset):
 
 @DATASETS.register_module()
 class CIFAR100(CIFAR10):
-    """100 classes of 32 x 32 pixels: 44 933 training, 5 067 validation and 10 000 test images, drawn as CIFAR10's."""
+    """100 classes of 32 x 32 pixels: 44 933 training, 5 067 validation and 10 000 test images, drawn as for CIFAR10."""
 
     published = datasets.CIFAR100
     held_out = 5_067, 50_000
@@ -402,7 +398,12 @@ class CIFAR100(CIFAR10):
 class STL10(Published, ViewDataset):
     """10 classes of 96 x 96 pixels: 5 000 training, 8 000 test and 100 000 unlabeled images.
 
-    The bytes stay on the disk and are shared by all processes; torchvision's reader would put 2.8 GB into each.
+    The files are mapped and shared by all processes; torchvision's reader would load 2.8 GB in each.
+
+    Args:
+        root: The folder of the files.
+        split: One of `splits`.
+        views: A list of transforms per view, or the name of a view set.
     """
 
     size = 96
@@ -414,18 +415,16 @@ class STL10(Published, ViewDataset):
     def __init__(self, root: str | Path, split: str = 'train', views: Views | None = None) -> None:
         super().__init__(views)
         folder = Path(root) / 'stl10_binary'
+        shape = -1, 3, self.size, self.size
         with self.reading(root, split):
             self.classes = read_text(folder / 'class_names.txt').split()
-            self.images = np.memmap(folder / f'{split}_X.bin', np.uint8, 'r').reshape(
-                -1, 3, self.size, self.size
-            )
+            self.images = np.memmap(folder / f'{split}_X.bin', np.uint8, 'r').reshape(shape)
             self.labels = torch.full((len(self.images),), -1)
             if split != 'unlabeled':
-                # Counted from 1 on the disk. Assigned in place, so that two files of unequal length are an error.
-                self.labels[:] = torch.from_numpy(
-                    np.fromfile(folder / f'{split}_y.bin', np.uint8).astype(np.int64) - 1
-                )
+                # Assigned in place, so that two files of unequal length are an error.
+                from_one = np.fromfile(folder / f'{split}_y.bin', np.uint8)
+                self.labels[:] = torch.from_numpy(from_one.astype(np.int64) - 1)
 
     def raw(self, index: int) -> Tensor:
-        # On the disk the columns of an image follow one another, not its rows.
+        # In the file, the columns of an image follow one another, not its rows.
         return torch.from_numpy(self.images[index].transpose(0, 2, 1).copy())

@@ -1,7 +1,7 @@
 """Image files as stored, for data sets with `channels=C`: nothing is converted or scaled."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from math import prod
@@ -22,7 +22,7 @@ from mmairl.data.decode import (
     open_image,
     turn_upright,
 )
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 
 PNG = b'\x89PNG\r\n\x1a\n'
 # Bytes of a PNG's header, and the color types with several channels: RGB without and with transparency.
@@ -59,7 +59,7 @@ def channels_first(pixels: np.ndarray) -> Tensor:
 
 
 def require_size(
-    shape: tuple[int, ...], height_width: tuple[int, ...], itemsize: int, max_pixels: int
+    shape: Sequence[int], height_width: Sequence[int], itemsize: int, max_pixels: int
 ) -> None:
     """Raise if the header states too large an image, before memory is allocated."""
     if prod(height_width) > max_pixels or itemsize * prod(shape) > BYTES_PER_PIXEL * max_pixels:
@@ -86,17 +86,15 @@ def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
     """Return the first image of a TIFF. Pillow and OpenCV read four channels at most, and some of those wrongly."""
     with installed('tifffile', 'TIFF files as they are stored'):
         from tifffile import TiffFile
-    logging.getLogger('tifffile').setLevel(
-        logging.CRITICAL
-    )  # it does not name the file, and an exception follows
+    # Its log does not name the file, and an exception follows.
+    logging.getLogger('tifffile').setLevel(logging.CRITICAL)
     with TiffFile(BytesIO(data)) as file:
         image = file.series[0]
-        axes = [axis for axis, length in zip(image.axes, image.shape) if axis in 'YX' or length > 1]
-        shape = tuple(
-            length for axis, length in zip(image.axes, image.shape) if axis in 'YX' or length > 1
-        )
-        height_width = tuple(length for axis, length in zip(axes, shape) if axis in 'YX')
-        channel_axes = [number for number, axis in enumerate(axes) if axis not in 'YX']
+        sizes = list(zip(image.axes, image.shape))
+        axes = [(axis, length) for axis, length in sizes if axis in 'YX' or length > 1]
+        shape = tuple(length for _, length in axes)
+        height_width = [length for axis, length in axes if axis in 'YX']
+        channel_axes = [number for number, (axis, _) in enumerate(axes) if axis not in 'YX']
         if len(channel_axes) > 1 or len(height_width) != 2:
             raise UnreadableImage(Reason.NO_ARRAY)
         require_size(shape, height_width, image.dtype.itemsize, max_pixels)
@@ -114,7 +112,7 @@ def codec_installed(name: str) -> Iterator[None]:
         if 'imagecodecs' not in str(error):
             raise
         raise UserError(
-            f'the package imagecodecs reads the compression of {printable(name)}; pip install imagecodecs',
+            f'{name}: the compression requires imagecodecs; pip install imagecodecs',
             code='no-codec',
         ) from error
 

@@ -1,4 +1,4 @@
-"""Reading from disks and storages: what is tried again and for how long, and whether a failure is the file's own fault."""
+"""Reads from disks and storages: which failures are retried, for how long, and which are the file's own fault."""
 
 import errno
 import os
@@ -8,19 +8,21 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NoAnswer  # TimeoutError itself from Python 3.11 on
+from concurrent.futures import (
+    TimeoutError as NoAnswer,
+)  # before Python 3.11, not the built-in TimeoutError
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mmairl.data.decode import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableImage
-from mmairl.errors import UserError, printable
-from mmairl.io import FULL
+from mmairl.errors import UserError
+from mmairl.io import FULL, open_without_waiting
 
 Answer = TypeVar('Answer')
 FIRST_PAUSE = 0.1  # seconds, twice as long after each try
 PATIENCE = 3.2  # seconds for a file system: six tries, about as long as a fail-over takes
-# Every other error of the system (ESTALE, EIO, ETIMEDOUT, EREMOTEIO, ENETDOWN, EMFILE, ...) is not the file's fault.
+# Other system errors (ESTALE, EIO, ETIMEDOUT, EREMOTEIO, ENETDOWN, EMFILE, ...) are not the file's fault.
 FAULTS_OF_THE_FILE = {
     errno.ENOENT: Reason.VANISHED,
     errno.ENOTDIR: Reason.VANISHED,
@@ -32,18 +34,18 @@ FAULTS_OF_THE_FILE = {
 }
 
 
+THREAD = threading.local()  # the helper of each thread
+
+
 def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
     """Return the bytes of an image file below `root`.
 
-    All at once: a decoder that reads a mapped file dies by SIGBUS if its file system goes away.
+    The file is not mapped: a decoder that reads a mapped file dies by SIGBUS if its file system goes away.
     """
 
     def read() -> bytes:
         try:
-            # Without O_NONBLOCK, to open a named pipe waits for its writer.
-            with open(
-                path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
-            ) as file:
+            with open(path, 'rb', opener=open_without_waiting) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise UnreadableImage(Reason.NO_FILE)
@@ -62,12 +64,13 @@ def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
 
 
 def require_root(root: Path) -> None:
-    """A vanished file is the file's fault only while the root is there and holds something: a lost mount is an empty folder."""
+    """Raise if the root is missing or empty, as a lost mount is; otherwise a missing file is the file's own fault."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as entries:
         if any(entries):
             return
     raise UserError(
-        f'the image folder {root} is empty or gone in the middle of the run; mount it again, then go on with --resume'
+        f'{root}: the image folder has become empty or was removed during the run; mount it again and continue with --resume',
+        code='lost-folder',
     )
 
 
@@ -77,49 +80,58 @@ def retried(
     patience: float = PATIENCE,
     limit: float | None = None,
 ) -> Answer:
-    """Return what `read` returns, tried again after growing pauses while it fails by an OSError, for `patience` seconds.
+    """Return what `read` returns. Retry it on OSError, after growing pauses.
 
-    With a `limit`, one try may take so many seconds, whatever time-outs and retries the library below has.
+    Args:
+        read: The function to call.
+        name: What it reads, for the error message.
+        patience: Seconds for all tries.
+        limit: Seconds for one try, regardless of time-outs and retries of the library below. Default: none.
+
+    Raises:
+        UserError: If all tries fail.
     """
-    began, pause, tries = time.monotonic(), FIRST_PAUSE, 0
+    began = time.monotonic()
+    pause = FIRST_PAUSE
+    tries = 0
     while True:
-        left = began + patience - time.monotonic()
+        remaining = began + patience - time.monotonic()
         try:
-            return read() if limit is None else answered(read, min(limit, left))
+            return read() if limit is None else answer_within(read, min(limit, remaining))
         except OSError as error:
-            if error.errno in FULL:  # where it is copied to
+            if error.errno in FULL:  # the disk of a copy
                 raise
-            tries, lasted = tries + 1, time.monotonic() - began
-            if lasted + pause > patience:
-                told = f'at {printable(name)}) after {tries} tries over {lasted:.1f} s; check the'
-                if limit is None:
-                    told = f'the file system does not answer ({errno.errorcode.get(error.errno, error)} {told} mount'
-                else:
-                    told = f'the storage does not answer ({error.strerror} {told} network'
+            tries += 1
+            seconds = time.monotonic() - began
+            if seconds + pause > patience:
+                kind = 'storage' if limit else 'file system'
+                cause = error.strerror if limit else errno.errorcode.get(error.errno, error)
                 raise UserError(
-                    f'{told} (or move the file away if only it fails), then go on with --resume'
+                    f'{name}: no answer from the {kind} ({cause}; {tries} tries in {seconds:.1f} s); check the '
+                    f'{"network" if limit else "mount"}, or move the file away if only it fails, then continue with --resume',
+                    code='no-answer',
                 ) from error
         time.sleep(pause)
         pause *= 2
 
 
-def answered(read: Callable[[], Answer], seconds: float) -> Answer:
-    """Return what `read` returns in a helping thread, which is left alone when it takes longer: nothing ends a hanging read."""
-    helper = getattr(OWN, 'helper', None)
-    if helper is None or not helper.is_alive():  # after a fork, a thread of the parent is not
-        helper = OWN.helper = Helper()
+def answer_within(read: Callable[[], Answer], seconds: float) -> Answer:
+    """Return what `read` returns in a helper thread, which is abandoned after a time-out: a hanging read cannot be ended."""
+    helper = getattr(THREAD, 'helper', None)
+    if helper is None or not helper.is_alive():  # the parent's thread does not survive a fork
+        helper = THREAD.helper = Helper()
     future: Future = Future()
     helper.tasks.put((read, future))
     try:
         return future.result(seconds)
     except NoAnswer:
         if not future.done():
-            OWN.helper = None
-        raise OSError(errno.ETIMEDOUT, f'no whole answer within {seconds:.0f} s') from None
+            THREAD.helper = None
+        raise OSError(errno.ETIMEDOUT, f'no complete response within {seconds:.0f} s') from None
 
 
 class Helper(threading.Thread):
-    """A thread that reads for another one. It stays, since a storage's package has connections for each thread."""
+    """A thread that reads for another one. It is kept, because storage packages hold connections per thread."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)  # so that a process can end while a read hangs
@@ -133,6 +145,3 @@ class Helper(threading.Thread):
                 future.set_result(read())
             except BaseException as error:
                 future.set_exception(error)
-
-
-OWN = threading.local()

@@ -1,8 +1,8 @@
-"""Two data sets that need no download: Shapes, drawn by this file, and scikit-learn's handwritten digits.
+"""Two data sets without a download: Shapes, drawn here, and scikit-learn's handwritten digits.
 
-An image of Shapes shows many copies of ONE kind of shape, each with its own place, angle, size and colour, on a background
-of changing colour. The kind is the only thing that two crops of an image share, so a network that must tell which crops
-belong together has to learn shape; colour, position and single pixels say nothing about the label.
+An image of Shapes shows many copies of one kind of shape, each with its own position, angle, size and color, on a background
+of changing color. The kind is all that two crops of an image share, so a network that matches crops has to learn shape.
+Color, position and single pixels are independent of the label.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from mmairl.data.datasets import ViewDataset, Views
 from mmairl.errors import UserError
@@ -21,23 +22,32 @@ from mmairl.io import replacing
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val')
-CELLS = (
-    3  # copies stand near the middles of a CELLS x CELLS lattice that is itself shifted at random
-)
-PATCHES = 4  # the background interpolates this many random colours per side
+CELLS = 3  # copies are near the middles of a CELLS x CELLS lattice, which is shifted at random
+PATCHES = 4  # random colors per side that the background interpolates
 RADIUS = (0.11, 0.17)  # of the image's side
-CONTRAST = (0.25, 0.6)  # luminance of a copy against the background behind it, darker or brighter
+CONTRAST = (0.25, 0.6)  # difference in luminance between a copy and the background behind it
 NOISE = 0.03
 LUMA = np.array([0.2989, 0.587, 0.114], np.float32)
-CHUNK = 256  # images drawn at once; keeps the working set in the processor's cache
+CHUNK = 256  # images drawn at once, so that they fit into the processor's cache
 
 
 @DATASETS.register_module()
 class Shapes(ViewDataset):
-    """`count` images of `size` pixels; image i depends on (seed, split, i) only, and its kind is i modulo their number.
+    """Drawn images of shapes. Image i depends only on (seed, split, i); its class is i modulo their number.
 
-    >>> Shapes('val', count=1200)[0]['inputs'][0].shape
-    torch.Size([3, 48, 48])
+    Args:
+        split: 'train' or 'val'.
+        count: Number of images.
+        size: Height and width in pixels.
+        seed: Seed of all images.
+        views: A list of transforms per view, or the name of a view set.
+
+    Raises:
+        UserError: If the split is unknown.
+
+    Example:
+        >>> Shapes('val', count=1200)[0]['inputs'][0].shape
+        torch.Size([3, 48, 48])
     """
 
     def __init__(
@@ -50,17 +60,19 @@ class Shapes(ViewDataset):
     ) -> None:
         super().__init__(views)
         if split not in SPLITS:
-            raise UserError(f"Shapes has no split '{split}'; use 'train' or 'val'.")
+            raise UserError(
+                f"Shapes: there is no split '{split}'; use 'train' or 'val'", code='unknown-split'
+            )
         self.classes = list(KINDS)
         self.labels = torch.arange(count) % len(KINDS)
-        self.images = cached(split, count, size, seed)
+        self.images = cached_shapes(split, count, size, seed)
 
     def raw(self, index: int) -> Tensor:
         return torch.from_numpy(np.array(self.images[index]))
 
 
-def cached(split: str, count: int, size: int, seed: int) -> np.ndarray:
-    """The images from the user's cache, drawn and put there when missing or broken."""
+def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:
+    """Return the images from the user's cache. Draw them if they are missing or broken."""
     folder = cache() / 'shapes'
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]  # of the drawing code
     path = folder / f'{split}-{count}-{size}-{seed}-{version}.npy'
@@ -68,62 +80,57 @@ def cached(split: str, count: int, size: int, seed: int) -> np.ndarray:
         images = np.load(path, mmap_mode='r')
         if images.shape == (count, 3, size, size) and images.dtype == np.uint8:
             return images
-    images = draw(split, range(count), size, seed)
-    # A disk that cannot be written only costs the next run its drawing.
-    with suppress(OSError, UserError), replacing(path) as beside, beside.open('wb') as file:
+    images = draw_shapes(split, range(count), size, seed)
+    # If the cache cannot be written, the next run draws again.
+    with suppress(OSError, UserError), replacing(path) as temporary, temporary.open('wb') as file:
         np.save(file, images)
     return images
 
 
-def draw(split: str, indices: Sequence[int], size: int, seed: int) -> np.ndarray:
-    """The images with these indices, (N, 3, size, size) uint8."""
+def draw_shapes(split: str, indices: Sequence[int], size: int, seed: int) -> np.ndarray:
+    """Draw the images with these indices: (N, 3, size, size) uint8."""
     images = np.empty((len(indices), 3, size, size), np.uint8)
     for start in range(0, len(indices), CHUNK):
-        some = indices[start : start + CHUNK]
-        scenes = [Scene(np.random.default_rng((seed, SPLITS.index(split), i)), size) for i in some]
-        images[start : start + CHUNK] = render(scenes, np.array(some) % len(KINDS), size)
+        chunk = indices[start : start + CHUNK]
+        seeds = [(seed, SPLITS.index(split), index) for index in chunk]
+        scenes = [Scene(np.random.default_rng(numbers), size) for numbers in seeds]
+        images[start : start + CHUNK] = render(scenes, np.array(chunk) % len(KINDS), size)
     return images
 
 
 class Scene:
-    """All that is random in one image, drawn from its own generator; lengths are fractions of the image's side."""
+    """The random parameters of one image; lengths are fractions of its side."""
 
     def __init__(self, random: np.random.Generator, size: int) -> None:
-        copies = (
-            CELLS + 1
-        ) ** 2  # one row and column more than fit: the shift moves them partly out
-        lattice = np.stack(np.meshgrid(np.arange(CELLS + 1), np.arange(CELLS + 1)), -1).reshape(
-            copies, 2
-        )
+        # A row and a column more than fit, because the shift moves them partly out.
+        side = np.arange(CELLS + 1)
+        lattice = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
+        copies = len(lattice)
         self.background = random.random((3, PATCHES, PATCHES), np.float32)
-        self.centre = (
-            lattice + random.random(2) - 0.5 + random.uniform(-0.2, 0.2, (copies, 2))
-        ) / CELLS
+        shift = random.random(2) - 0.5
+        self.center = (lattice + shift + random.uniform(-0.2, 0.2, (copies, 2))) / CELLS
         self.radius = random.uniform(*RADIUS, copies)
         self.angle = random.uniform(0, 2 * np.pi, copies)
-        self.colour = random.random((copies, 3), np.float32)
+        self.color = random.random((copies, 3), np.float32)
         self.contrast = random.uniform(*CONTRAST, copies) * random.choice([-1, 1], copies)
         self.noise = random.standard_normal((3, size, size), np.float32)
 
 
 def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
-    """Paint the copies one after the other, the n-th copies of all images at once, each in a patch around its centre."""
+    """Paint one copy after the other, the n-th copies of all images at once, each in a patch around its center."""
     stacked = {key: np.stack([getattr(scene, key) for scene in scenes]) for key in vars(scenes[0])}
     reach = int(np.ceil(RADIUS[1] * size * 1.15)) + 1
-    margin = 2 * reach + size // CELLS  # copies may lie partly or wholly outside the image
-    at = np.linspace(0, PATCHES - 1, size)
-    weights = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(PATCHES))).astype(np.float32)
-    background = (
-        weights @ stacked['background'] @ weights.T
-    )  # the random colours, smoothly interpolated
+    margin = 2 * reach + size // CELLS  # copies may be partly or wholly outside of the image
+    position = np.linspace(0, PATCHES - 1, size)
+    weights = np.maximum(0, 1 - np.abs(position[:, None] - np.arange(PATCHES))).astype(np.float32)
+    background = weights @ stacked.pop('background') @ weights.T  # smooth interpolation
+    noise = stacked.pop('noise')
     canvas = np.pad(background, [(0, 0), (0, 0), (margin, margin), (margin, margin)], 'edge')
     for copy in range(stacked['radius'].shape[1]):
-        placed = {
-            key: stacked[key][:, copy]
-            for key in ('centre', 'radius', 'angle', 'colour', 'contrast')
-        }
+        placed = {key: values[:, copy] for key, values in stacked.items()}
         paint(canvas, kinds, placed, size, reach, margin)
-    images = canvas[:, :, margin : margin + size, margin : margin + size] + NOISE * stacked['noise']
+    inside = slice(margin, margin + size)
+    images = canvas[:, :, inside, inside] + NOISE * noise
     return (images.clip(0, 1) * 255).round().astype(np.uint8)
 
 
@@ -135,51 +142,48 @@ def paint(
     reach: int,
     margin: int,
 ) -> None:
-    """Blend one copy into each image of the canvas, in place; its edge is one pixel soft."""
-    centre = placed['centre'] * size + margin
-    corner = np.floor(centre).astype(int) - reach
-    offsets = np.arange(2 * reach + 1)
-    image = np.arange(len(canvas))[:, None, None]
-    columns, rows = (corner[:, axis, None] + offsets for axis in (0, 1))
-    dx, dy = (
-        (at + 0.5 - centre[:, axis, None]).astype(np.float32)
-        for axis, at in ((0, columns), (1, rows))
-    )
+    """Blend one copy into each image of the canvas, in place, with an edge of one pixel."""
+    center = placed['center'] * size + margin
+    corner = np.floor(center).astype(int) - reach
+    pixels = corner[..., None] + np.arange(2 * reach + 1)  # (N, columns and rows, P)
+    dx, dy = np.moveaxis((pixels + 0.5 - center[..., None]).astype(np.float32), 1, 0)
     cover = coverage(kinds, dx, dy, placed['radius'] * size, placed['angle'])
-
-    where = (
-        image[..., None],
+    columns, rows = np.moveaxis(pixels, 1, 0)
+    patch = (
+        np.arange(len(canvas))[:, None, None, None],
         np.arange(3)[:, None, None],
         rows[:, None, :, None],
         columns[:, None, None, :],
     )
-    behind = canvas[where]
-    colour = contrasting(placed['colour'], behind[:, :, reach, reach], placed['contrast'])
-    canvas[where] = behind + cover[:, None] * (colour[:, :, None, None] - behind)
+    behind = canvas[patch]
+    color = contrasting(placed['color'], behind[:, :, reach, reach], placed['contrast'])
+    canvas[patch] = behind + cover[:, None] * (color[:, :, None, None] - behind)
 
 
 def coverage(
     kinds: np.ndarray, dx: np.ndarray, dy: np.ndarray, radius: np.ndarray, angle: np.ndarray
 ) -> np.ndarray:
-    """(N, P, P) share of each pixel that the turned and scaled shape covers; dx, dy are pixels from its centre."""
-    cos, sin, radius = (
-        value.astype(np.float32)[:, None, None] for value in (np.cos(angle), np.sin(angle), radius)
-    )
+    """Return the fraction of each pixel that the rotated and scaled shape covers: (N, P, P).
+
+    dx and dy are distances from its center in pixels.
+    """
+    values = np.stack([np.cos(angle), np.sin(angle), radius]).astype(np.float32)
+    cos, sin, radius = values[..., None, None]
     x = (dx[:, None, :] * cos + dy[:, :, None] * sin) / radius
     y = (dy[:, :, None] * cos - dx[:, None, :] * sin) / radius
     distance = np.empty_like(x)
     for kind, shape in enumerate(KINDS.values()):
-        these = kinds == kind
-        distance[these] = shape(x[these], y[these])
+        rows = kinds == kind
+        distance[rows] = shape(x[rows], y[rows])
     return (0.5 - distance * radius).clip(0, 1)
 
 
-def contrasting(colour: np.ndarray, behind: np.ndarray, contrast: np.ndarray) -> np.ndarray:
-    """The colours moved to a luminance that differs from what is behind by `contrast`, or by its opposite if that fits."""
+def contrasting(color: np.ndarray, behind: np.ndarray, contrast: np.ndarray) -> np.ndarray:
+    """Return the colors at a luminance that differs by `contrast` from the background, or by its opposite if that fits."""
     ground = behind @ LUMA
     fits = (ground + contrast > 0.02) & (ground + contrast < 0.98)
-    wanted = (ground + np.where(fits, contrast, -contrast)).clip(0.02, 0.98)
-    return (colour + (wanted - colour @ LUMA)[:, None]).clip(0, 1).astype(np.float32)
+    luminance = (ground + np.where(fits, contrast, -contrast)).clip(0.02, 0.98)
+    return (color + (luminance - color @ LUMA)[:, None]).clip(0, 1).astype(np.float32)
 
 
 def circle(x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
@@ -191,37 +195,35 @@ def box(x: np.ndarray, y: np.ndarray, half_width: float, half_height: float) -> 
 
 
 def triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The farthest of its three sides."""
+    """Return the largest of the distances to its three sides."""
     turns = [2 * np.pi * (k / 3 + 0.25) for k in range(3)]
-    return (
-        np.maximum.reduce([x * np.float32(np.cos(t)) + y * np.float32(np.sin(t)) for t in turns])
-        - 0.56
-    )
+    sides = [x * np.float32(np.cos(turn)) + y * np.float32(np.sin(turn)) for turn in turns]
+    return np.maximum.reduce(sides) - 0.56
 
 
 def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Five points: fold the plane into half a point and measure to its one side."""
+    """Fold the plane into half of one of five points, and return the distance to its side."""
     sector = 2 * np.pi / 5
-    angle = np.abs(
-        np.mod(np.arctan2(y, x), sector) - sector / 2
-    )  # 0 in a notch, half a sector at a point
+    # 0 in a notch, half a sector at a point.
+    angle = np.abs(np.mod(np.arctan2(y, x), sector) - sector / 2)
     radius = np.sqrt(x * x + y * y)
-    notch, point = 0.42, 1.08
+    notch = 0.42
+    point = 1.08
     side = np.array([point * np.cos(sector / 2) - notch, point * np.sin(sector / 2)])
     normal = np.array([side[1], -side[0]]) / np.hypot(*side)
-    return (
-        (radius * np.cos(angle) - notch) * normal[0] + radius * np.sin(angle) * normal[1]
-    ).astype(np.float32)
+    across = (radius * np.cos(angle) - notch) * normal[0]
+    return (across + radius * np.sin(angle) * normal[1]).astype(np.float32)
 
 
 def heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """A square on its corner and a disc on each of its upper sides."""
-    u, v = (x + y) * 0.7071, (y - x) * 0.7071
+    """Unite a square on its corner with a disc on each of its upper sides."""
+    u = (x + y) * 0.7071
+    v = (y - x) * 0.7071
     lobes = np.minimum(circle(u, v - 0.55, 0.55), circle(u - 0.55, v, 0.55))
     return np.minimum(box(u, v, 0.55, 0.55), lobes)
 
 
-def arrow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def arrow_shape(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     head = np.maximum((np.abs(y) + x) * 0.7071 - 0.7071, -x + 0.05)
     return np.minimum(box(x + 0.45, y, 0.55, 0.22), head)
 
@@ -239,13 +241,20 @@ KINDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = dict(
     bar=lambda x, y: box(x, y, 1.0, 0.3),
     ell=lambda x, y: np.minimum(box(x + 0.5, y, 0.28, 0.9), box(x, y + 0.62, 0.78, 0.28)),
     heart=heart,
-    arrow=arrow,
+    arrow=arrow_shape,
 )
 
 
 @DATASETS.register_module()
 class Digits(ViewDataset):
-    """1 797 digits of 8 x 8 pixels, enlarged to `size`; the seed decides which fifth is 'val', class by class."""
+    """1 797 handwritten digits of 8 x 8 pixels, enlarged.
+
+    Args:
+        split: 'train' or 'val', a fifth of each class.
+        size: Height and width in pixels.
+        seed: Seed of the split.
+        views: A list of transforms per view, or the name of a view set.
+    """
 
     held_out = 0.2
 
@@ -253,7 +262,7 @@ class Digits(ViewDataset):
         self, split: str = 'train', size: int = 32, seed: int = 0, views: Views | None = None
     ) -> None:
         super().__init__(views)
-        # scikit-learn takes a second to import, which users of other data need not pay.
+        # Imported here, because scikit-learn takes a second to import.
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
 
@@ -268,9 +277,7 @@ class Digits(ViewDataset):
         self.classes = [str(name) for name in digits.target_names]
         self.labels = torch.as_tensor(digits.target[rows], dtype=torch.int64)
         images = torch.as_tensor(digits.images[rows], dtype=torch.float32)[:, None] / 16
-        large = torch.nn.functional.interpolate(
-            images, size=(size, size), mode='bilinear', antialias=True
-        )
+        large = interpolate(images, size=(size, size), mode='bilinear', antialias=True)
         self.images = (large * 255).round().to(torch.uint8)
 
     def raw(self, index: int) -> Tensor:

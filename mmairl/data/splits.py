@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.decode import UnreadableImage, to_unit
-from mmairl.errors import UserError, closest, explained, printable
+from mmairl.errors import UserError, closest, explained
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 
 HELD_OUT = 0.2
@@ -48,7 +48,7 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
         rows = [row[1:] for row in rows if row]
     if header and header[0].lower().endswith(('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.dcm')):
         raise UserError(
-            f"{path} begins with an image ('{printable(header[0])}'); add a line of headers before it, as file,class",
+            f"{path} begins with an image ('{header[0]}'); add a line of headers before it, as file,class",
             code='no-header',
         )
     if len(header) < 2:
@@ -75,7 +75,7 @@ def _set_once(values: dict[str, str], image: str, value: str, path: str | Path) 
     """Set the value of an image. Raise if it has another value."""
     if values.setdefault(image, value) != value:
         raise UserError(
-            f"{path}: {printable(image)} has two values ('{values[image]}' and '{value}'); keep one line of it",
+            f"{path}: {image} has two values ('{values[image]}' and '{value}'); keep one line of it",
             code='two-values',
         )
 
@@ -174,7 +174,7 @@ def require_groups(
     without = [name for name, group in zip(names, groups_found) if group is None]
     if without:
         raise UserError(
-            f'{len(without)} of the {len(names)} images have no group by groups={groups}, first {printable(without[0])}; '
+            f'{len(without)} of the {len(names)} images have no group by groups={groups}, first {without[0]}; '
             'name the group of every image',
             code='no-group',
         )
@@ -188,7 +188,7 @@ def refuse_shared(groups: Mapping[str, Sequence[str]]) -> None:
             name = shared[0]
             raise UserError(
                 f'{len(shared)} groups have images among both the {one} and the {other} images, first '
-                f"'{printable(name)}' with {Counter(first)[name]} and {Counter(second)[name]}; move each group to one side",
+                f"'{name}' with {Counter(first)[name]} and {Counter(second)[name]}; move each group to one side",
                 code='shared-groups',
             )
 

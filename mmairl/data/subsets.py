@@ -1,31 +1,28 @@
-"""Data sets that pick some images of another data set, or give them other labels."""
+"""Data sets that select images of another data set, or change their labels."""
 
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mmairl.data.datasets import ViewDataset
 from mmairl.data.splits import HELD_OUT, Groups, groups_of, names_of, split_by_class
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 from mmairl.registry import DATASETS
 
 ARTIFACT = 'n00021939'  # WordNet's node
-BLOCK = 2**20  # images whose labels are sorted at once
 
 
 class ImageSubset(ViewDataset):
     """Base: the images of `dataset` at `indices`, under other classes if `renamed` is set."""
 
     indices: Tensor
-    renamed: Tensor | None = (
-        None  # a new class for each class, and -1 as the last entry, for the label -1
-    )
+    # The new class of each class. The last entry, -1, is for the label -1.
+    renamed: Tensor | None = None
 
     def __init__(self, dataset: dict) -> None:
         self.dataset = DATASETS.build(dataset)
@@ -112,21 +109,16 @@ class LongTailed(ImageSubset):
 
     def __init__(self, dataset: dict, imbalance: float, seed: int = 0) -> None:
         super().__init__(dataset)
-        labels = self.dataset.labels.numpy()
-        blocks = [slice(first, first + BLOCK) for first in range(0, len(labels), BLOCK)]
-        sizes = class_sizes(labels, blocks, len(self.dataset.classes))
-        counts = self.counts(imbalance, sizes.tolist())
+        labels = self.dataset.labels
+        sizes = torch.bincount(labels + 1, minlength=len(self.dataset.classes) + 1).tolist()
+        # Images without a class come first.
+        _, *members = labels.argsort(stable=True).split(sizes)
         generator = torch.Generator().manual_seed(seed)
-        starts = np.cumsum(sizes) - sizes  # of each class, if images were sorted by class
-        is_drawn = np.zeros(sizes.sum(), bool)
-        for start, size, count in zip(starts, sizes.tolist(), counts):
-            drawn = torch.randperm(size, generator=generator)[:count].numpy()
-            is_drawn[start + drawn] = True
-        indices = [
-            block.start + drawn_in_block(labels[block], starts, is_drawn) for block in blocks
+        drawn = [
+            images[torch.randperm(len(images), generator=generator)[:count]]
+            for images, count in zip(members, self.counts(imbalance, sizes[1:]))
         ]
-        dtype = np.int32 if len(labels) < 2**31 else np.int64
-        self.indices = torch.from_numpy(np.concatenate([np.zeros(0, dtype), *indices], dtype=dtype))
+        self.indices = torch.cat(drawn).sort().values
 
     def counts(self, imbalance: float, sizes: list[int]) -> list[int]:
         """Return the images to draw from each class."""
@@ -141,29 +133,6 @@ class LongTailed(ImageSubset):
                     code='bad-imbalance',
                 )
         return counts
-
-
-def class_sizes(labels: np.ndarray, blocks: list[slice], count: int) -> np.ndarray:
-    """Return the images of each class, without those of no class, block by block to save memory."""
-    sizes = np.zeros(count, np.int64)
-    for block in blocks:
-        sizes += np.bincount(labels[block] + 1, minlength=count + 1)[1:]
-    return sizes
-
-
-def drawn_in_block(labels: np.ndarray, starts: np.ndarray, is_drawn: np.ndarray) -> np.ndarray:
-    """Return the indices in a block of the images that are drawn, and advance `starts` past the block."""
-    labels = labels.astype(
-        np.min_scalar_type(-len(starts))
-    )  # a short type is sorted ten times as fast
-    order = np.argsort(labels, kind='stable')[
-        (labels < 0).sum() :
-    ]  # images without a class come first
-    sizes = np.bincount(labels[order], minlength=len(starts))
-    first_in_block = np.cumsum(sizes) - sizes
-    positions = np.arange(len(order)) + np.repeat(starts - first_in_block, sizes)
-    starts += sizes
-    return np.sort(order[is_drawn[positions]])
 
 
 @DATASETS.register_module()
@@ -256,7 +225,7 @@ def find(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
     if wrong:
         raise UserError(
             f'{len(wrong)} of the {len(names)} names in {source} are absent, in several folders or doubled, first '
-            f'{printable(wrong[0])}; correct the list, or set root of the data set to the images it was made for',
+            f'{wrong[0]}; correct the list, or set root of the data set to the images it was made for',
             code='unmatched-names',
         )
     return torch.tensor(sorted(uses))

@@ -89,7 +89,7 @@ class TrainingImages(Dataset):
             if self.reasons[current]:
                 continue
             if seed is not None:
-                # torch.manual_seed would also queue a call for a GPU that a worker never starts, at every image
+                # torch.manual_seed would also queue a GPU call for every image.
                 torch.default_generator.manual_seed(seed)
                 np.random.seed(seed)
                 random.seed(seed)
@@ -98,9 +98,8 @@ class TrainingImages(Dataset):
             except UnreadableImage as fault:
                 self.reasons[current] = fault.reason
                 self.worker_tally[0] += 1
-                if (
-                    self.tally[:, 0].sum() > self.allowed
-                ):  # an upper bound: two workers may have met the same image
+                # An upper bound: two workers may have met the same image.
+                if self.tally[:, 0].sum() > self.allowed:
                     self.refuse_too_many(self.met())
         raise AssertionError('the limit is below the number of images, so one of them was readable')
 

@@ -1,4 +1,4 @@
-"""Data workers that lack memory or file handles, die or hang, end in a sentence."""
+"""Clear errors for data workers that lack memory or file handles, die or hang."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -10,11 +10,11 @@ import torch
 from mmengine.utils import apply_to
 from torch.utils.data import DataLoader
 
-from mmairl.errors import UserError, chain, explained
+from mmairl.errors import UserError, chain
 
 
 def safe(loader: DataLoader) -> DataLoader:
-    """The loader, whose workers fail with an error where torch's would leave the run waiting for ever."""
+    """Return the loader, whose workers now fail with an error in cases where torch's would leave the run waiting."""
     if loader.num_workers:
         require_handles(loader.num_workers)
         loader.collate_fn = partial(shared_batch, loader.collate_fn)
@@ -24,34 +24,39 @@ def safe(loader: DataLoader) -> DataLoader:
 def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
     """Collate a batch and move it to shared memory, in the worker itself.
 
-    torch does the latter in a thread of the worker. If /dev/shm is full, that thread only prints an error and drops the
-    batch, and the run waits for it.
+    torch moves it in a thread of the worker. If /dev/shm is full, that thread only prints an error and drops the batch, and
+    the run waits for it.
     """
-    batch = collate(items)
-    then = 'make that larger (docker run --shm-size=16g), or lower num_workers; a training run goes on with --resume'
-    with explained('a batch does not fit into shared memory, /dev/shm', then, (RuntimeError,)):
-        return apply_to(batch, torch.is_tensor, torch.Tensor.share_memory_)
+    try:
+        return apply_to(collate(items), torch.is_tensor, torch.Tensor.share_memory_)
+    except RuntimeError as error:
+        # torch's collate function allocates shared memory itself. Its other errors pass.
+        if not any(words in str(error) for words in ('shared memory', 'No space left', '/torch_')):
+            raise
+        raise UserError(
+            f'/dev/shm: a batch does not fit into shared memory ({error}); enlarge it (docker run --shm-size=16g), or lower '
+            'num_workers; continue a training run with --resume',
+            code='shared-memory-full',
+        ) from error
 
 
 def require_handles(workers: int) -> None:
     """Raise the soft limit of open files if the workers need it: without handles, batches are lost and the run waits."""
-    needed = 64 + 32 * workers  # a worker's pipes, and one handle for each tensor that waits
+    needed = 64 + 32 * workers  # a worker's pipes, and a handle for each queued tensor
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= needed or soft == resource.RLIM_INFINITY:
         return
     if needed > hard != resource.RLIM_INFINITY:
         raise UserError(
-            f'the limit of open files is {hard} and {workers} data workers need {needed}; raise it (ulimit -n 65536) or '
-            'lower num_workers'
+            f'num_workers: {workers} data workers need {needed} open files and the limit is {hard}; raise it (ulimit -n '
+            '65536), or lower num_workers',
+            code='few-file-handles',
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def delivered(loader: DataLoader) -> Iterator[Any]:
-    """Yield the loader's batches; workers that cannot start, die or hang are one sentence with torch's own words.
-
-    An error in a data set is not touched.
-    """
+    """Yield the loader's batches. Raise a UserError if workers cannot start, die or hang; errors of a data set pass."""
     try:
         yield from loader
     except (RuntimeError, OSError, EOFError) as error:
@@ -75,9 +80,10 @@ def explained_deaths() -> Iterator[None]:
 
 
 def workers_failed(error: Exception) -> UserError:
-    said = '; '.join(f'{type(link).__name__}: {link}' for link in chain(error) if str(link))
+    messages = [f'{type(link).__name__}: {link}' for link in chain(error) if str(link)]
+    cause = '; '.join(messages) or type(error).__name__
     return UserError(
-        f'the data workers failed ({said or type(error).__name__}); lower num_workers, or set it to 0 to see the error '
-        'itself; a training run goes on with --resume',
+        f'the data workers failed ({cause}); lower num_workers, or set it to 0 to see the original error; continue a '
+        'training run with --resume',
         code='data-workers-failed',
     )

@@ -17,7 +17,7 @@ from urllib.parse import urlparse
 import mmengine
 import torch
 from mmengine.config import Config
-from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.dist import broadcast_object_list, get_world_size, is_main_process
 from mmengine.fileio import register_handler
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader, Runner
@@ -26,10 +26,18 @@ from mmengine.utils import apply_to
 from torch import Tensor
 
 import mmairl
-from mmairl.checkpoints.load import DamagedCheckpoint, Device, fetched, load_checkpoint
+from mmairl.checkpoints.load import (
+    DamagedCheckpoint,
+    Device,
+    load_checkpoint,
+    not_finite,
+    wrong_kind,
+)
 from mmairl.checkpoints.pickles import PlainPickles, write_checkpoint
+from mmairl.checkpoints.released import download_once
 from mmairl.config import flat, python_text, read_plain_yaml
-from mmairl.errors import UserError
+from mmairl.errors import UserError, printable
+from mmairl.hardware import processor
 from mmairl.io import output, read_text, write_text
 
 REQUIRED = ('meta', 'state_dict', 'optimizer')  # the parts that a resume cannot do without
@@ -95,11 +103,25 @@ def describe_run(runner: Runner) -> dict[str, Any]:
         run=runner.start.run,
         mmairl_version=mmairl.__version__,
         mmengine_version=mmengine.__version__,
+        machine=describe_machine(),
     )
+    if runner.start.fork:
+        origin['fork'] = runner.start.fork
     metainfo = getattr(runner.train_dataloader.dataset, 'metainfo', None)
     if metainfo is not None:
         origin['dataset_meta'] = metainfo
     return origin
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what the last bits of a run depend on, apart from config, seed and data."""
+    return dict(
+        processor=processor(),
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else '',
+        torch=torch.__version__,
+        threads=torch.get_num_threads(),
+        processes=get_world_size(),
+    )
 
 
 def settings(cfg: Config) -> dict[str, str]:
@@ -149,7 +171,7 @@ def newest_checkpoint(
         if run is None or checkpoint['meta'].get('run') == run:
             return path, checkpoint
         _warn(
-            f'{path} is from an earlier run in this folder and is ignored; to resume from it, pass it to --resume'
+            f'{printable(path)} is from an earlier run in this folder and is ignored; to resume from it, pass it to --resume'
         )
     if damaged:
         raise UserError(
@@ -185,12 +207,16 @@ class RunStart:
         path: The checkpoint to start from.
         checkpoint: Its content, until `take` hands it over.
         resume: Restore the whole run, not only the weights.
+        fork: For a branch of another run, what it shares with the trunk and what it changes; see `fork.py`.
+        forks: Whether the branch starts now, from the trunk's checkpoint.
     """
 
     run: str | None = None
     path: str | None = None
     checkpoint: dict[str, Any] | None = None
     resume: bool = False
+    fork: dict[str, Any] | None = None
+    forks: bool = False
 
     def take(self, path: str | Path) -> dict[str, Any]:
         """Return the content of a checkpoint and let go of it, so that it does not stay in memory."""
@@ -203,10 +229,11 @@ class RunStart:
         """Note the run in the work dir, so that `--resume` never takes a checkpoint of an earlier run."""
         if not is_main_process():
             return
+        output(work_dir / NOTE)  # raises if it is a folder
         if self.run is not None and self.run != run_in(work_dir):
             (work_dir / NOTE).unlink(missing_ok=True)
             write_text(work_dir / RUN, self.run)
-        if self.resume:  # checkpoints after this one belong to a course that the run has left
+        if self.resume and not self.forks:  # the run has discarded the checkpoints after this one
             write_text(work_dir / NOTE, self.path)
 
 
@@ -234,7 +261,11 @@ def choose_start(cfg: Config) -> RunStart:
                 f"{start.path} cannot be resumed from: it has no '{missing}'; give a training checkpoint",
                 code='not-a-training-checkpoint',
             )
-    start.run = start.checkpoint['meta'].get('run') if start.resume else secrets.token_hex(8)
+    if start.resume:
+        start.run = start.checkpoint['meta'].get('run')
+        start.fork = start.checkpoint['meta'].get('fork')
+    else:
+        start.run = secrets.token_hex(8)
     return start
 
 
@@ -245,20 +276,25 @@ def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
     newest = None
     if is_main_process():
         run = load_checkpoint(cfg.load_from)['meta'].get('run') if again else run_in(work_dir)
-        out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
-        # mmengine's hook adds the name of the work dir to `out_dir`.
-        folder = work_dir if out_dir is None else Path(out_dir) / work_dir.name
-        newest = newest_checkpoint(folder, run, work_dir / NOTE)
+        newest = newest_checkpoint(checkpoint_folder(cfg), run, work_dir / NOTE)
     path = [newest and str(newest[0])]
     broadcast_object_list(path)
     cfg.resume = again or path[0] is not None
     cfg.load_from = path[0] or cfg.get('load_from')
     if not cfg.resume:
         print_log(
-            f'{work_dir} has no checkpoint of this run: starting from the beginning',
+            f'{printable(work_dir)} has no checkpoint of this run: starting from the beginning',
             logger='current',
         )
     return newest
+
+
+def checkpoint_folder(cfg: Config) -> Path:
+    """Return the folder of a run's checkpoints."""
+    work_dir = Path(cfg.work_dir)
+    out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
+    # mmengine's hook adds the name of the work dir to `out_dir`.
+    return work_dir if out_dir is None else Path(out_dir) / work_dir.name
 
 
 def consolidate(src: Path, dst: Path) -> str:
@@ -275,11 +311,14 @@ def consolidate(src: Path, dst: Path) -> str:
                 f"{path} is not a training checkpoint: it has no '{part}'; give a checkpoint of mmairl",
                 code='not-a-training-checkpoint',
             )
-    write_checkpoint(
-        dict(meta=checkpoint['meta'], state_dict=checkpoint['state_dict']), output(dst, path)
-    )
-    tensors = len(checkpoint['state_dict'])
-    return f'{dst} holds {tensors} tensors of {path.name}; optimizer, schedules and random states are left out'
+    weights = checkpoint['state_dict']
+    kinds = {key: wrong_kind(value, whole=True) for key, value in weights.items()}
+    write_checkpoint(dict(meta=checkpoint['meta'], state_dict=weights), output(dst, path))
+    kept = f'{dst} holds {len(weights)} tensors of {path.name}, without optimizer, schedules and random states'
+    unusual = [f'{key} ({kind})' for key, kind in kinds.items() if kind]
+    tensors = {key: value for key, value in weights.items() if isinstance(value, Tensor)}
+    unusual += [f'{key} (not finite)' for key in not_finite(tensors)]
+    return f'{kept}; not usable as weights: {", ".join(unusual)}' if unusual else kept
 
 
 def trust_mmengine_checkpoints() -> None:
@@ -297,7 +336,7 @@ def _load_from_address(
     """Download a URL for mmengine into torch's cache, one file per URL, and read it."""
     name = Path(urlparse(url).path)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
-    file = fetched(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)
+    file = download_once(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)
     return load_checkpoint(file, map_location)
 
 

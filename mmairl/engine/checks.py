@@ -8,6 +8,7 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.dist import get_world_size
 from mmengine.runner import Runner, set_random_seed
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from mmairl.config import by_key, refuse_secrets, walk
@@ -73,6 +74,8 @@ SECTIONS = {
         'ks',
         'precision',
         'groups',
+        'settings',
+        'robustness',
     ),
     'recipes': tuple(
         PROTOCOLS.names()
@@ -263,6 +266,7 @@ def check_run(runner: Runner) -> None:
         *(getattr(preprocessor, 'views', None) or ()),
     ]
     require_channels(loader.dataset, getattr(preprocessor, 'mean', None), model.backbone, views)
+    _check_takes_views(model, views)
     batch = loader.batch_size or loader.batch_sampler.batch_size
     _check_batch_norm(model, batch)
     _check_teacher_and_queue(runner, model, batch)
@@ -286,6 +290,17 @@ def _check_platform_parts(runner: Runner) -> None:
         runner.logger.warning(
             'a resume of this run will not be exact: it draws other random numbers and may repeat images of the epoch; set '
             "runner_type='mmairl.PreparedRunner' and default_hooks.checkpoint.type='ExactCheckpointHook'"
+        )
+
+
+def _check_takes_views(model: Any, views: list) -> None:
+    """Raise for a model that declares to take one tensor, such as MAE of mmpretrain."""
+    inputs = inspect.signature(getattr(model, 'loss', print)).parameters.get('inputs')
+    if views and inputs is not None and inputs.annotation is Tensor:
+        raise UserError(
+            f"model.type: it takes one tensor, and this data set returns a list of views ('{type(model).__name__}'); train "
+            "it with mmpretrain's data set, pipeline and data_preprocessor (its configs/_base_/datasets)",
+            code='takes-one-tensor',
         )
 
 

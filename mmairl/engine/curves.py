@@ -98,8 +98,10 @@ def _value(node: ast.expr) -> Any:
         return content
     if isinstance(node, ast.Dict):
         return {ast.literal_eval(key): _value(item) for key, item in zip(node.keys, node.values)}
-    if isinstance(node, (ast.List, ast.Tuple)):
+    if isinstance(node, ast.List):
         return [_value(item) for item in node.elts]
+    if isinstance(node, ast.Tuple):
+        return tuple(_value(item) for item in node.elts)
     try:
         return ast.literal_eval(node)
     except ValueError:

@@ -5,6 +5,7 @@ config wins: hyperparameters are set again, and a schedule that differs is rebui
 Each changed setting is applied, kept as it was, or an error; a table in the log lists them.
 """
 
+import ast
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -61,7 +62,8 @@ def restore_run(
     """
     with resuming(path):
         meta = checkpoint['meta']
-        require_same_optimizer(meta.get('settings', {}), current)
+        if checkpoint['optimizer'] is not None:
+            require_same_optimizer(meta.get('settings', {}), current)
         if 'message_hub' in checkpoint:
             _restore_message_hub(runner, checkpoint['message_hub'])
         # mmengine offers no public setter.
@@ -111,15 +113,24 @@ def restore_optimizer(
     checkpoint: dict[str, Any],
     epoch_length: int,
 ) -> list[Change]:
-    """Load the state of the optimizer and of its schedules; keep the hyperparameters of the current config."""
+    """Load the state of the optimizer and of its schedules; keep the hyperparameters of the current config.
+
+    A checkpoint whose optimizer is None (see `fork.py`) leaves the optimizer in its initial state.
+    """
     states = checkpoint.get('param_schedulers') or []
-    same = [_settings(schedule.state_dict()) for schedule in schedules] == [
-        _settings(state) for state in states
-    ]
+    reset = checkpoint['optimizer'] is None
+    before = [_settings(state) for state in states]
+    same = not reset and [_settings(schedule.state_dict()) for schedule in schedules] == before
     if not same:
         _step_to(schedules, checkpoint['meta'], epoch_length)
+    if reset:
+        return [('state of the optimizer', "the checkpoint's", 'initial', 'reset')]
     current = [dict(group) for group in optim_wrapper.optimizer.param_groups]
     optim_wrapper.load_state_dict(checkpoint['optimizer'])
+    for state in optim_wrapper.optimizer.state.values():
+        for key, value in state.items():
+            if isinstance(value, str):
+                raise TypeError(f'{key} of the optimizer is text')
     restored = set(FORM)
     if same:
         restored |= {schedule.param_name for schedule in schedules}
@@ -251,11 +262,21 @@ def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
     for key in dict.fromkeys([*old, *new]) if isinstance(old, dict) else ():
         before = old.get(key)
         now = new.get(key)
-        if before == now or (key == SEED and now == 'None'):
+        if _equal(before, now) or (key == SEED and now == 'None'):
             continue
         action = "the checkpoint's is kept" if key == SEED else 'applied'
         changes.append((key, before, now, action))
     return changes
+
+
+def _equal(before: str | None, now: str | None) -> bool:
+    """Compare settings as text, or as literals, because the keys of a dictionary may have another order."""
+    if before == now or None in (before, now):
+        return before == now
+    try:
+        return ast.literal_eval(before) == ast.literal_eval(now)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return False
 
 
 def format_changes(changes: Sequence[Change]) -> str:

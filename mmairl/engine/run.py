@@ -5,13 +5,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import all_gather_object, broadcast_object_list, get_world_size, is_main_process
+from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
@@ -19,9 +20,10 @@ from mmairl.config import PREFIX, load_config, walk
 from mmairl.data.preprocess import float32_precision
 from mmairl.engine.checkpoint import RunStart, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.checks import check_config
+from mmairl.engine.fork import Fork, start_branch
 from mmairl.engine.runner import Runner
 from mmairl.engine.speed import set_fast_keys
-from mmairl.errors import UserError, building, without_secrets
+from mmairl.errors import UserError, building, printable, without_secrets
 from mmairl.hardware import cache, cores, keep_freed_memory, unusable_gpu
 from mmairl.io import appending, explained_disk_errors
 from mmairl.registry import RUNNERS
@@ -31,12 +33,16 @@ WAIT = 600  # seconds without data after which a run ends with an error
 USELESS_WARNINGS = ('"FileClient" will be', '"HardDiskBackend" is the alias')
 
 
-def train(cfg: Config, launcher: str = 'none') -> Runner:
+def train(
+    cfg: Config, launcher: str = 'none', fork: Fork | None = None, hooks: Sequence[Hook] = ()
+) -> Runner:
     """Train a config. Everything that can be checked in advance is checked before the first step.
 
     Args:
         cfg: The config. It is completed in place.
         launcher: 'none', 'pytorch' or 'slurm'.
+        fork: A point of another run to continue from, with the options that `cfg` changes. Default: a run of its own.
+        hooks: Hooks in addition to those of the config.
 
     Returns:
         The runner after its last step.
@@ -54,8 +60,10 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     precision = (cfg.get('fast') or {}).get('precision')
     with explained_disk_errors(cfg.work_dir), locked(cfg.work_dir), float32_precision(precision):
         require_shared(cfg.work_dir)
-        start = choose_start(cfg)
+        start = choose_start(cfg) if fork is None else start_branch(cfg, fork)
         runner = build_runner(cfg, start)
+        for hook in hooks:
+            runner.register_hook(hook)
         start.begin(Path(cfg.work_dir))
         try:
             runner.train()
@@ -166,12 +174,14 @@ def log_run_summary(runner: Runner) -> None:
     device = next(runner.model.parameters()).device.type
     unusable = unusable_gpu()
     processes = get_world_size()
+    loader = cfg.train_dataloader
     line = (
         f'{processes} x {device}{f", though there is a GPU ({unusable})" if unusable else ""}, each with '
-        f'{torch.get_num_threads()} threads and {cfg.train_dataloader.get("num_workers", 0)} data workers on {cores()} cores; '
-        f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {processes} processes '
+        f'{torch.get_num_threads()} threads and {loader.get("num_workers", 0)} data workers on {cores()} cores; '
+        f'total batch {cfg.total_batch_size} = {loader.batch_size} images x {processes} processes '
         f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps; '
-        f'data {" ".join(data_paths(cfg.train_dataloader.dataset)) or "made here"}, cache {cache()}, work dir {cfg.work_dir}'
+        f'data {" ".join(data_paths(loader.dataset)) or "made here"}, cache {cache()}, '
+        f'work dir {printable(cfg.work_dir)}'
     )
     level = logging.WARNING if unusable else logging.INFO
     terminal = runner.logger.handlers[0]
@@ -185,7 +195,11 @@ def data_paths(dataset: dict) -> Iterator[str]:
     for keys, value in walk(dataset):
         if value and keys and keys[-1] in ('root', 'data_root', 'ann_file'):
             for place in [value] if isinstance(value, (str, Path)) else value:
-                yield without_secrets(place) if '://' in str(place) else str(Path(place).absolute())
+                yield (
+                    without_secrets(place)
+                    if '://' in str(place)
+                    else printable(Path(place).absolute())
+                )
 
 
 @contextmanager

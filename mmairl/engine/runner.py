@@ -25,9 +25,10 @@ from mmairl.data.training_images import TrainingImages, require_a_batch
 from mmairl.data.workers import explained_deaths, safe
 from mmairl.engine.batches import batches, endless, prefetch_to_device, sampler_of
 from mmairl.engine.checkpoint import RunStart, describe_run, settings, snapshot, write_snapshot
+from mmairl.engine.fork import fit_to_branch
 from mmairl.engine.resume import restore_run
 from mmairl.engine.speed import lay_out, make_fast
-from mmairl.errors import UserError, building
+from mmairl.errors import UserError, building, printable
 from mmairl.io import write_text
 from mmairl.models.processes import network_of
 from mmairl.registry import DATASETS, HOOKS
@@ -105,7 +106,9 @@ class Runner(PlainRunner):
     def _build_train_dataloader(self) -> DataLoader:
         if isinstance(self._train_dataloader, DataLoader):
             return self._train_dataloader
-        dataset = DATASETS.build(self._train_dataloader['dataset'])
+        dataset = self._train_dataloader['dataset']
+        if isinstance(dataset, dict):
+            dataset = DATASETS.build(dataset)
         if hasattr(dataset, 'full_init'):
             dataset.full_init()
         dataset = TrainingImages(dataset, workers=bool(self._train_dataloader.get('num_workers')))
@@ -135,11 +138,15 @@ class Runner(PlainRunner):
     def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
         """Scale by all images of an optimizer step; mmengine ignores accumulated batches."""
         if auto_scale_lr and auto_scale_lr.get('enable'):
+            base = auto_scale_lr.get('base_batch_size')
+            if base is None:
+                raise UserError(
+                    'auto_scale_lr.base_batch_size: the rate cannot be scaled without it; set it to the total batch that '
+                    'optim_wrapper.optimizer.lr is meant for, or set auto_scale_lr.enable=False',
+                    code='no-base-batch-size',
+                )
             steps = (self.cfg.get('optim_wrapper') or {}).get('accumulative_counts', 1)
-            auto_scale_lr = {
-                **auto_scale_lr,
-                'base_batch_size': auto_scale_lr['base_batch_size'] / steps,
-            }
+            auto_scale_lr = {**auto_scale_lr, 'base_batch_size': base / steps}
         super().scale_lr(optim_wrapper, auto_scale_lr)
 
     def register_hook(self, hook: Hook | dict, priority: int | str | None = None) -> None:
@@ -175,11 +182,13 @@ class Runner(PlainRunner):
     def load_checkpoint(self, filename: str, *_: Any, **__: Any) -> dict[str, Any]:
         """Load the weights of a checkpoint. PreflightHook raises if they do not fit."""
         checkpoint = self.start.take(filename)
+        if self.start.forks:
+            fit_to_branch(checkpoint, network_of(self))
         self.call_hook('after_load_checkpoint', checkpoint=checkpoint)
         weights = checkpoint.get('state_dict', checkpoint)
         platform.load_state_dict(network_of(self), weights, strict=False, logger='current')
         self._has_loaded = True
-        self.logger.info(f'loaded {filename}')
+        self.logger.info(f'loaded {printable(filename)}')
         return checkpoint
 
     def resume(self, filename: str, *_: Any, **__: Any) -> None:

@@ -18,7 +18,7 @@ from mmairl.data.mixture import Mixture
 from mmairl.data.raw_values import channels_first
 from mmairl.data.reading import read_file
 from mmairl.data.shards.dataset import Shards
-from mmairl.data.shards.index import SUFFIXES
+from mmairl.data.shards.shard_paths import SUFFIXES
 from mmairl.engine.run import register
 from mmairl.errors import UserError, cleared_frames, printable
 from mmairl.evaluation.backbone import load_backbone, tensors_of_config

@@ -220,7 +220,8 @@ def _add_images(
     elif hasattr(dataset, 'contents'):
         _add_shards(digest, dataset.contents)
     elif hasattr(dataset, 'path'):
-        paths = [os.fspath(dataset.path(int(row))) for row in rows]
+        readers = [dataset.path, getattr(dataset, 'target_path', None)]
+        paths = [os.fspath(read(int(row))) for read in filter(None, readers) for row in rows]
         digest.update(files_identity(paths, getattr(dataset, 'root', '/')).encode())
     elif arrays <= {'labels'}:
         # The class does not state where its images are: every file below a location in its config counts.
@@ -250,7 +251,11 @@ def _add_shards(digest: Any, contents: Any) -> None:
 def is_absent(described: Mapping[str, Any]) -> bool:
     """Return whether a location of a data set is missing or empty, as if a disk is not mounted."""
     for keys, value in walk(dict(described)):
-        if 'root' not in keys or not isinstance(value, (str, Path)) or '://' in str(value):
+        if (
+            not {'root', 'data_root'} & set(keys)
+            or not isinstance(value, (str, Path))
+            or '://' in str(value)
+        ):
             continue
         fixed = re.split(r'[*?\[{]', str(value))[0]  # the folder, if it is a pattern of shards
         place = fixed if fixed == str(value) else os.path.dirname(fixed) or '.'

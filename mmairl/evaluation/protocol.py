@@ -7,6 +7,7 @@ docs/how-to/add_data_and_protocols.md explains how to add one.
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +21,12 @@ from mmairl.errors import UserError, closest
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import config_identity, data_identity, identity_of
-from mmairl.evaluation.sets import evaluation_sets, require_no_test_images, with_views
+from mmairl.evaluation.sets import (
+    evaluation_sets,
+    innermost,
+    require_no_test_images,
+    with_views,
+)
 from mmairl.hardware import cores
 from mmairl.registry import PROTOCOLS
 
@@ -64,7 +70,7 @@ class Protocol:
     Class attributes:
         validation: What the validation images of a config are for: ``'join'`` them to the training images, ``'choose'``
             hyperparameters by them, or ``'recipe'``, where the recipe decides.
-        labels: The labels it can score: ``'single'``, ``'multi'`` or both.
+        labels: The labels it can score: ``'single'``, ``'multi'`` (several classes per image) and ``'dense'`` (one per pixel).
         metric: ``'dataset'`` if scores follow the metric of the data set, else the name of its only metric.
         null_rows: The baselines that a study adds to this protocol's tables.
         trains: Whether it trains a network by a recipe. If not, it shares extracted features with other protocols.
@@ -118,6 +124,13 @@ class Protocol:
         """
         return images
 
+    def input_size(self, cfg: Config) -> int | None:
+        """Return the side of the images that enter the network, if the config states it."""
+        tested = innermost(cfg.evaluation.test)
+        steps = chain([tested], *tested.get('views', []))
+        sizes = [step['size'] for step in steps if 'size' in step]
+        return sizes[-1] if sizes else None
+
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> tuple[Scores, dict, dict[str, int]]:
@@ -142,8 +155,13 @@ def is_protocol(name: str) -> bool:
     return name in PROTOCOLS.names()
 
 
-def settings_for(protocol: str, **options: Any) -> Protocol:
+def settings_for(protocol: str, cfg: Config | None = None, **options: Any) -> Protocol:
     """Return a protocol with these settings; an option that is None keeps its default.
+
+    Args:
+        protocol: Name of a registered protocol.
+        cfg: A config whose `evaluation.settings[protocol]` replaces defaults.
+        **options: The settings.
 
     Raises:
         UserError: If the protocol does not exist, or has no such setting.
@@ -153,7 +171,9 @@ def settings_for(protocol: str, **options: Any) -> Protocol:
         [20]
     """
     kind = protocol_class(protocol)
+    of_config = cfg.get('evaluation', {}).get('settings', {}).get(protocol, {}) if cfg else {}
     chosen = {name: value for name, value in options.items() if value is not None}
+    chosen = {**of_config, **chosen}
     settings = [own.name for own in fields(kind)]
     for name in chosen:
         if name not in settings:
@@ -195,7 +215,7 @@ def evaluate(
         >>> evaluate(cfg, 'knn', 'work_dirs/demo/epoch_10.pth').scores  # doctest: +SKIP
         {'k-NN, k = 20': 71.3, 'k-NN, k = 200': 69.8}
     """
-    settings = settings or settings_for(protocol)
+    settings = settings or settings_for(protocol, cfg)
     if not isinstance(settings, protocol_class(protocol)):
         raise UserError(
             f'{protocol}: expected its own settings; use settings_for', code='other-settings'

@@ -89,20 +89,28 @@ def require_labeled_images(dataset: Dataset) -> None:
             f'evaluation: no images to evaluate: {name} is empty; check the data set',
             code='no-images',
         )
-    if dataset.labels.ndim == 1 and int(dataset.labels.min()) < 0:
+    if label_kind(dataset) == 'single' and int(dataset.labels.min()) < 0:
         raise UserError(
             f'evaluation: {name} has images without a label; use a labeled data set',
             code='unlabeled-images',
         )
 
 
+def label_kind(dataset: Dataset) -> str:
+    """Return 'dense' for a target per pixel, 'multi' for several classes per image, else 'single'."""
+    if hasattr(dataset, 'label_kind'):
+        return dataset.label_kind
+    return 'multi' if dataset.labels.ndim == 2 else 'single'
+
+
 def _require_scorable(dataset: Dataset, protocol: str) -> None:
-    kind = 'multi' if dataset.labels.ndim == 2 else 'single'
-    if kind not in PROTOCOLS.get(protocol).labels:
+    kind = label_kind(dataset)
+    expected = PROTOCOLS.get(protocol).labels
+    if kind not in expected:
         others = [name for name in PROTOCOLS.names() if kind in PROTOCOLS.get(name).labels]
         raise UserError(
-            f'{protocol}: expected {"one class" if kind == "multi" else "several classes"} per image, and '
-            f'{type(dataset).__name__} has {kind}-label images; use one of {", ".join(others)}',
+            f"{protocol}: expected {' or '.join(expected)} labels, and {type(dataset).__name__} has other ones ('{kind}'); "
+            f'use one of {", ".join(others)}',
             code='unsupported-labels',
         )
 

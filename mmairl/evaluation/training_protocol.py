@@ -6,7 +6,7 @@ A finished run is read again, and an unfinished one is resumed, so that a killed
 import copy
 import itertools
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -43,6 +43,7 @@ RECIPE_KEYS = (
     'randomness',
     'fast',
 )
+GRID = ('lr', 'weight_decay', 'layers', 'pooling')  # what a recipe's `sweep` can vary
 Measure = Callable[
     ..., Scores
 ]  # called with a recipe, training data, test data and the name of the run's folder
@@ -220,31 +221,47 @@ def run_recipe(cfg: Config, launcher: str) -> Scores:
 
 
 def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
-    """Train one head for each of the recipe's rates and decays in one run, then test the best."""
+    """Train one head for each point of the recipe's grid in one run, then test the best."""
+    names = [name for name in GRID if name in recipe.sweep]
+    points = [
+        dict(zip(names, values))
+        for values in itertools.product(*(recipe.sweep[name] for name in names))
+    ]
+    fit, held = held_out(data)
+    on_held = measure(_many_heads(recipe, points), fit, held, 'sweep')
+    main = next(iter(on_held)).partition('@')[0]  # the first score of a data set decides
+    heads = [f'{main}@{head}' for head in range(len(points))] if len(points) > 1 else [main]
+    tried = [on_held[head] for head in heads]
+    chosen = points[tried.index(max(tried))]
+    best = copy.deepcopy(recipe)
+    best.optim_wrapper.optimizer.update({name: chosen[name] for name in names[:2]})
+    best.model.update({name: chosen[name] for name in names[2:]})
+    table = [dict(point, score=score) for point, score in zip(points, tried)]
+    return measure(best, refit(data), data.test, 'test'), dict(chosen, held_out=table)
+
+
+def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
+    """Return a recipe with a head for each point. All heads learn from one set of features, of which each sees a part."""
     optimizer = recipe.optim_wrapper.optimizer
-    pairs = list(itertools.product(recipe.sweep.lr, recipe.sweep.weight_decay))
     many = copy.deepcopy(recipe)
-    many.model.heads = len(pairs)
+    many.model.heads = len(points)
     many.optim_wrapper.optimizer = dict(
         type='HeadSGD',
         lr=1.0,
-        rates=[rate for rate, _ in pairs],
-        decays=[decay for _, decay in pairs],
+        rates=[point['lr'] for point in points],
+        decays=[point['weight_decay'] for point in points],
         momentum=optimizer.momentum,
         nesterov=optimizer.get('nesterov', False),
     )
-    fit, held = held_out(data)
-    on_held = measure(many, fit, held, 'sweep')
-    main = next(iter(on_held)).partition('@')[0]  # the first score of a data set decides
-    heads = [f'{main}@{head}' for head in range(len(pairs))] if len(pairs) > 1 else [main]
-    tried = [on_held[head] for head in heads]
-    rate, decay = pairs[tried.index(max(tried))]
-    best = copy.deepcopy(recipe)
-    best.optim_wrapper.optimizer.update(lr=rate, weight_decay=decay)
-    table = [dict(lr=lr, weight_decay=wd, score=score) for (lr, wd), score in zip(pairs, tried)]
-    return measure(best, refit(data), data.test, 'test'), dict(
-        lr=rate, weight_decay=decay, held_out=table
-    )
+    if 'layers' in points[0]:
+        layers = max(point['layers'] for point in points)
+        many.model.update(layers=layers, pooling='both')
+        many.model.blocks = [
+            [int(layers - layer <= point['layers']) for layer in range(layers)]
+            + [int(point['pooling'] == 'both')]
+            for point in points
+        ]
+    return many
 
 
 def _search(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:

@@ -1,5 +1,8 @@
 """A backbone with linear classifiers on top: supervised training, fine-tuning, and linear evaluation when it is frozen."""
 
+from collections.abc import Sequence
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from mmengine.model import BaseModel
@@ -7,6 +10,7 @@ from torch import Tensor, nn
 
 from mmairl.errors import UserError
 from mmairl.models.backbones import pooled
+from mmairl.models.layers import layer_outputs, pooled_blocks, pooled_layers
 from mmairl.registry import MODELS
 
 
@@ -29,6 +33,9 @@ class Classifier(BaseModel):
         heads: Number of classifiers, stacked in one layer and trained on the same features. `HeadSGD` gives each its
             own rate.
         frozen: Whether the backbone stays in evaluation mode and is not trained.
+        layers: Number of last layers of a ViT whose features are joined. Default: the output of the backbone.
+        pooling: Features of the layers: 'cls' (their class tokens), 'mean' (the mean patch of the last one) or 'both'.
+        blocks: For each head, which of the joined vectors it sees, as 1 or 0. Default: all.
 
     Raises:
         UserError: If the data have no labels.
@@ -41,6 +48,9 @@ class Classifier(BaseModel):
         classes: int,
         heads: int = 1,
         frozen: bool = False,
+        layers: int | None = None,
+        pooling: Literal['cls', 'mean', 'both'] = 'cls',
+        blocks: Sequence[Sequence[int]] | None = None,
         data_preprocessor: dict | None = None,
         init_cfg: dict | None = None,
     ) -> None:
@@ -48,10 +58,20 @@ class Classifier(BaseModel):
         self.backbone = MODELS.build(backbone).requires_grad_(not frozen)
         self.heads = heads
         self.frozen = frozen
+        self.layers = layers
+        self.pooling = pooling
+        if layers is not None:
+            in_channels *= pooled_blocks(layers, pooling)
         start = torch.empty(classes, in_channels).normal_(std=0.01)  # the same for every head
         self.fc = nn.Linear(in_channels, heads * classes)
         self.fc.weight.data.copy_(start.repeat(heads, 1))
         self.fc.bias.data.zero_()
+        mask = None
+        if blocks is not None:
+            seen = torch.tensor(blocks, dtype=torch.float32)
+            width = in_channels // seen.shape[1]
+            mask = seen.repeat_interleave(width, 1).repeat_interleave(classes, 0)
+        self.register_buffer('mask', mask, persistent=False)
 
     def train(self, mode: bool = True) -> 'Classifier':
         super().train(mode)
@@ -63,18 +83,26 @@ class Classifier(BaseModel):
         self, inputs: list[Tensor] | Tensor, data_samples: dict | None = None, mode: str = 'tensor'
     ):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            features = pooled(self.backbone(inputs if isinstance(inputs, Tensor) else inputs[0]))
+            features = self.features(inputs if isinstance(inputs, Tensor) else inputs[0])
         if mode == 'tensor':
             return features
         if data_samples is None:
             raise UserError(
                 'Classifier: requires labels; use a data set with classes', code='no-labels'
             )
-        scores = self.fc(features).float().unflatten(1, (self.heads, -1))
+        weight = self.fc.weight if self.mask is None else self.fc.weight * self.mask
+        scores = F.linear(features, weight, self.fc.bias).float().unflatten(1, (self.heads, -1))
         labels = data_samples['label']
         if mode == 'predict':
             return [dict(scores=scores, label=labels)]
         return self.loss(scores, labels)
+
+    def features(self, images: Tensor) -> Tensor:
+        if self.layers is None:
+            return pooled(self.backbone(images))
+        return pooled_layers(
+            layer_outputs(self.backbone, images, range(-self.layers, 0)), self.pooling
+        )
 
     def loss(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return the sum of the heads' losses, so that each head learns as it would alone.

@@ -12,9 +12,10 @@ from msgspec import to_builtins
 
 from mmairl.io import read_json, read_text, write_json
 from mmairl.study.analyses import analysis_records
+from mmairl.study.claims import StudyRuns, judge
 from mmairl.study.cost import flops_per_image
 from mmairl.study.external import training_factors
-from mmairl.study.fairness import after, compare_configs, hidden
+from mmairl.study.fairness import after, changed, compare_configs, hidden
 from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
 from mmairl.study.schema import CHOICE, Choice, RunResult
@@ -92,6 +93,8 @@ def collect(
         record |= described.searches(record['rows'], configs)
     record |= analysis_records(study, configs, runs)
     add_numbers(record, study, out)
+    if study.claims:
+        record['claims'] = judge_claims(record, study, configs, scale)
     write_json(out / 'study.json', record)
     return record
 
@@ -228,6 +231,24 @@ def add_numbers(record: Record, study: Study, out: Path) -> None:
     record['cost'] = dict(
         rows=costs(record), equal={key: at_equal_cost(record, key) for key in scores}
     )
+
+
+def judge_claims(
+    record: Record, study: Study, configs: Mapping[str, Config], scale: Scale
+) -> list[Record]:
+    """Return the verdict on each claim of the study, with published and measured effects."""
+    runs = StudyRuns(record, scale.name, lambda one, other: changed(configs[one], configs[other]))
+    return judge(study.claims, runs, printed_numbers(study))
+
+
+def printed_numbers(study: Study) -> Callable[[str, str], float | None]:
+    """Return the papers' numbers by row and by the score that measures the same."""
+    scores = {**ON_IMAGENET, **study.measured}
+    printed = {}
+    for row in study.rows:
+        for key, value in study.printed(row).items():
+            printed[row.name, scores.get(key, key)] = value
+    return lambda row, score: printed.get((row, score))
 
 
 def add_published_comparisons(

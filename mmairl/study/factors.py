@@ -10,7 +10,8 @@ from mmengine.registry import Registry
 from mmairl.config import walk
 from mmairl.data.decode import decoder
 from mmairl.data.shards.cache import NodeCache
-from mmairl.data.shards.index import index_of, shards_at
+from mmairl.data.shards.index import index_of
+from mmairl.data.shards.shard_paths import shards_at
 from mmairl.evaluation.backbone import FEATURES
 from mmairl.evaluation.identity import code_identity
 from mmairl.evaluation.sets import innermost

@@ -112,8 +112,9 @@ def require_clean_choices(
 
 def _chooses(study: Study, cfg: Config, task: str) -> bool:
     """Return True if a task chooses by images that are held out, or by `evaluation.val`."""
-    protocol = settings_for(protocol_of(task))
-    return protocol.chooses(data_of(task) or cfg, trials=task in study.tune)
+    data = data_of(task) or cfg
+    protocol = settings_for(protocol_of(task), data)
+    return protocol.chooses(data, trials=task in study.tune)
 
 
 def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]:

@@ -103,6 +103,7 @@ def task_settings(task: str, folder: Path, asked: Asked) -> tuple[Config, Protoc
     protocol = task.partition('@')[0]
     settings = settings_for(
         protocol,
+        cfg,
         device=default_device(),
         workers=default_workers(),
         seed=int(seed) if seed else None,

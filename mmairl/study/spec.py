@@ -15,6 +15,7 @@ from mmairl.errors import UserError
 from mmairl.io import Declared, read_yaml
 from mmairl.study import published
 from mmairl.study.analyses import load_analyses
+from mmairl.study.claims import Claim, check_claims
 from mmairl.study.search import OWN, Dimension, Search, Tune
 from mmairl.study.statistics.compare_rows import MARGIN
 from mmairl.study.statistics.designs import Design, fraction_rows, title
@@ -252,6 +253,7 @@ class Study(Declared, frozen=True):
     cross: Cross | None = None  # in place of rows
     search: Search | None = None  # rows are tuned by equal budgets before they are compared
     tune: dict[str, Tune] = {}  # by task: its own rates are tuned for each network
+    claims: tuple[Claim, ...] = ()  # what the paper states, and the contrast that tests it
     analyses: tuple[
         str, ...
     ] = ()  # modules that add a section to the page, such as projects.normrescale.benefit
@@ -299,6 +301,16 @@ class Study(Declared, frozen=True):
     def design(self) -> Design | None:
         return self.cross and self.cross.design
 
+    @property
+    def full_size_scores(self) -> list[str]:
+        """The scores that the study measures at the papers' size."""
+        from mmairl.transfer.tasks import TASKS  # only claims need the tasks' columns
+
+        scores = [*self.measured.values()]
+        for task in self.tasks.get('in1k', ()):
+            scores += [task, f'{task} top-5', *(TASKS[task].scores if task in TASKS else ())]
+        return scores
+
     def printed(self, row: Row) -> dict[str, float]:
         """The numbers that were published of a row, by their names."""
         names = row.published if isinstance(row.published, list) else [row.published]
@@ -328,6 +340,8 @@ def read_study(path: str | Path) -> Study:
             f'seeds: a study with `search` repeats its searches in place of seeds ({list(study.seeds)}); set search.searches',
             code='seeds-and-search',
         )
+    if study.claims:
+        check_claims(study.claims, [row.name for row in rows], study.full_size_scores)
     return replace(study, rows=tuple(rows), seeds=seeds, name=study.name or path.stem)
 
 

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
 from mmengine.config import Config
 
@@ -67,11 +66,10 @@ def task_hours(
 def _task_work(cfg: Config, task: str, scale: Scale, trials: int | None) -> float | None:
     data = data_of(task) or cfg
     trains = recipe(cfg, task)
-    tested = innermost(data.evaluation.test)
-    sizes = [step['size'] for step in chain([tested], *tested.get('views', [])) if 'size' in step]
-    protocol = settings_for(protocol_of(task))
+    protocol = settings_for(protocol_of(task), data)
+    size = protocol.input_size(data)
     images = protocol.images_seen(data, _images(cfg, data.evaluation.train, scale), trials)
-    if not images or not sizes:
+    if not images or not size:
         return None
     network = dict(
         type='Classifier',
@@ -80,7 +78,7 @@ def _task_work(cfg: Config, task: str, scale: Scale, trials: int | None) -> floa
         classes=1000,
         frozen=not trains or trains.model.get('frozen', False),
     )
-    return images * counted_work(json.dumps(network), (sizes[-1],), BATCH).time
+    return images * counted_work(json.dumps(network), (size,), BATCH).time
 
 
 def _images(cfg: Config, labelled: Mapping, scale: Scale) -> int | None:

@@ -3,6 +3,6 @@
 mmdet and mmseg import all of mmcv's ops at once, so the replacement of missing ops has to be in place before.
 """
 
-from mmairl.transfer.ops import use_torchvision_ops
+from mmairl.data.mmcv_ops import use_torchvision_ops
 
 use_torchvision_ops()

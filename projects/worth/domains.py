@@ -76,7 +76,7 @@ def copies(random: np.random.Generator, labels: np.ndarray, domain: Domain) -> n
         if domain.by == 'colour':
             hue = 2 * np.pi * (label + random.uniform(-0.3, 0.3)) / domain.classes
             scene.background[:] = scene.background.mean(0)
-            scene.colour[:] = 0.5 + 0.5 * np.cos(hue - 2 * np.pi * np.arange(3) / 3)
+            scene.color[:] = 0.5 + 0.5 * np.cos(hue - 2 * np.pi * np.arange(3) / 3)
     if domain.by == 'colour':
         kinds = random.integers(0, len(KINDS), len(labels))
     return render(scenes, kinds, SIDE).transpose(0, 2, 3, 1) / 255

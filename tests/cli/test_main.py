@@ -110,7 +110,7 @@ def test_choices_in_parsers_equal_those_of_the_package():
     assert set(evaluate.PROTOCOLS) == PROTOCOLS.module_of.keys()
     assert evaluate.BASELINES == protocol.BASELINES
     assert transfer.DEFAULT == tasks.DEFAULT and set(transfer.TASKS) == set(tasks.TASKS)
-    assert (*WRITERS, 'onnx') == convert.FORMATS
+    assert (*WRITERS, 'hub', 'onnx') == convert.FORMATS
     assert (normrescale.PER, normrescale.STATISTICS) == (rescaling.PER, rescaling.STATISTICS)
 
 

@@ -53,7 +53,7 @@ def near(found: np.ndarray, wanted: np.ndarray, levels: float) -> bool:
     return found.shape == wanted.shape and np.abs(found - np.asarray(wanted, dtype=float)).max() <= levels
 
 
-def test_lossless_colours_are_exact_whatever_the_format():
+def test_lossless_colors_are_exact_in_all_formats():
     for kind in ('PNG', 'BMP', 'TIFF', 'PPM', 'WEBP'):
         found = decode_bytes(encoded(Image.fromarray(COLOURS), kind, lossless=True))
         assert found.dtype == torch.uint8
@@ -71,7 +71,7 @@ def test_sixteen_bit_greys_are_scaled_not_clipped():
     assert high_byte_first[:2] == b'MM' and np.array_equal(pixels(high_byte_first), wanted)
 
 
-def test_a_tiff_of_other_numbers_or_channels_is_to_be_read_as_it_is_stored():
+def test_tiff_that_is_not_rgb_advises_channels():
     tiffs = [encoded(Image.fromarray(values), 'TIFF') for values in (np.float32([[0, 0.5]]), np.int32([[0, 257]]))]
     tifffile = pytest.importorskip('tifffile', reason='tifffile is not installed (pip install tifffile)')
     tifffile.imwrite(
@@ -84,7 +84,7 @@ def test_a_tiff_of_other_numbers_or_channels_is_to_be_read_as_it_is_stored():
             decode_bytes(tiff)
 
 
-def test_inks_are_inverted_where_adobe_has_inverted_them():
+def test_adobe_inks_are_inverted():
     inks = np.array([200, 30, 90, 60])  # cyan, magenta, yellow, black; 0 is none
     data = encoded(Image.new('CMYK', (16, 16), tuple(inks.tolist())), 'JPEG', quality=100)
     marker = data.index(b'\xff\xee\x00\x0eAdobe')
@@ -106,7 +106,7 @@ def test_transparent_pixels_are_seen_on_white():
     assert pixels(encoded(single, 'PNG', transparency=(1, 2, 3)))[0].tolist() == [[255] * 3, [4, 5, 6]]
 
 
-def test_an_image_is_turned_as_its_orientation_says_unless_that_is_broken_and_an_animation_is_its_first_frame():
+def test_orientation_is_applied_unless_it_is_broken():
     def shown(orientation: int) -> np.ndarray:
         exif = Image.Exif()
         exif[0x0112] = orientation
@@ -137,7 +137,7 @@ def decoded_by_simplejpeg(data: bytes) -> bool:
         return decode.decode_jpeg(image, data) is not None
 
 
-def test_jpegs_have_the_pixels_and_the_faults_of_pillow_whichever_decoder_is_installed(monkeypatch, capfd):
+def test_both_jpeg_decoders_equal_pillow(monkeypatch, capfd):
     fast = pytest.importorskip('simplejpeg', reason='simplejpeg is not installed (pip install simplejpeg)')
     image = Image.fromarray(RANDOM.integers(0, 256, (65, 33, 3), dtype=np.uint8))
     sound = [encoded(image, 'JPEG', quality=95, keep_rgb=True)]
@@ -207,7 +207,7 @@ def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
     assert reason(data, max_pixels=59) is Reason.TOO_LARGE and Image.MAX_IMAGE_PIXELS == 7
 
 
-def test_a_machine_without_memory_is_not_the_fault_of_the_image(monkeypatch):
+def test_lack_of_memory_is_not_the_fault_of_an_image(monkeypatch):
     monkeypatch.setattr(decode, 'as_rgb', Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
         decode_bytes(encoded(Image.fromarray(COLOURS), 'PNG'))
@@ -231,7 +231,7 @@ def test_reader_from_outside_decodes_its_format(tmp_path, monkeypatch):
     assert file_kind(b'MINE') == 'mine'
 
 
-def test_a_phones_jpeg_of_several_pictures_is_a_jpeg_and_the_error_of_a_worker_stays_a_sentence():
+def test_mpo_is_a_jpeg_and_worker_errors_stay_one_line():
     one, two = (Image.new('RGB', (8, 8), colour) for colour in ('red', 'blue'))
     one.save(buffer := BytesIO(), 'MPO', save_all=True, append_images=[two])
     assert file_kind(buffer.getvalue()) == 'jpg' and decode_bytes(buffer.getvalue()).shape == (3, 8, 8)

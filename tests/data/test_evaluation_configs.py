@@ -28,7 +28,7 @@ def kinds(settings: dict) -> list[tuple[type, dict]]:
 
 
 @pytest.mark.parametrize('name', CONFIGS)
-def test_each_part_is_accepted_by_its_data_set_and_is_another_one(name):
+def test_each_part_of_a_config_is_another_one(name):
     evaluation = Config.fromfile(CONFIGS[name]).evaluation.to_dict()
     assert evaluation.pop('batch_size') == 256
     parts = {part: settings for part, settings in evaluation.items() if part not in ('held_out', 'views')}

@@ -13,7 +13,6 @@ from mmairl.data.datasets import ImageFolder, UnlabelledFolder
 from mmairl.data.decode import Reason, decode_bytes
 from mmairl.data.packed import Smaller, pack
 from mmairl.data.shards.dataset import Shards
-from mmairl.errors import UserError
 from mmairl.study.factors import images_of
 
 VIEW = [dict(type='RandomResizedCrop', size=16), dict(type='RandomFlip')]
@@ -37,7 +36,7 @@ def make(folder: Path, out: str = 'images.tar', **options) -> Path:
     return folder.parent / out
 
 
-def test_its_items_are_those_of_the_folder_and_of_any_packing_of_shards(folder):
+def test_packed_items_equal_those_of_the_folder(folder):
     plain = ImageFolder(folder, views=[VIEW, VIEW])
     one = Shards(make(folder, workers=2), views=[VIEW, VIEW])
     assert one.classes == plain.classes == ['ant', 'bee', 'ç a'] and torch.equal(one.labels, plain.labels)
@@ -57,7 +56,7 @@ def test_its_items_are_those_of_the_folder_and_of_any_packing_of_shards(folder):
     assert bare.classes == [] and bare.labels.tolist() == [-1] * 7
 
 
-def test_any_tar_program_and_webdataset_get_the_files_back(folder):
+def test_tar_and_webdataset_unpack_the_files(folder):
     keys = ['ant/1_b', 'ant/1_c', 'ant/1', 'bee/4', 'bee/4_png', 'bee/' + '/'.join(['n' * 60] * 4) + '/3', 'ç a/5']
     files = [path.read_bytes() for path in map(ImageFolder(folder).path, range(7))]
     out = make(folder)
@@ -92,7 +91,7 @@ def test_bytes_do_not_depend_on_workers_or_a_kill(folder):
         make(folder, 'k0.tar', size=5000)
 
 
-def test_images_are_made_smaller_where_asked_and_the_archive_says_so(folder):
+def test_short_side_shrinks_large_images(folder):
     Image.new('RGB', (300, 200), 'red').save(folder / 'bee/large.png')
     out = make(folder, smaller=Smaller(short_side=50, quality=70))
     data = Shards(out)
@@ -104,11 +103,11 @@ def test_images_are_made_smaller_where_asked_and_the_archive_says_so(folder):
     assert images_of(dict(type='Shards', root=str(make(folder, 'same.tar')))) == 'as they are'
 
 
-def test_an_unreadable_image_is_left_out_and_named_and_too_many_leave_no_archive(folder):
+def test_unreadable_images_are_left_out_up_to_a_limit(folder):
     (folder / 'ant/1.c.jpg').write_bytes(b'no image')
     (folder / 'bee/0.jpg').touch()
     out = folder.parent / 'out.tar'
-    with pytest.raises(UserError, match=r'1 of the first 2 images .* cannot be read, ant/1.c.jpg is not'):
+    with raises_code('too-many-unreadable', '1 of the first 2 images .* ant/1.c.jpg is not'):
         list(pack(ImageFolder(folder, max_unreadable=0), out))
     assert not list(folder.parent.glob('*.tar'))
     said = dict(pack(ImageFolder(folder), out))
@@ -117,7 +116,7 @@ def test_an_unreadable_image_is_left_out_and_named_and_too_many_leave_no_archive
     assert Shards(out).labels.tolist() == [0, 0, 1, 1, 1, 2]
 
 
-def test_the_command_packs_folders_and_shards_and_says_what_it_holds(folder, run_tool, capsys):
+def test_command_packs_folders_and_shards(folder, run_tool, capsys):
     out = folder.parent / 'out.tar'
     (folder / 'bee/no\nimage.jpg').touch()
     run_tool('tools/pack.py', folder, out, '--workers', 0)

@@ -28,7 +28,7 @@ class Ramp(ViewDataset):
         return torch.arange(12, dtype=torch.uint8).view(3, 2, 2) + index
 
 
-def test_an_item_has_a_view_for_each_pipeline_its_label_and_its_index():
+def test_item_has_views_label_and_index():
     data = Ramp([[dict(type='RandomFlip', p=1.0)], [dict(type='Solarize', p=1.0, threshold=0)]])
     item = data[2]
     assert torch.equal(item['inputs'][0], data.raw(2).flip(-1)) and torch.equal(item['inputs'][1], 255 - data.raw(2))
@@ -51,7 +51,7 @@ def test_each_view_continues_with_its_own_pipeline():
         make(dict(inputs=[first] * 3), training=True)
 
 
-def test_neither_tf32_nor_autocast_coarsens_the_views_and_the_run_keeps_them():
+def test_tf32_and_autocast_do_not_affect_views():
     seen = []
 
     class Spy:
@@ -76,7 +76,7 @@ def test_neither_tf32_nor_autocast_coarsens_the_views_and_the_run_keeps_them():
     assert made.dtype == torch.float32 and torch.equal(made, expected)
 
 
-def test_the_preprocessor_makes_normalised_views_of_one_batch_and_repeats_by_seed():
+def test_preprocessor_repeats_normalized_views_by_seed():
     make = ViewPreprocessor(mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2), views=[RECIPE, RECIPE])
     data = dict(inputs=[torch.randint(0, 256, (COUNT, 3, 40, 40), dtype=torch.uint8)])
     torch.manual_seed(1)

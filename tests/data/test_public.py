@@ -1,8 +1,9 @@
-"""The public sets on small trees in their published formats: images, labels, splits, and what is missing in a sentence."""
+"""Public sets on small trees in their published formats: images, labels, splits and errors."""
 
 import hashlib
 import json
 import pickle
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,12 +11,12 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
+from harness.errors import raises_code
 from PIL import Image
 from torchvision import datasets
 
 from mmairl.data import public
-from mmairl.data.public import CIFAR10, STL10, VOC2007, Birdsnap, Caltech101, INaturalist2018, rows_of
-from mmairl.errors import UserError
+from mmairl.data.public import CIFAR10, STL10, VOC2007, Birdsnap, Caltech101, INaturalist2018, rows_of_split
 
 EVERY = {
     name: kind
@@ -186,7 +187,7 @@ def accept_md5(root: Path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize('name', TREES)
-def test_a_set_in_its_published_format_gives_its_images_labels_and_splits(name, tmp_path, monkeypatch):
+def test_published_format_is_read(name, tmp_path, monkeypatch):
     kind, (parts, classes) = EVERY[name], TREES[name](tmp_path)
     accept_md5(tmp_path, monkeypatch)
     for part, pairs in parts.items():
@@ -202,7 +203,7 @@ def test_a_set_in_its_published_format_gives_its_images_labels_and_splits(name, 
     assert kind(tmp_path).classes == classes
 
 
-def test_rows_columns_and_channels_in_memory_are_where_they_belong_and_stay_as_they_are(tmp_path, monkeypatch):
+def test_pixels_in_memory_are_in_order_and_unchanged(tmp_path, monkeypatch):
     cifar(tmp_path), stl(tmp_path)
     accept_md5(tmp_path, monkeypatch)
     for kind, split, number, size in ((CIFAR10, 'test', 41, 32), (STL10, 'train', 2, 96)):
@@ -215,36 +216,35 @@ def test_rows_columns_and_channels_in_memory_are_where_they_belong_and_stay_as_t
 
 
 @pytest.mark.parametrize('kind', EVERY.values())
-def test_a_missing_set_or_split_is_one_sentence(kind, tmp_path):
-    with pytest.raises(UserError) as caught:
+def test_missing_set_or_split_is_an_error(kind, tmp_path):
+    with raises_code('unreadable-set', re.escape(kind.layout)) as raised:
         kind(tmp_path / 'gone')
-    sentence = str(caught.value)
-    assert kind.layout in sentence and 'download=True' not in sentence
-    assert not (tmp_path / 'gone').exists(), 'looking for data makes no folders'
-    with pytest.raises(UserError, match=f"no split 'tset'; use one of '{kind.splits[0]}', '"):
+    assert 'download=True' not in str(raised.value)
+    assert not (tmp_path / 'gone').exists(), 'no folder is created'
+    with raises_code('unknown-split'):
         kind(tmp_path, 'tset')
 
 
-def test_a_file_that_is_missing_broken_or_cut_short_is_one_sentence(tmp_path):
+def test_missing_or_broken_file_is_an_error(tmp_path):
     stl(tmp_path), voc(tmp_path), birds(tmp_path)
-    with pytest.raises(UserError, match=r'INaturalist2018 .*No such file .*/train2018\.json.*: it wants'):
+    with raises_code('unreadable-set', 'no file .*/train2018.json'):
         INaturalist2018(tmp_path)
     write(tmp_path / 'train2018.json', '{"images": [')
-    with pytest.raises(UserError, match=r'INaturalist2018 cannot be read from .*\(JSONDecodeError: .+\): it wants'):
+    with raises_code('unreadable-set', 'JSONDecodeError'):
         INaturalist2018(tmp_path)
     write(tmp_path / 'VOCdevkit/VOC2007/Annotations/000005.xml', '<annotation><object>')
-    with pytest.raises(UserError, match='VOC2007 cannot be read'):
+    with raises_code('unreadable-set', 'ParseError'):
         VOC2007(tmp_path)
     file = tmp_path / 'stl10_binary/train_X.bin'
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(UserError, match='STL10 cannot be read'):
+    with raises_code('unreadable-set', 'STL10'):
         STL10(tmp_path)
     (tmp_path / 'download').rename(tmp_path / 'elsewhere')
-    with pytest.raises(UserError, match="Birdsnap has no image for split 'test' in"):
+    with raises_code('empty-split', 'Birdsnap'):
         Birdsnap(tmp_path, 'test')
 
 
-def test_caltech_draws_25_and_5_images_of_each_class_and_tests_on_the_rest(tmp_path):
+def test_caltech_draws_25_and_5_images_of_each_class(tmp_path):
     folder = tmp_path / 'caltech101/101_ObjectCategories'
     for first, (name, size) in zip((0, 100), {'BACKGROUND_Google': 31, 'ant': 34}.items()):
         for i in range(size):
@@ -283,7 +283,7 @@ def voc(root: Path) -> None:
         write(folder / f'Annotations/{name}.xml', f'<annotation>{objects}</annotation>')
 
 
-def test_a_voc_image_is_of_every_class_it_shows_and_difficult_ones_do_not_count(tmp_path):
+def test_voc_image_has_all_its_classes(tmp_path):
     voc(tmp_path)
 
     def shown(data: VOC2007) -> list[dict[str, int]]:
@@ -306,5 +306,5 @@ PUBLISHED = dict(
 
 def test_the_held_out_part_has_the_published_size():
     for name, (train, val) in PUBLISHED.items():
-        rows = [rows_of(split, train + val, EVERY[name].held_out, seed=0).tolist() for split in ('train', 'val')]
+        rows = [rows_of_split(split, train + val, EVERY[name].held_out, seed=0).tolist() for split in ('train', 'val')]
         assert [len(part) for part in rows] == [train, val] and sorted(rows[0] + rows[1]) == list(range(train + val))

@@ -43,7 +43,7 @@ def config(work_dir: Path, dataset: dict, **options) -> Config:
     return cfg
 
 
-def test_a_run_from_shards_that_is_left_and_gone_on_with_is_that_of_the_folder(tmp_path, own_cache):
+def test_run_from_shards_equals_that_of_a_folder(tmp_path, own_cache):
     """All that is in its last checkpoint: losses, weights of both networks, queue, optimizer, generators."""
     for at in range(37):
         draw(tmp_path / f'images/class{at % 3}/{at:02}.png', 32, 40)

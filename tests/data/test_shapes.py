@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 
 from mmairl.data import shapes
 from mmairl.data.shapes import Digits, Shapes
-from mmairl.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / 'mmairl' / 'shapes'
 
 
-def test_an_image_depends_on_seed_split_and_index_alone():
+def test_shape_depends_on_seed_split_and_index():
     few, many = Shapes('val', 12, 32), Shapes('val', 30, 32)
     assert np.array_equal(few.images, many.images[:12])
     assert not np.array_equal(few.images, Shapes('train', 12, 32).images)
@@ -26,14 +26,14 @@ def test_an_image_depends_on_seed_split_and_index_alone():
     assert len(many) == 30 and len(many.classes) >= 10
     assert item['inputs'][0].shape == (3, 32, 32) and item['inputs'][0].dtype == torch.uint8
     assert item['data_samples'] == dict(label=13 % len(many.classes), index=13)
-    with pytest.raises(UserError, match="no split 'test'"):
+    with raises_code('unknown-split'):
         Shapes('test', 4)
 
 
 def test_a_cache_is_used_and_a_broken_one_redrawn(cache, monkeypatch):
     drawn = np.array(Shapes('val', 12, 32).images)
     (file,) = cache.iterdir()
-    monkeypatch.setattr(shapes, 'draw', lambda *args: pytest.fail('drawn again'))
+    monkeypatch.setattr(shapes, 'draw_shapes', lambda *args: pytest.fail('drawn again'))
     assert np.array_equal(Shapes('val', 12, 32).images, drawn)
     monkeypatch.undo()
     monkeypatch.setenv('XDG_CACHE_HOME', str(cache.parent.parent))
@@ -52,7 +52,7 @@ def test_raw_pixels_do_not_give_the_kind_away():
     assert (votes == test.labels).float().mean() < 2 * chance
 
 
-def test_digits_are_scikit_learns_and_split_class_by_class():
+def test_digits_are_split_class_by_class():
     train, val = Digits('train', size=16), Digits('val', size=16)
     assert len(train) + len(val) == 1797
     assert (val.labels.bincount() / train.labels.bincount()).std() < 0.02

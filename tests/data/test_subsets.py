@@ -47,7 +47,7 @@ def assert_consistent(data, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize('classes,images,total', [(10, 5000, 12_406), (100, 500, 10_847)])
-def test_counts_are_the_closed_form_and_the_sizes_that_the_field_knows(classes, images, total):
+def test_long_tailed_counts_are_the_published_ones(classes, images, total):
     for imbalance in (10, 50, 100):
         counts = torch.bincount(LongTailed(numbered(*[images] * classes), imbalance).labels).tolist()
         power = classes - 1
@@ -58,7 +58,7 @@ def test_counts_are_the_closed_form_and_the_sizes_that_the_field_knows(classes, 
     assert sum(counts) == total
 
 
-def test_a_long_tail_keeps_labels_and_a_smaller_imbalance_a_superset():
+def test_smaller_imbalance_has_a_superset():
     assert_consistent(LongTailed(numbered(40, 40, 40), 10), ['c0', 'c1', 'c2'])
     few, more, everything = (set(LongTailed(numbered(*[60] * 4), by).indices.tolist()) for by in (30, 5, 1))
     assert few < more < everything == set(range(240))
@@ -68,7 +68,7 @@ def test_a_long_tail_keeps_labels_and_a_smaller_imbalance_a_superset():
     assert torch.bincount(LongTailed(numbered(100, 31, 10), 10).labels).tolist() == [100, 31, 10]
 
 
-def test_a_sample_of_classes_keeps_all_their_images_and_is_nested():
+def test_class_subsets_are_nested():
     whole = numbered(2, 3, 4, 5, 6)
     subsets = [ClassSubset(whole, fraction) for fraction in (0.2, 0.4, 0.8, 1.0)]
     for small, large in pairwise(subsets):
@@ -109,13 +109,13 @@ def named(root: Path, text: str) -> NamedClasses:
     return NamedClasses(numbered(2, 3, 4, 5), root / 'names.txt')
 
 
-def test_named_classes_keep_all_their_images_and_are_counted_anew(tmp_path):
+def test_named_classes_keep_all_their_images(tmp_path):
     data = named(tmp_path, 'c3\n\nc0 \nc3\n')
     assert data.classes == ['c0', 'c3'] and torch.bincount(data.labels).tolist() == [2, 5]
     assert_consistent(data, ['c0', 'c1', 'c2', 'c3'])
 
 
-def test_listed_images_are_kept_under_the_classes_of_the_whole(root):
+def test_listed_images_keep_their_classes(root):
     data = listed(root, '\ufeff# SimCLR\n\nn03_5.png\r\n  n02_4.png \nn01/n01_20.png\nn01_1.png\n')
     greys = [int(data[index]['inputs'][0][0, 0, 0]) for index in range(len(data))]
     assert greys == [0, 1, 3, 4] == [int(data.raw(index)[0, 0, 0]) for index in range(4)]
@@ -123,7 +123,7 @@ def test_listed_images_are_kept_under_the_classes_of_the_whole(root):
     assert data.name(3) == str(root / 'train/n03/n03_5.png')
 
 
-def test_in_training_an_unreadable_image_gives_way_to_a_listed_one_only(root):
+def test_unreadable_image_is_replaced_by_a_listed_one(root):
     # n01_20 of n01 follows n01_1 on the disk and is not in the list
     (root / 'train/n01/n01_1.png').write_bytes(b'no picture')
     data = listed(root, 'n01_1.png\nn03_5.png\n')
@@ -155,7 +155,7 @@ def relabelled(root: Path, groups: int | str, tree: str = TREE, names: list[str]
     return Relabelled(numbered(*range(1, 1 + len(names)), names=names), str(root / 'tree.txt'), groups)
 
 
-def test_leaves_are_merged_bottom_up_level_by_level_and_nothing_else_changes(tmp_path):
+def test_leaves_are_merged_level_by_level(tmp_path):
     for groups, names in {
         5: ['cat', 'cup', 'husky', 'poodle', 'taxi'],
         4: ['cat', 'cup', 'dog', 'dog', 'car'],

@@ -46,7 +46,7 @@ def test_a_plain_samplers_batches_draw_different_views(workers):
         assert len(numbers.unique()) == 16, 'the j-th image of each batch was drawn alike'
 
 
-def test_seeded_images_draw_the_same_in_every_process_and_leave_its_generators_alone():
+def test_seeded_views_do_not_depend_on_the_process():
     sampler = ResumableSampler(TrainingImages(Draws()), seed=5)
     order = list(sampler)
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
@@ -58,7 +58,7 @@ def test_seeded_images_draw_the_same_in_every_process_and_leave_its_generators_a
     assert sorted(ResumableSampler(range(16), seed=5)) == list(range(16)), 'a data set of others is given plain indices'
 
 
-def test_the_seed_of_an_image_follows_from_run_epoch_and_place_as_in_runs_of_before():
+def test_seed_of_an_image_is_pinned():
     """splitmix64 by Python's integers; with other seeds a resumed run would draw other views."""
     sampler = ResumableSampler(TrainingImages(Draws()), seed=2**31 + 7)
     sampler.set_epoch(199)
@@ -79,9 +79,7 @@ def folder(root: Path, broken: list[int], count: int = 30) -> Path:
 
 
 @pytest.mark.parametrize('workers', [0, 2])
-def test_unreadable_images_are_replaced_by_the_next_and_known_to_the_process_that_started_the_workers(
-    tmp_path, workers
-):
+def test_unreadable_image_is_replaced_and_known_to_all(tmp_path, workers):
     data = TrainingImages(UnlabelledFolder(folder(tmp_path, [4, 5, 29])))
     loader = DataLoader(copy.deepcopy(data), batch_size=10, num_workers=workers)  # mmengine copies, too
     batches = list(loader)
@@ -91,7 +89,7 @@ def test_unreadable_images_are_replaced_by_the_next_and_known_to_the_process_tha
     assert data.names_with_reasons(data.met()) == [f'{tmp_path}/{name}.png (is empty)' for name in ('04', '05', '29')]
 
 
-def test_the_limit_counts_what_was_met_and_is_a_fraction_ten_or_none_and_never_all(tmp_path):
+def test_limit_of_unreadable_images(tmp_path):
     data = TrainingImages(UnlabelledFolder(folder(tmp_path, list(range(0, 24, 2)))))
     with pytest.raises(UserError, match='11 of the 30 training images cannot be read, more than the 10 that'):
         list(DataLoader(data, batch_size=1))

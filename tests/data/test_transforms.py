@@ -52,7 +52,7 @@ THEIRS = {
 
 
 @pytest.mark.parametrize('kind', STEPS)
-def test_a_batched_operation_is_torchvisions_on_the_drawn_images_and_leaves_the_others(kind):
+def test_batched_operation_equals_torchvision(kind):
     half = {'p': 0.5} if 'p' in STEPS[kind] else {}
     operation = build(**{**STEPS[kind], **half})
     batch, (theirs, off) = torch.rand(COUNT, 3, 40, 40), THEIRS[kind]
@@ -72,7 +72,7 @@ def picture(height: int, width: int) -> Tensor:
 
 
 @pytest.mark.parametrize(('step', 'height'), [*((step, 40) for step in RECIPE), (STEPS['GaussianBlur'], 230)])
-def test_the_worker_form_is_the_batched_form_rounded_to_bytes(step, height):
+def test_worker_form_is_the_rounded_batched_form(step, height):
     operation = build(**{**step, 'p': 1.0} if 'p' in step else step)
     image = picture(height, height + 10)
     for seed in range(20):
@@ -87,7 +87,7 @@ def test_the_worker_form_is_the_batched_form_rounded_to_bytes(step, height):
         assert never(image) is image and torch.equal(never.batch(batch), batch)
 
 
-def test_a_worker_crops_as_torchvision_does_whatever_the_layout_of_the_image():
+def test_crop_equals_torchvision_for_any_layout():
     crop, image = build(type='RandomResizedCrop', size=24, scale=(0.1, 1.0)), picture(60, 45)
     as_decoded = image.permute(1, 2, 0).contiguous().permute(2, 0, 1)
     for _ in range(20):
@@ -97,7 +97,7 @@ def test_a_worker_crops_as_torchvision_does_whatever_the_layout_of_the_image():
         assert torch.equal(crop.single(as_decoded, params), expected)
 
 
-def test_an_image_too_long_for_any_box_is_cropped_in_the_middle():
+def test_too_long_image_is_cropped_in_the_middle():
     crop = build(type='RandomResizedCrop', size=8, scale=(0.9, 1.0))
     assert box(crop.draw(5, 10, 100), 4) == [0, (100 - 13) // 2, 10, 13]
     assert box(crop.draw(5, 100, 10), 4) == [(100 - 13) // 2, 0, 13, 10]

@@ -20,7 +20,7 @@ from mmairl.study.spec import Row
 
 
 @pytest.mark.parametrize('name', DOMAINS)
-def test_a_name_stands_for_views_of_every_method_and_each_change_has_a_reason(name):
+def test_named_views_fit_every_method(name):
     made = Shapes(count=2, size=40, views=name)[0]['inputs']
     assert [view.shape for view in made] == [(3, 224, 224)] * 2 and all(why for _, why in reasons(name))
     for method in ('mocov2plus', 'byol', 'swav'):
@@ -78,7 +78,7 @@ def drawn(kind: str, rng: np.random.Generator) -> np.ndarray:
 
 
 @pytest.mark.parametrize('kind', [*DOMAINS, 'photographs'])
-def test_a_suggestion_names_the_list_for_the_images_it_looked_at(kind, tmp_path):
+def test_suggestion_names_views_for_the_images(kind, tmp_path):
     rng = np.random.default_rng(0)
     for number in range(70):
         Image.fromarray(drawn(kind, rng).clip(0, 255).astype(np.uint8)).save(tmp_path / f'{number}.png')
@@ -88,7 +88,7 @@ def test_a_suggestion_names_the_list_for_the_images_it_looked_at(kind, tmp_path)
     assert (f'# customary, for {kind}: ' in text) == (kind != 'photographs')
 
 
-def test_a_name_in_a_config_is_read_by_all_who_look_at_views():
+def test_named_views_are_resolved_everywhere():
     cfg = load_config('mmairl::mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satellite'})
     assert input_of(settings(cfg)).size == 224  # of its checkpoints
     assert with_views(cfg.evaluation.train, 'satellite')['views'] == named_views('satellite')

@@ -1,7 +1,6 @@
-"""Data workers that die or hang, for real, and the sentence that comes of it."""
+"""Data workers that really die or hang, and the errors that follow."""
 
 import os
-import re
 import resource
 import signal
 import time
@@ -10,66 +9,80 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from harness.errors import raises_code
+from torch.utils.data import DataLoader, Dataset, default_collate
 
-from mmairl.data.workers import delivered, require_handles, safe
+from mmairl.data.workers import delivered, require_handles, safe, shared_batch
 from mmairl.errors import UserError
 
 
 class Failing(Dataset):
-    """The second image does something to its worker, once the first one has come."""
+    """Images of which the second acts on its worker after the first has arrived."""
 
     def __init__(self, act: Callable[[], None]) -> None:
-        self.act, self.well = act, torch.multiprocessing.Event()
+        self.act = act
+        self.has_first = torch.multiprocessing.Event()
 
     def __len__(self) -> int:
         return 2
 
     def __getitem__(self, index: int) -> int:
         if index == 1:
-            self.well.wait()
+            self.has_first.wait()
             self.act()
         return index
 
 
-@pytest.mark.parametrize('act, said', [
-    (lambda: os.kill(os.getpid(), signal.SIGKILL), r'is killed by signal: Killed\. \); lower num_workers, or set it to 0'),
-    (lambda: os._exit(1), r'exited unexpectedly'),
-    (lambda: time.sleep(4), r'timed out after 2 seconds\); lower num_workers'),
-])  # fmt: skip
-def test_what_becomes_of_a_worker_is_told(act, said):
+@pytest.mark.parametrize(
+    ('act', 'cause'),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), 'killed by signal: Killed'),
+        (lambda: os._exit(1), 'exited unexpectedly'),
+        (lambda: time.sleep(4), 'timed out after 2 seconds'),
+    ],
+)
+def test_dead_or_hanging_worker_is_an_error(act, cause):
     data = Failing(act)
-    with pytest.raises(UserError, match=said):
+    with raises_code('data-workers-failed', cause):
         for _ in delivered(DataLoader(data, num_workers=1, timeout=2)):
-            data.well.set()
+            data.has_first.set()
 
 
 @pytest.mark.parametrize('workers', [0, 1])
-def test_an_error_in_a_data_set_is_not_one_of_the_workers(workers):
+def test_error_of_a_data_set_passes(workers):
     data = Failing(lambda: [].remove(1))
-    data.well.set()
-    with pytest.raises(ValueError, match=r'list.remove\(x\)') as caught:
+    data.has_first.set()
+    with pytest.raises(ValueError, match=r'list.remove\(x\)') as raised:
         list(delivered(DataLoader(data, num_workers=workers)))
-    assert not isinstance(caught.value, UserError)
+    assert not isinstance(raised.value, UserError)
 
 
-def test_a_batch_that_shared_memory_cannot_take_is_an_error_and_no_endless_wait(monkeypatch):
-    full = RuntimeError('unable to write to file </torch_12_34_5>: No space left on device (28)')
-    monkeypatch.setattr(torch.Tensor, 'share_memory_', Mock(side_effect=full))
-    loader = safe(DataLoader(range(4), num_workers=1, collate_fn=torch.tensor))
-    with pytest.raises(UserError) as caught:
+FULL = RuntimeError('unable to write to file </torch_12_34_5>: No space left on device (28)')
+
+
+@pytest.mark.parametrize(('owner', 'name'), [(torch.Tensor, 'share_memory_'), (torch.UntypedStorage, '_new_shared')])
+def test_full_shared_memory_is_an_error(owner, name, monkeypatch):
+    """torch's collate function allocates shared memory itself within a worker."""
+    images = [torch.zeros(3, 4, 4)] * 4
+    monkeypatch.setattr(owner, name, Mock(side_effect=FULL))
+    loader = safe(DataLoader(images, num_workers=1, collate_fn=default_collate))
+    with pytest.raises(UserError, match='shared memory.*--shm-size'):
         next(delivered(loader))
-    assert re.match(r'a batch does not fit into shared memory.*torch_12.*--shm-size', str(caught.value))
-    assert next(iter(safe(DataLoader(range(4), collate_fn=torch.tensor)))).tolist() == [0]
+    assert len(next(iter(safe(DataLoader(images))))) == 1
 
 
-def test_too_few_file_handles_are_refused_before_workers_wait_for_ever(monkeypatch):
-    limits, set_to = [(100, 4096), (100, 100), (10**6, 10**6)], []
-    monkeypatch.setattr(resource, 'getrlimit', lambda _: limits.pop(0))
-    monkeypatch.setattr(resource, 'setrlimit', lambda _, pair: set_to.append(pair))
-    require_handles(8)
-    assert set_to == [(320, 4096)]
-    with pytest.raises(UserError, match='the limit of open files is 100 and 8 data workers need 320; raise it'):
+def test_other_errors_of_collate_pass():
+    with pytest.raises(RuntimeError, match='equal size'):
+        shared_batch(default_collate, [torch.zeros(1), torch.zeros(2)])
+
+
+def test_too_few_file_handles_are_an_error(monkeypatch):
+    raised_to = []
+    monkeypatch.setattr(resource, 'setrlimit', lambda _, pair: raised_to.append(pair))
+    for limits in ((100, 4096), (10**6, 10**6)):
+        monkeypatch.setattr(resource, 'getrlimit', lambda _, pair=limits: pair)
         require_handles(8)
-    require_handles(8)
-    assert set_to == [(320, 4096)]
+    assert raised_to == [(320, 4096)]
+    monkeypatch.setattr(resource, 'getrlimit', lambda _: (100, 100))
+    with raises_code('few-file-handles'):
+        require_handles(8)

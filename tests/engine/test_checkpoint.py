@@ -13,7 +13,7 @@ from mmengine.hooks import CheckpointHook, Hook
 
 from mmairl.config import load_config
 from mmairl.engine import run as launch
-from mmairl.engine.checkpoint import RunStart, choose_start, load_checkpoint, newest_checkpoint, run_in
+from mmairl.engine.checkpoint import RunStart, choose_start, consolidate, load_checkpoint, newest_checkpoint, run_in
 from mmairl.engine.hooks.saving import ExactCheckpointHook
 from mmairl.errors import UserError
 from mmairl.registry import HOOKS
@@ -103,6 +103,47 @@ def test_restart_prefers_checkpoints_of_its_own_run(folder, tmp_path):
     torch.save(training_checkpoint(run='a'), folder / 'iter_3.pth')
     start = choose_start(Config(cfg))
     assert Path(start.path).name == 'iter_3.pth' and start.resume and start.run == 'a'
+
+
+def test_note_that_is_a_folder_raises(folder):
+    (folder / 'last_checkpoint').mkdir()
+    with raises_code('not-a-file'):
+        RunStart(run='new').begin(folder)
+
+
+def test_consolidate_names_values_that_are_no_weights(tmp_path):
+    weights = dict(
+        good=torch.ones(2),
+        count=torch.tensor(1),
+        lost=torch.tensor([float('nan')]),
+        half=torch.zeros(2, dtype=torch.int8),
+        note='text',
+    )
+    torch.save(dict(meta=dict(run=None), state_dict=weights), tmp_path / 'a.pth')
+    summary = consolidate(tmp_path / 'a.pth', tmp_path / 'b.pth')
+    assert 'half (int8), note (text), lost (not finite)' in summary
+    assert 'good' not in summary
+    assert 'count' not in summary
+
+
+def test_resume_from_weights_that_are_not_finite_raises(toy_config):
+    cfg = toy_config(steps=1, width=4)
+    path = Path(launch.train(cfg).work_dir) / 'iter_1.pth'
+    checkpoint = load_checkpoint(path)
+    checkpoint['state_dict']['backbone.conv1.weight'][0] = float('nan')
+    torch.save(checkpoint, path)
+    with raises_code('weights-not-finite', match='backbone.conv1.weight'):
+        launch.train(toy_config(steps=1, width=4, resume=True, load_from=str(path)))
+
+
+def test_resume_from_momentum_that_is_text_raises(toy_config):
+    cfg = toy_config(steps=2, width=4)
+    path = Path(launch.train(cfg).work_dir) / 'iter_1.pth'
+    checkpoint = load_checkpoint(path)
+    checkpoint['optimizer']['state'][0]['momentum_buffer'] = 'text'
+    torch.save(checkpoint, path)
+    with raises_code('malformed-checkpoint', match='momentum_buffer'):
+        launch.train(toy_config(steps=2, width=4, resume=True, load_from=str(path)))
 
 
 def test_resume_from_an_older_file_is_remembered(folder):

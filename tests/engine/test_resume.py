@@ -66,6 +66,10 @@ def test_two_resumed_processes_equal_uninterrupted(two, case):
     resuming.assert_the_same_run(end(two[0] / f'{case}_whole'), end(two[0] / f'{case}_left'))
 
 
+def test_branch_of_two_processes_equals_its_trunk(two):
+    resuming.assert_the_same_run(end(two[0] / 'trunk'), end(two[0] / 'branch'))
+
+
 def test_signal_to_one_process_stops_both(two):
     folder, said = two
     for rank in (0, 1):

@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,13 +17,14 @@ import torch
 from harness.errors import raises_code
 from mmengine.config import Config
 from mmengine.hooks import Hook
+from mmengine.model import BaseModel
 
 from mmairl.config import load_config
 from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.registry import HOOKS
+from mmairl.registry import DATASETS, HOOKS, MODELS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
@@ -92,6 +94,7 @@ MISTAKES = {
         {'default_hooks.momentum': None, 'model.target': 'stop_gradient'},
         'no-queue-hook',
     ),
+    'rate scaled without a base': ({'auto_scale_lr': dict(enable=True, _delete_=True)}, 'no-base-batch-size'),
     'weights alone': (dict(load_from='BARE', resume=True), 'not-a-training-checkpoint'),
     'missing data set': (
         {'train_dataloader.dataset': dict(type='ImageFolder', root='imagenet', views=[[], []], _delete_=True)},
@@ -144,6 +147,70 @@ def test_a_rate_is_scaled_by_all_images_of_a_step(toy_config, accumulated, rate)
     cfg.optim_wrapper.update(accumulative_counts=accumulated, optimizer=dict(type='SGD', lr=1.0))
     cfg.param_scheduler, cfg.auto_scale_lr = None, dict(base_batch_size=16, enable=True)
     assert run.train(cfg).optim_wrapper.optimizer.param_groups[0]['lr'] == rate
+
+
+@HOOKS.register_module(force=True)
+class RemoveWorkDir(Hook):
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        shutil.rmtree(runner.work_dir)
+
+
+def test_work_dir_removed_during_a_run_raises(toy_config):
+    cfg = toy_config(steps=2, width=4, custom_hooks=[dict(type='RemoveWorkDir')])
+    cfg.default_hooks.logger.interval = 1
+    with raises_code('cannot-write'):
+        run.train(cfg)
+
+
+def test_data_set_may_be_an_object(toy_config):
+    cfg = toy_config(steps=1, width=4)
+    data = DATASETS.build(cfg.train_dataloader.dataset)
+    run.complete_config(cfg, 'none')
+    runner = run.build_runner(cfg)
+    runner._train_dataloader['dataset'] = data
+    assert runner._build_train_dataloader().dataset.dataset is data
+
+
+@MODELS.register_module(force=True)
+class MaskedModel(BaseModel):
+    """Takes one tensor, like MAE of mmpretrain."""
+
+    def __init__(self, **_: object) -> None:
+        super().__init__()
+        self.backbone = torch.nn.Conv2d(3, 4, 3)
+
+    def forward(self, inputs, data_samples=None, mode='loss'):
+        return self.loss(inputs)
+
+    def loss(self, inputs: torch.Tensor) -> dict:
+        return dict(loss=self.backbone(inputs).mean())
+
+
+def test_model_for_one_tensor_raises_with_views(toy_config):
+    cfg = toy_config(steps=1, width=4)
+    cfg.model = dict(type='MaskedModel')
+    cfg.train_dataloader.dataset = dict(type='Shapes', split='train', count=8, size=32, views=[[], []])
+    with raises_code('takes-one-tensor', match='MaskedModel'):
+        run.train(cfg)
+
+
+class ForeignQueue(MaskedModel):
+    """Has a queue and a teacher that are not ours, like MoCo of mmpretrain."""
+
+    def __init__(self, **_: object) -> None:
+        super().__init__()
+        self.register_buffer('queue', torch.zeros(4, 8))
+        self.teacher = torch.nn.Conv2d(3, 4, 3)
+
+    def loss(self, inputs: list[torch.Tensor]) -> dict:
+        return dict(loss=self.backbone(inputs[0]).mean())
+
+
+def test_model_with_a_foreign_queue_trains(toy_config):
+    MODELS.register_module(module=ForeignQueue, force=True)
+    cfg = toy_config(steps=2, width=4)
+    cfg.model = dict(type='ForeignQueue')
+    assert run.train(cfg).iter == 2
 
 
 def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, caplog):

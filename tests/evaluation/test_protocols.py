@@ -34,7 +34,8 @@ from mmairl.study.task_hours import task_hours
 from mmairl.study.task_names import is_local, is_measured, require_known
 
 ROOT = Path(__file__).parents[2]
-NAMES = PROTOCOLS.names()
+# Protocols on a target per pixel have tests of their own (test_dense_protocols.py).
+NAMES = [name for name in PROTOCOLS.names() if 'dense' not in PROTOCOLS.get(name).labels]
 ON_FEATURES = [name for name in NAMES if not PROTOCOLS.get(name).trains]
 if __name__ != '__main__':
     del PROTOCOLS.module_dict['ncm']  # other tests of this process must not see it

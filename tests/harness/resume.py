@@ -14,6 +14,7 @@ from mmengine.hooks import Hook
 from harness import toy
 from mmairl.engine import run as launch
 from mmairl.engine.distributed import start_processes
+from mmairl.engine.fork import Fork
 from mmairl.registry import HOOKS
 from mmairl.signals import Stopped, stop_processes
 from projects.faults.compare import different_runs
@@ -150,6 +151,11 @@ def main() -> None:
         two(case, f'{case}_left', leave_at=5)
         two(case, f'{case}_left', resume=True)
     two('no_queue', 'of_one', resume=True)
+    run(config('workers', f'{folder}/trunk', epochs=2, steps=4, every=4), 'pytorch')
+    fork = Fork(Path(folder) / 'trunk', 1)
+    branch = fork.config()
+    branch.work_dir = f'{folder}/branch'
+    launch.train(branch, 'pytorch', fork)
     stopped = config('workers', f'{folder}/stopped', **SHORT)
     stopped.custom_hooks.append(dict(type='SignalAt', iteration=2, number=signal.SIGUSR1, rank=1))
     try:

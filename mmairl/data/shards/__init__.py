@@ -1,1 +1,1 @@
-"""Images in shards, near or far: WebDataset, Parquet, Arrow and our own archives."""
+"""Images in shards, local or remote: tar archives, Parquet and Arrow files."""

@@ -1,4 +1,4 @@
-"""Shards as files of this node: local ones where they are, far ones copied, with a cache for all processes or for a moment."""
+"""Shards as files of this node: local ones in place, remote ones copied, into a shared cache or temporarily."""
 
 import hashlib
 import os
@@ -14,12 +14,12 @@ from mmairl.data.shards.far import Stamp, copy, ending, is_far
 from mmairl.errors import UserError
 from mmairl.io import replacing
 
-LEFT_OVER = 3600  # seconds without a write after which a temporary file is of a killed process
+LEFT_OVER = 3600  # seconds without a write after which a temporary file counts as left over
 
 
 @contextmanager
 def on_disk(shard: str, stamp: Stamp, cache: 'NodeCache | None') -> Iterator[Path]:
-    """The whole shard as a file; a far one for as long as the block lasts or, with a cache, for longer."""
+    """Yield the shard as a file. Without a cache, the copy of a remote one is removed at the end of the block."""
     if not is_far(shard):
         yield Path(shard)
     elif cache:
@@ -33,45 +33,50 @@ def on_disk(shard: str, stamp: Stamp, cache: 'NodeCache | None') -> Iterator[Pat
 
 
 class NodeCache:
-    """Whole shards on a disk of the node, for all its processes: at most `size` bytes; the least recently used go first."""
+    """Shards on a disk of the node, for all its processes. The least recently used are removed.
+
+    Args:
+        folder: The folder of the cache.
+        size: Its largest size in bytes.
+    """
 
     def __init__(self, folder: str | Path, size: int) -> None:
         # A folder of our own, so that no file of the user is counted or removed.
-        self.folder, self.size = Path(folder) / 'mmairl_shards', size
+        self.folder = Path(folder) / 'mmairl_shards'
+        self.size = size
 
     def local(self, url: str, stamp: Stamp) -> Path:
-        """The shard's file, copied first where it is not there."""
-        name = (
-            hashlib.sha256(f'{url} {stamp}'.encode()).hexdigest()[:32]
-            + os.path.splitext(ending(url))[1]
-        )
+        """Return the shard's file. Copy it first if it is missing."""
+        digest = hashlib.sha256(f'{url} {stamp}'.encode()).hexdigest()[:32]
+        name = digest + os.path.splitext(ending(url))[1]
         file = self.folder / name
         if not file.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(self.folder / f'.{name}.lock'):
                 if not file.is_file():
-                    with replacing(file) as beside:
-                        self.make_room(beside, stamp[0])
-                        copy(url, stamp, beside)
+                    with replacing(file) as temporary:
+                        self.make_room(temporary, stamp[0])
+                        copy(url, stamp, temporary)
         os.utime(file)
         return file
 
     def make_room(self, file: Path, size: int) -> None:
-        """Remove the oldest shards, and reserve the room for this one. A process that reads an old one has it open."""
+        """Remove the oldest shards and reserve the room for this one. Processes that read an old one have it open."""
         if size > self.size:
             raise UserError(
-                f'the cache {self.folder} may have {self.size} bytes and a shard has {size}; set a larger cache_size'
+                f'{self.folder}: the cache may have {self.size} bytes and a shard has {size}; set a larger cache_size',
+                code='small-cache',
             )
         with FileLock(self.folder / '.room'):
-            held = []
-            for file_there in self.folder.iterdir():
+            present = []
+            for path in self.folder.iterdir():
                 with suppress(FileNotFoundError):  # another process has just renamed it
-                    held.append((file_there.stat(), file_there))
-            total = size + sum(status.st_size for status, _ in held)
-            for status, old in sorted(held, key=lambda pair: pair[0].st_mtime):
-                left_over = old.suffix == '.tmp' and status.st_mtime < time.time() - LEFT_OVER
-                if total > self.size and (left_over or not old.name.startswith('.')):
+                    present.append((path.stat(), path))
+            total = size + sum(status.st_size for status, _ in present)
+            for status, old in sorted(present, key=lambda pair: pair[0].st_mtime):
+                is_left_over = old.suffix == '.tmp' and status.st_mtime < time.time() - LEFT_OVER
+                if total > self.size and (is_left_over or not old.name.startswith('.')):
                     old.unlink()
                     total -= status.st_size
-            with file.open('wb') as beside:
-                beside.truncate(size)
+            with file.open('wb') as reserved:
+                reserved.truncate(size)

@@ -1,4 +1,4 @@
-"""Images in shards: WebDataset's and our own tar archives, Arrow and Parquet files of Hugging Face's `datasets`."""
+"""The data set of images in shards."""
 
 import io
 import os
@@ -14,9 +14,10 @@ from mmairl.data.decode import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableIm
 from mmairl.data.reading import retried
 from mmairl.data.shards import far
 from mmairl.data.shards.cache import NodeCache
-from mmairl.data.shards.formats import parquet_image
-from mmairl.data.shards.index import index_of, shards_at
-from mmairl.errors import UserError, printable
+from mmairl.data.shards.columnar import parquet_image
+from mmairl.data.shards.index import index_of
+from mmairl.data.shards.shard_paths import shards_at
+from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 
 OPEN = 64  # files that a process keeps open
@@ -24,13 +25,25 @@ OPEN = 64  # files that a process keeps open
 
 @DATASETS.register_module()
 class Shards(ViewDataset):
-    """Images in shards, which are read in place: nothing is unpacked.
+    """Images in shards, read in place: tar archives (WebDataset, tools/pack.py), or Arrow and Parquet files of `datasets`.
 
-    `root` is a shard, a folder of them, a pattern, a list file with a shard a line, or a list of these. Tar archives are
-    WebDataset's (an image, and its label in `.cls` or as `label` in `.json`) or made by tools/pack.py; Arrow and Parquet files
-    are those of `datasets`. The index of the images is made when the set is first used, and again when a shard has changed.
+    In a tar archive, the label of an image is in `.cls`, or is `label` in `.json`. Images are indexed when the set is first
+    used, and again when a shard has changed.
 
-    >>> Shards('data/imagenet/imagenet-train-{000000..001281}.tar')  # doctest: +SKIP
+    Args:
+        root: A shard, a folder of them, a pattern, a list file with a shard per line, or a list of these.
+        views: A list of transforms per view, or the name of a view set.
+        max_unreadable: Training stops if a larger fraction of the images cannot be read.
+        max_pixels: An image of more pixels is not decoded.
+        cache: Folder that keeps copies of remote shards. Default: read images in place.
+        cache_size: Largest size of the cache in bytes.
+        channels: Read images as they are stored, with this many channels. Default: 8-bit RGB.
+
+    Raises:
+        UserError: If a shard is missing, damaged or has no image, or if its URL may hold a secret.
+
+    Example:
+        >>> Shards('data/imagenet/imagenet-train-{000000..001281}.tar')  # doctest: +SKIP
     """
 
     def __init__(
@@ -45,14 +58,16 @@ class Shards(ViewDataset):
     ) -> None:
         super().__init__(views, channels)
         self.cache = NodeCache(cache, cache_size) if cache else None
-        self.root, self.max_unreadable, self.max_pixels = root, max_unreadable, max_pixels
+        self.root = root
+        self.max_unreadable = max_unreadable
+        self.max_pixels = max_pixels
         self.contents = index_of(shards_at(root), self.cache)
         self.classes = self.contents.classes
         self.take_depth()
 
     @property
     def labels(self) -> torch.Tensor:
-        """Mapped from the index: a spawned worker does so itself."""
+        """The labels, mapped from the index."""
         return torch.from_numpy(self.contents.labels)
 
     @property
@@ -65,20 +80,21 @@ class Shards(ViewDataset):
         return f'{self.contents.shards[shard]}/{self.contents.name(index) or f"{start}:{size}"}'
 
     def member(self, index: int) -> str:
-        """The image's name in its shard, or its number where a shard gives none."""
+        """Return the image's name in its shard, or its number if the shard has no names."""
         return self.contents.name(index) or f'{index:09}'
 
     def encoded(self, index: int) -> bytes:
         shard, start, size = self.contents.place(index)
-        name, stamp = self.contents.shards[shard], self.contents.stamps[shard]
+        name = self.contents.shards[shard]
+        stamp = self.contents.stamps[shard]
         if size > BYTES_PER_PIXEL * self.max_pixels:
             raise UnreadableImage(Reason.TOO_LARGE)
-
         if self.cache or not far.is_far(name):
             return retried(lambda: read_local(name, stamp, self.cache, start, size), name)
         if far.ending(name).endswith('.parquet'):
             raise UserError(
-                f'{printable(name)} is read group by group; set cache of the data set to a folder of this node'
+                f'{name}: remote Parquet files are read by groups of rows; set cache of the data set to a folder of this node',
+                code='parquet-without-cache',
             )
         return far.part(name, stamp, start, size)
 
@@ -86,17 +102,15 @@ class Shards(ViewDataset):
 def read_local(
     name: str, stamp: far.Stamp, cache: NodeCache | None, start: int, size: int
 ) -> bytes:
-    """An image of a shard that is a file of this node; one that is overwritten while it is open is refused."""
+    """Return an image of a shard that is a file of this node. Raise if the shard was overwritten while open."""
     try:
         file = open_shard(os.getpid(), name, stamp, cache)
-        parquet = far.ending(name).endswith('.parquet')
-        data = (
-            parquet_image(file, name, start, size)
-            if parquet
-            else os.pread(file.fileno(), size, start)
-        )
+        if far.ending(name).endswith('.parquet'):
+            data = parquet_image(file, name, start, size)
+        else:
+            data = os.pread(file.fileno(), size, start)
     except OSError:
-        open_shard.cache_clear()  # a mount that went and came back needs its files opened again
+        open_shard.cache_clear()  # after a lost mount returns, its files must be opened again
         raise
     if not far.is_far(name):
         far.refuse_other(name, far.stamp_in(os.fstat(file.fileno())), stamp)
@@ -105,5 +119,5 @@ def read_local(
 
 @lru_cache(OPEN)
 def open_shard(process: int, name: str, stamp: far.Stamp, cache: NodeCache | None) -> io.FileIO:
-    """An open shard. Each process has its own, and keeps one that the cache has let go."""
+    """Open a shard, once per process. It stays readable after the cache has removed it."""
     return io.FileIO(cache.local(name, stamp) if far.is_far(name) else name)

@@ -1,7 +1,7 @@
 """Shards behind a URL scheme (s3://, gs://, hf://, https://), read through `fsspec`.
 
 Every answer is compared with the stamp that was taken when the shard was indexed, so a shard that is replaced during a run
-ends the run. Failures that may pass are retried; all others are one clear error. Credentials stay where the package of the
+ends the run. Temporary failures are retried; all others are one clear error. Credentials stay where the package of the
 storage looks for them: a URL that may hold a secret raises an error.
 """
 
@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from mmairl.data.reading import retried
-from mmairl.errors import UserError, chain, printable, refuse_secret
+from mmairl.errors import UserError, chain, refuse_secret
 from mmairl.io import FULL
 
 Answer = TypeVar('Answer')
-Stamp = tuple[
-    int | str, ...
-]  # size, then the time of change or the versions that the storage states
+# Size, then the time of change or the versions that the storage states.
+Stamp = tuple[int | str, ...]
 OPEN = 64  # shards that a process keeps open
 LIMIT = 30  # seconds for an answer, regardless of the package's own time-outs and retries
 PATIENCE = 120  # seconds for all tries
@@ -35,29 +34,31 @@ VERSIONS = (
     'ETag', 'etag', 'generation', 'LastModified', 'Last-Modified', 'last_modified', 'mtime', 'modify', 'blob_id',
 )  # fmt: skip
 CONTENT_RANGE = re.compile(r'bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18})')
+# Why a storage refuses: words in its answer, the HTTP statuses to which they apply, code and message of the error. An error
+# without a status, such as one about a file of credentials, needs the words.
 DENIED = (
-    'the storage does not let this user read {}; correct the credentials, then go on with --resume'
+    'far-denied',
+    'this user may not read the shard; correct the credentials and continue with --resume',
 )
-NO_RANGES = 'the server of {} sends whole files only; download the shards, or serve them by one that knows HTTP ranges'
-# The reasons why a storage refuses: words in its answer, the HTTP statuses to which they apply, the message. An error without
-# a status, such as one about a file of credentials, needs the words.
+NO_RANGES = (
+    'no-http-ranges',
+    'the server has no HTTP ranges; download the shards, or use a server that has them',
+)
+MISSING = 'far-missing', 'there is no such shard; restore it, or correct the pattern'
+EXPIRED = 'far-expired', 'the credentials have expired; renew them and continue with --resume'
+REFUSED = (
+    'far-refused',
+    'the storage refuses and gives no reason; check that the credentials have not expired, and the region and endpoint, '
+    'then continue with --resume',
+)
 REFUSALS = (
-    ('', (404, 410), 'the shard {} is not there; bring it back, or correct the pattern'),
-    (
-        r'(?<!File)expired',
-        (400, 401, 403),
-        'the credentials for {} have expired; renew them, then go on with --resume',
-    ),
+    ('', (404, 410), MISSING),
+    (r'(?<!File)expired', (400, 401, 403), EXPIRED),
     ('', (401, 403), DENIED),
     ('credential|forbidden|denied|unauthori[sz]ed|InvalidAccessKey|Signature', (400,), DENIED),
     ('range requests|Cannot seek', (), NO_RANGES),
     ('', (416,), NO_RANGES),
-    (
-        '',
-        (301, 307, 400),
-        'the storage refuses {} and does not say why: most often the credentials have expired, or its region or endpoint is '
-        'another; correct that, then go on with --resume',
-    ),
+    ('', (301, 307, 400), REFUSED),
 )
 # Errors that fsspec raises instead of a status, if nothing else caused them.
 STATUS_OF_KIND = {PermissionError: 403, FileNotFoundError: 404}
@@ -76,7 +77,7 @@ BUGS = (
 )
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """An HTTP answer that is an error: its status, and the beginning of its body as the text."""
 
     def __init__(self, status: int, body: bytes) -> None:
@@ -102,7 +103,7 @@ def filesystem(url: str) -> tuple[Any, str]:
         system, path = url_to_fs(url, **options(url))
     except (ImportError, ValueError) as error:
         raise UserError(
-            f'{printable(url)} needs a package of fsspec ({error}); install it'
+            f'{url}: the storage requires another package ({error}); install it', code='no-package'
         ) from error
     system.invalidate_cache(path)
     return system, path
@@ -116,8 +117,8 @@ def options(url: str) -> dict[str, bool]:
 
 
 @contextmanager
-def explained(url: str) -> Iterator[None]:
-    """Turn a refusal into a UserError, and a failure that may pass into an OSError, which is retried.
+def explained_refusals(url: str) -> Iterator[None]:
+    """Turn a refusal into a UserError, and a temporary failure into an OSError, which is retried.
 
     Programming errors pass through. The text of the original error is dropped because it may contain credentials.
     """
@@ -135,10 +136,10 @@ def explained(url: str) -> Iterator[None]:
         )
         unreachable = any(isinstance(link, UNREACHABLE) for link in links)
         text = re.sub(r'\w+://\S+', '', ' '.join(f'{type(link).__name__} {link}' for link in links))
-        for words, statuses, meaning in REFUSALS:
+        for words, statuses, (code, meaning) in REFUSALS:
             applies = status in statuses if status else words and not unreachable
             if applies and re.search(words, text, re.IGNORECASE):
-                raise UserError(meaning.format(printable(url)), code='far-refused') from None
+                raise UserError(f'{url}: {meaning}', code=code) from None
         if isinstance(error, BUGS) and not isinstance(error, OSError):
             raise
         raise OSError(errno.EIO, f'{first.__name__}{f" {status}" if status else ""}') from None
@@ -153,11 +154,11 @@ def status_of(error: BaseException) -> int:
     return status if isinstance(status, int) else 0
 
 
-def asked(url: str, question: Callable[[Any, str], Answer], limit: float = LIMIT) -> Answer:
-    """Ask a storage about a URL, again while it fails."""
+def ask(url: str, question: Callable[[Any, str], Answer], limit: float = LIMIT) -> Answer:
+    """Ask a storage about a URL. Retry temporary failures."""
 
     def once() -> Answer:
-        with explained(url):
+        with explained_refusals(url):
             return question(*filesystem(url))
 
     return retried(once, url, PATIENCE, limit)
@@ -170,15 +171,17 @@ def listed(place: str, suffixes: tuple[str, ...]) -> list[str]:
         names = system.glob(path) if '*' in path else system.ls(path, detail=False)
         return sorted(system.unstrip_protocol(name) for name in names if name.endswith(suffixes))
 
-    return asked(place, question, PATIENCE)  # a thousand names an answer
+    return ask(place, question, PATIENCE)  # a thousand names an answer
 
 
 def stamp_of(shard: str) -> Stamp:
     if is_far(shard):
-        return asked(shard, far_stamp)
+        return ask(shard, far_stamp)
     status = os.stat(shard)
-    if not stat.S_ISREG(status.st_mode):  # to read a pipe would wait for its writer
-        raise UserError(f'the shard {printable(shard)} is no regular file; leave it out')
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for its writer
+        raise UserError(
+            f'{shard}: the shard is not a regular file; leave it out', code='not-a-regular-file'
+        )
     return stamp_in(status)
 
 
@@ -197,8 +200,8 @@ def refuse_unversioned(shard: str, stamp: Stamp) -> None:
     """Raise if a storage states no version of a far shard, so that a replaced shard could go unnoticed."""
     if is_far(shard) and not any(stamp[1:]):
         raise UserError(
-            f'{printable(shard)}: the storage gives no ETag, version or time of change, so a replaced shard would go '
-            'unnoticed; set cache of the data set to a folder of this node, or use another server',
+            f'{shard}: the storage gives no ETag, version or time of change, so a replaced shard would go unnoticed; set cache '
+            'of the data set to a folder of this node, or use another server',
             code='far-unversioned',
         )
 
@@ -206,8 +209,8 @@ def refuse_unversioned(shard: str, stamp: Stamp) -> None:
 def refuse_other(shard: str, current: Stamp, stamp: Stamp) -> None:
     if current != stamp:
         raise UserError(
-            f'the shard {printable(shard)} has changed since its images were looked for; start again with --resume, if they '
-            'are still the same images in the same order',
+            f'{shard}: the shard has changed since it was indexed; start again with --resume if it has the same images in the '
+            'same order',
             code='shard-changed',
         )
 
@@ -225,7 +228,7 @@ def part(url: str, stamp: Stamp, start: int, size: int) -> bytes:
             raise OSError(errno.EIO, 'cut short')
         return data
 
-    return asked(url, read)
+    return ask(url, read)
 
 
 def is_web(system: Any) -> bool:
@@ -247,7 +250,7 @@ def requested(
         raise  # some are ValueErrors as well
     except ValueError:  # its text may hold the address of a redirect
         raise UserError(
-            f'{printable(url)}: the URL is not valid, or redirects to such; correct it',
+            f'{url}: the URL is not valid, or redirects to an invalid one; correct it',
             code='bad-url',
         ) from None
 
@@ -263,13 +266,13 @@ async def _requested(
         if stamp and answer.status == 412:
             return (), b''
         if answer.status not in (200, 206, 416):
-            raise Refused(answer.status, await answer.content.read(BODY))
+            raise HttpError(answer.status, await answer.content.read(BODY))
         content_range = CONTENT_RANGE.fullmatch(answer.headers.get('Content-Range', ''))
         first, total = content_range.groups() if content_range else (None, None)
         if answer.status == 200:
             first, total = '0', answer.headers.get('Content-Length')
         if total is None:
-            raise Refused(416, b'')
+            raise HttpError(416, b'')
         current = (
             int(total),
             answer.headers.get('ETag', ''),
@@ -278,7 +281,7 @@ async def _requested(
         if current != stamp:  # also if there is none yet
             return current, b''
         if first != str(start) or (answer.status == 200 and size != current[0]):
-            raise Refused(416, b'')
+            raise HttpError(416, b'')
         return current, await answer.read()
 
 
@@ -311,7 +314,7 @@ def read_opened(
 def open_remote(process: int, thread: int, url: str, stamp: Stamp) -> BinaryIO:
     """Open a shard that reads only the bytes that are requested.
 
-    Each process has its own, because connections do not survive a fork. So does each thread, because a thread that is given up
+    Each process has its own, because connections do not survive a fork. So does each thread, because an abandoned thread
     still moves the position in its file.
     """
     system, path = filesystem(url)

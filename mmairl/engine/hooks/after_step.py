@@ -95,6 +95,6 @@ class QueueHook(Hook):
     """Do nothing: `MomentumHook` fills the queue. Configs of earlier versions name this hook."""
 
     def before_train(self, runner: Runner) -> None:
-        runner.logger.debug(
-            'QueueHook is ignored: MomentumHook fills the queue; remove default_hooks.queue'
+        runner.logger.info(
+            'QueueHook is ignored, because MomentumHook fills the queue; remove default_hooks.queue'
         )

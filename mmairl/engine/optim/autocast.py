@@ -49,9 +49,8 @@ class FiniteFlag:
         return bool(self.on_host.numpy())
 
 
-@OPTIM_WRAPPERS.register_module(
-    name=['AutocastOptimWrapper', 'LARSOptimWrapper']
-)  # the latter in older configs
+# Older configs have the second name.
+@OPTIM_WRAPPERS.register_module(name=['AutocastOptimWrapper', 'LARSOptimWrapper'])
 class AutocastOptimWrapper(AmpOptimWrapper):
     """Step in full precision, or under autocast to ``dtype``. Weights and momentum stay in float32.
 
@@ -192,6 +191,8 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Load a checkpoint. Give momenta the memory layout of their weights, which fused steps require."""
+        if not state_dict.get('loss_scaler'):  # written in another precision than float16
+            state_dict = {key: value for key, value in state_dict.items() if key != 'loss_scaler'}
         super().load_state_dict(state_dict)
         for parameter, state in self.optimizer.state.items():
             for name, value in state.items():

@@ -136,29 +136,6 @@ def split(group: dict[str, Any]) -> list[dict[str, Any]]:
     return parts
 
 
-def single_tensor_lars(
-    params: list[Tensor],
-    grads: list[Tensor],
-    buffers: list[Tensor],
-    *,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    eta: float,
-    adapt: bool,
-    inside: bool = True,
-) -> None:
-    """Move one tensor after the other, in place. This is the readable twin of `multi_tensor_lars`."""
-    inner, outer = (lr, 1) if inside else (1, lr)
-    for param, grad, buffer in zip(params, grads, buffers):
-        local = 1.0
-        if adapt:
-            local = local_rate(param.norm(), grad.norm(), weight_decay, eta)
-            grad = grad + weight_decay * param
-        buffer.mul_(momentum).add_(inner * local * grad)
-        param.sub_(outer * buffer)
-
-
 def multi_tensor_lars(
     params: list[Tensor],
     grads: list[Tensor],

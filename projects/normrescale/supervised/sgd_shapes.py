@@ -55,7 +55,7 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', eta_min=0.0, begin=1, convert_to_iter_based=True),
 ]
 train_cfg = dict(by_epoch=True, max_epochs=12)
-default_hooks = dict(momentum=None, queue=None, checkpoint=dict(interval=12))
+default_hooks = dict(momentum=None, checkpoint=dict(interval=12))
 recipes = dict(
     linear='projects/normrescale/supervised/linear_few.py',
     finetune='projects/normrescale/supervised/finetune_few.py',

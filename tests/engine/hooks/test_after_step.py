@@ -62,7 +62,6 @@ def after_step_calls(cfg, monkeypatch) -> tuple:
 
 def test_one_hook_moves_teacher_and_fills_queue(toy_config, monkeypatch):
     cfg = toy_config(width=8, steps=2, batch=8, queue=24)
-    cfg.default_hooks.pop('queue')
     _, calls = after_step_calls(cfg, monkeypatch)
     assert [keys for _, keys in calls] == [8, 8]
     assert all(momentum is not None for momentum, _ in calls)

@@ -9,7 +9,7 @@ from mmengine.optim import build_optim_wrapper
 from mmpretrain.models import VisionTransformer
 from torch import Tensor, nn
 
-from mmairl.engine.optim.lars import LARS, multi_tensor_lars, single_tensor_lars
+from mmairl.engine.optim.lars import LARS, local_rate, multi_tensor_lars
 from mmairl.errors import UserError
 
 SHAPES = [(7,), (5, 4), (3, 2, 3, 3)]
@@ -58,6 +58,29 @@ def expected_of(seed: int, dtype: torch.dtype, inside: bool = True) -> list[floa
         grads = [tensors(1000 * seed + 100 + step)[index].to(dtype).flatten().tolist() for step in range(20)]
         values += scalar_lars(before.to(dtype).flatten().tolist(), grads, rates, before.ndim > 1, inside)
     return values
+
+
+def single_tensor_lars(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    eta: float,
+    adapt: bool,
+    inside: bool = True,
+) -> None:
+    """Move one tensor after the other, in place: the readable twin of `multi_tensor_lars`."""
+    inner, outer = (lr, 1) if inside else (1, lr)
+    for param, grad, buffer in zip(params, grads, buffers):
+        local = 1.0
+        if adapt:
+            local = local_rate(param.norm(), grad.norm(), weight_decay, eta)
+            grad = grad + weight_decay * param
+        buffer.mul_(momentum).add_(inner * local * grad)
+        param.sub_(outer * buffer)
 
 
 @pytest.mark.parametrize('dtype,tolerance', [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)

@@ -142,3 +142,13 @@ def test_accumulation_steps_with_the_mean_gradient():
     train(model, wrapper, small[3:])
     train(whole, wrap(whole), [torch.cat(small)])
     torch.testing.assert_close(weights(model), weights(whole), rtol=1e-6, atol=1e-6)
+
+
+def test_float16_resumes_a_float32_checkpoint():
+    exact = wrap(network())
+    state = exact.state_dict()
+    assert state['loss_scaler'] == {}
+    scaled = wrap(network(), dtype='float16')
+    scale = scaled.loss_scaler.get_scale()
+    scaled.load_state_dict(state)
+    assert scaled.loss_scaler.get_scale() == scale

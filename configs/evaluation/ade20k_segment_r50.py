@@ -1,0 +1,25 @@
+# ADE20K for `segment`. DINOv2's linear probe has the same windows, rate, batch and decay, and trains on random crops
+# (`evaluation.settings.segment.random_crops=True`) for 40 000 steps.
+_base_ = '../_base_/models/backbone_r50.py'
+root = 'data/ade/ADEChallengeData2016'
+evaluation = dict(
+    train=dict(
+        type='MMSegImages',
+        source=dict(
+            type='ADE20KDataset',
+            data_root=root,
+            data_prefix=dict(img_path='images/training', seg_map_path='annotations/training'),
+        ),
+        count=20_210,
+    ),
+    test=dict(
+        type='MMSegImages',
+        source=dict(
+            type='ADE20KDataset',
+            data_root=root,
+            data_prefix=dict(img_path='images/validation', seg_map_path='annotations/validation'),
+        ),
+        count=2_000,
+    ),
+    settings=dict(segment=dict(size=512, crop=512, stride=341, epochs=32)),
+)

@@ -1,0 +1,24 @@
+# Cityscapes for `segment`, at half the images' size.
+_base_ = '../_base_/models/backbone_r50.py'
+root = 'data/cityscapes'
+evaluation = dict(
+    train=dict(
+        type='MMSegImages',
+        source=dict(
+            type='CityscapesDataset',
+            data_root=root,
+            data_prefix=dict(img_path='leftImg8bit/train', seg_map_path='gtFine/train'),
+        ),
+        count=2_975,
+    ),
+    test=dict(
+        type='MMSegImages',
+        source=dict(
+            type='CityscapesDataset',
+            data_root=root,
+            data_prefix=dict(img_path='leftImg8bit/val', seg_map_path='gtFine/val'),
+        ),
+        count=500,
+    ),
+    settings=dict(segment=dict(size=512, crop=512, stride=341, epochs=50)),
+)

@@ -1,0 +1,26 @@
+# NYUv2 for `depth_probe`: images of 480 x 640 pixels, the Eigen crop, depths up to 10 m.
+_base_ = '../_base_/models/backbone_r50.py'
+root = 'data/nyu'
+evaluation = dict(
+    train=dict(
+        type='MMSegImages',
+        source=dict(
+            type='NYUDataset',
+            data_root=root,
+            data_prefix=dict(img_path='images/train', depth_map_path='annotations/train'),
+        ),
+        target='depth',
+        count=24_231,
+    ),
+    test=dict(
+        type='MMSegImages',
+        source=dict(
+            type='NYUDataset',
+            data_root=root,
+            data_prefix=dict(img_path='images/test', depth_map_path='annotations/test'),
+        ),
+        target='depth',
+        count=654,
+    ),
+    settings=dict(depth_probe=dict(size=480, crop=480, stride=160, epochs=25, nyu_crop=True)),
+)

@@ -1,0 +1,12 @@
+# Drawn scenes for `segment`, with the demo's network: all four stages of whole images, at the scale of the demo's shapes. Nine
+# pixels in ten are background, which is ignored: the heads tell the kinds of shapes apart. Needs no data.
+_base_ = '../_base_/models/backbone_shapes.py'
+evaluation = dict(
+    train=dict(type='Scenes', count=400, seed=0),
+    test=dict(type='Scenes', count=300, seed=1),
+    settings=dict(
+        segment=dict(
+            layers=[0, 1, 2, 3], size=64, crop=None, ignore=[0], epochs=30, lr=0.01, bank=20_000
+        )
+    ),
+)

@@ -1,0 +1,20 @@
+# VOC 2012 segmentation for `segment`: windows of 512 pixels at the last stage.
+_base_ = '../_base_/models/backbone_r50.py'
+voc = dict(
+    type='PascalVOCDataset',
+    data_root='data/VOCdevkit/VOC2012',
+    data_prefix=dict(img_path='JPEGImages', seg_map_path='SegmentationClass'),
+)
+evaluation = dict(
+    train=dict(
+        type='MMSegImages',
+        source=dict(voc, ann_file='ImageSets/Segmentation/train.txt'),
+        count=1464,
+    ),
+    test=dict(
+        type='MMSegImages',
+        source=dict(voc, ann_file='ImageSets/Segmentation/val.txt'),
+        count=1449,
+    ),
+    settings=dict(segment=dict(size=512, crop=512, stride=341, epochs=50)),
+)

@@ -1,0 +1,172 @@
+"""Images with a class or a depth for every pixel: any data set of mmseg, and drawn scenes that need no download."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from mmairl.data.decode import decode_bytes
+from mmairl.data.mmcv_ops import use_torchvision_ops
+from mmairl.data.reading import read_file
+from mmairl.data.scenes import FAR, scene
+from mmairl.data.shapes import KINDS
+from mmairl.errors import UserError
+from mmairl.registry import DATASETS
+
+IGNORED = 255  # label of pixels that are not scored
+Target = Literal['classes', 'depth']
+
+
+class DenseDataset(Dataset):
+    """Base of the data sets with a target for every pixel. Subclasses set `classes` and define `__len__` and `pair`.
+
+    Args:
+        target: 'classes' (0, 1, ..., and 255 for pixels that do not count) or 'depth' in meters (0 if unknown).
+    """
+
+    label_kind = 'dense'
+    classes: list[str]
+
+    def __init__(self, target: Target = 'classes') -> None:
+        if target not in ('classes', 'depth'):
+            raise UserError(
+                f"{type(self).__name__}.target: expected classes or depth ('{target}')",
+                code='unknown-target',
+            )
+        self.target = target
+
+    def pair(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return an image, uint8 (3, H, W), and its target, (H, W)."""
+        raise NotImplementedError
+
+    def name(self, index: int) -> str:
+        return f'image {index}'
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return a checked pair."""
+        image, target = self.pair(index)
+        if image.shape[1:] != target.shape:
+            raise UserError(
+                f"{self.name(index)}: image and target differ in size ('{tuple(image.shape[1:])}' and "
+                f"'{tuple(target.shape)}'); check the files",
+                code='target-size',
+            )
+        if self.target == 'classes':
+            wrong = target[(target >= len(self.classes)) & (target != IGNORED)]
+            if len(wrong):
+                raise UserError(
+                    f"{self.name(index)}: label out of range ('{int(wrong[0])}'); the data set has {len(self.classes)} "
+                    'classes; check the masks, and set reduce_zero_label if 0 marks unlabeled pixels',
+                    code='label-out-of-range',
+                )
+        return image, target
+
+
+@DATASETS.register_module()
+class MMSegImages(DenseDataset):
+    """Images and targets of a data set of mmseg.
+
+    Args:
+        source: Config of mmseg's data set without a pipeline, such as ``dict(type='ADE20KDataset', data_root=...)``.
+        target: 'classes' or 'depth'.
+        depth_scale: Meters per unit of the depth files. Default: 0.001.
+        count: The number of images, which lets a study's plan state hours before the data exist. Default: not checked.
+
+    Raises:
+        UserError: If mmseg is not installed, or if the number of images is not `count`.
+    """
+
+    def __init__(
+        self,
+        source: Mapping[str, Any],
+        target: Target = 'classes',
+        depth_scale: float = 1e-3,
+        count: int | None = None,
+    ) -> None:
+        super().__init__(target)
+        use_torchvision_ops()
+        try:
+            from mmseg.datasets import transforms
+            from mmseg.registry import DATASETS as PLATFORM
+        except (ImportError, AssertionError) as error:  # mmseg asserts mmcv's version
+            raise UserError(
+                f'MMSegImages requires mmseg, which cannot be imported ({error}); requirements/install.sh full installs it',
+                code='missing-mmseg',
+            ) from error
+        self.source = PLATFORM.build(dict(source, _scope_='mmseg', pipeline=[]))
+        if count is not None and len(self.source) != count:
+            raise UserError(
+                f"{source['type']}: expected {count} images ('{len(self.source)}'); complete the data set, or correct count",
+                code='image-count',
+            )
+        self.classes = list(self.source.metainfo['classes'])
+        if target == 'depth':
+            self.load = transforms.LoadDepthAnnotation(depth_rescale_factor=depth_scale)
+        else:
+            self.load = transforms.LoadAnnotations()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def path(self, index: int) -> str:
+        return self.source.get_data_info(index)['img_path']
+
+    def target_path(self, index: int) -> str:
+        info = self.source.get_data_info(index)
+        return info['depth_map_path' if self.target == 'depth' else 'seg_map_path']
+
+    def name(self, index: int) -> str:
+        return self.path(index)
+
+    def pair(self, index: int) -> tuple[Tensor, Tensor]:
+        info = self.load(self.source.get_data_info(index))
+        path = Path(info['img_path'])
+        image = decode_bytes(read_file(path, path.parent))
+        target = info['gt_depth_map' if self.target == 'depth' else 'gt_seg_map']
+        return image, torch.from_numpy(np.ascontiguousarray(target))
+
+
+@DATASETS.register_module()
+class Scenes(DenseDataset):
+    """Drawn scenes of 2 to 5 shapes of 12 kinds, whose depth is inverse to their radius. Image i depends on (seed, i).
+
+    Args:
+        count: Number of images.
+        size: Side of an image in pixels. Default: 96.
+        seed: Seed of the images.
+        target: 'classes' (0 is the background) or 'depth'.
+
+    Example:
+        >>> image, mask = Scenes(count=3)[0]
+        >>> image.shape, mask.shape
+        (torch.Size([3, 96, 96]), torch.Size([96, 96]))
+    """
+
+    classes = ['background', *KINDS]
+
+    def __init__(
+        self, count: int, size: int = 96, seed: int = 0, target: Target = 'classes'
+    ) -> None:
+        super().__init__(target)
+        self.count = count
+        self.size = size
+        self.seed = seed
+        self.sample = self.pair(0)[
+            0
+        ]  # part of the data's identity, because the drawing code can change
+
+    def __len__(self) -> int:
+        return self.count
+
+    def pair(self, index: int) -> tuple[Tensor, Tensor]:
+        drawn = scene(np.random.default_rng((self.seed, index)), self.size)
+        image = torch.from_numpy(np.array(drawn.image)).permute(2, 0, 1)
+        if self.target == 'classes':
+            target = (drawn.covered * (drawn.kinds[:, None, None] + 1)).max(axis=0)
+        else:
+            target = np.where(drawn.covered, drawn.depths[:, None, None], FAR).min(axis=0)
+        return image, torch.from_numpy(target)

@@ -1,0 +1,233 @@
+"""The images in Arrow and Parquet files, as Hugging Face's `datasets` and others write them."""
+
+import io
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from logging import WARNING
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from mmengine.logging import print_log
+
+from mmairl.data.reading import read_file
+from mmairl.data.shards.rows import ShardRows, parse_json
+from mmairl.errors import UserError, explained
+from mmairl.io import typed
+
+INFLATED = 2**28  # bytes that a column of a small Parquet file may expand to
+INFLATION = 50  # times that a column of a large one may expand
+GROUPS = 16  # row groups that a process keeps, as many as the sampler's default window
+
+
+class Columns(NamedTuple):
+    """The columns of images and of labels (None without labels), and the classes that the file lists."""
+
+    image: str
+    label: str | None
+    classes: list[str]
+
+    @property
+    def used(self) -> list[str]:
+        return [self.image, self.label] if self.label else [self.image]
+
+
+def pyarrow(name: str) -> Any:
+    try:
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(
+            f'{name}: Arrow and Parquet files require pyarrow; pip install pyarrow',
+            code='no-package',
+        ) from error
+    return pyarrow
+
+
+def intact(name: str, kind: str) -> AbstractContextManager[None]:
+    """Turn pyarrow's errors about a file into a UserError."""
+    errors = (ValueError, OSError, IndexError)  # ArrowInvalid and ArrowIndexError are such
+    fault = f'{name}: not {kind} file, or cut short or damaged'
+    return explained(fault, 'copy it again', errors, code='damaged-table')
+
+
+def read_arrow(file: Path, name: str) -> ShardRows:
+    """Return the images of an Arrow file, whose bytes are stored one after the other."""
+    pa = pyarrow(name)
+    with pa.memory_map(os.fspath(file)) as mapped, intact(name, 'an Arrow'):
+        content = mapped.read_buffer()
+        opened = pa.ipc.open_file if bytes(content[:6]) == b'ARROW1' else pa.ipc.open_stream
+        table = opened(content).read_all()
+        columns = find_columns(table.schema, name)
+        table = table.select(columns.used)
+        table.validate(full=True)  # wrong offsets would lead out of the file
+        starts, sizes = [], []
+        for images in table.column(columns.image).chunks:
+            images = images.field('bytes') if pa.types.is_struct(images.type) else images
+            if images.null_count and images.null_count == len(images):
+                raise UserError(
+                    f'{name}: the shard has paths instead of images; dataset.save_to_disk(...) stores images',
+                    code='paths-in-arrow',
+                )
+            is_large = pa.types.is_large_binary(images.type)
+            offsets = np.frombuffer(images.buffers()[1], np.int64 if is_large else np.int32)
+            offsets = offsets[images.offset :][: len(images) + 1].astype(np.int64)
+            place = images.buffers()[2].address - content.address
+            if not 0 <= place < content.size:
+                raise UserError(
+                    f'{name}: images in compressed Arrow files cannot be read alone; write it without compression',
+                    code='compressed-arrow',
+                )
+            starts.append(place + offsets[:-1])
+            sizes.append(np.diff(offsets))
+        return labeled_rows(starts, sizes, table, columns)
+
+
+def read_parquet(file: Path, name: str) -> ShardRows:
+    """Return the images of a Parquet file. They can be read by row groups only."""
+    opened, columns = open_parquet(file, name)
+    groups = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
+    starts = [np.full(count, group) for group, count in enumerate(groups)]
+    sizes = [np.arange(count) for count in groups]
+    table = opened.read([columns.label] if columns.label else [])
+    return labeled_rows(starts, sizes, table, columns, groups)
+
+
+def labeled_rows(
+    starts: list[np.ndarray],
+    sizes: list[np.ndarray],
+    table: Any,
+    columns: Columns,
+    groups: Sequence[int] = (),
+) -> ShardRows:
+    """Return the rows of all parts of a table. A missing label becomes -1."""
+    none = np.zeros(0, np.int64)
+    starts_all = np.concatenate([none, *starts], dtype=np.int64)
+    sizes_all = np.concatenate([none, *sizes], dtype=np.int64)
+    classes = columns.classes
+    kind = 'classes' if classes else 'none'
+    numbers = np.full(len(starts_all), -1)
+    if columns.label:
+        labels = table.column(columns.label)
+        if not pyarrow('').types.is_integer(labels.type):
+            encoded = labels.combine_chunks().dictionary_encode()
+            kind = 'names'
+            labels = encoded.indices
+            classes = encoded.dictionary.to_pylist()
+        elif not classes:
+            kind = 'numbers'
+        numbers = labels.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    names = [b''] * len(numbers)
+    return ShardRows(starts_all, sizes_all, numbers, names, kind, classes, groups=list(groups))
+
+
+def open_parquet(file: Path | io.FileIO, name: str) -> tuple[Any, Columns]:
+    pa = pyarrow(name)
+    with intact(name, 'a Parquet'):
+        opened = pa.parquet.ParquetFile(file)
+        columns = find_columns(opened.schema_arrow, name)
+        size = os.stat(file.fileno() if isinstance(file, io.FileIO) else file).st_size
+        require_plausible_sizes(opened.metadata, size, columns.used, name)
+        if size <= INFLATED:  # a few bytes can stand for gigabytes of repeated values
+            paths = [opened.schema.column(number).path for number in range(len(opened.schema))]
+            repeated = [path for path in paths if path.partition('.')[0] in columns.used]
+            metadata = opened.metadata
+            opened = pa.parquet.ParquetFile(file, metadata=metadata, read_dictionary=repeated)
+    return opened, columns
+
+
+def require_plausible_sizes(metadata: Any, size: int, used: list[str], name: str) -> None:
+    """Raise if a small Parquet file states far more data than image files compress to."""
+    faults = [] if 0 <= metadata.num_rows <= size else [f'{metadata.num_rows} rows']
+    limit = max(INFLATED, INFLATION * size)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for part in map(group.column, range(group.num_columns)):
+            is_used = part.path_in_schema.partition('.')[0] in used
+            if is_used and part.total_uncompressed_size > limit:
+                faults.append(f'{part.total_uncompressed_size} bytes in {part.path_in_schema}')
+    if faults:
+        raise UserError(
+            f'{name}: the file has {size} bytes and states {faults[0]}; write it again, or leave it out',
+            code='inflated-parquet',
+        )
+
+
+@lru_cache
+def opened_once(file: io.FileIO, name: str) -> tuple[Any, Columns]:
+    return open_parquet(file, name)
+
+
+@lru_cache(GROUPS)
+def row_group(file: io.FileIO, name: str, group: int) -> Any:
+    """Return the images of a row group, which is compressed as a whole."""
+    opened, columns = opened_once(file, name)
+    table = opened.read_row_group(group, [columns.image], use_threads=False)
+    return table.column(0).combine_chunks()
+
+
+def parquet_image(file: io.FileIO, name: str, group: int, row: int) -> bytes:
+    """Return an image, from its own file if the row has only a path, as `Dataset.to_parquet` may write."""
+    image = row_group(file, name, group)[row].as_py()
+    if isinstance(image, dict):
+        path = image.get('path')
+        image = image['bytes']
+        if image is None and path:
+            file = Path(name).parent / path
+            return read_file(file, file.parent)
+    return image or b''
+
+
+def find_columns(schema: Any, name: str) -> Columns:
+    """Find the columns of images and labels by the notes of `datasets`, or else by their types and names."""
+    types = pyarrow(name).types
+    note = (schema.metadata or {}).get(b'huggingface', b'{}')
+    where = f'the note of `datasets` in {name}'
+    info = typed(parse_json(note, dict[str, Any], where).get('info', {}), dict[str, Any], where)
+    features = typed(info.get('features', {}), dict[str, Any], where)
+    noted = {key: value for key, value in features.items() if isinstance(value, dict)}
+    kind_of = {column: feature.get('_type') for column, feature in noted.items()}
+    texts = [field.name for field in schema if is_text(field.type, types)]
+    images = [
+        field.name
+        for field in schema
+        if is_image(field.type, types) and kind_of.get(field.name, 'Image') == 'Image'
+    ]
+    if not images:
+        urls = f' ({", ".join(texts)} have text, such as URLs)' if texts else ''
+        raise UserError(
+            f'{name}: no column of images among {", ".join(schema.names)}{urls}; the shard must contain the bytes of the '
+            'files: download the images first (img2dataset writes shards), or cast the column to datasets.Image',
+            code='no-image-column',
+        )
+    for column in schema.names:
+        if kind_of.get(column) == 'ClassLabel':
+            classes = typed(noted[column].get('names'), list[str], f'the classes of {name}')
+            return Columns(images[0], column, classes)
+    unused = []
+    for column in [column for column in ('label', 'cls') if column in schema.names]:
+        kind = schema.field(column).type
+        if column in texts or types.is_integer(kind):
+            return Columns(images[0], column, [])
+        unused.append(f'{column} ({kind})')
+    if unused:
+        print_log(
+            f'{name}: {", ".join(unused)} is not used as labels, which must be integers or names; cast it',
+            logger='current',
+            level=WARNING,
+        )
+    return Columns(images[0], None, [])
+
+
+def is_image(kind: Any, types: Any) -> bool:
+    if types.is_struct(kind):
+        index = kind.get_field_index('bytes')
+        return index >= 0 and is_image(kind.field(index).type, types)
+    return types.is_binary(kind) or types.is_large_binary(kind)
+
+
+def is_text(kind: Any, types: Any) -> bool:
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_string(kind) or types.is_large_string(kind)

@@ -1,0 +1,141 @@
+"""The shards that a config names: files, folders, patterns and lists."""
+
+import glob
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from mmairl.data.shards import far
+from mmairl.data.subsets import read_lines
+from mmairl.errors import UserError
+
+SUFFIXES = ('.tar', '.parquet', '.arrow')
+BRACES = re.compile(r'\{(?:(\d{1,18})\.\.(\d{1,18})|([^{}]*,[^{}]*))\}')
+PART = re.compile(r'(.*-)(\d{1,18})-of-(\d{1,18}\D*)')
+MAX_SHARDS = 10**6  # of one pattern
+
+
+def shards_at(root: str | Path | Sequence[str]) -> list[str]:
+    """Return the shards of a config: a file, a folder of them, a pattern, a list file (.txt), or a list of all these."""
+    places = root if isinstance(root, (list, tuple)) else [root]
+    names = (name for place in places for name in expand_braces(os.fspath(place)))
+    found = (shard for name in names for shard in shards_in(name))
+    shards = list(islice(found, MAX_SHARDS + 1))
+    if len(shards) > MAX_SHARDS:
+        refuse_many(places[0])
+    if not shards or len(set(shards)) < len(shards):
+        raise UserError(
+            'the list of shards is empty, or names one twice; name one or more, each once',
+            code='bad-shard-list',
+        )
+    return shards
+
+
+def shards_in(place: str) -> Iterator[str]:
+    """Yield the shards of a place without braces; for a list file, those of its lines."""
+    if far.is_far(place) or not place.endswith('.txt') or os.path.isdir(place):
+        yield from matching_shards(place)
+        return
+    folder = os.path.dirname(os.path.abspath(place))
+    for line in read_lines(place, 'shards'):
+        for name in expand_braces(line if far.is_far(line) else os.path.join(folder, line)):
+            yield from matching_shards(name)
+
+
+def matching_shards(place: str) -> list[str]:
+    """Return the shards of a file, folder or pattern. Raise if there are none, or if some of a folder are missing."""
+    is_folder = os.path.isdir(place)
+    shards = []
+    if far.is_far(place):
+        is_pattern = '*' in place
+        is_folder = not is_pattern and not far.ending(place).endswith(SUFFIXES)
+        shards = far.listed(place, SUFFIXES) if is_folder or is_pattern else [place]
+    elif is_folder:
+        paths = [entry.path for entry in os.scandir(os.path.abspath(place)) if entry.is_file()]
+        shards = sorted(path for path in paths if path.endswith(SUFFIXES))
+    elif place.endswith(SUFFIXES):
+        shards = local_matches(place)
+    if not shards:
+        raise UserError(
+            f'{place}: no shard found{folders_below(place)}; set a file {", ".join("NAME" + suffix for suffix in SUFFIXES)}, '
+            'a folder of them, a pattern such as train-{000000..000146}.tar or train-*.parquet, or a list of shards NAME.txt',
+            code='no-shards',
+        )
+    if is_folder:
+        refuse_gaps(shards)
+    return shards
+
+
+def local_matches(place: str) -> list[str]:
+    """Return the files of a pattern. A name that exists is not a pattern, whatever characters it has."""
+    name = existing_part(place)
+    pattern = place.removeprefix(name)
+    if not glob.has_magic(pattern):
+        return [os.path.abspath(place)]
+    return sorted(map(os.path.abspath, glob.glob(glob.escape(name) + pattern)))
+
+
+def folders_below(place: str) -> str:
+    """Name the folders in a folder that has no shards, for an error message."""
+    if not os.path.isdir(place):
+        return ''
+    names = sorted(entry.name for entry in os.scandir(place) if entry.is_dir())
+    return f' (it contains the folders {", ".join(names[:5])})' if names else ''
+
+
+def refuse_gaps(shards: Sequence[str]) -> None:
+    """Raise if a folder lacks shards: names such as train-00003-of-00010.parquet state their number."""
+    series = defaultdict(set)
+    for shard in shards:
+        if part := PART.fullmatch(shard):
+            series[part[1], part[3]].add(part[2])
+    for (prefix, suffix), numbers in series.items():
+        present = set(map(int, numbers))
+        count = int(re.match(r'\d+', suffix)[0])
+        missing = count - sum(number < count for number in present)
+        if missing:
+            first = next(number for number in range(count) if number not in present)
+            width = len(next(iter(numbers)))
+            raise UserError(
+                f'{missing} of the {count} shards are missing, first {prefix}{first:0{width}}-of-{suffix}; restore them, or '
+                'select the present ones by a pattern',
+                code='missing-shards',
+            )
+
+
+def existing_part(pattern: str) -> str:
+    """Return the longest beginning of a pattern that is a folder or file: a name, whatever characters it has."""
+    while pattern and not os.path.exists(pattern):
+        pattern = os.path.dirname(pattern)
+    return pattern
+
+
+def expand_braces(pattern: str) -> Iterator[str]:
+    """Yield the names of a pattern, as in a shell: a{01..03}.tar, {train,val}.tar. a{1}.tar is a name."""
+    pattern = pattern.removeprefix('file://')
+    inner = BRACES.search(pattern, len(existing_part(pattern))) if '{' in pattern else None
+    if not inner:
+        yield pattern
+        return
+    first, last, words = inner.groups()
+    for word in number_range(first, last, pattern) if words is None else words.split(','):
+        yield from expand_braces(pattern[: inner.start()] + word + pattern[inner.end() :])
+
+
+def number_range(first: str, last: str, pattern: str) -> list[str]:
+    """Return the numbers from first to last, with the digits of the first."""
+    start = int(first)
+    end = int(last)
+    if abs(end - start) >= MAX_SHARDS:
+        refuse_many(pattern)
+    step = 1 if start <= end else -1
+    return [f'{number:0{len(first)}}' for number in range(start, end + step, step)]
+
+
+def refuse_many(pattern: object) -> None:
+    raise UserError(
+        f'{pattern}: more than {MAX_SHARDS} shards; correct its numbers', code='many-shards'
+    )

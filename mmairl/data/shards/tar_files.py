@@ -1,0 +1,281 @@
+"""The images in tar archives, WebDataset's and our own.
+
+Names in an archive are data: they are never opened as paths.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from logging import WARNING
+from pathlib import Path
+from typing import Annotated, NamedTuple, NoReturn, TypeVar
+from zlib import adler32
+
+import msgspec
+import numpy as np
+from mmengine.logging import print_log
+from msgspec import Meta
+
+from mmairl.data.decode import extensions
+from mmairl.data.shards.rows import MAX_CLASSES, ShardRows, parse_json
+from mmairl.errors import UserError, printable
+
+BLOCK = 512
+SMALL = 2**20  # bytes of a label, a JSON file or an extended header
+NOTE = 2**26  # bytes of the note of tools/pack.py, which lists all classes
+REGULAR = (b'0', b'\0', b'7')  # types of members whose content follows; '7' is a contiguous file
+# Types whose content is in another member or rearranged.
+WITHOUT_CONTENT = {b'1': 'a hard link', b'S': 'a sparse file'}
+LONG_NAME = b'L'
+EXTENDED = b'x'
+GLOBAL = b'g'
+RECORD = re.compile(rb'(\d{1,20}) ([^=]+)=')
+ABOUT = b'__mmairl__/'  # folder of the notes of tools/pack.py; webdataset skips such names
+LABEL_KINDS = {int: 'numbers', str: 'names', type(None): 'none'}
+NUMBER = re.compile('-?[0-9]{1,18}')
+Kind = TypeVar('Kind')
+Label = Annotated[int, Meta(ge=-1, lt=MAX_CLASSES)] | str | None
+
+
+class Member(NamedTuple):
+    """Where the content of a member is, and its first bytes."""
+
+    start: int
+    size: int
+    beginning: bytes
+
+
+Sample = dict[bytes, Member]  # by the extension without its dot
+
+
+class LabelFile(msgspec.Struct):
+    """The class in the JSON file of an image; other keys are ignored."""
+
+    label: Label = None
+    cls: Label = None
+
+
+class PackNote(msgspec.Struct, omit_defaults=True):
+    """The note of tools/pack.py in an archive."""
+
+    classes: list[str] = []
+    short_side: int = 0
+    quality: int = 0
+
+
+def image_kinds() -> set[bytes]:
+    """Return the extensions of images in archives, without the dot."""
+    return {ending[1:].encode() for ending in extensions()} | {b'avif', b'jp2', b'ico'}
+
+
+def read_tar(file: Path, shard: str) -> ShardRows:
+    """Return the images of a tar archive; `shard` is its name for messages."""
+    places, names, labels = [], [], []
+    about = {}
+    with file.open('rb', buffering=0) as opened:
+        reader = TarReader(opened.fileno(), shard)
+        for name, sample in reader.samples():
+            if name.startswith(ABOUT):
+                note = reader.json(sample, PackNote, name, NOTE)
+                about = about or msgspec.to_builtins(note)
+                continue
+            image = reader.image(sample, name)
+            places.append((image.start, image.size))
+            names.append(name)
+            labels.append(reader.label(sample, name))
+    name, times = max(Counter(names).items(), key=lambda item: item[1], default=(b'', 0))
+    if times > 1:
+        reader.fail(name, 'it occurs twice', 'duplicate-image')
+    for name, label in zip(names, labels):
+        if type(label) is not type(labels[0]):
+            fault = f'its label {label!r:.40} and the first one, {labels[0]!r:.40}, are of different types'
+            reader.fail(name, fault, 'mixed-labels')
+    label_kind = LABEL_KINDS[type(labels[0])] if labels else 'none'
+    classes = []
+    if label_kind == 'names':
+        classes = sorted(set(labels))
+        number = {name: position for position, name in enumerate(classes)}
+        labels = [number[label] for label in labels]
+    elif label_kind == 'none':
+        labels = [-1] * len(labels)
+    if 'classes' in about:
+        label_kind = 'classes'
+        classes = about['classes']
+    starts, sizes = np.array(places, np.int64).reshape(-1, 2).T
+    return ShardRows(starts, sizes, np.array(labels, np.int64), names, label_kind, classes, about)
+
+
+class TarReader:
+    """Reads the members of an archive in order; five times as fast as the standard library's tarfile.
+
+    Args:
+        file: Descriptor of the open archive.
+        shard: Its name for messages.
+    """
+
+    def __init__(self, file: int, shard: str) -> None:
+        self.file = file
+        self.shard = shard
+
+    def samples(self) -> Iterator[tuple[bytes, Sample]]:
+        """Group members as WebDataset does: consecutive ones with the same name before the first dot."""
+        name, sample = b'', {}
+        for path, member in self.members():
+            folder, slash, base = path.removeprefix(b'./').rpartition(b'/')
+            stem, dot, kind = base.partition(b'.')
+            if not dot or not stem:
+                continue
+            key = folder + slash + stem
+            if key != name:
+                if sample:
+                    yield name, sample
+                name, sample = key, {}
+            kind = kind.lower()
+            if kind in sample:
+                self.fail(name, 'two of its members have the same name', 'duplicate-member')
+            sample[kind] = member
+        if sample:
+            yield name, sample
+
+    def members(self) -> Iterator[tuple[bytes, Member]]:
+        """Yield the regular files of the archive, each with its path."""
+        end = os.fstat(self.file).st_size
+        position = 0
+        extended: dict = {}
+        skipped = []
+        while True:
+            block = os.pread(self.file, 2 * BLOCK, position)
+            header, beginning = block[:BLOCK], block[BLOCK:]
+            if len(header) < BLOCK:
+                self.damaged('cut short, without an end mark')
+            if not header[0] and not any(header):
+                self.report_skipped(skipped)
+                return
+            size = extended.get('size', octal(header[124:136]))
+            if size < 0 or not has_valid_sum(header):
+                self.damaged(f'not a tar archive, or damaged at byte {position}')
+            start = position + BLOCK
+            if start + size > end:
+                self.damaged(f'cut short in its member {readable(header[:100])}')
+            kind = header[156:157]
+            member = Member(start, size, beginning[:size])
+            position = start + -(-size // BLOCK) * BLOCK
+            if kind in (LONG_NAME, EXTENDED):
+                extended |= self.extended_header(kind, member)
+                continue
+            if kind == GLOBAL:
+                continue
+            name = extended.get('path') or path_in(header)
+            fault = WITHOUT_CONTENT.get(kind) or extended.get('sparse')
+            extended = {}
+            if kind in REGULAR and not fault:
+                yield name, member
+            elif name.rpartition(b'.')[2].lower() in image_kinds():
+                if fault:
+                    raise UserError(
+                        f'{self.shard}: the image {readable(name)} is stored as {fault}, without its content; write the '
+                        'archive again by tar --hard-dereference, and without --sparse',
+                        code='image-without-content',
+                    )
+                skipped.append(name)
+
+    def report_skipped(self, names: list[bytes]) -> None:
+        if names:
+            print_log(
+                f'{self.shard}: {len(names)} members have names of images and are links, folders or devices, first '
+                f'{readable(names[0])}; they are left out (tar --dereference stores what links point to)',
+                logger='current',
+                level=WARNING,
+            )
+
+    def extended_header(self, kind: bytes, member: Member) -> dict:
+        """Return GNU's long name, or path, size and a sparse format from POSIX records, each 'LENGTH KEY=VALUE'."""
+        text = self.content(member)
+        if kind == LONG_NAME:
+            return dict(path=text.rstrip(b'\0'))
+        values = {}
+        position = 0
+        while record := RECORD.match(text, position):
+            position += int(record[1])
+            if position <= record.end():
+                break
+            value = text[record.end() : position - 1]
+            if record[2] == b'path':
+                values['path'] = value
+            elif record[2] == b'size':
+                values['size'] = int(value) if value.isdigit() and len(value) < 20 else -1
+            elif record[2].startswith(b'GNU.sparse.'):
+                values['sparse'] = WITHOUT_CONTENT[b'S']
+        if text[position:].strip(b'\0'):
+            self.damaged(f'damaged at byte {member.start}')
+        return values
+
+    def content(self, member: Member, limit: int = SMALL) -> bytes:
+        """Return the content of a small member."""
+        if member.size > limit:
+            raise UserError(
+                f'{self.shard}: a label, a note or an extended header has {member.size} bytes, and at most {limit} are read; '
+                'write the shard again, or leave it out',
+                code='member-too-large',
+            )
+        if len(member.beginning) == member.size:
+            return member.beginning
+        return os.pread(self.file, member.size, member.start)
+
+    def image(self, sample: Sample, name: bytes) -> Member:
+        # An array next to an image is something else.
+        kinds = [kind for kind in sample if kind in image_kinds()] or sample.keys() & {b'npy'}
+        if len(kinds) != 1:
+            members = ', '.join(readable(kind) for kind in sample)
+            fault = f'{len(kinds)} images among its members ({members}), expected one'
+            self.fail(name, fault, 'not-one-image')
+        return sample[next(iter(kinds))]
+
+    def label(self, sample: Sample, name: bytes) -> int | str | None:
+        if b'cls' not in sample:
+            record = self.json(sample, LabelFile, name)
+            return record.cls if record.label is None else record.label
+        text = self.content(sample[b'cls']).decode(errors='replace').strip()
+        return int(text) if NUMBER.fullmatch(text) else text
+
+    def json(self, sample: Sample, kind: type[Kind], name: bytes, limit: int = SMALL) -> Kind:
+        text = self.content(sample[b'json'], limit) if b'json' in sample else b'{}'
+        return parse_json(text, kind, f'{readable(name)}.json in the shard {self.shard}')
+
+    def fail(self, name: bytes, fault: str, code: str) -> NoReturn:
+        raise UserError(
+            f'image {readable(name)} in the shard {self.shard}: {fault}; write the shard again, or leave it out',
+            code=code,
+        )
+
+    def damaged(self, fault: str) -> NoReturn:
+        raise UserError(f'{self.shard}: the shard is {fault}; copy it again', code='damaged-tar')
+
+
+def readable(name: bytes) -> str:
+    return printable(name.partition(b'\0')[0].decode(errors='replace'))
+
+
+def path_in(header: bytes) -> bytes:
+    """Return the path in a header, which has a prefix in the ustar format."""
+    name = header[:100].rstrip(b'\0')
+    if header[257:263] == b'ustar\0' and header[345]:
+        name = header[345:500].rstrip(b'\0') + b'/' + name
+    return name
+
+
+def has_valid_sum(header: bytes) -> bool:
+    """Compare the sum of a header's bytes, its own field taken as spaces. Adler's checksum, in C, contains that sum."""
+    expected = octal(header[148:156]) - 8 * ord(' ') + sum(header[148:156])
+    return (adler32(header) % 2**16 - 1 - expected) % 65521 == 0
+
+
+def octal(field: bytes) -> int:
+    """Return a number of a tar header, above 8 GB in binary; -1 if it is none."""
+    if field[0] & 0x80:
+        return int.from_bytes(field[1:], 'big')
+    try:
+        return int(field.strip(b'\0 ') or b'0', 8)
+    except ValueError:
+        return -1

@@ -1,0 +1,292 @@
+"""Fork a run: continue from its exact state after an epoch, with changed options.
+
+A run is a function of (config, seed, step). Trunk and branch therefore share weights, optimizer, queue, schedules, order of
+images and random numbers up to the fork point, and differ only by the changed options afterwards. Without a change, the
+branch equals the uninterrupted trunk bit for bit.
+
+=====================================  =============================================================================
+changed key                            effect
+=====================================  =============================================================================
+loss, temperature, symmetry, batch     applies from the fork point on
+norm, views, decay, teacher momentum,
+precision, length of the run
+learning rate, schedules               the schedules of the branch's config, at the fork point
+``model.queue.length``                 the newest keys stay; a longer queue is filled up with its initial noise
+RESETS: the optimizer's class,         the optimizer's state (momentum) starts at zero
+``inside`` and parameter groups
+ORDER: data set, sampler, batch, seed  error, because trunk and branch would see other images
+a key that changes shapes              error, because the trunk has no weights for them
+=====================================  =============================================================================
+"""
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.logging import print_log
+from torch import Tensor, nn
+
+import mmairl
+from mmairl.checkpoints.load import load_checkpoint
+from mmairl.config import import_custom_modules, override
+from mmairl.engine.checkpoint import (
+    RUN,
+    RunStart,
+    checkpoint_folder,
+    choose_start,
+    missing_part,
+    run_in,
+    settings,
+)
+from mmairl.engine.curves import read_run_config, read_scalars
+from mmairl.engine.health import QUANTITIES, advice, state
+from mmairl.engine.resume import config_changes
+from mmairl.errors import UserError
+from mmairl.models.queue import KeyQueue
+
+# Changes of these keys, except of views, would show the branch other images than the trunk.
+ORDER = (
+    'randomness.seed',
+    'randomness.diff_rank_seed',
+    'total_batch_size',
+    'optim_wrapper.accumulative_counts',
+    'train_dataloader.batch_sampler',
+    'train_dataloader.dataset',
+    'train_dataloader.drop_last',
+    'train_dataloader.sampler',
+)
+# The state of the optimizer has no meaning after changes of these keys.
+RESETS = (
+    'optim_wrapper.constructor',
+    'optim_wrapper.optimizer.inside',
+    'optim_wrapper.optimizer.type',
+    'optim_wrapper.paramwise_cfg',
+)
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A point of a finished or running trunk.
+
+    Attributes:
+        trunk: The work dir of the trunk.
+        epoch: The number of epochs that trunk and branch share. The trunk must have kept the checkpoint at its end.
+        path: A checkpoint of the trunk in place of `epoch`, such as one inside an epoch.
+
+    Example:
+        >>> Fork.parse('work_dirs/demo@6')
+        Fork(trunk=PosixPath('work_dirs/demo'), epoch=6, path=None)
+    """
+
+    trunk: Path
+    epoch: int = 0
+    path: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> 'Fork':
+        """Return the fork point that RUN@EPOCH names."""
+        found = re.fullmatch(r'(.+)@([1-9]\d{0,8})', text)
+        if found is None:
+            raise UserError(
+                f"--fork: expected RUN@EPOCH ('{text}'); give a work dir and a number of epochs, such as work_dirs/demo@6",
+                code='bad-fork',
+            )
+        return cls(Path(found[1]), int(found[2]))
+
+    def config(self, options: Mapping[str, Any] | None = None, start: int = -1) -> Config:
+        """Return the trunk's config with options merged in. The file in its work dir is parsed, not executed.
+
+        Args:
+            options: Values by dotted key.
+            start: Which start of the trunk, if it was resumed. Default: the last.
+        """
+        values = read_run_config(self.trunk, start)
+        if not values:
+            raise UserError(
+                f'{self.trunk}: no */vis_data/config.py of a run; give the work dir of a training run',
+                code='no-run-config',
+            )
+        # The branch has its own folder and name, and divides the batch among its own processes.
+        for key in ('work_dir', 'experiment_name', 'load_from', 'resume', 'launcher'):
+            values.pop(key, None)
+        if 'total_batch_size' in values:
+            values['train_dataloader'].pop('batch_size', None)
+        cfg = Config(values)
+        import_custom_modules(cfg)
+        override(cfg, options or {}, str(self.trunk))
+        return cfg
+
+    def checkpoint(self) -> tuple[Path, dict[str, Any]]:
+        """Return the trunk's checkpoint at the fork point, and its content.
+
+        Raises:
+            UserError: If the trunk has not kept one, or if the file is not of this version of mmairl.
+        """
+        if self.path is not None:
+            checkpoint = load_checkpoint(self.path)
+            missing = missing_part(checkpoint)
+            if missing:
+                raise UserError(
+                    f"{self.path} cannot be forked: it has no '{missing}'; give a training checkpoint",
+                    code='not-a-training-checkpoint',
+                )
+            return self.path, checkpoint
+        values = {**read_run_config(self.trunk), 'work_dir': str(self.trunk)}
+        folder = checkpoint_folder(Config(values))
+        named = folder / f'epoch_{self.epoch}.pth'
+        files = [named] if named.is_file() else sorted(folder.glob('*.pth'))
+        run = run_in(self.trunk)
+        epochs = []
+        for path in files:
+            checkpoint = load_checkpoint(path)
+            if missing_part(checkpoint) or checkpoint['meta'].get('run') != run:
+                continue
+            steps = checkpoint.get('place', {}).get('steps', 0)
+            epoch, inside = divmod(checkpoint['meta']['iter'], steps) if steps else (0, 1)
+            if not inside and epoch == self.epoch:
+                return path, checkpoint
+            epochs += [] if inside else [epoch]
+        known = ', '.join(map(str, sorted(epochs))) or 'none'
+        raise UserError(
+            f"--fork: {self.trunk} has no checkpoint at the end of epoch '{self.epoch}'; choose one it has kept ({known}), "
+            'or train the trunk with default_hooks.checkpoint.max_keep_ckpts=-1',
+            code='no-fork-point',
+        )
+
+
+def start_branch(cfg: Config, fork: Fork) -> RunStart:
+    """Return the start of a branch: its newest checkpoint, or else the fork point. Sets `cfg.load_from` and `cfg.resume`.
+
+    Args:
+        cfg: The complete config of the branch. `cfg.work_dir` is not the trunk's.
+        fork: The fork point.
+
+    Raises:
+        UserError: If the branch cannot continue the trunk; the error names the key or the part.
+    """
+    work_dir = Path(cfg.work_dir)
+    if work_dir.resolve() == fork.trunk.resolve():
+        raise UserError(
+            f"--work-dir: a branch requires a folder of its own ('{work_dir}' is the trunk's); give another folder",
+            code='fork-in-trunk',
+        )
+    path, checkpoint = fork.checkpoint()
+    meta = checkpoint['meta']
+    require_same_code(checkpoint, path)
+    changes = config_changes(meta['settings'], settings(cfg))
+    changed = [key for key, *_ in changes]
+    require_same_order(changed)
+    steps = cfg.optim_wrapper.get('accumulative_counts', 1)
+    if meta['iter'] % steps:
+        raise UserError(
+            f'--fork: {path} is inside an optimizer step of {steps} iterations; choose another epoch',
+            code='inside-a-step',
+        )
+    origin = dict(
+        run=meta['run'],
+        epoch=fork.epoch,
+        iter=meta['iter'],
+        changes={key: now for key, _, now, _ in changes},
+    )
+    if (work_dir / RUN).is_file():
+        cfg.update(resume=True, load_from=None)
+        start = choose_start(cfg)
+        if start.resume:
+            require_same_branch(start, origin)
+            return start
+    if any(key.startswith(RESETS) for key in changed):
+        checkpoint['optimizer'] = None
+    reason = collapse_before(fork.trunk, meta['iter'])
+    if reason:
+        print_log(f'the trunk had collapsed before the fork point: {reason}', 'current', level=30)
+    cfg.update(resume=True, load_from=str(path))
+    return RunStart(
+        secrets.token_hex(8), str(path), checkpoint, resume=True, fork=origin, forks=True
+    )
+
+
+def require_same_code(checkpoint: dict[str, Any], path: Path) -> None:
+    """Raise unless this version of mmairl has written a complete training checkpoint."""
+    meta = checkpoint['meta']
+    missing = [part for part in ('random_states', 'place') if part not in checkpoint]
+    missing += [part for part in ('settings', 'mmairl_version') if part not in meta]
+    if missing:
+        raise UserError(
+            f"--fork: {path} has no '{missing[0]}', which an exact continuation requires; fork a run of mmairl",
+            code='not-a-training-checkpoint',
+        )
+    if meta['mmairl_version'] != mmairl.__version__:
+        raise UserError(
+            f"--fork: {path} is of mmairl '{meta['mmairl_version']}', this is {mmairl.__version__}; train trunk and branch "
+            'with one version',
+            code='other-code',
+        )
+
+
+def require_same_order(changed: list[str]) -> None:
+    """Raise if a changed key would show the branch other images."""
+    for key in changed:
+        if key.startswith(ORDER) and 'views' not in key.split('.'):
+            raise UserError(
+                f"--fork: '{key}' changes the order of the images, so trunk and branch would see other images; keep it, or "
+                'train a whole run',
+                code='fork-changes-order',
+            )
+
+
+def require_same_branch(start: RunStart, origin: dict[str, Any]) -> None:
+    if start.fork != origin:
+        raise UserError(
+            f'--work-dir: {Path(start.path).parent} holds another run or branch; give an empty folder',
+            code='other-fork',
+        )
+
+
+@contextmanager
+def naming_changed_keys(start: RunStart | None) -> Iterator[None]:
+    """Name the changed keys of the model if the trunk's weights do not fit a branch."""
+    try:
+        yield
+    except UserError as error:
+        if start is None or not start.forks:
+            raise
+        changed = [key for key in start.fork['changes'] if key.startswith('model.')]
+        raise UserError(
+            f"--fork: '{', '.join(changed)}' changes the shapes of the model ({error}); train a whole run",
+            code='fork-changes-shapes',
+        ) from error
+
+
+def fit_to_branch(checkpoint: dict[str, Any], model: nn.Module) -> None:
+    """Fit the trunk's queue to the length of the branch's: the newest keys stay, noise fills up a longer queue."""
+    weights = checkpoint['state_dict']
+    queue = getattr(model, 'queue', None)
+    stored = weights.get('queue.vectors')
+    if not isinstance(queue, KeyQueue) or not isinstance(stored, Tensor):
+        return
+    if len(stored) == queue.length or stored.shape[1:] != queue.vectors.shape[1:]:
+        return
+    position, filled = weights['queue._extra_state'].tolist()
+    kept = min(filled, queue.length)
+    newest = stored.roll(-position, 0)[len(stored) - kept :]
+    weights['queue.vectors'] = torch.cat([newest, queue.vectors[kept:].cpu()])
+    weights['queue._extra_state'] = torch.tensor([kept % queue.length, kept])
+
+
+def collapse_before(work_dir: Path, iteration: int) -> str:
+    """Return the advice for the last bad sign of collapse that a run logged up to an iteration, or ''."""
+    curves = read_scalars(work_dir)
+    for quantity in QUANTITIES:
+        steps, values = curves.get(f'health_{quantity.name}', ([], []))
+        measured = [value for step, value in zip(steps, values) if step <= iteration]
+        if measured and state(quantity, measured[-1]) == 'bad':
+            text = advice(quantity, measured[-1])
+            if text.startswith(('collapse', 'the run has diverged')):
+                return text
+    return ''

@@ -1,0 +1,434 @@
+"""Probes of a frozen backbone on a target per pixel: heads on the features of each cell of its map."""
+
+import dataclasses
+import shutil
+import tempfile
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmengine import Config
+from mmengine.logging import print_log
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms.v2 import functional as T
+
+from mmairl.checkpoints.read import Backbone
+from mmairl.data.dense import IGNORED, DenseDataset
+from mmairl.data.preprocess import normalize
+from mmairl.data.workers import delivered, safe
+from mmairl.errors import Diverged, UserError
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.features import Extraction, extraction, on_main_process, show_progress
+from mmairl.evaluation.identity import FEATURE_CODE, key_of
+from mmairl.evaluation.protocol import Protocol, Scores, Sets
+from mmairl.evaluation.sources import room_source
+from mmairl.io import replacing
+from mmairl.models.layers import joined_map, layer_outputs
+
+POINTS = 4  # per side of a cell, at which a head is compared with the target in training
+SCALES = (0.5, 2.0)  # of random crops, as in mmseg
+Batches = Iterator[tuple[Tensor, Tensor]]
+Head = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class DenseProtocol(Protocol):
+    """Base class of probes on a target per pixel. Subclasses define the heads, their loss and the scores.
+
+    By default, the features of the central window of each training image are computed once, stored in float16 and read
+    in every epoch. DINOv2's protocol trains on random crops with the backbone in the loop, as `random_crops` does. The
+    names of scores from stored features say so.
+
+    Args:
+        layers: Layers whose maps are joined: stages of a ResNet, blocks of a ViT, from 0 or from the end.
+        size: The shorter side that images are resized to.
+        crop: Side of the square windows that the backbone sees. None resizes each image to size x size instead.
+        stride: Distance of the windows of a test image, whose predictions are averaged. Default: two thirds of `crop`.
+        mask_size: The side that targets are resized to before they are scored. Default: their own size.
+        upsample: How predictions are resized: 'bilinear' or 'nearest'.
+        random_crops: Whether to train on random crops and flips. Default: False.
+        permuted: Whether to shuffle the cells of each image, the control of a probe that uses no position.
+        epochs: Passes over the training images.
+        batch: Training images per step.
+        lr: Learning rate of AdamW; falls to 0 by a half cosine.
+        weight_decay: Weight decay of AdamW.
+        seed: Seed of the heads, of the order of the images and of random crops.
+    """
+
+    layers: Sequence[int] = (-1,)
+    size: int = 512
+    crop: int | None = 512
+    stride: int | None = None
+    mask_size: int | None = None
+    upsample: Literal['bilinear', 'nearest'] = 'bilinear'
+    random_crops: bool = False
+    permuted: bool = False
+    epochs: int = 10
+    batch: int = 16
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    seed: int = 0
+
+    labels: ClassVar = ('dense',)
+    null_rows: ClassVar = ('random',)
+    unknown: ClassVar[int] = IGNORED  # value of pixels without a target
+
+    def __post_init__(self) -> None:
+        if self.crop is not None and self.crop > self.size:
+            raise UserError(
+                f"{self.name}: crop must not exceed size ('{self.crop}' and '{self.size}'); set a larger size",
+                code='crop-above-size',
+            )
+        if self.upsample not in ('bilinear', 'nearest'):
+            raise UserError(
+                f"{self.name}: upsample must be bilinear or nearest ('{self.upsample}')",
+                code='unknown-upsampling',
+            )
+
+    @abstractmethod
+    def widths(self, classes: Sequence[str]) -> dict[str, int]:
+        """Return the number of outputs of each head that is trained."""
+
+    @abstractmethod
+    def loss(self, head: str, outputs: Tensor, points: Tensor) -> Tensor:
+        """Return the loss of a head's outputs, (cells, width), against the targets, (cells, POINTS^2)."""
+
+    @abstractmethod
+    def measure(self, prediction: Tensor, target: Tensor, classes: Sequence[str]) -> Tensor:
+        """Return the statistics of one image in float64 from a prediction (width, H, W) and a target (H, W)."""
+
+    @abstractmethod
+    def summarize(
+        self, head: str, statistics: Tensor, classes: Sequence[str]
+    ) -> tuple[Scores, dict]:
+        """Return the scores and details of a head from the statistics (images, ...)."""
+
+    def predict(self, head: str, outputs: Tensor) -> Tensor:
+        """Return what is resized to the target's size, (cells, width), from the outputs of a head."""
+        return outputs
+
+    def untrained_heads(self, cells: 'Cells', classes: Sequence[str]) -> dict[str, Head]:
+        """Return the heads that need no training, from the stored features."""
+        return {}
+
+    def prepared(self, target: Tensor) -> Tensor:
+        """Return a target in which pixels that do not count are marked."""
+        return target
+
+    @property
+    def side(self) -> int:
+        """The side of the images that enter the backbone."""
+        return self.crop or self.size
+
+    def input_size(self, cfg: Config) -> int:
+        return self.side
+
+    def images_seen(self, cfg: Config, images: int | None, trials: int | None = None) -> int | None:
+        return images and images * (self.epochs if self.random_crops else 1)
+
+    def run(
+        self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
+    ) -> tuple[Scores, dict, dict[str, int]]:
+        if subject == 'pixels':
+            raise UserError(
+                f'{self.name}: pixels have no layers; use --init random as the baseline',
+                code='no-spatial-features',
+            )
+        return on_main_process(lambda: self._probe(cfg, subject, sets, identity))
+
+    def _probe(
+        self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
+    ) -> tuple[Scores, dict, dict[str, int]]:
+        train, test = (sets[part][1] for part in ('train', 'test'))
+        backbone = load_backbone(cfg, None if subject == 'random' else subject)
+        features = CellFeatures(backbone, extraction(cfg, self.device, self.workers), self)
+        with ExitStack() as stack:
+            folder = self.cache or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            cells = Cells(folder / f'dense_{self._features_key(identity)}', features, train, self)
+            heads = self.trained_heads(train, features, cells)
+            heads |= self.untrained_heads(cells, train.classes)
+            statistics = self._test(heads, features, test)
+            details = dict(train_images=len(train), test_images=len(test), stored_bytes=cells.bytes)
+        scores: Scores = {}
+        way = '' if self.random_crops else ' (stored features)'
+        for head, values in statistics.items():
+            of_head, more = self.summarize(head, values, test.classes)
+            scores |= {f'{self.name}, {head} {name}{way}': x for name, x in of_head.items()}
+            details[head] = more
+        return scores, details, {}
+
+    def _features_key(self, identity: Mapping[str, Any]) -> str:
+        parts = {name: identity[name] for name in ('weights', 'network', 'input', 'code')}
+        own = [list(self.layers), self.size, self.crop, self.permuted and self.seed]
+        source = room_source((*FEATURE_CODE, 'layers', 'dense_protocol'))
+        return key_of(dict(parts, data=identity['data']['train'], own=own, source=source))
+
+    def trained_heads(
+        self, train: DenseDataset, features: 'CellFeatures', cells: 'Cells'
+    ) -> dict[str, Head]:
+        """Train all heads in one pass; none has an influence on another."""
+        widths = self.widths(train.classes)
+        if not widths:
+            return {}
+        channels = features.shape[0]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            heads = nn.ModuleDict(
+                {
+                    name: nn.Sequential(nn.BatchNorm1d(channels), nn.Linear(channels, width))
+                    for name, width in widths.items()
+                }
+            ).to(self.device)
+        batches = self._crops(train, features) if self.random_crops else cells.batches(self)
+        steps = self.epochs * -(-len(train) // self.batch)
+        optimizer = torch.optim.AdamW(
+            heads.parameters(), lr=self.lr, weight_decay=self.weight_decay
+        )
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        for x, points in show_progress(batches, 'heads', steps):
+            points = self.prepared(points)
+            loss = sum(self.loss(name, head(x), points) for name, head in heads.items())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        heads.eval()
+        return {
+            name: lambda x, name=name, head=head: self.predict(name, head(x))
+            for name, head in heads.items()
+        }
+
+    def _crops(self, train: DenseDataset, features: 'CellFeatures') -> Batches:
+        """Yield features and targets of random crops, which depend on seed, epoch and image alone."""
+        features.restart(self.seed)
+        for epoch in range(self.epochs):
+            order = np.random.default_rng((self.seed, epoch)).permutation(len(train)).tolist()
+            loader = DataLoader(
+                Windows(train, self, epoch), self.batch, sampler=order, num_workers=self.workers
+            )
+            for images, targets in delivered(safe(loader)):
+                x = features(images)
+                yield flat_cells(x), points_of(targets.to(x.device), x.shape[2:]).flatten(0, 1)
+
+    @torch.inference_mode()
+    def _test(
+        self, heads: Mapping[str, Head], features: 'CellFeatures', test: DenseDataset
+    ) -> dict[str, Tensor]:
+        features.restart(self.seed + 1)
+        statistics: dict[str, list[Tensor]] = {head: [] for head in heads}
+        loader = DataLoader(test, batch_size=None, num_workers=self.workers)
+        for image, target in show_progress(delivered(safe(loader)), self.name, len(test)):
+            image = self.resized(image)
+            windows = self._windows(image)
+            x = features(torch.stack([image[:, rows, columns] for rows, columns in windows]))
+            target = self.prepared(target)
+            if self.mask_size is not None:
+                target = nearest_resized(target, (self.mask_size, self.mask_size))
+            for name, head in heads.items():
+                outputs = head(flat_cells(x)).unflatten(0, (len(x), *x.shape[2:]))
+                maps = self._upsampled(outputs.permute(0, 3, 1, 2), (self.side, self.side))
+                joined = maps.new_zeros(maps.shape[1], *image.shape[1:])
+                count = maps.new_zeros(image.shape[1:])
+                for (rows, columns), of_window in zip(windows, maps):
+                    joined[:, rows, columns] += of_window
+                    count[rows, columns] += 1
+                prediction = self._upsampled((joined / count)[None], target.shape)[0]
+                measured = self.measure(prediction, target.to(prediction.device), test.classes)
+                statistics[name].append(measured.cpu())
+        return {head: torch.stack(values) for head, values in statistics.items()}
+
+    def _upsampled(self, maps: Tensor, size: Sequence[int]) -> Tensor:
+        return F.interpolate(maps, tuple(size), mode=self.upsample)
+
+    def resized(self, image: Tensor, scale: float = 1.0) -> Tensor:
+        """Return an image of the protocol's size."""
+        size = [self.size, self.size]
+        if self.crop is not None:
+            factor = scale * self.size / min(image.shape[1:])
+            size = [round(factor * side) for side in image.shape[1:]]
+        return T.resize(image, size, antialias=True)
+
+    def _windows(self, image: Tensor) -> list[tuple[slice, slice]]:
+        """Return windows that cover an image, as mmseg places them."""
+        stride = self.stride or max(1, 2 * self.side // 3)
+        starts = []
+        for length in image.shape[1:]:
+            count = -(-(length - self.side) // stride) + 1
+            starts.append([min(step * stride, length - self.side) for step in range(count)])
+        return [
+            (slice(top, top + self.side), slice(left, left + self.side))
+            for top in starts[0]
+            for left in starts[1]
+        ]
+
+
+class Windows(Dataset):
+    """One training window of each image: the central one, or a random one with a random flip if `epoch` is given."""
+
+    def __init__(
+        self, dataset: DenseDataset, protocol: DenseProtocol, epoch: int | None = None
+    ) -> None:
+        self.dataset = dataset
+        # Only the geometry is needed, and workers receive a copy.
+        self.protocol = dataclasses.replace(protocol, cache=None)
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        own = self.protocol
+        image, target = self.dataset[index]
+        random = None
+        scale = 1.0
+        if self.epoch is not None:
+            random = np.random.default_rng((own.seed, self.epoch, index))
+            scale = random.uniform(*SCALES)
+        image = own.resized(image, scale)
+        target = nearest_resized(target, image.shape[1:])
+        lacking = [max(0, own.side - length) for length in image.shape[1:]]
+        padding = (0, lacking[1], 0, lacking[0])
+        image = F.pad(image, padding)
+        target = F.pad(target, padding, value=own.unknown)
+        spare = [length - own.side for length in target.shape]
+        if random is None:
+            top, left = (length // 2 for length in spare)
+        else:
+            top, left = (int(random.integers(length + 1)) for length in spare)
+        image = image[:, top : top + own.side, left : left + own.side]
+        target = target[top : top + own.side, left : left + own.side]
+        if random is not None and random.random() < 0.5:
+            return image.flip(2), target.flip(1)
+        return image, target
+
+
+class CellFeatures:
+    """Computes the joined map of the protocol's layers for batches of images of bytes."""
+
+    def __init__(self, backbone: nn.Module, how: Extraction, protocol: DenseProtocol) -> None:
+        self.backbone = backbone.to(how.device)
+        self.how = how
+        self.protocol = protocol
+        self.random = torch.Generator()
+
+    def restart(self, seed: int) -> None:
+        """Start the permutations anew, so that they do not depend on which features were stored before."""
+        self.random.manual_seed(seed)
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return features, (B, C, rows, columns)."""
+        how = self.how
+        x = normalize(images.to(how.device), how.mean, how.std)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=how.precision == 'bfloat16'):
+            features = joined_map(layer_outputs(self.backbone, x, self.protocol.layers)).float()
+        if not features.isfinite().all():
+            raise Diverged(
+                'the backbone has NaN or infinite features; the pre-training has diverged, use an earlier checkpoint',
+                code='features-not-finite',
+            )
+        if self.protocol.permuted:
+            flat = features.flatten(2)
+            order = torch.rand(len(flat), flat.shape[2], generator=self.random).argsort(1)
+            order = order.to(flat.device)[:, None].expand_as(flat)
+            features = flat.gather(2, order).view_as(features)
+        return features
+
+    @cached_property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, rows and columns of the features of a window."""
+        channels = len(self.how.mean)
+        side = self.protocol.side
+        blank = torch.zeros(1, channels, side, side, dtype=torch.uint8)
+        return tuple(self(blank).shape[1:])
+
+
+class Cells:
+    """Features and targets of the central window of each training image, in two files that are written when first read."""
+
+    def __init__(
+        self, path: Path, features: CellFeatures, train: DenseDataset, protocol: DenseProtocol
+    ) -> None:
+        self.paths = (path.with_suffix('.npy'), path.with_name(f'{path.name}_targets.npy'))
+        self.features = features
+        self.train = train
+        self.protocol = protocol
+        channels, rows, columns = features.shape
+        self.shapes = (
+            (len(train), rows * columns, channels),
+            (len(train), rows * columns, POINTS**2),
+        )
+        self.bytes = sum(2 * int(np.prod(shape)) for shape in self.shapes)
+
+    @cached_property
+    def stored(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.protocol.remeasure or not all(path.is_file() for path in self.paths):
+            self._write()
+        return tuple(np.load(path, mmap_mode='r', allow_pickle=False) for path in self.paths)
+
+    def _write(self) -> None:
+        folder = self.paths[0].parent
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        need = f'{self.bytes / 2**30:.2f} GiB'
+        print_log(f'the features of {len(self.train)} images take {need}', logger='current')
+        if self.bytes > free:
+            raise UserError(
+                f"{folder}: features take {need} and the disk has {free / 2**30:.2f} GiB free ('{folder}'); free space, "
+                'name another folder (--cache), or set a smaller size, crop or fewer layers',
+                code='disk-too-small',
+            )
+        self.features.restart(self.protocol.seed)
+        loader = DataLoader(
+            Windows(self.train, self.protocol),
+            self.protocol.batch,
+            num_workers=self.protocol.workers,
+        )
+        with ExitStack() as stack:
+            files = []
+            for path, shape in zip(self.paths, self.shapes):
+                files.append(stack.enter_context(stack.enter_context(replacing(path)).open('wb')))
+                header = dict(descr='<f2', fortran_order=False, shape=shape)
+                np.lib.format.write_array_header_1_0(files[-1], header)
+            for images, targets in show_progress(delivered(safe(loader)), 'features', len(loader)):
+                x = self.features(images)
+                rows = (x.flatten(2).transpose(1, 2), points_of(targets, x.shape[2:]))
+                for file, values in zip(files, rows):
+                    file.write(values.half().cpu().contiguous().numpy().tobytes())
+
+    def batches(self, protocol: DenseProtocol) -> Batches:
+        """Yield features (cells, C) and targets (cells, POINTS^2) of the batches of all epochs."""
+        for epoch in range(protocol.epochs):
+            order = np.random.default_rng((protocol.seed, epoch)).permutation(len(self.train))
+            for start in range(0, len(order), protocol.batch):
+                rows = np.sort(order[start : start + protocol.batch])
+                x, points = (torch.from_numpy(values[rows]).flatten(0, 1) for values in self.stored)
+                yield x.to(protocol.device).float(), points.to(protocol.device).float()
+
+
+def flat_cells(features: Tensor) -> Tensor:
+    """Return maps (B, C, rows, columns) as cells (B rows columns, C)."""
+    return features.permute(0, 2, 3, 1).flatten(0, 2)
+
+
+def points_of(targets: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return targets (B, H, W) at POINTS x POINTS points of each cell, as (B, cells, POINTS^2)."""
+    rows, columns = shape
+    sampled = F.interpolate(
+        targets[:, None], (rows * POINTS, columns * POINTS), mode='nearest-exact'
+    )
+    in_cells = sampled[:, 0].unflatten(1, (rows, POINTS)).unflatten(3, (columns, POINTS))
+    return in_cells.transpose(2, 3).flatten(3).flatten(1, 2)
+
+
+def nearest_resized(target: Tensor, size: Sequence[int]) -> Tensor:
+    """Return a target (H, W) at another size as float32."""
+    return F.interpolate(target[None, None].float(), tuple(size), mode='nearest-exact')[0, 0]

@@ -1,0 +1,98 @@
+"""Depth from the patch features of a frozen backbone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mmairl.errors import UserError
+from mmairl.evaluation.dense_protocol import DenseProtocol
+from mmairl.evaluation.protocol import Scores
+from mmairl.registry import PROTOCOLS
+
+HEADS = ('bins', 'regression')
+EIGEN_CROP = (slice(45, 471), slice(41, 601))  # of NYUv2's 480 x 640 pixels
+
+
+@PROTOCOLS.register_module('depth_probe')
+@dataclass(frozen=True)
+class DepthProbe(DenseProtocol):
+    """Predict depth by linear heads on the features of cells, as in DINOv2: a mixture of bins, and a regression.
+
+    Scores are the percentage of pixels within a factor of 1.25 of their depth, and RMSE in meters; the details have the
+    factors 1.25^2 and 1.25^3 and the absolute relative error. As in mmseg, each is a mean over images.
+
+    Args:
+        heads: Which heads to measure; the first gives the main score. Default: bins and regression.
+        bins: Number of bins between the limits.
+        min_depth: Lower limit of scored depths in meters.
+        max_depth: Upper limit of scored depths in meters.
+        nyu_crop: Whether to score the part of NYUv2's images that the Eigen crop keeps. Default: False.
+    """
+
+    heads: Sequence[str] = HEADS
+    bins: int = 256
+    min_depth: float = 1e-3
+    max_depth: float = 10.0
+    nyu_crop: bool = False
+
+    metric: ClassVar = 'delta'
+    unknown: ClassVar = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.heads or not set(self.heads) <= set(HEADS):
+            raise UserError(
+                f"depth_probe.heads: expected some of {', '.join(HEADS)} ('{list(self.heads)}')",
+                code='unknown-head',
+            )
+
+    def prepared(self, target: Tensor) -> Tensor:
+        counted = (target > self.min_depth) & (target < self.max_depth)
+        return torch.where(counted, target, 0)
+
+    def widths(self, classes: Sequence[str]) -> dict[str, int]:
+        return {head: self.bins if head == 'bins' else 1 for head in self.heads}
+
+    def predict(self, head: str, outputs: Tensor) -> Tensor:
+        """Return the depth of each cell, (cells, 1)."""
+        if head == 'bins':
+            weights = outputs.relu() + 0.1
+            centers = torch.linspace(
+                self.min_depth, self.max_depth, self.bins, device=outputs.device
+            )
+            depth = (weights @ centers / weights.sum(1))[:, None]
+        else:
+            depth = outputs.sigmoid() * self.max_depth
+        return depth.clamp(self.min_depth, self.max_depth)
+
+    def loss(self, head: str, outputs: Tensor, points: Tensor) -> Tensor:
+        """Return the scale-invariant log loss with the factors of AdaBins."""
+        counted = points > 0
+        if not counted.any():
+            return 0 * outputs.sum()
+        error = (self.predict(head, outputs).log() - points.clamp_min(1e-6).log())[counted]
+        return (error.var(correction=0) + 0.15 * error.mean().square() + 1e-9).sqrt()
+
+    def measure(self, prediction: Tensor, target: Tensor, classes: Sequence[str]) -> Tensor:
+        counted = target > 0
+        if self.nyu_crop:
+            inside = torch.zeros_like(counted)
+            inside[EIGEN_CROP] = True
+            counted &= inside
+        depth = prediction[0][counted].double()
+        truth = target[counted].double()
+        ratio = torch.maximum(depth / truth, truth / depth)
+        error = depth - truth
+        within = [(ratio < 1.25**power).double().mean() for power in (1, 2, 3)]
+        rmse = error.square().mean().sqrt()
+        return torch.stack([*within, rmse, (error.abs() / truth).mean()])
+
+    def summarize(
+        self, head: str, statistics: Tensor, classes: Sequence[str]
+    ) -> tuple[Scores, dict]:
+        d1, d2, d3, rmse, abs_rel = statistics.nanmean(0).tolist()
+        details = dict(d2=100 * d2, d3=100 * d3, abs_rel=abs_rel)
+        return {'delta < 1.25': 100 * d1, 'RMSE (m)': rmse}, details

@@ -1,0 +1,77 @@
+"""Outputs of chosen layers: of a ResNet's stages, and of the blocks of both kinds of ViT."""
+
+import pytest
+import torch
+from torch import nn
+
+from mmairl.errors import UserError
+from mmairl.models.layers import joined_map, layer_outputs
+from mmairl.registry import MODELS
+
+VIT = dict(embed_dims=32, num_layers=3, num_heads=2, feedforward_channels=64)
+
+
+@pytest.fixture
+def resnet() -> nn.Module:
+    network = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, base_channels=8, stem_channels=8))
+    network.eval()
+    return network
+
+
+@pytest.fixture
+def vit() -> nn.Module:
+    torch.manual_seed(0)
+    network = MODELS.build(
+        dict(type='mmairl.VisionTransformer', arch=VIT, img_size=32, patch_size=8, registers=2, out_type='raw')
+    )
+    network.init_weights()
+    network.eval()
+    return network
+
+
+def test_stages_of_a_resnet_are_joined_at_the_largest(resnet):
+    outputs = layer_outputs(resnet, torch.rand(2, 3, 64, 96), (-1, 0))
+    assert [tuple(output.features.shape) for output in outputs] == [(2, 64, 2, 3), (2, 8, 16, 24)]
+    assert outputs[0].token is None
+    joined = joined_map(outputs)
+    assert joined.shape == (2, 72, 16, 24)
+    assert torch.equal(joined[:, 64:], outputs[1].features)
+
+
+def test_final_norm_applies_to_every_layer_of_a_vit(vit):
+    images = torch.rand(2, 3, 24, 40)
+    stored = {}
+    for number, layer in enumerate(vit.layers):
+        layer.register_forward_hook(lambda _, __, out, number=number: stored.update({number: out}))
+    outputs = layer_outputs(vit, images, (0, -1))
+    for output, number in zip(outputs, (0, 2)):
+        tokens = vit.ln1(stored[number])
+        torch.testing.assert_close(output.token, tokens[:, 0])
+        cells = output.features.flatten(2).transpose(1, 2)
+        torch.testing.assert_close(cells, tokens[:, 3:])  # a class token and two registers
+        assert output.features.shape == (2, 32, 3, 5)
+
+
+def test_rotary_vit_has_the_same_last_layer():
+    network = MODELS.build(dict(type='RotaryVisionTransformer', patch_size=8, registers=2, out_type='featmap', **VIT))
+    network.eval()
+    images = torch.rand(2, 3, 24, 41)
+    first, last = layer_outputs(network, images, (0, 2))
+    torch.testing.assert_close(last.features, network(images)[0])
+    assert first.features.shape == (2, 32, 3, 5)
+    assert first.token.shape == (2, 32)
+
+
+@pytest.mark.parametrize(
+    'layers, side, code', [((4,), 32, 'unknown-layer'), ((-4,), 32, 'unknown-layer'), ((0,), 7, 'image-below-patch')]
+)
+def test_impossible_layers_and_images_are_errors(vit, layers, side, code):
+    with pytest.raises(UserError) as error:
+        layer_outputs(vit, torch.rand(1, 3, side, side), layers)
+    assert error.value.code == code
+
+
+def test_network_without_a_map_is_an_error():
+    with pytest.raises(UserError) as error:
+        layer_outputs(nn.Flatten(), torch.rand(1, 3, 8, 8), (-1,))
+    assert error.value.code == 'no-spatial-features'
