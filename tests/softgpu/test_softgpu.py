@@ -103,6 +103,8 @@ def test_resumed_run_equals_the_uninterrupted_one(result):
 def test_evaluation_equals_the_cpu(result):
     one, other = dict(result('evaluated')), dict(result('evaluated', 'cpu'))
     torch.testing.assert_close(one.pop('features'), other.pop('features'), rtol=1e-4, atol=1e-5)
+    assert one.pop('waits') <= 2, 'mean and std are copied once, and batches are not waited for'
+    assert other.pop('waits') == 0
     assert one == other
 
 
@@ -132,6 +134,16 @@ def test_heads_equal_the_cpu_without_waits(result):
     one, other = result('heads'), result('heads', 'cpu')
     for name, value in other.items():
         torch.testing.assert_close(one[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_epochs_need_no_more_memory(result):
+    reserved = result('prefetched')['reserved']
+    assert reserved[-1] == reserved[2], reserved
+
+
+@pytest.mark.skipif(REAL, reason='a real GPU may choose another kernel')
+def test_default_layout_reaches_cudnn(result):
+    assert result('normalized')['launches']['cudnn_batch_norm'] == 2
 
 
 def test_failing_case_fails_alone(result):

@@ -329,7 +329,7 @@ def waits(context: Context) -> None:
         places = Counter(
             f'{Path(warning.filename).name}:{warning.lineno}'
             for warning in seen
-            if 'synchroniz' in str(warning.message)
+            if 'called a synchronizing' in str(warning.message)
         )
         context.record(way=name, waits=places.total(), places=dict(places.most_common(5)))
 
