@@ -66,7 +66,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--strategy',
         metavar='NAME',
-        help='shard the run over its processes: zero1, zero2, zero3, zero2_offload, ... (default: replicate the model)',
+        help='shard the run over its processes: zero1, zero2, zero3, deepspeed1, deepspeed2, zero2_offload, ..., or a '
+        'DeepSpeed config NAME.json (default: replicate the model)',
     )
     parser.add_argument(
         '--log',

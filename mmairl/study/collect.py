@@ -27,7 +27,7 @@ from mmairl.study.statistics.compare_rows import compare as compare_scores
 from mmairl.study.statistics.compare_rows import mean_intervals
 from mmairl.study.statistics.equal_cost import at_equal_cost, costs
 from mmairl.study.statistics.noise import noise
-from mmairl.study.task_names import recipe
+from mmairl.study.task_names import recipe, unit_of
 from mmairl.study.trials import search_record
 
 # Keys that a record and its rows copy from the study.
@@ -50,6 +50,7 @@ def collect(
     runs: Sequence[Run],
     out: Path,
     rows_left_out: Sequence[str] = (),
+    command: Sequence[str] = (),
 ) -> Record:
     """Write the record of everything that is finished to study.json, and return it.
 
@@ -60,10 +61,12 @@ def collect(
         runs: All runs that the study asks for.
         out: The study's folder.
         rows_left_out: Sentences on rows that the scale leaves out.
+        command: The command line of the study, which the page suggests with more seeds.
     """
     described = Described.of(study, scale, runs, out)
     record = {key: to_builtins(getattr(study, key)) for key in COPIED}
     record |= described.scores(scale)
+    record['command'] = list(command)
     record |= dict(
         looks=sequential.finished_runs(
             out / 'study.json', sum(map(len, described.trained.values()))
@@ -160,7 +163,7 @@ class Described:
             scale=dict(name=scale.name, text=scale.text),
             seeds=sorted({run.seed for run in compared if not run.row.weights}),
             primary=primary,
-            metrics=[dict(key=key, label=labels[key], unit='%') for key in keys],
+            metrics=[dict(key=key, label=labels[key], unit=unit_of(key)) for key in keys],
         )
 
     def rows(

@@ -267,3 +267,11 @@ def test_stated_support_agrees_with_the_printed_numbers(study):
         needed = sum(hold) > len(hold) / 2 if getattr(claim.test, 'need', 'all') == 'most' else all(hold)
         expected = ('holds', 'thin', 'partly') if needed else ('contradicts', 'partly', 'thin')
         assert claim.published in expected, (claim.name, effects)
+
+
+def test_quantities_other_than_accuracy_do_not_collapse():
+    means = dict(a=0.1, b=-0.4)
+    found = record(means, score='norms')
+    found['metrics'] = [dict(key='norms', unit='')]
+    one = claim('{form: property, larger: a, than: b, scores: [norms]}')
+    assert judge([one], StudyRuns(found, 'in1k'), lambda row, score: None)[0]['verdict'] == 'supported'

@@ -14,7 +14,7 @@ from torchvision.models import resnet18, resnet50
 import mmairl
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.write import write_backbone
-from mmairl.config import load_config, write_config
+from mmairl.config import home, load_config, write_config
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.identity import difference
@@ -33,9 +33,9 @@ from mmairl.study.model_identity import model_at
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.reuse import create_weights, origin
 from mmairl.study.runs import Run, plan_runs, prepare_runs
-from mmairl.study.scale import read_scale
+from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Asked, RunResult, Trained, last_checkpoint
-from mmairl.study.spec import Row, Study
+from mmairl.study.spec import Row, Study, read_study
 
 OURS = Row('ours', 'byol_r50_200e.py')
 
@@ -216,7 +216,7 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     how = dict(data=tmp_path / 'images', tasks=['knn'], out=tmp_path / 'out', jobs=1, say=said.append)
     judged = mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
     (compared,) = judged.record['comparisons'].values()
-    assert f'(n = 2) (0.0): {compared[0]["verdict"]}' in judged._repr_html_()
+    assert f'(n = 2) 0.0 {compared[0]["verdict"]}' in judged._repr_html_()
     assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not of one factor' in str(judged)
     assert not compared[0]['blocks'] and compared[0]['seeds'] == 2
     assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
@@ -254,7 +254,25 @@ def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_no
     assert told['library']['values'] == {'ours': 'mmairl', 'theirs': 'x'} and not told['epochs']['equal']
     assert told['student predictor']['equal'] and {*chain(*record['assumptions'].values())} == {'ours'}
     text = write_study_page(record, tmp_path / 'page.html').read_text()
-    assert f'as its author states them in {theirs.trained}' in text and f'<dd>{theirs.weights[0]}</dd>' in text
+    assert f'its author states its factors in {theirs.trained}' in text and f'<dd>{theirs.weights[0]}</dd>' in text
     study = Study(title='t', rows=(OURS, row(tmp_path, {'library': 'x'})))
     with pytest.raises(UserError, match="'theirs' differs from 'ours' in library"):
         require_fair(compare_configs(study, {**ours, 'theirs': ours['ours']}))
+
+
+def test_release_study_measures_files_in_its_format(tmp_path, monkeypatch, run_tool):
+    monkeypatch.chdir(tmp_path)
+    scale = read_scale('half')
+    study = read_study(home() / 'configs/studies/release.yaml')
+    for place, released in enumerate(row for row in study.rows if row.weights):
+        network = load_backbone(resolve(released, scale), seed=place)
+        path = tmp_path / released.weights[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        keys = {f'module.online_encoder.{key}': value for key, value in network.state_dict().items()}
+        torch.save(dict(start_epoch=200, model=keys), path)
+    run_tool('tools/study.py', home() / 'configs/studies/release.yaml', '--scale', 'half', '--tasks', 'norms')
+    record = read_json(tmp_path / 'work_dirs/studies/release_half/study.json', dict)
+    scores = {row['name']: [run.get('scores') for run in row['runs']] for row in record['rows'] if not row['untrained']}
+    assert all(found[0]['norms'] is not None for found in scores.values())
+    assert scores['BYOL, NormRescale by MoCo v2'][0] == pytest.approx(scores['MoCo v2'][0], abs=1e-4)
+    assert [claim['verdict'] for claim in record['claims']] == ['not run']
