@@ -168,6 +168,7 @@ DATA_SAMPLERS = Registry(
 TRANSFORMS = Registry(
     parent.TRANSFORMS,
     {
+        'data.foreign_transforms': ['ForeignTransform'],
         'data.transforms': [
             'RandomResizedCrop',
             'RandomFlip',
