@@ -140,6 +140,7 @@ DATASETS = Registry(
             'Places205',
             'INaturalist2018',
             'VOC2007',
+            'Landmarks',
             'CIFAR10',
             'CIFAR100',
             'STL10',
@@ -234,6 +235,7 @@ PROTOCOLS = Registry(
         'evaluation.finetune': ['finetune'],
         'evaluation.segment': ['segment'],
         'evaluation.depth_probe': ['depth_probe'],
+        'evaluation.retrieval': ['retrieval'],
     },
 )
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.
