@@ -155,6 +155,7 @@ DATASETS = Registry(
             'NamedClasses',
             'ListedSubset',
             'Relabelled',
+            'ReaL',
         ],
         'evaluation.features': ['Readable'],
     },
