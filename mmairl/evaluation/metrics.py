@@ -14,6 +14,7 @@ from mmairl.registry import METRICS
 
 MANY = 100  # training images of a class, above which it is many-shot
 FEW = 20  # and below which it is few-shot
+LARGEST_MATRIX = 50  # classes of a confusion matrix that can be read
 
 
 def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
@@ -50,6 +51,19 @@ def unpacked(bitmap: Mapping[str, Any]) -> np.ndarray:
     """
     bits = np.frombuffer(base64.b64decode(bitmap['bits']), np.uint8)
     return np.unpackbits(bits, count=bitmap['images']).astype(bool)
+
+
+def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str, Any] | None:
+    """Return the images of each class (rows) by predicted class (columns); None for many classes.
+
+    >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), ['cat', 'dog'])
+    {'classes': ['cat', 'dog'], 'counts': [[1, 1], [0, 1]]}
+    """
+    size = len(classes)
+    if size > LARGEST_MATRIX:
+        return None
+    counts = (y * size + predicted).bincount(minlength=size**2)
+    return dict(classes=list(map(str, classes)), counts=counts.view(size, size).tolist())
 
 
 def best_five(scores: Tensor) -> Tensor:
