@@ -16,10 +16,12 @@ from unittest import mock
 import msgspec
 
 from mmairl.cli.main import COMMANDS
-from mmairl.study import scale, search, slurm, spec
+from mmairl.study import claims, scale, search, slurm, spec
 
 DOCS = Path(__file__).parent
-FORMS = {'report': ('', 'health', 'compare', 'views', 'map')}  # words that choose another parser
+FORMS = {
+    'report': ('', 'study', 'health', 'compare', 'views', 'map')
+}  # words that choose another parser
 STRUCTS = {
     struct.__name__: struct
     for module in (spec, search, scale, slurm)
@@ -28,6 +30,7 @@ STRUCTS = {
     and issubclass(struct, msgspec.Struct)
     and struct.__module__ == module.__name__
 }
+STRUCTS['Claim'] = claims.Claim  # its forms are on a page of their own
 CLI = """# Command line
 
 Every command is `mmairl COMMAND`, or `python tools/COMMAND.py` in a clone. This page is generated from the commands' parsers
@@ -127,6 +130,8 @@ def in_words(kind: object) -> str:
     )
     if origin is typing.Literal:
         return ' or '.join(f'`{part}`' for part in parts)
+    if claims.Difference in parts:
+        return '[a form](claims.md)'
     if origin in (typing.Union, types.UnionType):
         return ' or '.join(
             dict.fromkeys(in_words(part) for part in parts if part is not types.NoneType)

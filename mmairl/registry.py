@@ -70,6 +70,7 @@ class Registry(parent.Registry):
 MODELS = Registry(
     parent.MODELS,
     {
+        'apis.given_network': ['GivenNetwork'],
         'data.preprocess': ['ViewPreprocessor'],
         'models.backbones': [
             'ResNet',
@@ -196,6 +197,14 @@ OPTIM_WRAPPERS = Registry(
     parent.OPTIM_WRAPPERS,
     {
         'engine.optim.autocast': ['AutocastOptimWrapper', 'LARSOptimWrapper'],
+        'engine.sharding.deepspeed': ['DeepSpeedOptimWrapper'],
+    },
+)
+STRATEGIES = Registry(
+    parent.STRATEGIES,
+    {
+        'engine.sharding.zero': ['ZeroStrategy'],
+        'engine.sharding.deepspeed': ['DeepSpeedStrategy'],
     },
 )
 OPTIM_WRAPPER_CONSTRUCTORS = Registry(parent.OPTIM_WRAPPER_CONSTRUCTORS)
@@ -237,13 +246,14 @@ PROTOCOLS = Registry(
         'evaluation.segment': ['segment'],
         'evaluation.depth_probe': ['depth_probe'],
         'evaluation.retrieval': ['retrieval'],
+        'evaluation.uniformity': ['uniformity'],
+        'evaluation.weight_norms': ['norms'],
     },
 )
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.
 for _root in (
     parent.RUNNER_CONSTRUCTORS,
     parent.LOOPS,
-    parent.STRATEGIES,
     parent.TASK_UTILS,
     parent.EVALUATOR,
     parent.VISUALIZERS,

@@ -9,7 +9,7 @@ from mmengine import Config
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from mmairl.checkpoints.formats import resnet_of
+from mmairl.checkpoints.architecture import resnet_of
 from mmairl.checkpoints.read import read_backbone
 from mmairl.data.decode import to_unit
 from mmairl.data.preprocess import normalize

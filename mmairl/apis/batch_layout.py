@@ -1,4 +1,4 @@
-"""A plan that keeps a config's schedule on other hardware: the same images a step, by accumulation."""
+"""Keep the schedule of a config on other hardware: the same images per step, by accumulating gradients."""
 
 from mmengine.config import Config
 
@@ -6,25 +6,36 @@ from mmairl.errors import UserError
 
 
 def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
-    """The accumulation that keeps the total batch, and with it the learning rate and the number of steps; and a text.
+    """Return the accumulation that keeps the total batch, and a description of the layout.
 
-    The text says what stays, and what differs all the same: batch norm sees the images of one accumulated step, not of all.
+    The learning rate and the number of steps stay the same. Batch norm sees the images of one accumulated step, not of all.
+
+    Args:
+        cfg: The config.
+        gpus: Number of GPUs.
+        per_gpu: Images that each GPU holds at once.
+
+    Raises:
+        UserError: 'bad-batch' if the images held at once exceed or do not divide the total batch.
     """
-    total, once = cfg.total_batch_size, gpus * per_gpu
-    if once > total:
+    total = cfg.total_batch_size
+    at_once = gpus * per_gpu
+    if at_once > total:
         raise UserError(
-            f'{gpus} GPUs x {per_gpu} images are {once} a step, more than the {total} of the schedule; '
-            f'lower the per-GPU batch to {max(1, total // gpus)} or less'
+            f"--per-gpu: {gpus} GPUs x {per_gpu} images exceed the total batch ('{total}'); use "
+            f'{max(1, total // gpus)} or less',
+            code='bad-batch',
         )
-    if total % once:
+    if total % at_once:
         fits = [size for size in range(per_gpu, 0, -1) if total % (gpus * size) == 0]
-        remedy = (
-            f'try a per-GPU batch of {fits[0]}' if fits else 'use a number of GPUs that divides it'
-        )
+        advice = f'use {fits[0]}' if fits else 'use a number of GPUs that divides it'
         raise UserError(
-            f'{gpus} GPUs x {per_gpu} images = {once} do not divide the total batch of {total}; {remedy}'
+            f"--per-gpu: {gpus} GPUs x {per_gpu} images do not divide the total batch ('{total}'); {advice}",
+            code='bad-batch',
         )
-    steps, first, warm_up = total // once, cfg.param_scheduler[0], 'none'
+    steps = total // at_once
+    first = cfg.param_scheduler[0]
+    warm_up = 'none'
     if first.type in ('WarmUpLR', 'LinearLR'):
         warm_up = f'{first.end} {"epochs" if first.get("by_epoch", True) else "iterations"}'
     lines = [
@@ -32,18 +43,18 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
         f'learning rate  {cfg.optim_wrapper.optimizer.lr:g} (unchanged: the total batch is)',
         f'warm-up        {warm_up} (unchanged)',
     ]
-    note = 'note           '
     if steps > 1 and 'BN' in str(cfg.model.backbone.get('norm_cfg')):
-        seen = f'batch statistics are over {once} images a step instead of {total}'
-        lines.append(f'{note}{seen}; nothing can make them equal')
+        lines.append(
+            f'note           batch statistics are over {at_once} images a step instead of {total}; nothing can make them equal'
+        )
     if steps > 1 and 'queue' in cfg.model and cfg.model.queue is None:
         lines.append(
-            f'{note}terms over the batch (negatives in it, its spread) see one accumulated step as well'
+            'note           loss terms over the batch, such as its negatives, also see one accumulated step'
         )
     return steps, '\n'.join(lines)
 
 
 def follow(cfg: Config, accumulation: int) -> None:
-    """Set the plan's accumulation in the config."""
+    """Set the accumulation of a plan in the config."""
     cfg.train_dataloader.pop('batch_size', None)
     cfg.optim_wrapper.accumulative_counts = accumulation

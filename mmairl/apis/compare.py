@@ -48,17 +48,12 @@ class ComparedCheckpoints:
 
     def _repr_html_(self) -> str:
         heads = columns(self.record)
-        verdicts = {}
-        for key, family in self.record['comparisons'].items():
-            verdicts |= {(pair['row'], key): f': {pair["verdict"]}' for pair in family}
         rows = []
         for line in table_lines(self.record):
-            name = line.row['name']
-            cells = []
-            for head, cell in zip(heads, line.cells):
-                verdict = verdicts.get((name, head.key), '')
-                cells.append(f'{cell.value} {cell.spread} (n = {cell.n}) {cell.change}{verdict}')
-            rows.append((name, cells))
+            cells = [
+                f'{cell.value} {cell.spread} (n = {cell.n}) {cell.change}' for cell in line.cells
+            ]
+            rows.append((line.row['name'], cells))
         return html_table([head.label for head in heads], rows)
 
 

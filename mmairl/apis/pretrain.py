@@ -1,4 +1,4 @@
-"""Pre-training on a folder of your own images, in a line of Python."""
+"""Pre-train on a folder of custom images with one line of Python."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.config import Config
 from rich.console import Console
+from torch import nn
 
 from mmairl.apis.suggest import config_for
 from mmairl.data.datasets import UnlabelledFolder
@@ -16,7 +18,8 @@ from mmairl.engine.run import train
 from mmairl.errors import UserError, cleared_frames
 from mmairl.io import read_text
 
-MEASURED = 5000  # images whose statistics are taken for those of all
+SAMPLED = 5000  # images from which mean and standard deviation are estimated
+NO_GPU = 'no GPU is available, and training on the CPU is slow; use fewer epochs, fewer images or a smaller size'
 
 
 @cleared_frames()
@@ -31,6 +34,7 @@ def pretrain(
     workers: int | None = None,
     channels: int | None = None,
     weights: str | Path | None = None,
+    network: nn.Module | None = None,
     views: str | None = None,
     seed: int | None = None,
     resume: bool = False,
@@ -38,36 +42,64 @@ def pretrain(
     stop: str = '',
     options: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Pre-train a ResNet-18, or the network of `weights`, on all images below a folder, and return the last checkpoint.
+    """Pre-train a network on all images below a folder, in this process and on one device.
 
-    It runs as `tools/train.py` does, in this process and on one device, and what goes wrong is a `UserError`. `out` also gets
-    the config, by which `tools/train.py` goes on or starts anew. In a notebook it shows a progress bar and warnings;
-    options={'log_level': 'INFO'} shows the log.
+    The default network is a ResNet-18. `out` also gets the config, with which `tools/train.py` resumes or repeats the run.
+    A notebook shows a progress bar and warnings; `options={'log_level': 'INFO'}` shows the log.
 
     Args:
-        method: by the short name of its config: 'mocov2plus', 'byol', 'byol_lars', ..., or of another paper 'simclr', 'swav',
-            'lejepa', ...; a wrong name lists them.
-        data: a folder of images at any depth, without labels.
-        out: where logs and checkpoints go.
-        epochs: how often each image is seen.
-        size: the side of the crops in pixels; less for small images.
-        batch: images in a step; by default a sixteenth of the images, 16 at least and 256 at most.
-        workers: processes that load images; by default one a core, 16 at most.
-        channels: of images that are to be read as they are stored (TIFF, PNG, NPY of 8 or 16 bits or floats). Mean and std are
-            measured, and where it is not 3, the views lose what only RGB has: grey, saturation and hue.
-        weights: a checkpoint of any known project, or 'torchvision:resnet50', that student and teacher start from, with its
-            network and a tenth of the learning rate: a full one first undoes what the weights know.
-        views: 'satellite', 'microscopy', 'medical_grey' or 'documents': what is done to crops of images that are no photographs
-            (mmairl/data/view_sets.yaml has the lists, with reasons).
-        seed: a CPU run with one repeats bit for bit.
-        resume: go on from the newest checkpoint in `out`.
-        log: 'wandb', 'mlflow' or both in a list: where curves go as well.
-        stop: removed; `python -m projects.label_free.choose checkpoints` chooses a checkpoint without labels.
-        options: config keys as `--cfg-options` has them, such as {'model.head.temperature': 0.1}.
+        method: Short name of a method, such as 'mocov2plus', 'byol' or 'dino'. The error for an unknown name lists all.
+        data: A folder of images at any depth. Labels are not used.
+        out: Folder for logs and checkpoints.
+        epochs: How often each image is seen.
+        size: Side of the crops in pixels. Choose a smaller one for small images.
+        batch: Images per step. Default: a sixteenth of the images, at least 16 and at most 256.
+        workers: Processes that load images. Default: one per core, at most 16.
+        channels: Channels of images that are read as stored (TIFF, PNG or NPY of 8 or 16 bits or floats). Their mean and
+            standard deviation are measured. Views of images without three channels skip steps that only RGB has.
+        weights: A checkpoint of any known project, or a released model such as 'torchvision:resnet50', to start student and
+            teacher from. The learning rate is a tenth, because a full rate undoes what the weights know.
+        network: A module to train, from images to features, either pooled or a map. Exclusive with `weights`.
+        views: 'satellite', 'microscopy', 'medical_grey' or 'documents': augmentations for images that are not photographs
+            (mmairl/data/view_sets.yaml lists them with reasons).
+        seed: Seed. A CPU run with a seed repeats bit for bit.
+        resume: Whether to resume from the newest checkpoint in `out`.
+        log: 'wandb', 'mlflow', or a list of loggers that also receive the curves.
+        stop: Removed; `python -m projects.label_free.choose checkpoints` chooses a checkpoint without labels.
+        options: Config keys, as in `--cfg-options`, such as {'model.head.temperature': 0.1}.
 
-    >>> mmairl.pretrain('mocov2plus', data='images/', out='runs/a', epochs=100)  # doctest: +SKIP
-    PosixPath('runs/a/epoch_100.pth')
+    Returns:
+        The last checkpoint.
+
+    Raises:
+        UserError: If an argument is invalid, images cannot be read, or training fails.
+
+    Example:
+        >>> mmairl.pretrain('mocov2plus', data='images/', out='runs/a', epochs=100)  # doctest: +SKIP
+        PosixPath('runs/a/epoch_100.pth')
     """
+    _check_arguments(data, stop)
+    request = dict(
+        epochs=epochs,
+        size=size,
+        batch=batch,
+        workers=workers,
+        channels=channels,
+        weights=weights,
+        network=network,
+        views=views,
+    )
+    cfg = _config(method, data, seed, options or {}, request)
+    cfg.work_dir = str(out)
+    cfg.resume = resume
+    log_to(cfg, log)
+    if not torch.cuda.is_available():
+        warnings.warn(NO_GPU, stacklevel=3)
+    train(cfg)
+    return Path(read_text(Path(out) / 'last_checkpoint').strip())
+
+
+def _check_arguments(data: str | Path, stop: str) -> None:
     if stop:
         raise UserError(
             f"stop: pretrain no longer chooses a checkpoint ('{stop}'); leave it out, or choose one afterwards with "
@@ -75,39 +107,31 @@ def pretrain(
             code='label-free-moved',
         )
     if not Path(data).is_dir():
-        raise UserError(f'there is no folder of images at {Path(data).resolve()}; check the path')
+        raise UserError(
+            f"data: no such folder ('{Path(data).resolve()}'); check the path", code='no-folder'
+        )
+
+
+def _config(
+    method: str,
+    data: str | Path,
+    seed: int | None,
+    options: Mapping[str, Any],
+    request: Mapping[str, Any],
+) -> Config:
+    """Return the config of the run, with measured statistics for images that are read as stored."""
+    channels = request['channels']
     dataset = UnlabelledFolder(data, channels=channels)
-    # No worker is left behind in a notebook.
-    chosen = {
-        'train_dataloader.persistent_workers': False,
-        'randomness.seed': seed,
-        **(options or {}),
-    }
-    how = dict(
-        epochs=epochs,
-        size=size,
-        batch=batch,
-        workers=workers,
-        channels=channels,
-        weights=weights,
-        views=views,
-    )
-    cfg = config_for(method, len(dataset), data, chosen, **how)
+    # A notebook keeps the process, and with it persistent workers.
+    overrides = {'train_dataloader.persistent_workers': False, 'randomness.seed': seed, **options}
+    cfg = config_for(method, len(dataset), data, overrides, **request)
     if channels is not None:
-        measured = statistics(dataset, cfg.train_dataloader.num_workers, MEASURED)
-        normal = {
+        measured = statistics(dataset, cfg.train_dataloader.num_workers, SAMPLED)
+        normalization = {
             'model.data_preprocessor.mean': measured.mean,
             'model.data_preprocessor.std': measured.std,
         }
-        cfg.merge_from_dict({**normal, **chosen})
-    if (
-        Console().is_jupyter and 'log_level' not in chosen
-    ):  # a cell shows the bar, and what is wrong
-        cfg.log_level = 'WARNING'
-    cfg.work_dir, cfg.resume = str(out), resume
-    log_to(cfg, log)
-    if not torch.cuda.is_available():
-        said = 'there is no GPU here, so the CPU trains, far slower; fewer epochs, fewer images and a smaller size help'
-        warnings.warn(said, stacklevel=3)
-    train(cfg)
-    return Path(read_text(Path(out) / 'last_checkpoint').strip())
+        cfg.merge_from_dict({**normalization, **overrides})
+    if Console().is_jupyter and 'log_level' not in overrides:
+        cfg.log_level = 'WARNING'  # a cell shows the progress bar and warnings only
+    return cfg

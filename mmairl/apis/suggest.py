@@ -1,8 +1,9 @@
-"""A framework's config for one's own images and hardware: a template with a reason beside each number."""
+"""Suggest a config for custom images and hardware: a template with a reason next to each number."""
 
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import torch.nn.functional as F
 from jinja2 import Environment
 from markupsafe import Markup
 from mmengine.config import Config, ConfigDict
+from torch import nn
 
-from mmairl.checkpoints.load import is_released
+from mmairl.apis.given_network import register_network
 from mmairl.checkpoints.read import read_backbone
+from mmairl.checkpoints.released import is_released
 from mmairl.config import PREFIX, home, literal_braces, load_config, override, python_text
 from mmairl.data.datasets import UnlabelledFolder, ViewDataset
 from mmairl.data.decode import UnreadableImage, to_unit
@@ -24,249 +27,349 @@ from mmairl.hardware import cores
 
 METHOD = re.compile(r"^__method__ = '([\w.-]+)'$", re.MULTILINE)
 TEMPLATE = Path(__file__).with_name('suggested.jinja')
-FEWEST, LARGE = 64, 1_000_000  # images
-LOWER = 10  # the rate's divisor where a run goes on from weights
-SHARE, LARGEST_BATCH, LONGEST_QUEUE, MOST_WORKERS = 256, 1024, 65_536, 16
+FEWEST = 64  # images
+LARGE = 1_000_000  # images, from which the papers' numbers apply
+CONTINUED = 10  # divisor of the learning rate for runs that start from weights
+BATCH_PER_GPU = 256
+LARGEST_BATCH = 1024
+LONGEST_QUEUE = 65_536
+MOST_WORKERS = 16
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a config is suggested for.
+
+    Args:
+        method: Short name of the method, such as `'byol'`.
+        images: Number of images.
+        gpus: Number of GPUs.
+        channels: Channels of images that are read as stored. Default: RGB.
+        weights: A checkpoint of any known project to start student and teacher from.
+        network: A module to train instead of a ResNet-18.
+        data: The folder of images.
+        epochs: How often each image is seen. Default: by the number of images.
+        size: Side of the largest crop in pixels.
+        batch: Images per step. Default: by the number of images.
+        workers: Data workers. Default: one per core, at most 16.
+        views: A list of data/view_sets.yaml that replaces the steps of each view after its crop.
+
+    Raises:
+        UserError: If a number is not positive, or if there are too few images.
+    """
+
+    method: str
+    images: int
+    gpus: int = 1
+    channels: int | None = None
+    weights: str | Path | None = None
+    network: nn.Module | None = None
+    data: str | Path = 'data/images'
+    epochs: int | None = None
+    size: int = 224
+    batch: int | None = None
+    workers: int | None = None
+    views: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ('epochs', 'size', 'batch'):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Integral) and value >= 1):
+                raise UserError(
+                    f'{name}: expected a whole number of 1 or more, got {value!r}; correct it',
+                    code='bad-number',
+                )
+        if self.images < FEWEST:
+            raise UserError(
+                f"images: {self.images} are too few to learn from; give at least '{FEWEST}', or start from published weights",
+                code='too-few-images',
+            )
+        if self.network is not None and self.weights is not None:
+            raise UserError(
+                'network: exclusive with weights; load the weights into the module',
+                code='network-and-weights',
+            )
+
+    @property
+    def is_large(self) -> bool:
+        return self.images >= LARGE
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """The network of a run, the optimizer for it, and the learning rate per image of a batch."""
+
+    model: dict[str, Any]
+    kind: str
+    rate: float
+    optimizer: dict[str, Any]
 
 
 def config_for(
-    method: str, images: int, data: str | Path, options: Mapping[str, Any] | None = None, **how: Any
+    method: str,
+    images: int,
+    data: str | Path,
+    options: Mapping[str, Any] | None = None,
+    **request: Any,
 ) -> Config:
     """Return the config that `suggest` prints for the images in the folder `data`, with `options` merged in.
 
-    The values are merged as they are: no text with names of files is ever executed.
+    Values are merged as they are: text from names of files is never executed.
     """
     base = full_size(method)
     cfg = load_config(base)
-    override(cfg, ConfigDict(recommended(method, images, data=data, **how)[0]), base)
+    values, _ = recommended(Request(method, images, data=data, **request))
+    override(cfg, ConfigDict(values), base)
     override(cfg, options or {}, base)
     return cfg
 
 
-def suggest(method: str, images: int, gpus: int = 1, *given: Any, **how: Any) -> str:
-    """Return the text of a commented config for training on unlabeled images (arguments: `recommended`)."""
-    values, facts = recommended(method, images, gpus, *given, **how)
+def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
+    """Return the text of a commented config for training on unlabeled images.
+
+    Args:
+        method: Short name of the method.
+        images: Number of images.
+        gpus: Number of GPUs.
+        **request: Further fields of `Request`.
+    """
+    values, facts = recommended(Request(method, images, gpus, **request))
 
     def code(key: str) -> Markup:
         return Markup(python_text(Config({key: values[key]})).strip())
 
-    # File names may contain line breaks: whatever is not code is made printable, on one line.
-    lines = Environment(
+    # File names may contain line breaks. Everything but code is made printable, on one line.
+    environment = Environment(
         trim_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     )
-    template = lines.from_string(TEMPLATE.read_text('utf-8'))
+    template = environment.from_string(TEMPLATE.read_text('utf-8'))
     return literal_braces(
         template.render(**facts, method=method, images=images, gpus=gpus, code=code)
     )
 
 
-def recommended(
+def suggest_for(
+    data: str | Path,
     method: str,
-    images: int,
-    gpus: int = 1,
     channels: int | None = None,
-    weights: str | Path | None = None,
-    *,
-    data: str | Path = 'data/images',
-    epochs: int | None = None,
-    size: int = 224,
-    batch: int | None = None,
-    workers: int | None = None,
     views: str | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what to change in a method's config for training on unlabeled images, and facts for the comments.
+    **request: Any,
+) -> str:
+    """Return the text of `suggest` for a folder. Its images are counted, and inspected unless `views` are named."""
+    dataset = UnlabelledFolder(data, channels=channels)
+    views = views or domain_of(dataset)
+    return suggest(method, len(dataset), channels=channels, data=data, views=views, **request)
 
-    Args:
-        method: The method's short name, such as `'byol'`.
-        images: How many images there are.
-        gpus: How many GPUs train.
-        channels: Channels of images that are read as stored. Default: RGB.
-        weights: A checkpoint of any known project to start student and teacher from.
-        data: The folder of images.
-        epochs: How often each image is seen. Default: by the number of images.
-        size: Side of the largest crop in pixels.
-        batch: Images in a step. Default: by the number of images.
-        workers: Data workers. Default: one per core, at most 16.
-        views: A list of data/view_sets.yaml that replaces each view's steps after its crop.
-    """
-    for name, value in dict(epochs=epochs, size=size, batch=batch).items():
-        if value is not None and not (isinstance(value, Integral) and value >= 1):
-            raise UserError(f'{name}={value!r} is not a whole number of 1 or more; set one')
-    if images < FEWEST:
-        raise UserError(
-            f'{images} images are too few to learn from; give at least {FEWEST}, or start from published weights'
-        )
-    base, large = load_config(full_size(method)), images >= LARGE
-    batch = (
-        batch
-        or max(1, (min(LARGEST_BATCH, SHARE * gpus) if large else batch_for(images)) // gpus) * gpus
-    )
-    epochs = epochs or (200 if large else 400 if images >= 100_000 else 800)
-    steps, momentum = images // batch * epochs, base.default_hooks.momentum.base
-    start = min(momentum, round(1 - 50 / max(steps, 500), 4))
-    schedules = base.to_dict()['param_scheduler']
-    if len(schedules) > 1:
-        schedules[0]['end'] = schedules[1]['begin'] = min(schedules[0]['end'], max(1, epochs // 10))
-    begun = begun_from(weights, base, batch) if weights else begun_anew(base, batch)
-    model = begun['model']
-    if base.model.get('queue'):
-        model['queue'] = dict(length=LONGEST_QUEUE if large else queue_for(images, batch))
-    for part in ('projector', 'head') if not large else ():
-        if fewer := min(
-            base.model[part].get('prototypes', 0), max(batch, power_of_two(images // 16))
-        ):
-            model.setdefault(part, {})['prototypes'] = fewer
-    if channels:
-        model['backbone']['in_channels'] = channels
-        model['data_preprocessor'] = dict(mean=[0.5] * channels, std=[0.25] * channels)
-    workers = max(1, min(MOST_WORKERS, cores() // gpus)) if workers is None else workers
-    dataset = folder_of(
-        data, base.train_dataloader.dataset.to_dict()['views'], size, channels, views
-    )
+
+def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what to change in a method's config, and facts for the comments."""
+    base = load_config(full_size(request.method))
+    batch = _batch(request)
+    epochs = request.epochs or _epochs(request.images)
+    steps = request.images // batch * epochs
+    momentum = base.default_hooks.momentum.base
+    first_momentum = min(momentum, round(1 - 50 / max(steps, 500), 4))
+    start = _starting_point(request, base, batch)
+    model = start.model
+    model.update(_model_changes(request, base, batch, model))
+    workers = request.workers
+    if workers is None:
+        workers = max(1, min(MOST_WORKERS, cores() // request.gpus))
+    views = base.train_dataloader.dataset.to_dict()['views']
     values = dict(
         model=model,
         total_batch_size=batch,
-        optim_wrapper=dict(optimizer=begun['optimizer']),
+        optim_wrapper=dict(optimizer=start.optimizer),
         auto_scale_lr=dict(base_batch_size=batch),
         default_hooks=dict(
-            checkpoint=dict(interval=max(1, epochs // 10)), momentum=dict(base=start)
+            checkpoint=dict(interval=max(1, epochs // 10)), momentum=dict(base=first_momentum)
         ),
         train_cfg=dict(max_epochs=epochs),
-        train_dataloader=dict(num_workers=workers, dataset=dataset),
+        train_dataloader=dict(num_workers=workers, dataset=_folder(request, views)),
     )
+    schedules = base.to_dict()['param_scheduler']
     if len(schedules) > 1:
+        warm_up = min(schedules[0]['end'], max(1, epochs // 10))
+        schedules[0]['end'] = warm_up
+        schedules[1]['begin'] = warm_up
         values['param_scheduler'] = schedules
     facts = dict(
-        base=full_size(method),
-        weights=weights and Path(weights).name,
-        channels=channels,
+        base=full_size(request.method),
+        weights=request.weights and Path(request.weights).name,
+        channels=request.channels,
         model=model,
         batch=batch,
-        kind=begun['kind'],
-        rate=begun['rate'],
+        kind=start.kind,
+        rate=start.rate,
         epochs=epochs,
         steps=steps,
         momentum=momentum,
-        start=start,
+        start=first_momentum,
         schedules=schedules,
         cores=cores(),
-        views=views,
-        reasons=reasons(views) if views else (),
+        views=request.views,
+        reasons=reasons(request.views) if request.views else (),
     )
     return values, facts
 
 
-def suggest_for(
-    data: str | Path, method: str, channels: int | None = None, views: str | None = None, **how: Any
-) -> str:
-    """Return `suggest`'s text for the images of a folder, which are counted, and looked at unless their `views` are named."""
-    dataset = UnlabelledFolder(data, channels=channels)
-    return suggest(
-        method, len(dataset), channels=channels, data=data, views=views or domain_of(dataset), **how
-    )
+def _batch(request: Request) -> int:
+    """Return the batch: about sixteen steps per epoch, at least 16 images, and a multiple of the GPUs."""
+    if request.batch:
+        return request.batch
+    gpus = request.gpus
+    if request.is_large:
+        batch = min(LARGEST_BATCH, BATCH_PER_GPU * gpus)
+    else:
+        # Batch statistics over fewer than 16 images are noise.
+        batch = max(16, min(BATCH_PER_GPU, _power_of_two(request.images // 16)))
+    return max(1, batch // gpus) * gpus
 
 
-def domain_of(dataset: ViewDataset) -> str | None:
-    """Name the list of views for what some images look like at 8 x 8 pixels; None of photographs.
-
-    Documents are white without colour, medical images grey, stained tissue has more red and blue than green. In images from
-    above no place is brighter than another but by chance, as the variance of the mean image tells.
-    """
-    small = []
-    for index in torch.linspace(0, len(dataset) - 1, min(len(dataset), FEWEST)).long().tolist():
-        with suppress(UnreadableImage):
-            image = to_unit(dataset.raw(index))[:3].float()
-            small.append(
-                F.interpolate(image[None], (8, 8), mode='bilinear', antialias=True).expand(
-                    -1, 3, -1, -1
-                )
-            )
-    if not small or dataset.channels == 2:
-        return None
-    x = torch.cat(small)
-    grey, colour, (red, green, blue) = x.mean(1), (x.amax(1) - x.amin(1)).mean(), x.mean((0, 2, 3))
-    if grey.median() > 0.8 and colour < 0.1:
-        return 'documents'
-    if colour < 0.01:
-        return 'medical_grey'
-    if min(red, blue) - green > 0.03:
-        return 'microscopy'
-    return 'satellite' if len(x) * grey.mean(0).var() < 2.5 * grey.var(0).mean() else None
+def _epochs(images: int) -> int:
+    if images >= LARGE:
+        return 200
+    return 400 if images >= 100_000 else 800
 
 
-def begun_anew(base: Config, batch: int) -> dict[str, Any]:
-    """Return the network and the optimizer of a run from random weights."""
-    optimizer, projector = base.optim_wrapper.optimizer, {'in_channels': 512}
-    if (
-        base.model.projector.hidden_channels == base.model.projector.in_channels
-    ):  # as wide as the features, in MoCo v2
-        projector['hidden_channels'] = 512
+def _power_of_two(number: int) -> int:
+    """Return the largest power of two that is not larger than a number."""
+    return 1 << (number.bit_length() - 1)
+
+
+def _model_changes(
+    request: Request, base: Config, batch: int, model: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return queue, prototypes and channels for this number and kind of images."""
+    changes: dict[str, Any] = {}
+    if base.model.get('queue'):
+        # Beyond a quarter of the images, too many meet their own old keys as negatives.
+        quarter = min(LONGEST_QUEUE // 4, _power_of_two(request.images // 4))
+        length = LONGEST_QUEUE if request.is_large else max(batch, quarter)
+        changes['queue'] = dict(length=length)
+    most_prototypes = max(batch, _power_of_two(request.images // 16))
+    for part in ('projector', 'head'):
+        prototypes = min(base.model[part].get('prototypes', 0), most_prototypes)
+        if prototypes and not request.is_large:
+            changes[part] = {**model.get(part, {}), 'prototypes': prototypes}
+    channels = request.channels
+    if channels:
+        if request.network is None:
+            changes['backbone'] = {**model['backbone'], 'in_channels': channels}
+        changes['data_preprocessor'] = dict(mean=[0.5] * channels, std=[0.25] * channels)
+    return changes
+
+
+def _starting_point(request: Request, base: Config, batch: int) -> StartingPoint:
+    if request.weights:
+        return _from_weights(request.weights, base, batch)
+    optimizer = base.optim_wrapper.optimizer
     rate = optimizer.lr / base.total_batch_size
-    model = dict(backbone=dict(depth=18), projector=projector)
-    return dict(model=model, kind=optimizer.type, rate=rate, optimizer=dict(lr=rate * batch))
+    if request.network is not None:
+        name, width = register_network(request.network, request.channels or 3, request.size)
+        backbone = dict(_delete_=True, type='GivenNetwork', name=name)
+    else:
+        width = 512
+        backbone = dict(depth=18)
+    projector = dict(in_channels=width)
+    if base.model.projector.hidden_channels == base.model.projector.in_channels:
+        projector['hidden_channels'] = width  # MoCo v2's projector is as wide as the features
+    model = dict(backbone=backbone, projector=projector)
+    return StartingPoint(model, optimizer.type, rate, dict(lr=rate * batch))
 
 
-def begun_from(weights: str | Path, base: Config, batch: int) -> dict[str, Any]:
-    """Return the network that a checkpoint holds, begun from it, and an optimizer with a lower rate."""
-    read, kind = read_backbone(weights), base.optim_wrapper.optimizer.type
-    backbone, rate = read.network, base.optim_wrapper.optimizer.lr / base.total_batch_size
-    file, optimizer = str(weights) if is_released(weights) else str(Path(weights).absolute()), {}
+def _from_weights(weights: str | Path, base: Config, batch: int) -> StartingPoint:
+    """Return the network of a checkpoint, initialized from it, and an optimizer with a lower rate."""
+    kind = base.optim_wrapper.optimizer.type
+    rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
+    optimizer: dict[str, Any] = {}
+    backbone = read_backbone(weights).network
+    file = str(weights) if is_released(weights) else str(Path(weights).absolute())
     backbone['init_cfg'] = dict(type='PretrainedBackbone', checkpoint=file)
     if 'depth' in backbone:
         width = backbone['base_channels'] * (8 if backbone['depth'] < 50 else 32)
     else:
         width = backbone.get('arch', backbone)['embed_dims']
         backbone['_delete_'] = True
-        if kind != 'AdamW':  # those of configs/vit
-            kind, rate, optimizer = (
-                'AdamW',
-                1.5e-4 / 256,
-                dict(_delete_=True, type='AdamW', weight_decay=0.1),
-            )
+        if kind != 'AdamW':  # the optimizer of configs/vit
+            kind = 'AdamW'
+            rate = 1.5e-4 / 256
+            optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
+    rate /= CONTINUED
     model = dict(backbone=backbone, projector=dict(in_channels=width))
-    return dict(
-        model=model,
-        kind=kind,
-        rate=rate / LOWER,
-        optimizer={**optimizer, 'lr': rate / LOWER * batch},
-    )
+    return StartingPoint(model, kind, rate, {**optimizer, 'lr': rate * batch})
 
 
-def folder_of(
-    data: str | Path,
-    views: Sequence[Sequence[dict]],
-    size: int,
-    channels: int | None,
-    named: str | None = None,
-) -> dict[str, Any]:
-    """Return the data set of a folder, with views of its own where images are of another size or kind, or no RGB."""
-    dataset = dict(type='UnlabelledFolder', root=str(data))
-    if named:
-        dataset['views'] = views = named_views(named, like=views)
+def _folder(request: Request, views: Sequence[Sequence[dict]]) -> dict[str, Any]:
+    """Return the data set of the folder, with views if the method's do not fit the images."""
+    dataset: dict[str, Any] = dict(type='UnlabelledFolder', root=str(request.data))
+    channels = request.channels
+    if request.views:
+        views = named_views(request.views, like=views)
+        dataset['views'] = views
     if channels:
         dataset['channels'] = channels
-    if size != 224:
+    if request.size != 224:
         largest = max(step['size'] for view in views for step in view if 'size' in step)
-        dataset['views'] = views = [resized(view, size, largest) for view in views]
+        views = [_rescale_crops(view, request.size / largest) for view in views]
+        dataset['views'] = views
     if channels not in (None, 3):
-        dataset['views'] = [without_rgb(view) for view in views]
+        dataset['views'] = [_without_rgb(view) for view in views]
     return dataset
 
 
-def resized(view: Sequence[dict], size: int, largest: int) -> list[dict]:
-    """Return the view with crops of `size` in place of the largest, and smaller ones in proportion."""
+def _rescale_crops(view: Sequence[dict], factor: float) -> list[dict]:
+    """Return the view with crops of other sizes."""
     return [
-        {**step, 'size': round(step['size'] * size / largest)} if 'size' in step else step
-        for step in view
+        {**step, 'size': round(step['size'] * factor)} if 'size' in step else step for step in view
     ]
 
 
+def _without_rgb(view: Sequence[dict]) -> list[dict]:
+    """Return the view without steps that only RGB images have."""
+    steps = []
+    for step in view:
+        if step['type'] == 'ColorJitter':
+            steps.append({**step, 'saturation': 0, 'hue': 0})
+        elif step['type'] not in ('RandomGrayscale', 'StainJitter'):
+            steps.append(step)
+    return steps
+
+
+def domain_of(dataset: ViewDataset) -> str | None:
+    """Return the list of views for images like some of the data set's, at 8 x 8 pixels; None for photographs.
+
+    Documents are white without color, medical images are gray, stained tissue has more red and blue than green. In images
+    from above, no place is brighter than another except by chance, as the variance of the mean image shows.
+    """
+    small = []
+    for index in torch.linspace(0, len(dataset) - 1, min(len(dataset), FEWEST)).long().tolist():
+        with suppress(UnreadableImage):
+            image = to_unit(dataset.raw(index))[:3].float()
+            thumbnail = F.interpolate(image[None], (8, 8), mode='bilinear', antialias=True)
+            small.append(thumbnail.expand(-1, 3, -1, -1))
+    if not small or dataset.channels == 2:
+        return None
+    images = torch.cat(small)
+    gray = images.mean(1)
+    color = (images.amax(1) - images.amin(1)).mean()
+    red, green, blue = images.mean((0, 2, 3))
+    if gray.median() > 0.8 and color < 0.1:
+        return 'documents'
+    if color < 0.01:
+        return 'medical_grey'
+    if min(red, blue) - green > 0.03:
+        return 'microscopy'
+    variance_of_mean = len(images) * gray.mean(0).var()
+    return 'satellite' if variance_of_mean < 2.5 * gray.var(0).mean() else None
+
+
 def full_size(method: str) -> str:
-    """Return the name of a method's config, at full size.
+    """Return the name of a method's config at full size.
 
     Raises:
-        UserError: If there is no such method; the message lists all methods by their heads.
+        UserError: If there is no such method. The message lists all methods by their heads.
     """
     known = methods()
     if method not in known:
@@ -274,11 +377,11 @@ def full_size(method: str) -> str:
         for name, path in known.items():
             head = load_config(str(path)).model.head.type.removesuffix('Head')
             families.setdefault(head, []).append(name)
-        listed = '; '.join(
+        names = '; '.join(
             f'{family}: {", ".join(sorted(names))}' for family, names in families.items()
         )
         raise UserError(
-            f"there is no method '{method}'{closest(method.lower(), known, 0.6)}; say one of {listed}",
+            f"method: unknown name ('{method}'){closest(method.lower(), known, 0.6)}; use one of {names}",
             code='unknown-method',
         )
     return f'{PREFIX}{known[method].relative_to(home() / "configs").as_posix()}'
@@ -294,27 +397,3 @@ def methods() -> dict[str, Path]:
         for name in METHOD.findall(path.read_text('utf-8')):
             known[name] = path
     return known
-
-
-def without_rgb(view: Sequence[dict]) -> list[dict]:
-    """Return the view without what only RGB has."""
-    kept = [step for step in view if step['type'] not in ('RandomGrayscale', 'StainJitter')]
-    return [
-        {**step, 'saturation': 0, 'hue': 0} if step['type'] == 'ColorJitter' else step
-        for step in kept
-    ]
-
-
-def batch_for(images: int) -> int:
-    """Return a batch of sixteen steps an epoch, where there are images enough: statistics over less than 16 say little."""
-    return max(16, min(SHARE, power_of_two(images // 16)))
-
-
-def queue_for(images: int, batch: int) -> int:
-    """Return a queue of a quarter of the images at most: the key of the same image would be a negative."""
-    return max(batch, min(LONGEST_QUEUE // 4, power_of_two(images // 4)))
-
-
-def power_of_two(number: int) -> int:
-    """Return the largest power of two that is not larger."""
-    return 1 << (number.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""A backbone as an ONNX file, whose numbers are compared with torch's before it is kept."""
+"""Export a backbone as an ONNX file, and compare its features with torch's before the file is kept."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,12 +18,12 @@ from mmairl.io import output, replacing
 from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 
-NEEDED = ('onnx', 'onnxscript', 'onnxruntime')
-ALLOWED = 1e-4  # of the largest feature: sums in another order
+REQUIRED = ('onnx', 'onnxscript', 'onnxruntime')
+TOLERANCE = 1e-4  # of the largest feature, because runtimes sum in different orders
 
 
-class Pooled(nn.Module):
-    """A network from normalised images to vectors, which training and evaluation call the features."""
+class FeatureExtractor(nn.Module):
+    """A network from normalized images to feature vectors."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
@@ -36,35 +36,49 @@ class Pooled(nn.Module):
 def write_onnx(
     backbone: Backbone, path: str | Path, size: int = 224, cfg: Config | None = None
 ) -> float:
-    """Write it for batches of any length of normalised images; returns how far onnxruntime is from torch at most.
+    """Write a network that takes batches of any length of normalized images.
 
-    The network is a ResNet, as its weights say, or that of `cfg`. The file's metadata says how images are normalised: values
-    from 0 to 1, less `mean`, over `std`.
+    The metadata of the file states the normalization: values from 0 to 1, minus `mean`, divided by `std`.
+
+    Args:
+        backbone: The weights.
+        path: The file.
+        size: Side of the images in pixels.
+        cfg: The config of a network that is not a ResNet or a ViT.
+
+    Returns:
+        The largest difference between a feature by onnxruntime and by torch, relative to the largest feature.
+
+    Raises:
+        UserError: If a package is missing, the weights do not fill the network, or features differ.
     """
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
+    missing = [name for name in REQUIRED if find_spec(name) is None]
+    if missing:
         raise UserError(
-            f"{', '.join(missing)} is not installed; pip install {' '.join(NEEDED)}, or 'mmairl[onnx]'"
+            f"--to onnx requires packages ('{', '.join(missing)}'); pip install 'mmairl[onnx]'",
+            code='missing-onnx',
         )
     init_default_scope('mmairl')
     network = MODELS.build(cfg.model.backbone if cfg else backbone.network)
     require_same_keys(backbone.weights, network.state_dict(), backbone.path)
     network.load_state_dict(backbone.weights)
-    network = Pooled(network).float().eval().requires_grad_(False)
+    network = FeatureExtractor(network).float().eval().requires_grad_(False)
     channels = channels_of(network) or 3
-    images = torch.randn(3, channels, size, size, generator=torch.Generator().manual_seed(0))
-    normal = cfg.model.data_preprocessor if cfg else backbone.input
-    about = dict(
-        mean=list(normal.mean),
-        std=list(normal.std),
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(3, channels, size, size, generator=generator)
+    normalization = cfg.model.data_preprocessor if cfg else backbone.input
+    metadata = dict(
+        mean=list(normalization.mean),
+        std=list(normalization.std),
         value_range=[0, 1],
         channels=channels,
         size=size,
     )
-    with replacing(output(path, backbone.path)) as beside:
+    with replacing(output(path, backbone.path)) as temporary:
         torch.onnx.export(
             network,
             (images[:2],),
-            beside,
+            temporary,
             input_names=['images'],
             output_names=['features'],
             dynamic_shapes=({0: torch.export.Dim('batch')},),
@@ -74,27 +88,26 @@ def write_onnx(
         )
         import onnx
 
-        model = onnx.load(beside)
-        onnx.helper.set_model_props(model, {name: str(value) for name, value in about.items()})
-        onnx.save(model, beside)
-        return difference(network, beside, images, path)
+        model = onnx.load(temporary)
+        onnx.helper.set_model_props(model, {name: str(value) for name, value in metadata.items()})
+        onnx.save(model, temporary)
+        return _feature_difference(network, temporary, images, path)
 
 
-def difference(network: nn.Module, file: Path, images: Tensor, name: str | Path) -> float:
-    """The largest difference of a feature between onnxruntime and torch, over the largest feature."""
+def _feature_difference(network: nn.Module, file: Path, images: Tensor, path: str | Path) -> float:
+    """Return the largest difference of a feature between onnxruntime and torch, relative to the largest feature."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=['CPUExecutionProvider'])
-    (theirs,) = session.run(['features'], {'images': images.numpy()})
-    ours = network(images).numpy()
-    off = (
-        float(np.abs(theirs - ours).max() / np.abs(ours).max())
-        if theirs.shape == ours.shape
-        else float('inf')
-    )
-    if not off <= ALLOWED:
+    (exported,) = session.run(['features'], {'images': images.numpy()})
+    expected = network(images).numpy()
+    error = float('inf')
+    if exported.shape == expected.shape:
+        error = float(np.abs(exported - expected).max() / np.abs(expected).max())
+    if not error <= TOLERANCE:
         raise UserError(
-            f"onnxruntime's features differ from torch's by {off:.1e} of the largest, so {name} is not kept; convert to "
-            'another format, or with another release of torch or onnxruntime'
+            f"{path}: features by onnxruntime differ from torch's ('{error:.1e}' of the largest), so the file is not kept; "
+            'choose another format, or another release of torch or onnxruntime',
+            code='onnx-difference',
         )
-    return off
+    return error

@@ -1,8 +1,8 @@
-"""The settings files that model hubs store next to weights, and which of their values mmairl's networks implement.
+"""Settings files of model hubs, and the values that mmairl's networks implement.
 
-Weights do not show everything: ResNets with anti-aliased strides and with plain ones have the same tensors. timm and
+Weights do not determine a network: ResNets with anti-aliased strides have the same tensors as those without. timm and
 Hugging Face write `config.json`, Hugging Face also `preprocessor_config.json`. Each field of `config.json` is either
-checked against the values under which the network is the one that mmairl builds, or listed as without influence on features.
+compared with the values that mmairl's network implements, or listed as without influence on features.
 """
 
 import json
@@ -57,17 +57,20 @@ class HubConfig:
         return isinstance(self.config.get('architecture'), str)
 
     @property
-    def model_args(self) -> dict[str, Any]:
-        args = self.config.get('model_args') if self.timm else None
-        return args if isinstance(args, dict) else {}
+    def fields(self) -> dict[str, Any]:
+        """The fields of config.json, with timm's `model_args` among them."""
+        args = self.config.get('model_args')
+        if not self.timm or not isinstance(args, dict):
+            return self.config
+        return {**self.config, **args, 'model_args': {}}
 
     @property
     def heads(self) -> Any:
-        return self.config.get('num_attention_heads') or self.model_args.get('num_heads')
+        return self.config.get('num_attention_heads') or self.fields.get('num_heads')
 
     @property
     def norm_eps(self) -> float | None:
-        """Return Hugging Face's epsilon of layer norm, or None if it is not given."""
+        """Return Hugging Face's epsilon of layer norms, or None if it is not stated."""
         value = self.config.get('layer_norm_eps')
         return float(value) if is_number(value) and 0 < value < 1 else None
 
@@ -75,9 +78,8 @@ class HubConfig:
         """Return the images that the files describe, or None if they do not describe any."""
         if {'image_mean', 'do_normalize', 'do_rescale'} & self.preprocessor.keys():
             return _hugging_face_input(self.preprocessor, self.path / PREPROCESSOR)
-        timm = (
-            self.config.get('pretrained_cfg') or self.config
-        )  # early files of timm have no section of their own
+        # Early files of timm state the images without a section of their own.
+        timm = self.config.get('pretrained_cfg') or self.config
         if isinstance(timm, dict) and ('mean' in timm or 'std' in timm):
             return _timm_input(timm, self.path / CONFIG)
         return None
@@ -89,83 +91,72 @@ class HubConfig:
             UserError: 'other-network' if a field has a value that another network has, or is unknown.
         """
         kind = network['type'].removeprefix('mmpretrain.').removesuffix('_CIFAR')
-        hugging_face = HUGGING_FACE[kind]
+        path = self.path / CONFIG
+        fields = self.fields
+        table = TIMM[kind] if self.timm else HUGGING_FACE[kind]
         if network.get('gated'):
-            hugging_face = replace(
-                hugging_face, accepted={**hugging_face.accepted, 'hidden_act': ['silu']}
-            )
-        if self.timm:
-            table, family = TIMM[kind], 'architecture'
-        elif 'model_type' in self.config:
-            table, family = hugging_face, 'model_type'
-        else:  # no description of a network; a field that it shares with Hugging Face must still agree
-            known = {
-                key: value for key, value in self.config.items() if key in hugging_face.accepted
-            }
-            hugging_face.require(known, self.path / CONFIG)
+            table = replace(table, accepted={**table.accepted, 'hidden_act': ['silu']})
+        family = 'architecture' if self.timm else 'model_type'
+        if family not in fields:
+            # The file does not describe a network. Fields that it shares with Hugging Face must still agree.
+            known = {key: value for key, value in fields.items() if key in table.accepted}
+            table.require(known, path)
             return
-        if not table.names.fullmatch(str(self.config[family])):
+        if not table.names.fullmatch(str(fields[family])):
             raise UserError(
-                f"{self.path / CONFIG}: {family} is '{self.config[family]}', which mmairl does not build from these weights; "
-                'give a config with its backbone',
+                f"{path}: {family} is '{fields[family]}', which mmairl does not build from these weights; give a "
+                'config with its backbone',
                 code='other-network',
             )
-        table.require(
-            {key: value for key, value in self.config.items() if key != family}, self.path / CONFIG
-        )
+        table.require({key: value for key, value in fields.items() if key != family}, path)
         self._require_registers(network.get('registers', 0))
 
     def _require_registers(self, registers: int) -> None:
-        """Raise if another number of registers is stated: without them, a file's tensors are those of another ViT."""
-        if self.timm:
-            named = re.search(r'_reg(\d+)', self.config['architecture'])
-            stated = int(named[1]) if named else self.model_args.get('reg_tokens', registers)
+        """Raise if config.json states another number of registers: such a file is incomplete."""
+        named = re.search(r'_reg(\d+)', self.config['architecture']) if self.timm else None
+        if named:
+            stated = int(named[1])
         else:
-            stated = self.config.get('num_register_tokens', registers)
+            name = 'reg_tokens' if self.timm else 'num_register_tokens'
+            stated = self.fields.get(name, registers)
         if stated != registers:
             raise UserError(
-                f'{self.path / CONFIG}: the network has {stated} registers, the file {registers}; give a whole file',
+                f'{self.path / CONFIG}: the network has {stated} registers, the file {registers}; give a complete file',
                 code='other-network',
             )
 
 
 @dataclass(frozen=True)
 class Table:
-    """One network's fields: its names, the accepted values of fields that matter, and fields without influence."""
+    """The fields of config.json for one network.
+
+    Args:
+        names: The names of the network.
+        accepted: Values that our network implements, by field.
+        ignored: Fields without influence on features, or that shapes of tensors show.
+    """
 
     names: re.Pattern
     accepted: Mapping[str, Sequence[Any]]
     ignored: Collection[str]
-    arguments: Collection[str] = ()  # timm's `model_args` that shapes of tensors show
 
     def require(self, fields: Mapping[str, Any], path: Path) -> None:
+        """Raise unless every field is ignored or has an accepted value."""
         for name, value in fields.items():
-            if name == 'model_args' and self.arguments:
-                self.require_arguments(value, path)
-            elif name in self.accepted:
-                if not any(
-                    type(value) is type(right) and value == right for right in self.accepted[name]
-                ):
+            if name in self.accepted:
+                options = self.accepted[name]
+                if not any(type(value) is type(right) and value == right for right in options):
                     raise UserError(
-                        f"{path}: {name} is '{value}', expected {' or '.join(map(str, self.accepted[name]))}: mmairl builds no "
+                        f"{path}: {name} is '{value}', expected {' or '.join(map(str, options))}: mmairl builds no "
                         'such network from these weights; give a config with its backbone',
                         code='other-network',
                     )
             elif name not in self.ignored:
                 raise UserError(
-                    f"{path}: unknown field '{name}', which may change the network; give a config with its backbone, or "
-                    'remove the field if it has no influence on features',
+                    f"{path}: unknown field '{name}' ('{value}'), which may change the network; give a config with its "
+                    'backbone, or remove the field if it has no influence on features',
                     code='other-network',
                 )
-
-    def require_arguments(self, value: Any, path: Path) -> None:
-        given = value if isinstance(value, dict) else {'model_args': value}
-        for name in given.keys() - set(self.arguments):
-            raise UserError(
-                f"{path}: model_args has '{name}' ('{given[name]}'), which mmairl does not build from these weights; give a "
-                'config with its backbone',
-                code='other-network',
-            )
 
 
 def words(text: str) -> frozenset[str]:
@@ -186,7 +177,7 @@ GENERIC = words(
     top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache
     """
 )
-# Fields that shapes of tensors show, that only training uses, or that choose outputs which mmairl does not read.
+# Fields that shapes of tensors show, that only training uses, or that select outputs that mmairl does not read.
 BACKBONE = words('out_features out_indices _out_features _out_indices stage_names')
 TRANSFORMER = words(
     """
@@ -228,17 +219,18 @@ HUGGING_FACE = {
         (GENERIC | BACKBONE | TRANSFORMER | ROTARY) - {'layer_norm_eps'},
     ),
 }
-# timm's fields: `pretrained_cfg`, which is about images and files, and what early files have in its place.
+# timm's fields: `pretrained_cfg`, which describes images and files, and the fields of early files.
 TIMM_FIELDS = words(
     """
     num_classes num_features pretrained_cfg label_names label_descriptions license model_type architectures url hf_hub_id
     custom_load input_size fixed_input_size interpolation crop_pct crop_mode mean std pool_size first_conv classifier tag
     origin_url paper_name paper_ids notes test_input_size test_crop_pct test_interpolation min_input_size file source
-    transformers_version torch_dtype dtype id2label label2id num_labels initializer_range do_pooling
+    model_args transformers_version torch_dtype dtype id2label label2id num_labels initializer_range do_pooling
     """
 )
-SHAPE_ARGUMENTS = words('num_classes in_chans global_pool drop_rate drop_path_rate')
-VIT_ARGUMENTS = SHAPE_ARGUMENTS | words(
+# timm's `model_args` that shapes of tensors show or that only training uses.
+RESNET_ARGUMENTS = words('in_chans drop_rate drop_path_rate channels')
+VIT_ARGUMENTS = RESNET_ARGUMENTS | words(
     """
     img_size patch_size embed_dim depth num_heads mlp_ratio qkv_bias init_values class_token reg_tokens no_embed_class
     dynamic_img_size strict_img_size pos_drop_rate proj_drop_rate attn_drop_rate patch_drop_rate num_reg_tokens
@@ -249,22 +241,19 @@ TIMM = {
     'ResNet': Table(
         re.compile(r'(tv_|gluon_|ssl_|swsl_)?resnet(18|34|50|101|152|200)(_v1b)?'),
         dict(global_pool=['avg', '']),
-        TIMM_FIELDS,
-        SHAPE_ARGUMENTS,
+        TIMM_FIELDS | RESNET_ARGUMENTS,
     ),
     'VisionTransformer': Table(
         re.compile(
             rf'(vit|deit3?)_(tiny|small|medium|base|large|huge|giant|gigantic){PATCHES}|flexivit_(small|base|large)'
         ),
         dict(global_pool=['token', 'avg', '']),
-        TIMM_FIELDS,
-        VIT_ARGUMENTS,
+        TIMM_FIELDS | VIT_ARGUMENTS,
     ),
     'RotaryVisionTransformer': Table(
         re.compile(r'vit_(small|small_plus|base|large|huge_plus|7b)_patch\d+_dinov3(_qkvb)?'),
         dict(global_pool=['token', 'avg', '']),
-        TIMM_FIELDS,
-        VIT_ARGUMENTS,
+        TIMM_FIELDS | VIT_ARGUMENTS,
     ),
 }
 
@@ -273,13 +262,14 @@ def hub_config(file: Path) -> HubConfig:
     """Return the settings files in the folder of `file`.
 
     Raises:
-        UserError: If one of them is no JSON object.
+        UserError: If one of them is not a JSON object.
     """
-    found = {}
+    contents = {}
     for name, key in ((CONFIG, 'config'), (PREPROCESSOR, 'preprocessor')):
-        if (path := file.with_name(name)).is_file():
-            found[key] = read_json(path, dict)
-    return HubConfig(file.parent, **found)
+        path = file.with_name(name)
+        if path.is_file():
+            contents[key] = read_json(path, dict)
+    return HubConfig(file.parent, **contents)
 
 
 def is_number(value: Any) -> bool:
@@ -287,7 +277,7 @@ def is_number(value: Any) -> bool:
 
 
 def statistics(value: Any, name: str, path: str | Path, scale: float = 1.0) -> list[float]:
-    """Return one number per channel, divided by `scale`; JSON text counts as what it encodes.
+    """Return one number per channel, divided by `scale`. Text is parsed as JSON.
 
     >>> statistics('[0.5, 0.5, 0.5]', 'mean', 'a.safetensors')
     [0.5, 0.5, 0.5]
@@ -308,7 +298,7 @@ def statistics(value: Any, name: str, path: str | Path, scale: float = 1.0) -> l
 
 
 def side(value: Any, name: str, path: Path) -> int:
-    """Return the smaller side of a size in one of the forms of timm and Hugging Face."""
+    """Return the smaller side of a size in any form that timm and Hugging Face use."""
     if isinstance(value, dict):
         value = [value[key] for key in ('height', 'width', 'shortest_edge') if key in value]
     sides = value[-2:] if isinstance(value, (list, tuple)) else [value]
@@ -345,16 +335,14 @@ def _hugging_face_input(fields: Mapping[str, Any], path: Path) -> Input:
             f"{path}: rescale_factor must be positive ('{factor}'); correct it",
             code='bad-statistics',
         )
-    scale = 255 * factor  # the package's values, from 0 to 255 times the factor, over ours
+    scale = 255 * factor  # the package's largest pixel value; ours is 1
     if math.isclose(scale, 1, rel_tol=1e-6):
         scale = 1.0
     raw = not fields.get('do_normalize', True)
     mean, std = (0.0, 1.0) if raw else (fields.get('image_mean'), fields.get('image_std'))
-    # A crop decides the size where there is one.
-    cropped = (
-        fields.get('do_center_crop', 'crop_size' in fields) and fields.get('crop_size') is not None
-    )
-    name = 'crop_size' if cropped else 'size'
+    # The size is that of the crop, if there is one.
+    is_cropped = fields.get('do_center_crop', 'crop_size' in fields)
+    name = 'crop_size' if is_cropped and fields.get('crop_size') is not None else 'size'
     size = fields.get(name)
     return Input(
         mean=statistics(mean, 'image_mean', path, scale),

@@ -22,23 +22,24 @@ from mmairl.checkpoints.pickles import (
     refuse_endless,
     restore_histories,
 )
-from mmairl.errors import UserError, explained, printable
+from mmairl.checkpoints.released import is_released, released_file
+from mmairl.errors import UserError, printable
 
-FOLDER = 0x10  # attribute of a zip record; torch reads nothing from a folder and reports success
+FOLDER = 0x10  # attribute of a zip record; torch reads nothing from a folder without an error
 ZIP = b'PK\x03\x04'
-MAGIC = b'\x80\x8a\n'  # of a legacy pickle, without the byte of its protocol
+MAGIC = b'\x80\x8a\n'  # start of a legacy file of torch, without the protocol byte
 Device = str | torch.device | dict | Callable | None
 
 
 class DamagedCheckpoint(UserError):
-    """The file is not as it was written. An earlier checkpoint may be intact."""
+    """The file differs from what was written. An earlier checkpoint may be intact."""
 
 
 def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str, Any]:
     """Return the dictionary in a .pth, .pkl or .safetensors file, or in the file of a released model.
 
     Args:
-        path: The file, or the name of a released model such as 'torchvision:resnet50'.
+        path: The file, or the name of a released model such as 'torchvision:resnet50' or 'hf-hub:ORG/NAME'.
         map_location: Device of the tensors, as in `torch.load`.
 
     Raises:
@@ -52,7 +53,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
     try:
         if not path.is_file():
             raise UserError(
-                f'there is no checkpoint at {path}; check the path', code='no-checkpoint'
+                f"checkpoint: no such file ('{path}'); check the path", code='no-checkpoint'
             )
         if path.suffix == '.safetensors':
             return _load_safetensors(path)
@@ -74,7 +75,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
         ) from error
     except (
         Exception
-    ) as error:  # a foreign or damaged pickle can fail in any opcode: IndexError, struct.error, ...
+    ) as error:  # a damaged pickle can fail in any opcode: IndexError, struct.error, ...
         raise _explained(path, error) from error
     if not isinstance(loaded, dict):
         raise UserError(
@@ -87,12 +88,12 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
 
 
 def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
-    """Check the sums of an open file, then build its content. The file is opened only once."""
+    """Verify the checksums of an open file, then build its content."""
     head = file.read(10)
     file.seek(0)
     if not head:
         raise DamagedCheckpoint(
-            f'the checkpoint {path} is empty (0 bytes); use an earlier one',
+            f'{path}: the checkpoint is empty (0 bytes); use an earlier one',
             code='damaged-checkpoint',
         )
     # torch writes a zip archive, or a pickle that begins with a magic number. Other files are plain pickles.
@@ -108,7 +109,7 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
                 f'{path} is truncated or damaged: {fault}; copy it again or use an earlier checkpoint',
                 code='damaged-checkpoint',
             )
-        if _is_lightning(file):
+        if _has_settings(file):
             skipped = _foreign_classes(file, path)
     else:
         for _ in range(LEGACY):
@@ -118,17 +119,18 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
         return torch.load(file, map_location=map_location, weights_only=True)  # noqa: TID251  weights only
 
 
-def _is_lightning(file: IO[bytes]) -> bool:
-    """Return whether Lightning wrote a zip archive, after refusing endless pickles in it."""
+def _has_settings(file: IO[bytes]) -> bool:
+    """Return whether Lightning or DeepSpeed wrote a zip archive, after refusing endless pickles in it."""
     with zipfile.ZipFile(file) as archive:
         pickles = [name for name in archive.namelist() if name.endswith('.pkl')]
         for name in pickles:
             refuse_endless(archive.open(name))
-        return any(b'pytorch-lightning_version' in archive.read(name) for name in pickles)
+        content = b''.join(map(archive.read, pickles))
+    return b'pytorch-lightning_version' in content or b'ds_version' in content
 
 
 def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
-    """Return and log the classes of settings that Lightning stores with the weights. Their objects are left out."""
+    """Return and log the classes of settings that are stored with the weights. Their objects are left out."""
     file.seek(0)
     with torch.serialization.safe_globals(FOR_TORCH):
         names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
@@ -140,21 +142,27 @@ def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
 
 def run_of(path: Path) -> str | None:
     """Return the name of the run that wrote a checkpoint, without reading its tensors; '' if the file is no checkpoint."""
+    meta = meta_of(path)
+    return '' if meta is None else meta.get('run')
+
+
+def meta_of(path: Path) -> dict[str, Any] | None:
+    """Return the `meta` of a checkpoint without reading its tensors, or None if the file is no checkpoint."""
     try:
         with zipfile.ZipFile(path) as archive:
             for name in (name for name in archive.namelist() if name.endswith('.pkl')):
                 refuse_endless(archive.open(name))
         with torch.serialization.safe_globals(FOR_TORCH):
             content = torch.load(path, map_location='cpu', mmap=True, weights_only=True)  # noqa: TID251  weights only
-        return content['meta'].get('run')
+        return plain(dict(content['meta']))
     except Exception:  # a foreign or damaged file can fail in any way
-        return ''
+        return None
 
 
 def damage(file: IO[bytes] | Path) -> str | None:
     """Return what is wrong with a zip archive of torch, or None.
 
-    `torch.load` checks no sums, so that it would read a flipped bit as a weight.
+    `torch.load` verifies no checksums: it would read a flipped bit as a weight.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -162,9 +170,9 @@ def damage(file: IO[bytes] | Path) -> str | None:
                 if record.compress_type or record.external_attr & FOLDER:
                     return f'its record {record.filename} is compressed or a folder, which torch does not write'
             wrong = archive.testzip()
-            return wrong and f'its record {wrong} does not have the sum that was written with it'
-    except Exception:  # zipfile raises a dozen kinds for broken archives: BadZipFile, struct.error, NotImplementedError
-        return 'it is not a complete zip archive as torch writes them'
+            return wrong and f'the checksum of its record {wrong} is wrong'
+    except Exception:  # zipfile raises a dozen kinds for broken archives
+        return 'it is not a complete zip archive of torch'
 
 
 def _explained(path: Path, error: Exception) -> UserError:
@@ -200,37 +208,6 @@ def _load_safetensors(path: Path) -> dict[str, Any]:
             f'{path} is truncated or not a safetensors file; copy it again',
             code='damaged-checkpoint',
         ) from error
-
-
-def is_released(name: str | Path) -> bool:
-    """Return whether this names a released model, such as 'torchvision:resnet50', instead of a file."""
-    return str(name).startswith('torchvision:')
-
-
-def released_file(name: str) -> Path:
-    """Return the file of a released model in torch's cache, downloading it the first time."""
-    import torchvision
-
-    try:
-        url = torchvision.models.get_model_weights(name.partition(':')[2])['IMAGENET1K_V1'].url
-    except (ValueError, KeyError) as error:
-        raise UserError(
-            f"unknown released model ('{name}'); use torchvision:NAME, such as torchvision:resnet50",
-            code='unknown-model',
-        ) from error
-    return fetched(url, Path(url).name, hash_prefix=Path(url).stem.rpartition('-')[2])
-
-
-def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -> Path:
-    """Download a URL into torch's cache under this name, unless the file is there."""
-    file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
-    if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with explained(
-            f'{url} could not be fetched', f'put its file at {file}', (OSError, RuntimeError)
-        ):
-            torch.hub.download_url_to_file(url, str(file), **how)
-    return file
 
 
 def require_same_keys(

@@ -1,4 +1,4 @@
-"""Read the backbone out of any checkpoint, by the formats of `weights.formats`: whole, and with weights that are floats."""
+"""Read a backbone out of a checkpoint of any known project. Every tensor must be accounted for."""
 
 import ast
 import logging
@@ -8,47 +8,53 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from mmengine.logging import print_log
 from torch import Tensor
 
-from mmairl.checkpoints.formats import (
+from mmairl.checkpoints.architecture import backbone_of, first_few, require_complete
+from mmairl.checkpoints.hub_config import HubConfig, Input, hub_config, is_number, statistics
+from mmairl.checkpoints.layouts import (
     ENVELOPES,
     IGNORED,
     LAST_STAGES,
     NESTED,
     TEACHER,
-    WRAPPED,
+    TIMM_BACKBONE,
     WRAPPERS,
     Format,
-    backbone_of,
-    first_few,
+    detect_format,
     layout_of,
-    prefixes_of,
-    recognise,
-    require_complete,
+    layout_prefixes,
     to_ours,
 )
-from mmairl.checkpoints.hub_config import HubConfig, Input, hub_config, is_number, statistics
-from mmairl.checkpoints.load import is_released, load_checkpoint, not_finite, wrong_kind
+from mmairl.checkpoints.load import load_checkpoint, not_finite, wrong_kind
 from mmairl.checkpoints.pickles import ORIGIN
+from mmairl.checkpoints.released import is_hub, is_released, released_file
 from mmairl.errors import UserError, printable
 
-LEARNED = (
-    'weight',
-    'bias',
-    'running_mean',
-    'running_var',
-)  # the names that no counter or table of positions has
+# Ends of the names of trained weights and statistics, which must be floats. Counters and tables of positions may not be.
+FLOATS = ('weight', 'bias', 'running_mean', 'running_var')
 HUB_FILES = ('model.safetensors', 'pytorch_model.bin')
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """One network's backbone under our names, and how it was found. `settings` are those of a training run of ours, as text."""
+    """One network's backbone under our names.
+
+    Args:
+        weights: The tensors.
+        path: The file, or the name of a released model.
+        source: The format of the file.
+        part: 'student' or 'teacher'.
+        renamed: Our name of each key of the file that was read.
+        dropped: The other keys of the file.
+        origin: The file's record of where its weights came from.
+        settings: Settings of the training run that wrote the file, as text.
+    """
 
     weights: dict[str, Tensor]
     path: str
@@ -65,41 +71,36 @@ class Backbone:
     @cached_property
     def hub(self) -> HubConfig:
         """The settings files next to a file that does not describe itself."""
-        described = (
-            self.settings
-            or 'source_format' in self.origin
-            or is_released(self.path)
-            or not self.path
-        )
-        return HubConfig(Path()) if described else hub_config(Path(self.path))
+        describes_itself = self.settings or 'source_format' in self.origin
+        if describes_itself or not self.path:
+            return HubConfig(Path())
+        if is_released(self.path):
+            return hub_config(released_file(self.path)) if is_hub(self.path) else HubConfig(Path())
+        return hub_config(Path(self.path))
 
     @property
     def heads(self) -> int | None:
-        """The heads of a ViT by the file's record, its run's settings, a config.json next to it or its project, if any."""
+        """Attention heads of a ViT by the file's record, its run's settings, config.json or its project, if stated."""
         keys = ('num_heads', 'arch.num_heads', 'arch')
-        told = [
-            self.origin.get('heads'),
-            *(self.settings.get(f'model.backbone.{key}') for key in keys),
-        ]
-        if told[-1]:
+        number, in_arch, arch = (self.settings.get(f'model.backbone.{key}') for key in keys)
+        stated = [self.origin.get('heads'), number, in_arch, arch]
+        if arch:
             from mmpretrain.models.backbones.vision_transformer import VisionTransformer
 
-            told.append(VisionTransformer.arch_zoo.get(str(told[-1]), {}).get('num_heads'))
-        told.append(self.hub.heads)
-        if (
-            'MoCo v3' in self.source
-            and self.weights.get('pos_embed', torch.empty(0)).shape[-1] == 384
-        ):
-            told.append(12)
-        return next((int(text) for text in told if re.fullmatch(r'[1-9]\d?', str(text))), None)
+            stated.append(VisionTransformer.arch_zoo.get(str(arch), {}).get('num_heads'))
+        stated.append(self.hub.heads)
+        positions = self.weights.get('pos_embed', torch.empty(0))
+        if 'MoCo v3' in self.source and positions.shape[-1] == 384:
+            stated.append(12)
+        return next((int(text) for text in stated if re.fullmatch(r'[1-9]\d?', str(text))), None)
 
     @property
     def norm_eps(self) -> float | None:
-        """The epsilon of a ViT's layer norms by the file's record or a config.json next to it, if any."""
+        """Epsilon of a ViT's layer norms by the file's record or config.json, if stated."""
+        if 'norm_eps' not in self.origin:
+            return self.hub.norm_eps
         with suppress(ValueError):
-            return (
-                float(self.origin['norm_eps']) if 'norm_eps' in self.origin else self.hub.norm_eps
-            )
+            return float(self.origin['norm_eps'])
         return None
 
     @property
@@ -108,52 +109,54 @@ class Backbone:
         if self.settings:
             return input_of(self.settings)
         if 'mean' in self.origin and 'std' in self.origin:
-            named = {
-                name: statistics(self.origin[name], name, self.path) for name in ('mean', 'std')
-            }
-            size = str(self.origin.get('size', Input.size))
+            size = str(self.origin.get('size', ''))
             return Input(
-                **named,
+                mean=statistics(self.origin['mean'], 'mean', self.path),
+                std=statistics(self.origin['std'], 'std', self.path),
                 size=int(size) if re.fullmatch(r'[1-9]\d{0,3}', size) else Input.size,
                 origin='its record',
             )
-        if is_released(self.path):
+        if is_released(self.path) and not is_hub(self.path):
             return Input(origin='torchvision')
         return self.hub.input() or Input()
 
     @property
-    def record(self) -> dict:
+    def record(self) -> dict[str, Any]:
         """The origin that a file made from this backbone stores."""
-        known: dict[str, Any] = {'heads': self.heads, 'norm_eps': self.norm_eps}
-        if (given := self.input).origin:
-            known |= {'mean': list(given.mean), 'std': list(given.std), 'size': given.size}
-        known = {name: value for name, value in known.items() if value is not None}
-        found = {'file': Path(self.path).name, 'source_format': self.source, 'part': self.part}
-        return {**self.origin, **known, **found}
+        record = dict(self.origin)
+        if self.heads is not None:
+            record['heads'] = self.heads
+        if self.norm_eps is not None:
+            record['norm_eps'] = self.norm_eps
+        images = self.input
+        if images.origin:
+            record |= dict(mean=list(images.mean), std=list(images.std), size=images.size)
+        file = self.path if is_released(self.path) else Path(self.path).name
+        return {**record, 'file': file, 'source_format': self.source, 'part': self.part}
 
     @property
-    def network(self) -> dict:
+    def network(self) -> dict[str, Any]:
         """The `backbone=` of a config that has exactly these weights.
 
         Raises:
             UserError: If it is no known network, or `config.json` next to the file describes another one.
         """
-        found = backbone_of(self.weights, self.path, self.heads, self.norm_eps)
-        width, heads = (found.get('arch', found).get(name) for name in ('embed_dims', 'num_heads'))
-        if width and width % heads:
+        network = backbone_of(self.weights, self.path, self.heads, self.norm_eps)
+        arch = network.get('arch', network)
+        if 'num_heads' in arch and arch['embed_dims'] % arch['num_heads']:
             raise UserError(
-                f"{self.path}: {heads} attention heads do not divide the width ('{width}'); correct the number in config.json, "
-                'or give a config with its backbone',
+                f"{self.path}: {arch['num_heads']} attention heads do not divide the width ('{arch['embed_dims']}'); correct "
+                'the number in config.json, or give a config with its backbone',
                 code='other-network',
             )
-        require_complete(self.weights, found, self.path)
-        self.hub.require_network(found)
-        if found['type'].endswith('_CIFAR'):
-            return self._small_stem(found)
-        return found
+        require_complete(self.weights, network, self.path)
+        self.hub.require_network(network)
+        if network['type'].endswith('_CIFAR'):
+            return self._with_padding(network)
+        return network
 
-    def _small_stem(self, network: dict) -> dict:
-        """Return the network with the padding of the 3x3 stem, which weights do not show."""
+    def _with_padding(self, network: dict[str, Any]) -> dict[str, Any]:
+        """Return the network with the padding of its 3x3 stem, which weights do not show."""
         if self.source.startswith('solo-learn'):
             return {**network, 'type': 'SoloLearnResNet'}
         warn(
@@ -192,7 +195,7 @@ def input_of(settings: Mapping[str, str]) -> Input:
     channels = [value for key, value in values.items() if key.endswith('.channels')]
     return Input(
         **stated,
-        size=next(_sizes(views), Input.size),
+        size=next(_crop_sizes(views), Input.size),
         channels=next((value for value in channels if isinstance(value, int)), None),
         origin='its training run',
     )
@@ -205,11 +208,11 @@ def _literal(text: object) -> Any:
         return None
 
 
-def _sizes(values: Any) -> Iterator[int]:
+def _crop_sizes(values: Any) -> Iterator[int]:
     """Yield the crop sizes in nested lists of transforms."""
     if isinstance(values, (list, tuple)):
         for value in values:
-            yield from _sizes(value)
+            yield from _crop_sizes(value)
     elif isinstance(values, dict) and isinstance(values.get('size'), int):
         yield values['size']
 
@@ -223,52 +226,67 @@ def read_backbone(
     """Return the backbone of the student or the teacher in a checkpoint of any known project.
 
     Args:
-        path: A checkpoint, a folder of Hugging Face's with one, or a released model such as 'torchvision:resnet50'.
+        path: A checkpoint, a folder of a model hub with one, or the name of a released model: 'torchvision:resnet50',
+            'timm:NAME' or 'hf-hub:ORG/NAME'.
         part: 'student' or 'teacher'.
-        prefix: The beginning of the keys of the backbone. None finds it.
-        network: The tensors of the network to fill, if it is not a ResNet or ViT. Heads beyond it are left out.
+        prefix: Prefix of the backbone's keys. Default: detect it.
+        network: Tensors of the network to fill, if it is not a ResNet or a ViT. Heads beyond it are left out.
+
+    Returns:
+        The backbone.
 
     Raises:
         UserError: If no backbone is found, if it is incomplete, or if a tensor of the file is not accounted for.
 
-    >>> read_backbone('moco_v2_200ep_pretrain.pth.tar', 'teacher').weights['conv1.weight'].shape  # doctest: +SKIP
-    torch.Size([64, 3, 7, 7])
+    Example:
+        >>> read_backbone('moco_v2_200ep.pth.tar', 'teacher').weights['conv1.weight'].shape  # doctest: +SKIP
+        torch.Size([64, 3, 7, 7])
     """
     if part not in ('student', 'teacher'):
         raise UserError(
-            f"part must be student or teacher ('{part}'); correct it", code='unknown-part'
+            f"part: expected student or teacher, got '{part}'; correct it", code='unknown-part'
         )
     file = weights_file(path)
     tensors, origin, settings = read_tensors(file)
     search = Search(str(file), tensors, part, network)
-    weights, renamed, source = search.at(prefix) if prefix is not None else search.find()
-    if broken := not_finite(weights):
+    match = search.find() if prefix is None else search.find_below(prefix)
+    broken = not_finite(match.weights)
+    if broken:
         warn(
-            f'{len(broken)} tensors of {file} hold NaN or infinity, as {broken[0]}: the run that made them has diverged'
+            f'{file}: {len(broken)} tensors hold NaN or infinity, such as {broken[0]}; the run that wrote them diverged'
         )
-    dropped = [key for key in tensors if key not in renamed]
     return Backbone(
-        with_counters(weights), str(file), source, part, renamed, dropped, origin, settings
+        weights=with_counters(match.weights),
+        path=str(file),
+        source=match.source,
+        part=part,
+        renamed=match.renamed,
+        dropped=[key for key in tensors if key not in match.renamed],
+        origin=origin,
+        settings=settings,
     )
 
 
 def weights_file(path: str | Path) -> str | Path:
-    """Return the file of weights in a folder of Hugging Face's, or `path` if it is no folder."""
+    """Return the file of weights in a folder of a model hub, or `path` if it is not a folder."""
     if is_released(path) or not Path(path).expanduser().is_dir():
         return path
     folder = Path(path).expanduser()
-    found = next((folder / name for name in HUB_FILES if (folder / name).is_file()), None)
-    if found is None:
-        raise UserError(
-            f'{folder} is a folder without {" or ".join(HUB_FILES)}; give the file with the weights',
-            code='no-weights-in-folder',
-        )
-    return found
+    for name in HUB_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise UserError(
+        f'{folder}: the folder has no {" or ".join(HUB_FILES)}; give the file with the weights',
+        code='no-weights-in-folder',
+    )
 
 
-Read = tuple[
-    dict[str, Tensor], dict[str, str], str
-]  # weights under our names, our name of each key, the source
+class Match(NamedTuple):
+    """A backbone among the tensors of a file: weights under our names, our name of each key, and the format."""
+
+    weights: dict[str, Tensor]
+    renamed: dict[str, str]
+    source: str
 
 
 @dataclass(frozen=True)
@@ -280,69 +298,35 @@ class Search:
     part: str
     network: Mapping[str, Tensor] | None = None
 
-    def find(self) -> Read:
-        """Read the backbone below the prefix of a known format, or below the only prefix that has a whole network."""
-        form = recognise(self.tensors)
-        prefix = form and (form.student if self.part == 'student' else form.teacher)
-        if form and (prefix is None or not any(key.startswith(prefix) for key in self.tensors)):
-            raise self.absent(form)
-        error = self.absent(form)
-        if form:
-            try:
-                return self.whole(prefix, form.name)
-            except UserError as failed:
-                error = failed
-        # Where a format is known, another network of the file is never taken in place of its student or teacher.
-        if self.part == 'student' and prefix != '':
-            within = prefix or ''
-            found = {
-                place: read for place, read in self.whole_networks() if place.startswith(within)
-            }
-            if len(found) > 1:
-                raise UserError(
-                    f'{self.path}: backbones are below {", ".join(map(repr, found))}; give the prefix of one (--prefix)',
-                    code='several-backbones',
-                )
-            if found:
-                (place, read), *_ = found.items()
-                if place not in SOURCES:
-                    print_log(
-                        printable(f"{self.path}: the backbone is read below the prefix '{place}'"),
-                        logger='current',
-                    )
-                return read
-        if (
-            form
-            and form.pure
-            and error.code in ('unknown-network', 'other-network')
-            and not self.network
-        ):
-            return self.as_stored(prefix, form.name)  # of a kind that a config must tell
-        if form is None and (places := self.prefixes()):
-            return self.whole(places[0], '')  # raises what is wrong with it
-        raise error
-
-    def absent(self, form: Format | None) -> UserError:
-        """Return the error for a file in which no format has the asked part."""
+    def find(self) -> Match:
+        """Return the backbone below the prefix of a known format, or below the only prefix with a known network."""
+        form = detect_format(self.tensors)
         if form is None:
-            seen = (
-                f'its keys look like {list(self.tensors)[:3]}'
-                if self.tensors
-                else 'it has no weights at all'
-            )
-            return UserError(
-                f'{self.path} holds no {self.part} backbone that mmairl knows: {seen}; give a ResNet or ViT by the names of '
-                'mmairl, MoCo, mmpretrain, torchvision, timm, Hugging Face, VISSL or detectron2, or the prefix of its keys',
-                code='no-backbone',
-            )
-        wanted = f" (no key starts with '{form.teacher}')" if form.teacher else ''
-        return UserError(
-            f'{self.path} holds no {self.part}{wanted}: by its keys it is {form.name}; use --part student',
-            code='no-part',
-        )
+            return self._find_in_unknown_format()
+        prefix = form.student if self.part == 'student' else form.teacher
+        if prefix is None or not any(key.startswith(prefix) for key in self.tensors):
+            raise self._absent(form)
+        try:
+            return self._read_known(prefix, form.name)
+        except UserError as error:
+            # Within a known format, a network outside of the prefix never replaces the student or the teacher.
+            if self.part == 'student' and prefix:
+                match = self._only_network(prefix)
+                if match:
+                    return match
+            is_other = error.code in ('unknown-network', 'other-network')
+            if form.pure and is_other and not self.network:
+                return self._read_as_stored(prefix, form.name)
+            raise
 
-    def at(self, prefix: str) -> Read:
-        """Read the backbone below a prefix that the user gave."""
+    def _find_in_unknown_format(self) -> Match:
+        prefixes = self._prefixes()
+        if self.part == 'teacher' or not prefixes:
+            raise self._absent(None)
+        return self._only_network('') or self._read_known(prefixes[0], '')  # the latter raises
+
+    def find_below(self, prefix: str) -> Match:
+        """Return the backbone below a prefix that the user gave."""
         source = f"prefix '{prefix}'"
         if not any(key.startswith(prefix) for key in self.tensors):
             raise UserError(
@@ -350,35 +334,63 @@ class Search:
                 code='unknown-prefix',
             )
         try:
-            return self.whole(prefix, source)
+            return self._read_known(prefix, source)
         except UserError as error:
-            if error.code not in ('unknown-network', 'other-network') or layout_of(
-                self.below(prefix)
-            ):
+            is_other = error.code in ('unknown-network', 'other-network')
+            if not is_other or layout_of(self._below(prefix)):
                 raise
-            return self.as_stored(prefix, source)
+            return self._read_as_stored(prefix, source)
 
-    def whole_networks(self) -> Iterator[tuple[str, Read]]:
-        """Yield each prefix with a whole network below it, unless a shorter prefix has it."""
-        seen: list[str] = []
-        for prefix in self.prefixes():
-            if TEACHER.search(prefix) or any(prefix.startswith(shorter) for shorter in seen):
+    def _absent(self, form: Format | None) -> UserError:
+        """Return the error for a file without the requested part."""
+        if form is None:
+            keys = list(self.tensors)[:3]
+            content = f'its keys look like {keys}' if keys else 'it has no weights'
+            return UserError(
+                f'{self.path} holds no {self.part} backbone that mmairl knows: {content}; give a ResNet or ViT by the names of '
+                'mmairl, MoCo, mmpretrain, torchvision, timm, Hugging Face, VISSL or detectron2, or the prefix of its keys',
+                code='no-backbone',
+            )
+        detail = f" (no key starts with '{form.teacher}')" if form.teacher else ''
+        return UserError(
+            f'{self.path} holds no {self.part}{detail}: by its keys it is {form.name}; use --part student',
+            code='no-part',
+        )
+
+    def _only_network(self, within: str) -> Match | None:
+        """Return the only known network below a prefix, or None if there is none."""
+        found: dict[str, Match] = {}
+        for prefix in self._prefixes():
+            inner = any(prefix.startswith(shorter) for shorter in found)
+            if inner or not prefix.startswith(within) or TEACHER.search(prefix):
                 continue
             with suppress(UserError):
-                read = self.whole(prefix, SOURCES.get(prefix, f"prefix '{prefix}'"))
-                seen.append(prefix)
-                yield prefix, read
+                source = SOURCES.get(prefix, f"prefix '{prefix}'")
+                found[prefix] = self._read_known(prefix, source)
+        if len(found) > 1:
+            raise UserError(
+                f'{self.path}: backbones are below {", ".join(map(repr, found))}; give the prefix of one (--prefix)',
+                code='several-backbones',
+            )
+        for prefix, match in found.items():
+            if prefix not in SOURCES:
+                message = f"{self.path}: the backbone is read below the prefix '{prefix}'"
+                print_log(printable(message), logger='current')
+            return match
+        return None
 
-    def prefixes(self) -> list[str]:
-        """Return the prefixes below which a known network may be, and, if one is to be filled, it, the shortest first."""
-        found = set(prefixes_of(self.tensors))
+    def _prefixes(self) -> list[str]:
+        """Return the prefixes below which a known network, or the network to fill, may be; the shortest first."""
+        prefixes = set(layout_prefixes(self.tensors))
         if self.network:
-            name = next(reversed(self.network)).removeprefix(WRAPPED)
-            ends = (key[: -len(name)] for key in self.tensors if key.endswith(name))
-            found |= {end for end in ends if end == '' or end.endswith('.')}
-        return sorted(found, key=len)
+            name = next(reversed(self.network)).removeprefix(TIMM_BACKBONE)
+            for key in self.tensors:
+                prefix = key.removesuffix(name)
+                if key.endswith(name) and (not prefix or prefix.endswith('.')):
+                    prefixes.add(prefix)
+        return sorted(prefixes, key=len)
 
-    def below(self, prefix: str) -> dict[str, str]:
+    def _below(self, prefix: str) -> dict[str, str]:
         """Return the keys of the file below a prefix, by their names without it."""
         keys = {key.removeprefix(prefix): key for key in self.tensors if key.startswith(prefix)}
         if prefix == 'backbone.':
@@ -388,127 +400,123 @@ class Search:
                         keys.setdefault(stage + key.removeprefix(begin), key)
         return keys
 
-    def whole(self, prefix: str, source: str) -> Read:
-        """Read the known network, or the network to fill, below a prefix.
+    def _read_known(self, prefix: str, source: str) -> Match:
+        """Read a known network, or the network to fill, below a prefix.
 
         Raises:
-            UserError: If it is another or incomplete, or if a tensor is not accounted for.
+            UserError: If the network is another one or incomplete, or if a tensor is not accounted for.
         """
         if self.network:
-            return self.filled(prefix, source)
-        keys = self.below(prefix)
+            return self._fill_network(prefix, source)
+        keys = self._below(prefix)
         layout = layout_of(keys)
-        tensors = self.floats(keys, lambda name: not IGNORED.match(name))
-        weights, renamed = (
-            to_ours(tensors, layout, self.path)
-            if layout
-            else (tensors, {name: name for name in tensors})
-        )
+        weights = self._floats(keys, lambda name: not IGNORED.match(name))
+        renamed = {name: name for name in weights}
+        if layout:
+            weights, renamed = to_ours(weights, layout, self.path)
         weights = with_counters(weights)
-        # Tensors do not depend on the number of heads, of which `Backbone.network` may warn.
+        # Tensors do not depend on the number of heads; 1 avoids a warning about an assumed number.
         require_complete(weights, backbone_of(weights, self.path, heads=1), self.path)
-        return weights, {keys[name]: ours for name, ours in renamed.items()}, source
+        return Match(weights, {keys[name]: ours for name, ours in renamed.items()}, source)
 
-    def filled(self, prefix: str, source: str) -> Read:
-        """Read the tensors of `network`, by the names of a known layout, as they are, or as TIMMBackbone wraps them."""
-        keys = self.below(prefix)
+    def _fill_network(self, prefix: str, source: str) -> Match:
+        """Read the tensors of `network` by the names of a known layout, as stored, or as TIMMBackbone nests them."""
+        keys = self._below(prefix)
         layout = layout_of(keys)
-        tensors = self.floats(keys, lambda name: name in self.network or not IGNORED.match(name))
-        namings = [(tensors, {name: name for name in tensors})]
+        stored = self._floats(keys, lambda name: name in self.network or not IGNORED.match(name))
+        candidates = [(stored, {name: name for name in stored})]
         if layout and layout.tables:
-            namings.insert(0, to_ours(tensors, layout, self.path))
-        if all(name.startswith(WRAPPED) for name in self.network):
-            namings.append(
-                (
-                    {WRAPPED + name: x for name, x in tensors.items()},
-                    {name: WRAPPED + name for name in tensors},
-                )
-            )
+            candidates.insert(0, to_ours(stored, layout, self.path))
+        if all(name.startswith(TIMM_BACKBONE) for name in self.network):
+            nested = {TIMM_BACKBONE + name: value for name, value in stored.items()}
+            candidates.append((nested, {name: TIMM_BACKBONE + name for name in stored}))
         faults = []
-        for named, renamed in namings:
-            weights = with_counters(dict(named))
-            missing = [name for name in self.network if name not in weights]
-            unknown = [name for name in weights if name not in self.network]
+        for tensors, renamed in candidates:
+            weights = with_counters(dict(tensors))
+            missing = [f'it lacks {name}' for name in self.network if name not in weights]
+            unknown = [
+                f'it has {name} beyond the config' for name in weights if name not in self.network
+            ]
             if not missing and not unknown:
-                return weights, {keys[name]: ours for name, ours in renamed.items()}, source
-            faults.append((len(missing) + len(unknown), missing, unknown))
-        _, missing, unknown = min(faults, key=lambda fault: fault[0])
-        parts = [
-            *(f'it lacks {name}' for name in missing),
-            *(f'it has {name} beyond the config' for name in unknown),
-        ]
+                return Match(weights, {keys[name]: ours for name, ours in renamed.items()}, source)
+            faults.append((missing, unknown))
+        missing, unknown = min(faults, key=lambda fault: len(fault[0]) + len(fault[1]))
         raise UserError(
-            f'checkpoint {self.path} holds another architecture: {first_few(parts, separator="; ")}; give the config it was '
-            'trained with, or the prefix of another network in the file (--prefix)',
+            f'checkpoint {self.path} holds another architecture: {first_few(missing + unknown, separator="; ")}; give the '
+            'config it was trained with, or the prefix of another network in the file (--prefix)',
             code='other-network' if unknown else 'incomplete-network',
         )
 
-    def as_stored(self, prefix: str, source: str) -> Read:
-        """Read all tensors below a prefix under their own names."""
-        keys = self.below(prefix)
-        return (
-            self.floats(keys, lambda name: True),
-            {key: name for name, key in keys.items()},
-            source,
-        )
+    def _read_as_stored(self, prefix: str, source: str) -> Match:
+        """Read all tensors below a prefix under their own names. A config must name the architecture."""
+        keys = self._below(prefix)
+        weights = self._floats(keys, lambda name: True)
+        return Match(weights, {key: name for name, key in keys.items()}, source)
 
-    def floats(self, keys: Mapping[str, str], selects: Callable[[str], bool]) -> dict[str, Tensor]:
-        """Return the selected tensors by their names without prefix, all of which must be weights."""
-        chosen = {name: self.tensors[key] for name, key in keys.items() if selects(name)}
-        for name, value in chosen.items():
-            if kind := wrong_kind(value, whole=not name.endswith(LEARNED)):
+    def _floats(self, keys: Mapping[str, str], selects: Callable[[str], bool]) -> dict[str, Tensor]:
+        """Return the selected tensors by their names without prefix.
+
+        Raises:
+            UserError: 'no-floats' if a value is not a weight.
+        """
+        selected = {name: self.tensors[key] for name, key in keys.items() if selects(name)}
+        for name, value in selected.items():
+            kind = wrong_kind(value, whole=not name.endswith(FLOATS))
+            if kind:
                 raise UserError(
                     f'{self.path}: the weights {keys[name]} are {kind}; give a file whose weights are floats',
                     code='no-floats',
                 )
-        return chosen
+        return selected
 
 
+# Prefixes of the base models of Hugging Face, whose files count as plain.
 PLAIN = 'plain (torchvision, timm, Hugging Face, detectron2)'
-# Prefixes of files that are plain to their own package: the base models of Hugging Face.
 SOURCES = dict.fromkeys(
     ('', 'vit.', 'resnet.', 'dinov2.', 'dinov2_with_registers.', 'dinov3_vit.', 'vit_mae.'), PLAIN
 )
 
 
 def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the batch counters that some formats leave out; a BN layer with a fixed momentum does not use them."""
+    """Add the batch counters that some formats leave out. Batch norm with a fixed momentum does not use them."""
     for key in [key for key in weights if key.endswith('.running_mean')]:
         weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
     return weights
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]]:
-    """Every tensor of a checkpoint by its name, without wrappers; its record of origin and its run's settings, if any.
+    """Return the tensors of a checkpoint without wrappers, its record of origin, and its run's settings.
 
-    A value of another kind stays under a dotted name, as weights have them, so that it is not taken for missing.
+    A value of another kind under a dotted name, which weights have, is kept: leaving it out would report it as missing.
     """
     loaded = load_checkpoint(path)
-    meta, inner = loaded.get('meta'), loaded
+    inner = loaded
     # DDP, torch.compile and training scripts each add an envelope.
     while envelope := next((name for name in ENVELOPES if isinstance(inner.get(name), dict)), None):
         inner = inner[envelope]
-    tensors = _flat(inner)
-    origin = meta.get(ORIGIN) if isinstance(meta, dict) else getattr(loaded, ORIGIN, None)
-    settings = meta.get('settings') if isinstance(meta, dict) else None
-    origin, settings = (
-        dict(noted) if isinstance(noted, dict) else {} for noted in (origin, settings)
-    )
-    # Files of before stored their source's format under the name that safetensors keep for 'pt'.
-    if (before := origin.pop('format', 'pt')) != 'pt':
-        origin.setdefault('source_format', before)
-    return tensors, origin, settings
+    meta = loaded.get('meta')
+    if isinstance(meta, dict):
+        origin, settings = meta.get(ORIGIN), meta.get('settings')
+    else:
+        origin, settings = getattr(loaded, ORIGIN, None), None
+    origin = dict(origin) if isinstance(origin, dict) else {}
+    settings = dict(settings) if isinstance(settings, dict) else {}
+    # Older files stored the format of their source under the name that safetensors reserves for 'pt'.
+    stored_format = origin.pop('format', 'pt')
+    if stored_format != 'pt':
+        origin.setdefault('source_format', stored_format)
+    return _flat(inner), origin, settings
 
 
 def _flat(values: dict, prefix: str = '') -> dict[str, Any]:
-    """Values by dotted names."""
+    """Return values by dotted names, without wrappers."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f'{prefix}{key}'
         while name.startswith(WRAPPERS):
             name = name.partition('.')[2]
         if isinstance(value, np.ndarray):
-            with suppress(TypeError, ValueError):  # of numbers that torch does not have
+            with suppress(TypeError, ValueError):  # torch lacks some of NumPy's kinds of numbers
                 value = torch.from_numpy(value)
         if isinstance(value, dict):
             flat |= _flat(value, f'{name}.') if key in NESTED else {}

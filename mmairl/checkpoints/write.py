@@ -1,4 +1,4 @@
-"""Write a backbone in the format of another project. Every file records where its weights came from."""
+"""Write a backbone in the format of another project. Each file records where its weights came from."""
 
 import pickle
 import re
@@ -10,7 +10,7 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from mmairl.checkpoints.formats import DETECTRON2, DINOV3, TIMM, TORCHVISION_VIT, rename
+from mmairl.checkpoints.layouts import DETECTRON2, DINOV3, TIMM, TORCHVISION_VIT, rename
 from mmairl.checkpoints.pickles import ORIGIN, portable
 from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
@@ -20,22 +20,31 @@ Weights = dict[str, Tensor]
 
 
 def write_backbone(
-    backbone: Backbone, path: str | Path, to: str = 'mmairl', **record: object
+    backbone: Backbone,
+    path: str | Path,
+    to: str = 'mmairl',
+    weights: Weights | None = None,
+    **record: object,
 ) -> None:
     """Write a backbone.
 
     Args:
         backbone: The backbone.
-        path: The file, which must not be the one that the backbone comes from.
+        path: The file. It must differ from that of the backbone.
         to: One of `WRITERS`: 'mmairl', 'torchvision', 'timm', 'detectron2' or 'safetensors'.
-        record: Further facts for the file's record of its origin.
+        weights: Weights to write. Default: those of the backbone.
+        **record: Further facts for the file's record of its origin.
+
+    Raises:
+        UserError: If the format has no names for this network.
 
     Example:
         >>> write_backbone(read_backbone('moco_v2.pth.tar'), 'moco_v2.pkl', to='detectron2')  # doctest: +SKIP
     """
-    with replacing(output(path, backbone.path)) as unfinished, unfinished.open('wb') as file:
-        weights = {key: value.contiguous() for key, value in backbone.weights.items()}
-        WRITERS[to](weights, portable({**backbone.record, **record}), file)
+    with replacing(output(path, backbone.path)) as temporary, temporary.open('wb') as file:
+        tensors = weights or backbone.weights
+        contiguous = {key: value.contiguous() for key, value in tensors.items()}
+        WRITERS[to](contiguous, portable({**backbone.record, **record}), file)
 
 
 def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:
@@ -44,20 +53,20 @@ def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 
 def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """Write a bare dictionary of tensors, as torch releases its models. The origin is an attribute of it."""
+    """Write a dictionary of tensors, as torch releases its models. The origin is an attribute of the dictionary."""
     state = OrderedDict(weights)
     vars(state)[ORIGIN] = origin
     torch.save(state, file)
 
 
 def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """Write torchvision's names. Its ViT has a class token, positions and biases, and nothing else."""
+    """Write torchvision's names. Its ViT has a class token, positions and biases, but no registers, scales or gates."""
     if any(key.endswith('cls_token') for key in weights):
         named = {rename(key, TORCHVISION_VIT): value for key, value in weights.items()}
         unnamed = any(re.search(r'^(vit|pre_norm|layers)\.|\.(attn|ffn)\.', key) for key in named)
         if unnamed or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
             raise UserError(
-                'torchvision has no such ViT: its own has biases, and no registers, layer scales or gates; write timm',
+                '--to torchvision: its ViT has biases and no registers, layer scales or gates; choose timm',
                 code='unwritable-network',
             )
         weights = named
@@ -69,11 +78,15 @@ def _of_timm(weights: Weights) -> Weights:
         return {rename(key, DINOV3): value for key, value in weights.items()}
     tokens = weights['cls_token'].shape[1]
     if tokens > 1:
-        # timm's registers are a tensor of their own, without positions.
-        places = weights['pos_embed']
-        first = weights['cls_token'] + places[:, :tokens]
-        parts = dict(cls_token=first[:, :1], reg_token=first[:, 1:], pos_embed=places[:, tokens:])
-        weights = weights | {name: part.contiguous() for name, part in parts.items()}
+        # timm stores registers as a separate tensor, without positions.
+        positions = weights['pos_embed']
+        first = weights['cls_token'] + positions[:, :tokens]
+        weights = {
+            **weights,
+            'cls_token': first[:, :1].contiguous(),
+            'reg_token': first[:, 1:].contiguous(),
+            'pos_embed': positions[:, tokens:].contiguous(),
+        }
     return {rename(key, TIMM): value for key, value in weights.items()}
 
 
@@ -84,7 +97,7 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """
     if 'conv1.weight' not in weights:
         raise UserError(
-            'detectron2 has only names for ResNets, and this backbone is another network; write another format',
+            '--to detectron2: it has ResNets only, and this backbone is another network; choose another format',
             code='unwritable-network',
         )
     arrays = {
@@ -105,9 +118,8 @@ def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """Write timm's names, since timm loads such files. A ResNet's are also torchvision's."""
     from safetensors.torch import save
 
-    metadata = {key: str(value) for key, value in origin.items()} | {
-        'format': 'pt'
-    }  # the hub's loader requires it
+    metadata = {key: str(value) for key, value in origin.items()}
+    metadata['format'] = 'pt'  # loaders of the hub require it
     file.write(save(_of_timm(weights), metadata=metadata))
 
 

@@ -1,14 +1,14 @@
-"""Write a backbone in another format: mmairl convert SRC DST --to {mmairl,torchvision,timm,detectron2,safetensors,onnx}.
+"""Write a backbone in another format: mmairl convert SRC DST --to {mmairl,torchvision,timm,detectron2,safetensors,hub,onnx}.
 
-Weights for timm and safetensors files get a model card, README.md, for publication on a hub. An ONNX file is compared with
-torch before it is kept.
+Formats for publication get a model card, README.md. `hub` writes the folder that model hubs expect and prints the upload
+command; nothing is uploaded. An ONNX file is compared with torch before it is kept.
 """
 
 import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import parser_of, positive
+from mmairl.cli.flags import add_part, add_prefix, parser_of, positive
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
     from mmairl.checkpoints.read import Backbone
 
-FORMATS = ('mmairl', 'torchvision', 'timm', 'detectron2', 'safetensors', 'onnx')
-WITH_CARD = ('timm', 'safetensors')
+FORMATS = ('mmairl', 'torchvision', 'timm', 'detectron2', 'safetensors', 'hub', 'onnx')
+WITH_CARD = ('timm', 'safetensors', 'hub')
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('convert', __doc__)
     parser.add_argument(
-        'src', help='read this checkpoint of any known project, detected by its keys'
+        'src',
+        help='read this checkpoint of any known project, detected by its keys, or a released model: torchvision:NAME, '
+        'timm:NAME or hf-hub:ORG/NAME',
     )
-    parser.add_argument('dst', help='write this file or folder')
+    parser.add_argument('dst', help='write this file, or with --to hub this folder')
     parser.add_argument(
         '--to', choices=FORMATS, default='mmairl', help='choose the format (default: mmairl)'
     )
+    add_part(parser)
+    add_prefix(parser)
     parser.add_argument(
-        '--part',
-        choices=['student', 'teacher'],
-        default='student',
-        help='choose the network (default: student)',
-    )
-    parser.add_argument(
-        '--prefix', help='read the backbone under this prefix of the keys (default: detect it)'
+        '--license',
+        metavar='ID',
+        help='--to hub: state the license of the weights, such as apache-2.0 (default: none)',
     )
     parser.add_argument(
         '--size',
@@ -68,10 +68,8 @@ def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
 
     # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
-    from mmairl.checkpoints.write import write_backbone
     from mmairl.config import load_config
     from mmairl.io import output
-    from mmairl.report.card import write_card
     from mmairl.report.table import print_table
 
     output(args.dst, args.src, args.config)
@@ -79,20 +77,38 @@ def main(arguments: Sequence[str]) -> None:
     backbone = source(args, cfg)
     print_table(('tensors',), summary(backbone), str(backbone))
     if args.to == 'onnx':
-        from mmairl.checkpoints.export_onnx import write_onnx
+        write_onnx_file(args, backbone, cfg)
+    else:
+        write_weights(args, backbone)
 
-        error = write_onnx(backbone, args.dst, args.size, cfg)
-        print(
-            f'{args.dst} maps `images`, normalized as its metadata states, to `features`; '
-            f'the largest difference from torch is {error:.1e} of the largest feature'
-        )
-        return
-    write_backbone(backbone, args.dst, args.to)
+
+def write_onnx_file(args: argparse.Namespace, backbone: 'Backbone', cfg: 'Config | None') -> None:
+    from mmairl.checkpoints.export_onnx import write_onnx
+
+    error = write_onnx(backbone, args.dst, args.size, cfg)
+    print(
+        f'{args.dst} maps `images`, normalized as its metadata states, to `features`; '
+        f'the largest difference from torch is {error:.1e} of the largest feature'
+    )
+
+
+def write_weights(args: argparse.Namespace, backbone: 'Backbone') -> None:
+    from mmairl.checkpoints.hub_export import write_hub
+    from mmairl.checkpoints.write import write_backbone
+    from mmairl.report.card import write_card
+
+    file = args.dst
+    if args.to == 'hub':
+        file = write_hub(backbone, args.dst, args.license or '')
+    else:
+        write_backbone(backbone, args.dst, args.to)
     if args.to in WITH_CARD:
-        print(
-            f'wrote the model card {write_card(backbone, args.dst, args.to)}; fill in the license'
-        )
+        card = write_card(backbone, file, args.to, args.license or '')
+        print(f'wrote the model card {card}' + ('' if args.license else '; fill in the license'))
     print(f'{args.dst} holds {len(backbone.weights)} tensors in the format {args.to}')
+    if args.to == 'hub':
+        print(f"load it by timm.create_model('local-dir:{args.dst}', pretrained=True)")
+        print(f'upload it by hf upload ORG/NAME {args.dst}')
 
 
 def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
@@ -123,7 +139,7 @@ def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
 
 
 def summary(backbone: 'Backbone') -> list[tuple[str, list[str]]]:
-    """Return how many keys kept their names, were renamed and were left out, grouped by the beginning of the name."""
+    """Return how many keys were kept, renamed and left out."""
     changed = {old: new for old, new in backbone.renamed.items() if old != new}
     example = next(iter(changed.items()), None)
     renamed = f'{len(changed)}, such as {example[0]} → {example[1]}' if example else '0'

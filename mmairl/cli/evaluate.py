@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mmairl.evaluation.protocol import Protocol, Result
 
-PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune')
+PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune', 'segment', 'depth_probe')
 BASELINES = ('random', 'pixels')
 # Arguments that are not settings of a protocol.
 GENERAL = (
@@ -221,13 +221,13 @@ def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol
 
 def default_out(args: argparse.Namespace) -> Path:
     """Return CKPT_PART_PROTOCOL.json next to the checkpoint, with the data set's name unless it is the pre-training's."""
-    from mmairl.checkpoints.load import is_released
+    from mmairl.checkpoints.released import is_released
     from mmairl.config_names import PREFIX
 
     config = Path(args.config.removeprefix(PREFIX))
     data = f'_{config.stem}' if config.parent.name == 'evaluation' else ''
     if args.init or is_released(args.checkpoint):
-        subject = args.init or args.checkpoint.replace(':', '_')
+        subject = args.init or args.checkpoint.replace(':', '_').replace('/', '_')
         return Path('work_dirs') / Path(args.config).stem / f'{subject}_{args.protocol}.json'
     checkpoint = Path(args.checkpoint)
     return checkpoint.with_name(f'{checkpoint.stem}_{args.part}_{args.protocol}{data}.json')

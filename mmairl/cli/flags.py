@@ -1,24 +1,69 @@
-"""Types of command-line values. Parsers use them, so nothing heavy is imported at the top."""
+"""Parsers of commands, and types of their values. Nothing heavy is imported at the top."""
 
 import argparse
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from mmairl.errors import without_secrets
 
+PARTS = ('student', 'teacher')
 
-def parser_of(command: str, description: str | None) -> argparse.ArgumentParser:
-    """Return the parser of a command, whose description keeps its line breaks."""
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a command, which can be inspected instead of parsing; see `parser_for` in main.py."""
+
+    inspected = False
+
+    def parse_args(self, *arguments: Any, **options: Any) -> argparse.Namespace:
+        if CommandParser.inspected:
+            raise ParserBuilt(self)
+        return super().parse_args(*arguments, **options)
+
+
+class ParserBuilt(Exception):
+    """Carries a parser out of its command."""
+
+
+@contextmanager
+def inspecting() -> Iterator[None]:
+    """Make commands raise ParserBuilt as soon as their parser is complete."""
+    CommandParser.inspected = True
+    try:
+        yield
+    finally:
+        CommandParser.inspected = False
+
+
+def parser_of(command: str, description: str | None) -> CommandParser:
+    """Return the parser of a command. Its description keeps its line breaks."""
     formatter = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(
+    return CommandParser(
         prog=f'mmairl {command}', description=description, formatter_class=formatter
     )
 
 
+def add_part(parser: argparse.ArgumentParser, flag: str = '--part', whose: str = 'the') -> None:
+    """Add the choice between student and teacher."""
+    parser.add_argument(
+        flag,
+        choices=PARTS,
+        default='student',
+        help=f'choose {whose} network (default: student)',
+    )
+
+
+def add_prefix(parser: argparse.ArgumentParser, flag: str = '--prefix', whose: str = 'the') -> None:
+    """Add the prefix of a backbone's keys."""
+    parser.add_argument(
+        flag, help=f'read {whose} backbone under this prefix of the keys (default: detect it)'
+    )
+
+
 def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
-    """Return the type of whole numbers from `least` to `most`."""
+    """Return a type that parses whole numbers from `least` to `most`."""
 
     def parse(text: str) -> int:
         value = int(text) if re.fullmatch(r'-?\d+', text) else None
@@ -69,7 +114,7 @@ def device(text: str) -> str:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise argparse.ArgumentTypeError(
-            f'{text!r} is no device here ({reason}); give cpu, cuda or cuda:N'
+            f'{text!r} is not available here ({reason}); give cpu, cuda or cuda:N'
         ) from error
     return text
 
@@ -90,7 +135,7 @@ def add_config_options(
 
 
 class ConfigOptions(argparse.Action):
-    """Parse `--cfg-options key=value ...` as mmengine does, but keep spaces in text and take `{a: 1}` for a nested value."""
+    """Parse `--cfg-options key=value ...` like mmengine, but keep spaces in text and accept `{a: 1}` as a nested value."""
 
     def __call__(
         self,
@@ -104,7 +149,7 @@ class ConfigOptions(argparse.Action):
             key, equals, text = word.partition('=')
             try:
                 if not equals:
-                    raise ValueError('there is no =')
+                    raise ValueError('no =')
                 options[key] = option_value(text)
             except ValueError as error:
                 reason = ' '.join(str(error).split())

@@ -7,7 +7,8 @@ from importlib import import_module  # noqa: TID251  the modules of the commands
 
 from mmairl import __version__
 from mmairl.cli import prepare
-from mmairl.errors import one_sentence_errors
+from mmairl.cli.flags import ParserBuilt, inspecting
+from mmairl.errors import UserError, one_sentence_errors
 
 COMMANDS = {
     'train': 'pre-train a model from a config',
@@ -19,10 +20,14 @@ COMMANDS = {
     'convert': 'write a backbone in another format',
     'consolidate': 'keep only what evaluation and transfer read of a training checkpoint',
     'analyze': 'compare representations: weight norms, CKA, geometry',
+    'replay': 'replay parts of a run and compare them with its checkpoints',
     'report': 'write a page about results, a run, several runs, views or an image map',
     'pack': 'pack a data set into tar archives, or measure its channel statistics',
     'factors': 'print which factors distinguish the frameworks',
 }
+
+
+SHELLS = ('bash', 'zsh')
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -39,8 +44,58 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         'command', choices=COMMANDS, metavar='COMMAND', help='choose one of the commands below'
     )
     parser.add_argument('arguments', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument(
+        '--print-completion',
+        choices=SHELLS,
+        action=PrintCompletion,
+        help='print the tab completion for this shell and exit',
+    )
     parser.add_argument('--version', action='version', version=f'mmairl {__version__}')
     return parser.parse_args(arguments)
+
+
+class PrintCompletion(argparse.Action):
+    """Print the completion of all commands, as shtab generates it, and exit."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str,
+        option: str | None = None,
+    ) -> None:
+        one_sentence_errors(print_completion)(values)
+        parser.exit()
+
+
+def print_completion(shell: str) -> None:
+    """Print the completion script for a shell.
+
+    Raises:
+        UserError: If shtab is not installed.
+    """
+    try:
+        import shtab
+    except ImportError as error:
+        raise UserError(
+            "--print-completion requires a package ('shtab'); pip install shtab",
+            code='missing-shtab',
+        ) from error
+    root = argparse.ArgumentParser(prog='mmairl')
+    commands = root.add_subparsers()
+    for name, summary in COMMANDS.items():
+        commands.add_parser(name, help=summary, parents=[parser_for(name)], add_help=False)
+    print(shtab.complete(root, shell))
+
+
+def parser_for(command: str, *words: str) -> argparse.ArgumentParser:
+    """Return the parser of a command, such as `parser_for('report', 'health')`, for completion and documentation."""
+    with inspecting():
+        try:
+            import_module(f'mmairl.cli.{command}').main(words)
+        except ParserBuilt as built:
+            return built.args[0]
+    raise AssertionError(f'{command} has no parser')
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

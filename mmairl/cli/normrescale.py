@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import above_zero, parser_of
+from mmairl.cli.flags import above_zero, add_part, add_prefix, parser_of
 from mmairl.errors import UserError, printable
 
 if TYPE_CHECKING:
     from mmairl.checkpoints.normrescale import Row
     from mmairl.checkpoints.read import Backbone
 
-PARTS = ('student', 'teacher')
 PER = ('tensor', 'channel')
 STATISTICS = ('keep', 'rescale')
 KEPT_META = (
@@ -57,21 +56,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar='FACTOR',
         help='multiply all weights by FACTOR instead of using an anchor; the paper uses 0.1 (default: --anchor)',
     )
-    parser.add_argument(
-        '--part', choices=PARTS, default='student', help='choose the network (default: student)'
-    )
-    parser.add_argument(
-        '--anchor-part',
-        choices=PARTS,
-        default='student',
-        help="choose the anchor's network (default: student)",
-    )
-    parser.add_argument(
-        '--prefix', help='read the backbone under this prefix of the keys (default: detect it)'
-    )
-    parser.add_argument(
-        '--anchor-prefix', help="read the anchor's backbone under this prefix (default: detect it)"
-    )
+    add_part(parser)
+    add_part(parser, '--anchor-part', "the anchor's")
+    add_prefix(parser)
+    add_prefix(parser, '--anchor-prefix', "the anchor's")
     parser.add_argument(
         '--per',
         choices=PER,

@@ -1,6 +1,7 @@
-"""Write a page about evaluation results, the health of a run, several runs, the views of a config, or a map of images.
+"""Write a page about evaluation results, a study, the health of a run, several runs, the views of a config, or images.
 
 mmairl report FOLDER... [--plot X Y] [--out DIR]
+mmairl report study DIR [--figures OUT]
 mmairl report views CONFIG [--root DIR] [--out PAGE]
 mmairl report health WORK_DIR [--out PAGE]
 mmairl report compare RUN RUN... [--out PAGE]
@@ -17,7 +18,7 @@ from mmairl.errors import UserError
 
 
 def main(arguments: Sequence[str]) -> None:
-    pages = dict(health=health, views=views, map=image_map, compare=compare)
+    pages = dict(study=study, health=health, views=views, map=image_map, compare=compare)
     if arguments and arguments[0] in pages:
         print(pages[arguments[0]](arguments[1:]))
     else:
@@ -32,7 +33,7 @@ def evaluation(arguments: Sequence[str]) -> Path:
     parser.add_argument(
         'folders',
         nargs='+',
-        help='read the results in these folders; or choose views, health, compare or map as above',
+        help='read the results in these folders; or choose study, views, health, compare or map as above',
     )
     parser.add_argument(
         '--plot',
@@ -63,6 +64,36 @@ def evaluation(arguments: Sequence[str]) -> Path:
             code='unknown-score',
         )
     return write_evaluation_page(args.out, args.plot, args.folders)
+
+
+def study(arguments: Sequence[str]) -> Path:
+    parser = parser_of(
+        'report study', 'Write the page of a study again, or its figures for a paper.'
+    )
+    parser.add_argument(
+        'folder', type=Path, help='read study.json in this folder, which `mmairl study` wrote'
+    )
+    parser.add_argument(
+        '--figures',
+        type=Path,
+        metavar='OUT',
+        help='write the effects figures here, at column width and text width, as SVG, PDF and PNG, and their numbers as '
+        'LaTeX, Markdown and CSV (default: write DIR/page.html)',
+    )
+    args = parser.parse_args(arguments)
+
+    from mmairl.io import read_json
+    from mmairl.study.pages.study_page import write_figures, write_study_page
+
+    record = read_json(args.folder / 'study.json')
+    if not args.figures:
+        return write_study_page(record, args.folder / 'page.html')
+    if not write_figures(record, args.figures):
+        raise UserError(
+            f'--figures: {args.folder} compares no rows; finish runs of at least two rows',
+            code='no-figures',
+        )
+    return args.figures
 
 
 def health(arguments: Sequence[str]) -> Path:

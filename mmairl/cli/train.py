@@ -25,6 +25,25 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         nargs='?',
         help='name the config, such as configs/mocov2plus_r50_200e.py; required without --suggest',
     )
+    add_run(parser)
+    add_batch(parser)
+    add_suggestion(parser)
+    add_launcher(parser)
+    args = parser.parse_args(arguments)
+    if args.suggest and args.config:
+        parser.error(
+            f"--suggest writes a config and takes none; name the method by --method, such as '--method {args.config}'"
+        )
+    if args.suggest and not (args.images or args.data):
+        parser.error('--suggest requires the number of images; give --images N or --data DIR')
+    if args.fork and (args.config or args.resume or not args.work_dir):
+        parser.error('--fork requires --work-dir, and takes neither a config nor --resume')
+    if not args.suggest and not args.config and not args.fork:
+        parser.error('give a config, or --suggest --images N to print one')
+    return args
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--work-dir', help='write logs and checkpoints here (default: work_dirs/CONFIG)'
     )
@@ -47,26 +66,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--strategy',
         metavar='NAME',
-        help='shard the run over its processes: zero1, zero2, zero3, zero2_offload, ... (default: replicate the model)',
+        help='shard the run over its processes: zero1, zero2, zero3, deepspeed1, deepspeed2, zero2_offload, ..., or a '
+        'DeepSpeed config NAME.json (default: replicate the model)',
     )
-    parser.add_argument(
-        '--auto-scale-lr',
-        action='store_true',
-        help='scale the learning rate to the actual batch (default: off)',
-    )
-    parser.add_argument(
-        '--per-gpu',
-        type=positive,
-        metavar='N',
-        help='hold N images at once on each GPU and accumulate the rest of the total batch (default: the whole share)',
-    )
-    parser.add_argument(
-        '--plan',
-        type=positive,
-        metavar='GPUS',
-        help='print the batch layout for GPUS GPUs of --per-gpu images and exit (default: train)',
-    )
-    add_suggestion(parser)
     parser.add_argument(
         '--log',
         nargs='+',
@@ -85,33 +87,26 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar='FILE',
         help='write the resolved config as YAML or JSON and exit (default: train)',
     )
+
+
+def add_batch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        '--launcher',
-        choices=['none', 'pytorch', 'slurm'],
-        default='none',
-        help='join the processes of this launcher (default: none)',
+        '--auto-scale-lr',
+        action='store_true',
+        help='scale the learning rate to the actual batch (default: off)',
     )
     parser.add_argument(
-        '--device', choices=['cpu'], help=argparse.SUPPRESS
-    )  # set by `mim train mmairl --gpus 0`
-    parser.add_argument(
-        '--local_rank',
-        '--local-rank',
-        type=int,
-        help='set the local rank, as old launchers do (default: the environment variable LOCAL_RANK)',
+        '--per-gpu',
+        type=positive,
+        metavar='N',
+        help='hold N images at once on each GPU and accumulate the rest of the total batch (default: the whole share)',
     )
-    args = parser.parse_args(arguments)
-    if args.suggest and args.config:
-        parser.error(
-            f"--suggest writes a config and takes none; name the method by --method, such as '--method {args.config}'"
-        )
-    if args.suggest and not (args.images or args.data):
-        parser.error('--suggest requires the number of images; give --images N or --data DIR')
-    if args.fork and (args.config or args.resume or not args.work_dir):
-        parser.error('--fork requires --work-dir, and takes neither a config nor --resume')
-    if not args.suggest and not args.config and not args.fork:
-        parser.error('give a config, or --suggest --images N to print one')
-    return args
+    parser.add_argument(
+        '--plan',
+        type=positive,
+        metavar='GPUS',
+        help='print the batch layout for GPUS GPUs of --per-gpu images and exit (default: train)',
+    )
 
 
 def add_suggestion(parser: argparse.ArgumentParser) -> None:
@@ -157,7 +152,24 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         '--weights',
         metavar='CKPT',
-        help='start from this checkpoint of any known project (default: from scratch)',
+        help='start from this checkpoint of any known project, or a released model such as timm:NAME (default: from scratch)',
+    )
+
+
+def add_launcher(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm'],
+        default='none',
+        help='join the processes of this launcher (default: none)',
+    )
+    # `mim train mmairl --gpus 0` sets --device.
+    parser.add_argument('--device', choices=['cpu'], help=argparse.SUPPRESS)
+    parser.add_argument(
+        '--local_rank',
+        '--local-rank',
+        type=int,
+        help='set the local rank, as old launchers do (default: the environment variable LOCAL_RANK)',
     )
 
 

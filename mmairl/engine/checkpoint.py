@@ -17,7 +17,7 @@ from urllib.parse import urlparse
 import mmengine
 import torch
 from mmengine.config import Config
-from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.dist import broadcast_object_list, get_world_size, is_main_process
 from mmengine.fileio import register_handler
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader, Runner
@@ -29,14 +29,16 @@ import mmairl
 from mmairl.checkpoints.load import (
     DamagedCheckpoint,
     Device,
-    fetched,
     load_checkpoint,
     not_finite,
     wrong_kind,
 )
 from mmairl.checkpoints.pickles import PlainPickles, write_checkpoint
+from mmairl.checkpoints.released import download_once
 from mmairl.config import flat, python_text, read_plain_yaml
+from mmairl.engine.sharding.deepspeed_folder import is_deepspeed_folder, read_folder
 from mmairl.errors import UserError, printable
+from mmairl.hardware import processor
 from mmairl.io import output, read_text, write_text
 
 REQUIRED = ('meta', 'state_dict', 'optimizer')  # the parts that a resume cannot do without
@@ -102,6 +104,7 @@ def describe_run(runner: Runner) -> dict[str, Any]:
         run=runner.start.run,
         mmairl_version=mmairl.__version__,
         mmengine_version=mmengine.__version__,
+        machine=describe_machine(),
     )
     if runner.start.fork:
         origin['fork'] = runner.start.fork
@@ -109,6 +112,17 @@ def describe_run(runner: Runner) -> dict[str, Any]:
     if metainfo is not None:
         origin['dataset_meta'] = metainfo
     return origin
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what the last bits of a run depend on, apart from config, seed and data."""
+    return dict(
+        processor=processor(),
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else '',
+        torch=torch.__version__,
+        threads=torch.get_num_threads(),
+        processes=get_world_size(),
+    )
 
 
 def settings(cfg: Config) -> dict[str, str]:
@@ -286,7 +300,12 @@ def checkpoint_folder(cfg: Config) -> Path:
 
 def consolidate(src: Path, dst: Path) -> str:
     """Write a training checkpoint's weights and origin to a file of their own, and return a summary."""
-    newest = newest_checkpoint(src, run_in(src)) if src.is_dir() else (src, load_checkpoint(src))
+    if is_deepspeed_folder(src):
+        newest = src, read_folder(src)
+    elif src.is_dir():
+        newest = newest_checkpoint(src, run_in(src))
+    else:
+        newest = src, load_checkpoint(src)
     if newest is None:
         raise UserError(
             f'{src} has no checkpoint; give the work_dir of a run', code='no-checkpoint'
@@ -323,7 +342,7 @@ def _load_from_address(
     """Download a URL for mmengine into torch's cache, one file per URL, and read it."""
     name = Path(urlparse(url).path)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
-    file = fetched(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)
+    file = download_once(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)
     return load_checkpoint(file, map_location)
 
 

@@ -77,14 +77,16 @@ class Fork:
     Attributes:
         trunk: The work dir of the trunk.
         epoch: The number of epochs that trunk and branch share. The trunk must have kept the checkpoint at its end.
+        path: A checkpoint of the trunk in place of `epoch`, such as one inside an epoch.
 
     Example:
         >>> Fork.parse('work_dirs/demo@6')
-        Fork(trunk=PosixPath('work_dirs/demo'), epoch=6)
+        Fork(trunk=PosixPath('work_dirs/demo'), epoch=6, path=None)
     """
 
     trunk: Path
-    epoch: int
+    epoch: int = 0
+    path: Path | None = None
 
     @classmethod
     def parse(cls, text: str) -> 'Fork':
@@ -97,9 +99,14 @@ class Fork:
             )
         return cls(Path(found[1]), int(found[2]))
 
-    def config(self, options: Mapping[str, Any] | None = None) -> Config:
-        """Return the trunk's config with options merged in. The file in its work dir is parsed, not executed."""
-        values = read_run_config(self.trunk)
+    def config(self, options: Mapping[str, Any] | None = None, start: int = -1) -> Config:
+        """Return the trunk's config with options merged in. The file in its work dir is parsed, not executed.
+
+        Args:
+            options: Values by dotted key.
+            start: Which start of the trunk, if it was resumed. Default: the last.
+        """
+        values = read_run_config(self.trunk, start)
         if not values:
             raise UserError(
                 f'{self.trunk}: no */vis_data/config.py of a run; give the work dir of a training run',
@@ -121,6 +128,15 @@ class Fork:
         Raises:
             UserError: If the trunk has not kept one, or if the file is not of this version of mmairl.
         """
+        if self.path is not None:
+            checkpoint = load_checkpoint(self.path)
+            missing = missing_part(checkpoint)
+            if missing:
+                raise UserError(
+                    f"{self.path} cannot be forked: it has no '{missing}'; give a training checkpoint",
+                    code='not-a-training-checkpoint',
+                )
+            return self.path, checkpoint
         values = {**read_run_config(self.trunk), 'work_dir': str(self.trunk)}
         folder = checkpoint_folder(Config(values))
         named = folder / f'epoch_{self.epoch}.pth'

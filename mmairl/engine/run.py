@@ -5,13 +5,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import all_gather_object, broadcast_object_list, get_world_size, is_main_process
+from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
@@ -21,6 +22,7 @@ from mmairl.engine.checkpoint import RunStart, choose_start, trust_mmengine_chec
 from mmairl.engine.checks import check_config
 from mmairl.engine.fork import Fork, start_branch
 from mmairl.engine.runner import Runner
+from mmairl.engine.sharding import read_config, strategy_of
 from mmairl.engine.speed import set_fast_keys
 from mmairl.errors import UserError, building, printable, without_secrets
 from mmairl.hardware import cache, cores, keep_freed_memory, unusable_gpu
@@ -32,13 +34,16 @@ WAIT = 600  # seconds without data after which a run ends with an error
 USELESS_WARNINGS = ('"FileClient" will be', '"HardDiskBackend" is the alias')
 
 
-def train(cfg: Config, launcher: str = 'none', fork: Fork | None = None) -> Runner:
+def train(
+    cfg: Config, launcher: str = 'none', fork: Fork | None = None, hooks: Sequence[Hook] = ()
+) -> Runner:
     """Train a config. Everything that can be checked in advance is checked before the first step.
 
     Args:
         cfg: The config. It is completed in place.
         launcher: 'none', 'pytorch' or 'slurm'.
         fork: A point of another run to continue from, with the options that `cfg` changes. Default: a run of its own.
+        hooks: Hooks in addition to those of the config.
 
     Returns:
         The runner after its last step.
@@ -58,6 +63,8 @@ def train(cfg: Config, launcher: str = 'none', fork: Fork | None = None) -> Runn
         require_shared(cfg.work_dir)
         start = choose_start(cfg) if fork is None else start_branch(cfg, fork)
         runner = build_runner(cfg, start)
+        for hook in hooks:
+            runner.register_hook(hook)
         start.begin(Path(cfg.work_dir))
         try:
             runner.train()
@@ -89,6 +96,8 @@ def join(cfg: Config, launcher: str) -> None:
 def complete_config(cfg: Config, launcher: str) -> None:
     """Set the keys that follow from others and from the number of processes."""
     cfg.launcher = launcher
+    if strategy := strategy_of(cfg):
+        strategy.complete(cfg)
     share_batch(cfg, get_world_size())
     drop_unreachable_schedules(cfg)
     set_fast_keys(cfg)
@@ -266,5 +275,7 @@ class PreparedRunner:
 
 
 def strategy_named(name: str) -> ConfigDict:
-    """Return the strategy in `configs/_base_/strategies/NAME.py`, for `--strategy NAME`."""
+    """Return the strategy in `configs/_base_/strategies/NAME.py`, or of DeepSpeed's NAME.json, for `--strategy NAME`."""
+    if name.endswith('.json'):
+        return ConfigDict(type='DeepSpeedStrategy', **read_config(name))
     return load_config(f'{PREFIX}_base_/strategies/{name}.py').strategy

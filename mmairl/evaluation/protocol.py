@@ -71,10 +71,12 @@ class Protocol:
         validation: What the validation images of a config are for: ``'join'`` them to the training images, ``'choose'``
             hyperparameters by them, or ``'recipe'``, where the recipe decides.
         labels: The labels it can score: ``'single'``, ``'multi'`` (several classes per image) and ``'dense'`` (one per pixel).
-        metric: ``'dataset'`` if scores follow the metric of the data set, else the name of its only metric.
+        metric: ``'dataset'`` if scores follow the metric of the data set, else the name of its only metric; ``'none'`` if
+            it uses no labels.
         null_rows: The baselines that a study adds to this protocol's tables.
         trains: Whether it trains a network by a recipe. If not, it shares extracted features with other protocols.
         columns: The papers' columns for ImageNet, with the score of each.
+        unit: Unit of the scores.
 
     Args:
         device: Device that features are computed on.
@@ -98,6 +100,7 @@ class Protocol:
     null_rows: ClassVar[tuple[str, ...]] = BASELINES
     trains: ClassVar[bool] = False
     columns: ClassVar[Mapping[str, str]] = {}
+    unit: ClassVar[str] = '%'
 
     @property
     def name(self) -> str:

@@ -3,13 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from mmairl.checkpoints.load import is_released
+import yaml
+
 from mmairl.checkpoints.read import Backbone
-from mmairl.errors import UserError
+from mmairl.checkpoints.released import hub_repository, is_hub, is_released
+from mmairl.errors import UserError, printable
 from mmairl.evaluation.identity import difference, weights_identity
 from mmairl.io import read_text, write_text
 from mmairl.report.evaluation_page import Record, records_in
-from mmairl.report.page import fill
+from mmairl.report.page import MARKDOWN, fill
 
 # Prefixes of the settings in our checkpoints that describe the training data and the recipe.
 DATA = ('train_dataloader.dataset.',)
@@ -28,7 +30,7 @@ RECIPE = (
 SIGNATURE = '\n`{}` is the '  # the line of a card that names its file of weights
 
 
-def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
+def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = '') -> Path:
     """Write README.md next to a file of weights, or a card with the file's name if README.md belongs to another file.
 
     An earlier card of the same file is replaced. A card is published, so it names folders without their paths.
@@ -37,6 +39,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
         backbone: The converted backbone.
         weights: The file of weights.
         to: The format of the file.
+        license: Identifier of the license, such as 'apache-2.0'.
 
     Returns:
         The path of the card.
@@ -51,9 +54,13 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
     measured = [
         (name, value, record.data) for record in records for name, value in record.scores.items()
     ]
+    name = weights.parent.name if to == 'hub' else weights.stem
     text = fill(
         'card.md',
-        name=weights.stem,
+        front=_front_matter(backbone, name, to, license, records),
+        escape=lambda value: printable(value).translate(str.maketrans(MARKDOWN)),
+        code=lambda value: printable(value).replace('`', "'"),
+        name=name,
         file=weights.name,
         source=Path(backbone.path).name,
         to=to,
@@ -69,6 +76,38 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
         measured=measured,
     )
     return write_text(path, text)
+
+
+def _front_matter(
+    backbone: Backbone, name: str, to: str, license: str, records: list[Record]
+) -> str:
+    """Return the metadata that model hubs read, as YAML."""
+    fields: dict[str, Any] = dict(
+        library_name='pytorch' if to == 'safetensors' else 'timm',
+        pipeline_tag='image-feature-extraction',
+    )
+    if backbone.settings.get('model.type') == 'Siamese':
+        fields['tags'] = ['self-supervised-learning', 'mmairl']
+    if license:
+        fields['license'] = license
+    start = backbone.settings.get('model.backbone.init_cfg.checkpoint', backbone.path)
+    if is_hub(start):
+        fields['base_model'] = hub_repository(start).partition('@')[0]
+    results = []
+    for record in records:
+        metrics = [
+            dict(type='accuracy', name=score, value=value) for score, value in record.scores.items()
+        ]
+        results.append(
+            dict(
+                task=dict(type='image-classification', name=record.protocol),
+                dataset=dict(type=record.data, name=record.data),
+                metrics=metrics,
+            )
+        )
+    if results:
+        fields['model-index'] = [dict(name=name, results=results)]
+    return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
 
 
 def _free_path(weights: Path) -> Path:

@@ -35,12 +35,13 @@ DARK = '#14171f'
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Apply the style of all figures, as a context manager or a decorator.
+def styled(**changes: Any) -> Iterator[None]:
+    """Apply the style of all figures, with changes, as a context manager or a decorator.
 
     Warnings about missing glyphs are silenced: the browser finds another font.
     """
-    with rc_context(fname=TEMPLATES / 'figures.mplstyle'), warnings.catch_warnings():
+    style = rc_context(changes, TEMPLATES / 'figures.mplstyle')
+    with style, warnings.catch_warnings():
         warnings.filterwarnings('ignore', 'Glyph .* missing from')
         yield
 
@@ -113,6 +114,7 @@ def lines(
     y: str = '',
     log: str = '',
     ticks: Sequence[str] = (),
+    width: float = 7.6,
 ) -> Figure:
     """Return a figure with one line per name.
 
@@ -123,12 +125,17 @@ def lines(
         y: The name of the y axis.
         log: The logarithmic axes: 'x', 'y' or 'xy'.
         ticks: Names along x instead of numbers.
+        width: The width in inches.
     """
-    axes = _axes(7.6, 3.5)
-    for number, (name, points) in enumerate(series.items()):
+    axes = _axes(width, 3.5)
+    for number, (name, (xs, ys, *ends)) in enumerate(series.items()):
+        look = _look(number, name)
+        if ends:
+            axes.fill_between(xs, *ends, color=look['color'], alpha=0.15, linewidth=0)
         axes.plot(
-            *points,
-            **_look(number, name),
+            xs,
+            ys,
+            **look,
             linestyle='-' if number < len(COLORS) // 2 else '--',
             markersize=5,
             markevery=1 if ticks else 0.12,
@@ -283,8 +290,8 @@ def against(points: PointOf, x: str, y: str) -> Markup:
 Point = tuple[Mapping[str, Any], Sequence[float], tuple[float, float] | None]
 
 
-def study_lines(points: Sequence[Point], title: str, x: str) -> Markup:
-    """Return a chart of means over the rows' x with intervals, a line per group."""
+def study_lines(points: Sequence[Point], title: str, x: str) -> dict[str, Any]:
+    """Return means over the rows' x with intervals, a line per group, for `lines` and for `chart`."""
     placed = [point for point in points if point[1] and point[0]['x'] is not None]
     placed.sort(key=lambda point: point[0]['x'])
     series = {}
@@ -292,7 +299,7 @@ def study_lines(points: Sequence[Point], title: str, x: str) -> Markup:
         series[group or ''] = _mean_line([point for point in placed if point[0]['group'] == group])
     xs = [row['x'] for row, _, _ in placed]
     is_logarithmic = xs and xs[0] > 0 and xs[-1] > LOG_RATIO * xs[0]
-    return chart(series, title, x, log='x' if is_logarithmic else '')
+    return dict(series=series, title=title, x=x, log='x' if is_logarithmic else '')
 
 
 def _mean_line(points: Sequence[Point]) -> Curve:
@@ -312,12 +319,12 @@ def _mean_line(points: Sequence[Point]) -> Curve:
 
 def study_scatter(
     points: Sequence[Point], across: Sequence[float | None], title: str, x: str
-) -> Markup:
-    """Return a chart of rows by two of their scores, with a fitted line per group."""
+) -> dict[str, Any]:
+    """Return rows by two of their scores, with a fitted line per group, for `lines` and for `chart`."""
     placed = {}
     groups: dict[str, list[str]] = {}
     for (row, values, _), at in zip(points, across):
         if values and at is not None:
             placed[row['name']] = (at, mean(values))
             groups.setdefault(row['group'] or '', []).append(row['name'])
-    return chart(with_fits(placed, groups), title, x)
+    return dict(series=with_fits(placed, groups), title=title, x=x)

@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from markupsafe import Markup
@@ -13,13 +14,14 @@ from rich.text import Text
 from mmairl.errors import printable
 from mmairl.evaluation.protocol import Result
 from mmairl.io import write_text
-from mmairl.report.page import fill
+from mmairl.report.page import LATEX, MARKDOWN, fill
 
 Row = tuple[str, Sequence[str]]  # the name and the cells
 Cell = tuple[int, int]  # row and column
 ABSENT = '–'
 UNLIMITED = 10_000  # columns of a terminal
 FORMULA_SIGNS = ('=', '+', '-', '@')
+NUMBER = re.compile(r'[+−]?\d+(\.\d+)?')
 
 
 def print_table(
@@ -93,6 +95,7 @@ def html_table(
     bars: int = 0,
     words: bool = False,
     heat: bool = False,
+    head: str = 'name',
 ) -> Markup:
     """Return a table for a page.
 
@@ -103,6 +106,7 @@ def html_table(
         bars: The number of leading columns that are percentages and also get a bar.
         words: Whether cells are text that wraps.
         heat: Whether to shade cells by their value between 0 and 1.
+        head: The name of the first column.
     """
     return fill(
         'table.html',
@@ -112,6 +116,7 @@ def html_table(
         bars=bars,
         words=words,
         heat=heat,
+        head=head,
     )
 
 
@@ -158,16 +163,55 @@ def _best_rows(results: Sequence[Result], name: str) -> list[int]:
     return [row for row, score in enumerate(scores) if score == top]
 
 
-def save_table(header: Sequence[str], rows: Iterable[Sequence[object]], stem: str | Path) -> Path:
-    """Write `stem`.csv. Floats keep seven digits; a missing number is blank."""
+def signed(value: float, digits: int = 1) -> str:
+    """Return a number with its sign, unless it rounds to zero."""
+    text = f'{value:+.{digits}f}'.replace('-', '−')
+    return text if float(text[1:]) else text[1:]
+
+
+def escaped(text: str, signs: Mapping[str, str]) -> str:
+    """Return a text on one line, with the characters replaced that would be markup."""
+    return ' '.join(text.split()).translate(str.maketrans(dict(signs)))
+
+
+def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as CSV. Floats keep seven digits; a missing number is blank."""
     text = io.StringIO(newline='')
     writer = csv.writer(text)
-    for row in (header, *rows):
+    for row in (columns, *rows):
         writer.writerow([_csv_cell(value) for value in row])
-    return write_text(f'{stem}.csv', text.getvalue())
+    return text.getvalue()
+
+
+def as_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [[escaped(cell, MARKDOWN) for cell in row] for row in (columns, *rows)]
+    lines.insert(1, ['---', *['--:'] * (len(columns) - 1)])
+    return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+
+
+def as_latex(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table for a paper that loads booktabs."""
+    head, *body = [
+        ' & '.join(escaped(cell, LATEX) for cell in row) + ' \\\\\n' for row in (columns, *rows)
+    ]
+    layout = 'l' + 'r' * (len(columns) - 1)
+    return (
+        f'\\begin{{tabular}}{{{layout}}}\n\\toprule\n{head}\\midrule\n'
+        f'{"".join(body)}\\bottomrule\n\\end{{tabular}}\n'
+    )
+
+
+TABLE_FORMATS = {'tex': as_latex, 'md': as_markdown, 'csv': as_csv}
+
+
+def save_table(header: Sequence[str], rows: Iterable[Sequence[object]], stem: str | Path) -> Path:
+    """Write `stem`.csv. Floats keep seven digits; a missing number is blank."""
+    return write_text(f'{stem}.csv', as_csv(header, rows))
 
 
 def _csv_cell(value: object) -> object:
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return value.replace('−', '-').removeprefix('+')
     if isinstance(value, str) and value.startswith(FORMULA_SIGNS):
         return f"'{value}"  # a spreadsheet would take the name for a formula
     return f'{value:.7g}' if isinstance(value, float) else value

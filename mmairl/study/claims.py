@@ -45,24 +45,35 @@ Names = Annotated[tuple[str, ...], Meta(min_length=1)]
 Two = Annotated[tuple[str, ...], Meta(min_length=2, max_length=2)]
 Three = Annotated[tuple[str, ...], Meta(min_length=3)]
 Margin = Annotated[float, Meta(gt=0)]
+Need = Literal['all', 'most']  # of a claim's parts
 Known = Callable[[str, str], float | None]  # the number of a row by a score
 
 
-class Part(NamedTuple):
-    """A weighted sum of row means of one score, which is claimed to exceed `least`, or to be within `margin` of zero."""
+Weights = dict[str, dict[str, float]]  # by row and score
 
-    score: str
-    weights: dict[str, float]
+
+class Part(NamedTuple):
+    """A weighted sum of scores of rows, which is claimed to exceed `least`, or to be within `margin` of zero."""
+
+    weights: Weights
     least: float = 0.0
     margin: float | None = None
     offset: float = 0.0
 
+    @property
+    def scores(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(score for scores in self.weights.values() for score in scores))
+
     def effect(self, known: Known) -> float | None:
         """Return the sum for known numbers, such as a paper's; None if one is missing."""
-        numbers = {row: known(row, self.score) for row in self.weights}
-        if None in numbers.values():
-            return None
-        return sum(weight * numbers[row] for row, weight in self.weights.items()) - self.offset
+        total = -self.offset
+        for row, scores in self.weights.items():
+            for score, weight in scores.items():
+                number = known(row, score)
+                if number is None:
+                    return None
+                total += weight * number
+        return total
 
 
 class Form(Declared, frozen=True, tag_field='form'):
@@ -78,25 +89,38 @@ class Form(Declared, frozen=True, tag_field='form'):
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
         """Return the evidence of the runs, or that expected with another number of seeds."""
-        return claim_tests.all_hold(runs.test_all(self.parts(runs.margin), seeds))
+        most = getattr(self, 'need', 'all') == 'most'
+        combine = claim_tests.most_hold if most else claim_tests.all_hold
+        return combine(runs.test_all(self.parts(runs.margin), seeds))
 
 
 def _unit(score: str) -> float:
     return 1.0
 
 
+def _gain(one: str, other: str, score: str, weight: float = 1.0) -> Weights:
+    """Return the weights of how much better one row is than another."""
+    sign = -weight if score in LOWER_IS_BETTER else weight
+    return {one: {score: sign}, other: {score: -sign}}
+
+
+def _sum(*parts: Weights) -> Weights:
+    total: Weights = {}
+    for part in parts:
+        for row, scores in part.items():
+            for score, weight in scores.items():
+                known = total.setdefault(row, {})
+                known[score] = known.get(score, 0.0) + weight
+    return total
+
+
 def _difference(one: str, other: str, score: str, **claimed: float) -> Part:
-    sign = -1.0 if score in LOWER_IS_BETTER else 1.0
-    return Part(score, {one: sign, other: -sign}, **claimed)
+    return Part(_gain(one, other, score), **claimed)
 
 
 class _Scored(Form, frozen=True):
     scores: Names
-    need: Literal['all', 'most'] = 'all'  # of the parts
-
-    def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
-        combine = claim_tests.all_hold if self.need == 'all' else claim_tests.most_hold
-        return combine(runs.test_all(self.parts(runs.margin), seeds))
+    need: Need = 'all'
 
 
 class Difference(_Scored, frozen=True, tag='difference', kw_only=True):
@@ -141,21 +165,43 @@ class NotWorse(_Scored, frozen=True, tag='not_worse', kw_only=True):
 
 
 class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
-    """The first pair differs by more than the second: (a - b) > (c - d)."""
+    """The gain of one pair of rows (a over b) compared with that of another pair, or with its own in other scores.
 
-    larger: Two
-    than: Two
+    `similar` claims that the gains are within the margin, and `not_larger` that the first exceeds the second by at most the
+    margin.
+    """
+
+    gain: Two
+    than: Two | None = None
+    than_scores: tuple[str, ...] = ()
+    relation: Literal['larger', 'similar', 'not_larger'] = 'larger'
+
+    def __post_init__(self) -> None:
+        if not self.than and not self.than_scores:
+            raise UserError(
+                'interaction: nothing to compare the gain with; set `than` or `than_scores`',
+                code='claim-interaction',
+            )
 
     def parts(self, margin: Callable[[str], float]) -> list[Part]:
-        return [_difference_of_differences(self.larger, self.than, score) for score in self.scores]
+        parts = []
+        for score in self.scores:
+            for other in self.than_scores or (score,):
+                first = _gain(*self.gain, score)
+                second = _gain(*(self.than or self.gain), other, -1.0)
+                parts.append(self._claimed(_sum(first, second), margin(score)))
+        return parts
 
-
-def _difference_of_differences(one: Sequence[str], other: Sequence[str], score: str) -> Part:
-    weights: dict[str, float] = {}
-    sign = -1.0 if score in LOWER_IS_BETTER else 1.0
-    for row, weight in zip((*one, *other), (sign, -sign, -sign, sign)):
-        weights[row] = weights.get(row, 0.0) + weight
-    return Part(score, weights)
+    def _claimed(self, weights: Weights, margin: float) -> Part:
+        if self.relation == 'similar':
+            return Part(weights, margin=margin)
+        if self.relation == 'larger':
+            return Part(weights)
+        opposite = {
+            row: {score: -weight for score, weight in scores.items()}
+            for row, scores in weights.items()
+        }
+        return Part(opposite, least=-margin)
 
 
 class Largest(_Scored, frozen=True, tag='largest', kw_only=True):
@@ -166,7 +212,7 @@ class Largest(_Scored, frozen=True, tag='largest', kw_only=True):
 
     def parts(self, margin: Callable[[str], float]) -> list[Part]:
         return [
-            _difference_of_differences(self.pair, other, score)
+            Part(_sum(_gain(*self.pair, score), _gain(*other, score, -1.0)))
             for score in self.scores
             for other in self.among
         ]
@@ -210,34 +256,49 @@ class Property(_Scored, frozen=True, tag='property', kw_only=True):
     at_least: float = 0.0
 
     def parts(self, margin: Callable[[str], float]) -> list[Part]:
-        weights = {self.larger: 1.0, self.than: -1.0}
-        return [Part(score, weights, least=self.at_least) for score in self.scores]
+        return [
+            Part({self.larger: {score: 1.0}, self.than: {score: -1.0}}, least=self.at_least)
+            for score in self.scores
+        ]
 
 
-class Rival(_Scored, frozen=True, tag='rival', kw_only=True):
-    """A row scores better than a published number that has no row; with `within_margin`, as good as it."""
+class Rival(Form, frozen=True, tag='rival', kw_only=True):
+    """A row scores better than published numbers that have no row, or as good (`similar`), or not worse than the margin."""
 
     row: str
-    number: float
-    of: str  # whose number it is, and where it is printed
-    within_margin: bool = False
+    numbers: dict[str, float]  # by score
+    of: str  # whose numbers they are, and where they are printed
+    relation: Literal['better', 'similar', 'not_worse', 'worse'] = 'better'
+    need: Need = 'all'
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        return tuple(self.numbers)
 
     def parts(self, margin: Callable[[str], float]) -> list[Part]:
         parts = []
-        for score in self.scores:
-            sign = -1.0 if score in LOWER_IS_BETTER else 1.0
-            width = margin(score) if self.within_margin else None
-            parts.append(Part(score, {self.row: sign}, margin=width, offset=sign * self.number))
+        for score, number in self.numbers.items():
+            sign = -1.0 if (score in LOWER_IS_BETTER) != (self.relation == 'worse') else 1.0
+            part = Part({self.row: {score: sign}}, offset=sign * number)
+            if self.relation == 'similar':
+                part = part._replace(margin=margin(score))
+            if self.relation == 'not_worse':
+                part = part._replace(least=-margin(score))
+            parts.append(part)
         return parts
 
 
 class Regression(Form, frozen=True, tag='regression', kw_only=True):
-    """Over models, `y` rises with `x` in every group; `ranking` orders the groups at equal `x`, best first."""
+    """Over models, `y` rises with `x` with one slope for all groups; `ranking` orders the groups at equal `x`, best first.
+
+    A slope is `none` if it is within `flat` points of `y` per point of `x`.
+    """
 
     x: str
     y: str
     groups: dict[str, Names]
-    slope: Literal['rises', 'any'] = 'rises'
+    slope: Literal['rises', 'falls', 'none', 'any'] = 'rises'
+    flat: Margin = 0.25
     ranking: tuple[str, ...] = ()
 
     @property
@@ -255,12 +316,18 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
         x, y, labels = runs.points(self.groups, self.x, self.y)
         if not len(x):
             return Evidence(reason=NOT_RUN)
+        tests = []
+        if self.slope != 'any':
+            sign = -1.0 if self.slope == 'falls' else 1.0
+            contrast = claim_tests.common_slope(x, sign * y, labels)
+            margin = self.flat if self.slope == 'none' else None
+            tests.append(_tested(contrast, Part({}, margin=margin)))
         names = list(self.groups)
         places = [names.index(name) for name in self.ranking]
-        contrasts = [claim_tests.common_slope(x, y, labels)] if self.slope == 'rises' else []
         for higher, lower in pairwise(places):
-            contrasts.append(claim_tests.intercept_difference(x, y, labels, higher, lower))
-        return claim_tests.all_hold([_tested(contrast, Part(self.y, {})) for contrast in contrasts])
+            contrast = claim_tests.intercept_difference(x, y, labels, higher, lower)
+            tests.append(_tested(contrast, Part({})))
+        return claim_tests.all_hold(tests)
 
 
 class Collapse(Form, frozen=True, tag='collapse', kw_only=True):
@@ -398,11 +465,21 @@ class SourcePaper(Declared, frozen=True):
 
 
 class ScaleMargins(Declared, frozen=True):
-    """Margins of a scale, by score, and the reason for them."""
+    """Margins of a scale: by score, the one of all other scores, and the reason for them."""
 
     reason: str
     margins: dict[str, Margin]
+    other: Margin | None = None
     stand_ins: dict[str, str] = {}  # score of the papers: score of this scale
+
+
+class Untested(Declared, frozen=True):
+    """A claim that no run can test, and the reason."""
+
+    paper: str
+    where: str
+    quote: str
+    why: str
 
 
 class Shared(Declared, frozen=True):
@@ -410,6 +487,7 @@ class Shared(Declared, frozen=True):
 
     papers: dict[str, SourcePaper]
     scales: dict[str, ScaleMargins]
+    untested: tuple[Untested, ...] = ()
 
 
 @cache
@@ -497,36 +575,37 @@ class StudyRuns:
 
     def margin(self, score: str) -> float:
         known = shared().scales.get(self.scale)
-        name = self.measured(score)
-        margin = known and known.margins.get(name or score)
+        margin = known and known.margins.get(self.measured(score) or score, known.other)
         return margin or math.nan
 
     def test_all(self, parts: Sequence[Part], seeds: int | None) -> list[Evidence]:
         """Test each part. At small scales, scores that nothing stands in for are left out."""
-        measured = [part for part in parts if self.measured(part.score)]
+        measured = [part for part in parts if all(map(self.measured, part.scores))]
         if measured and self.scale != FULL_SCALE:
             parts = measured
         return [self.test(part, seeds) for part in parts]
 
     def test(self, part: Part, seeds: int | None) -> Evidence:
-        score = self.measured(part.score)
         rows = self._rows(part.weights)
-        if score is None or len(rows) < len(part.weights):
+        if len(rows) < len(part.weights) or not all(map(self.measured, part.scores)):
             return Evidence(reason=NOT_RUN)
-        limits = limits_by_row(self.record, score)
-        by_seed = [scores_by_seed(row, score) for row in rows]
-        if not all(by_seed):
-            return Evidence(reason=NOT_RUN)
-        for row, scores in zip(rows, by_seed):
-            if any(value < limits.get(row['name'], -math.inf) for value in scores.values()):
+        sums = []
+        for row, weights in zip(rows, part.weights.values()):
+            by_score = [scores_by_seed(row, self.measured(score)) for score in weights]
+            shared_seeds = set.intersection(*map(set, by_score))
+            if not shared_seeds:
+                return Evidence(reason=NOT_RUN)
+            if any(self.collapsed(row['name'], score)[0] for score in weights):
                 return Evidence(reason=COLLAPSED)
-        all_seeds = sorted(set().union(*by_seed))
-        values = np.array(
-            [[scores.get(seed, math.nan) for seed in all_seeds] for scores in by_seed]
-        )
-        contrast = claim_tests.row_contrast(
-            values, list(part.weights.values()), self._blocks(rows, by_seed)
-        )
+            sums.append(
+                {
+                    seed: sum(w * scores[seed] for w, scores in zip(weights.values(), by_score))
+                    for seed in shared_seeds
+                }
+            )
+        seeds_of_any = sorted(set().union(*sums))
+        values = np.array([[row.get(seed, math.nan) for seed in seeds_of_any] for row in sums])
+        contrast = claim_tests.row_contrast(values, np.ones(len(rows)), self._blocks(rows, sums))
         return _tested(contrast, part, seeds)
 
     def _rows(self, names: Sequence[str]) -> list[Mapping[str, Any]]:
@@ -585,7 +664,7 @@ def _tested(contrast: Contrast, part: Part, seeds: int | None = None) -> Evidenc
     if math.isnan(contrast.error):
         return Evidence(reason=NO_SPREAD)
     if math.isnan(part.least) or (part.margin is not None and math.isnan(part.margin)):
-        return Evidence(reason=f'no margin for {part.score}')
+        return Evidence(reason=f'no margin for {", ".join(part.scores)}')
     if seeds:
         contrast = contrast.at(seeds)
     shifted = contrast.shifted(-part.offset)
@@ -636,11 +715,11 @@ def judge(claims: Sequence[Claim], runs: StudyRuns, printed: Known) -> list[dict
 def _described_parts(test: Test, runs: StudyRuns, printed: Known) -> Iterator[dict[str, Any]]:
     for part in test.parts(runs.margin):
         yield dict(
-            score=part.score,
-            rows=list(part.weights),
+            weights=part.weights,
             published=part.effect(printed),
             measured=part.effect(runs.mean),
             margin=part.margin,
+            least=part.least,
         )
 
 

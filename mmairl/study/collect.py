@@ -27,7 +27,7 @@ from mmairl.study.statistics.compare_rows import compare as compare_scores
 from mmairl.study.statistics.compare_rows import mean_intervals
 from mmairl.study.statistics.equal_cost import at_equal_cost, costs
 from mmairl.study.statistics.noise import noise
-from mmairl.study.task_names import recipe
+from mmairl.study.task_names import recipe, unit_of
 from mmairl.study.trials import search_record
 
 # Keys that a record and its rows copy from the study.
@@ -50,6 +50,7 @@ def collect(
     runs: Sequence[Run],
     out: Path,
     rows_left_out: Sequence[str] = (),
+    command: Sequence[str] = (),
 ) -> Record:
     """Write the record of everything that is finished to study.json, and return it.
 
@@ -60,10 +61,12 @@ def collect(
         runs: All runs that the study asks for.
         out: The study's folder.
         rows_left_out: Sentences on rows that the scale leaves out.
+        command: The command line of the study, which the page suggests with more seeds.
     """
     described = Described.of(study, scale, runs, out)
     record = {key: to_builtins(getattr(study, key)) for key in COPIED}
     record |= described.scores(scale)
+    record['command'] = list(command)
     record |= dict(
         looks=sequential.finished_runs(
             out / 'study.json', sum(map(len, described.trained.values()))
@@ -160,7 +163,7 @@ class Described:
             scale=dict(name=scale.name, text=scale.text),
             seeds=sorted({run.seed for run in compared if not run.row.weights}),
             primary=primary,
-            metrics=[dict(key=key, label=labels[key], unit='%') for key in keys],
+            metrics=[dict(key=key, label=labels[key], unit=unit_of(key)) for key in keys],
         )
 
     def rows(
@@ -237,12 +240,18 @@ def judge_claims(
     record: Record, study: Study, configs: Mapping[str, Config], scale: Scale
 ) -> list[Record]:
     """Return the verdict on each claim of the study, with published and measured effects."""
+    runs = StudyRuns(record, scale.name, lambda one, other: changed(configs[one], configs[other]))
+    return judge(study.claims, runs, printed_numbers(study))
+
+
+def printed_numbers(study: Study) -> Callable[[str, str], float | None]:
+    """Return the papers' numbers by row and by the score that measures the same."""
+    scores = {**ON_IMAGENET, **study.measured}
     printed = {}
     for row in study.rows:
         for key, value in study.printed(row).items():
-            printed[row.name, {**ON_IMAGENET, **study.measured}.get(key, key)] = value
-    runs = StudyRuns(record, scale.name, lambda one, other: changed(configs[one], configs[other]))
-    return judge(study.claims, runs, lambda row, score: printed.get((row, score)))
+            printed[row.name, scores.get(key, key)] = value
+    return lambda row, score: printed.get((row, score))
 
 
 def add_published_comparisons(

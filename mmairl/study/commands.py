@@ -57,6 +57,7 @@ class PreparedStudy:
         tasks: The tasks to measure.
         out: The folder of the runs and the page.
         rows_left_out: Why rows are left out at this scale, one line each.
+        command: The command line of the study, without seeds.
     """
 
     study: Study
@@ -65,6 +66,7 @@ class PreparedStudy:
     tasks: Sequence[str]
     out: Path
     rows_left_out: Sequence[str]
+    command: Sequence[str]
 
     def planned_runs(self) -> list[Run]:
         """Return the runs without writing anything."""
@@ -115,7 +117,9 @@ def prepare_study(
     study, configs, rows_left_out = at_scale(study, sizes, tasks)
     require_known(tasks)  # after the configs, which may register protocols
     require_fair(compare_configs(study, configs))
-    return PreparedStudy(study, sizes, configs, tasks, folder, rows_left_out)
+    command = ['mmairl', 'study', str(path), '--scale', scale]
+    command += ['--out', str(out)] if out else []
+    return PreparedStudy(study, sizes, configs, tasks, folder, rows_left_out, command)
 
 
 def say(line: str) -> None:
@@ -350,7 +354,13 @@ def write_results(prepared: PreparedStudy, runs: list[Run]) -> dict[str, Any]:
     """
     out = prepared.out
     record = collect(
-        prepared.study, prepared.configs, prepared.scale, runs, out, prepared.rows_left_out
+        prepared.study,
+        prepared.configs,
+        prepared.scale,
+        runs,
+        out,
+        prepared.rows_left_out,
+        prepared.command,
     )
     write_text(out / 'table.md', markdown(record))
     write_text(out / 'table.tex', latex(record))

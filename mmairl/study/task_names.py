@@ -39,6 +39,11 @@ def is_local(task: str) -> bool:
     return is_protocol(protocol) and (not seed or protocol_class(protocol).trains)
 
 
+def unit_of(task: str) -> str:
+    """Return the unit of a task's scores."""
+    return protocol_class(protocol_of(task)).unit if is_local(task) else '%'
+
+
 def trains_classifier(task: str) -> bool:
     """Return True if a protocol trains a classifier, by a recipe and from a seed."""
     return is_local(task) and protocol_class(protocol_of(task)).trains

@@ -21,7 +21,7 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.registry import FUNCTIONS
 
-from mmairl.checkpoints.formats import resnet_of
+from mmairl.checkpoints.architecture import resnet_of
 from mmairl.checkpoints.normrescale import NormRescaled
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.write import write_backbone

@@ -1,4 +1,4 @@
-"""A line of Python: which config it trains by, and that it can be called in a notebook."""
+"""`mmairl.pretrain`: its config, notebooks, starting weights and given networks."""
 
 import multiprocessing
 import subprocess
@@ -11,6 +11,7 @@ import timm
 import torch
 from harness.toy import NARROW
 from PIL import Image
+from torch import nn
 
 import mmairl
 from mmairl.apis.suggest import config_for, suggest
@@ -18,6 +19,7 @@ from mmairl.checkpoints.read import load_checkpoint, read_backbone
 from mmairl.config import load_config
 from mmairl.engine.checkpoint import settings
 from mmairl.errors import UserError
+from mmairl.registry import MODELS
 
 
 @pytest.fixture
@@ -29,13 +31,13 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-def test_on_a_large_folder_the_config_is_the_one_that_comes_for_folders():
+def test_large_folder_gets_the_config_of_folders():
     written = settings(load_config('mmairl::mocov2plus_r18_folder_100e.py'))
     made = settings(config_for('mocov2plus', 200_000, 'data/images', epochs=100, workers=8))
     assert made == written
 
 
-def test_it_runs_twice_in_one_process_leaves_no_worker_and_goes_on(images, tmp_path):
+def test_two_runs_in_one_process_and_a_resume(images, tmp_path):
     how = dict(size=32, batch=32, workers=1, seed=4)
     first, second = (
         mmairl.pretrain('mocov2plus', images, tmp_path / name, 1, options=NARROW, **how) for name in ('a', 'b')
@@ -54,14 +56,8 @@ def test_it_runs_twice_in_one_process_leaves_no_worker_and_goes_on(images, tmp_p
     assert last.name == 'epoch_2.pth' and load_checkpoint(last)['meta']['iter'] == 4
 
 
-def test_stop_without_labels_names_the_project(images, tmp_path):
-    with pytest.raises(UserError) as error:
-        mmairl.pretrain('mocov2plus', images, tmp_path / 'off', 2, stop='label-free')
-    assert error.value.code == 'label-free-moved' and not (tmp_path / 'off').is_dir()
-
-
 @pytest.mark.parametrize('in_notebook', [True, False])
-def test_a_cell_of_a_notebook_prints_what_a_run_uses_and_what_is_wrong_and_no_log(images, tmp_path, capfd, in_notebook):
+def test_notebook_cell_prints_few_lines(images, tmp_path, capfd, in_notebook):
     code = (
         'class ZMQInteractiveShell: config = {}\nimport builtins\nbuiltins.get_ipython = ZMQInteractiveShell\n'
         * in_notebook
@@ -75,24 +71,36 @@ def test_a_cell_of_a_notebook_prints_what_a_run_uses_and_what_is_wrong_and_no_lo
     assert any('1 x cpu, each with' in line for line in lines) and (len(lines) < 6) == in_notebook, done.stdout
 
 
-def test_bad_input_is_a_user_error_of_one_sentence(images, tmp_path):
-    def said(*given, **how) -> str:
-        with pytest.raises(UserError) as caught:
-            mmairl.pretrain(*given, **{'out': tmp_path / 'out', 'size': 32, **how})
-        return str(caught.value)
+BAD_ARGUMENTS = [
+    (dict(method='moco_v2plus'), 'unknown-method'),
+    (dict(data='none'), 'no-folder'),
+    (dict(options={'modell.x': 1}), 'unknown-key'),
+    (dict(epochs=0), 'bad-number'),
+    (dict(batch=0.5), 'bad-number'),
+    (dict(size='32'), 'bad-number'),
+    (dict(batch=100), 'no-batch'),
+    (dict(network=torch.nn.Identity(), weights='a.pth'), 'network-and-weights'),
+    (dict(stop='label-free'), 'label-free-moved'),
+]
 
-    assert "did you mean 'mocov2plus'" in said('moco_v2plus', images)
-    assert 'there is no folder of images at' in said('byol', tmp_path / 'none')
-    assert "the config has no 'modell'; did you mean 'model'" in said('byol', images, options={'modell.x': 1})
-    for name, value in dict(epochs=0, batch=0.5, size='32').items():
-        assert said('byol', images, **{'epochs': 1, name: value}).startswith(f'{name}={value!r} is not a whole number')
-    assert 'fewer than one batch of 100' in said('byol', images, batch=100, options=NARROW)
+
+@pytest.mark.parametrize('arguments, code', BAD_ARGUMENTS, ids=lambda value: str(value)[:20])
+def test_bad_argument_is_a_user_error(arguments, code, images, tmp_path):
+    usual = dict(method='byol', data=images, out=tmp_path / 'out', epochs=1, size=32, options=NARROW)
+    with pytest.raises(UserError) as caught:
+        mmairl.pretrain(**{**usual, **arguments})
+    assert caught.value.code == code and '\n' not in str(caught.value)
+
+
+def test_too_few_images_are_an_error(images, tmp_path):
     for number in range(20):
         (images / f'{number:02}.png').unlink()
-    assert '52 images are too few to learn from' in said('byol', images)
+    with pytest.raises(UserError) as caught:
+        mmairl.pretrain('byol', images, tmp_path / 'out', size=32)
+    assert caught.value.code == 'too-few-images'
 
 
-def test_a_data_workers_sentence_is_the_error(images, tmp_path):
+def test_error_of_a_data_worker_is_the_error(images, tmp_path):
     for number in range(72):
         (images / f'{number:02}.png').write_bytes(b'no image')
     with pytest.raises(UserError, match=r'^11 of the 72 training images cannot be read'):
@@ -100,14 +108,14 @@ def test_a_data_workers_sentence_is_the_error(images, tmp_path):
     assert not multiprocessing.active_children()
 
 
-def test_to_import_the_package_imports_neither_of_the_two():
+def test_import_loads_no_engine():
     code = "import sys, mmairl; print([m for m in sys.modules if m.startswith(('mmairl.engine', 'mmairl.evaluation'))])"
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout == '[]\n'
     with pytest.raises(AttributeError, match="no attribute 'pretain'"):
         mmairl.pretain  # noqa: B018
 
 
-def test_student_and_teacher_go_on_from_a_resnet_or_a_vit_at_a_tenth_of_the_rate(images, tmp_path, monkeypatch):
+def test_start_from_weights_at_a_tenth_of_the_rate(images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = {**NARROW, 'model.projector.hidden_channels': 32}
     how = dict(size=32, batch=32, workers=0, seed=4)
@@ -133,3 +141,59 @@ def test_student_and_teacher_go_on_from_a_resnet_or_a_vit_at_a_tenth_of_the_rate
     assert "type='AdamW'" in text and 'a tenth of what a random start has' in text
     Path('mine.py').write_text(text)
     assert load_config('mine.py').model.backbone.init_cfg.checkpoint == str(tmp_path / 'vit.pth')
+
+
+class Map(nn.Module):
+    """A small network of no known library, which returns a map of features."""
+
+    def __init__(self, output: str = 'map') -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 24, 3, stride=2), nn.BatchNorm2d(24), nn.ReLU())
+        self.output = output
+
+    def forward(self, images: torch.Tensor) -> object:
+        features = self.body(images)
+        outputs = dict(map=features, pooled=features.mean((2, 3)), stages=(features, features), dict=dict(x=features))
+        return outputs.get(self.output, features.flatten(2))
+
+
+SMALL_HEADS = {key: value for key, value in NARROW.items() if 'hidden' in key}
+
+
+@pytest.mark.parametrize('output', ['map', 'pooled', 'stages'])
+def test_given_network_is_trained(output, images, tmp_path):
+    torch.manual_seed(0)
+    network = Map(output)
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    how = dict(size=32, batch=32, workers=0, seed=4, options=SMALL_HEADS)
+    first = mmairl.pretrain('byol', images, tmp_path / 'a', 1, network=network, **how)
+    last = mmairl.pretrain('byol', images, tmp_path / 'a', 2, network=network, resume=True, **how)
+    assert (first.name, last.name) == ('epoch_1.pth', 'epoch_2.pth')
+    state = load_checkpoint(last)['state_dict']
+    assert {f'backbone.{key}' for key in before} <= state.keys()
+    assert not torch.equal(state['backbone.body.0.weight'], before['body.0.weight'])
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items()), 'a copy is trained'
+
+
+def test_given_network_starts_from_its_weights(images, tmp_path):
+    network = timm.create_model('resnet18', num_classes=0)
+    options = {**SMALL_HEADS, 'optim_wrapper.optimizer.weight_decay': 0.0, 'optim_wrapper.optimizer.lr': 0.0}
+    last = mmairl.pretrain(
+        'byol', images, tmp_path / 'a', 1, network=network, size=32, batch=32, workers=0, options=options
+    )
+    found = read_backbone(last).weights
+    for key, value in network.named_parameters():
+        assert torch.allclose(found[key], value, atol=1e-4)
+
+
+@pytest.mark.parametrize('output', ['dict', 'tokens'])
+def test_network_without_features_is_an_error(output, images, tmp_path):
+    with pytest.raises(UserError) as caught:
+        mmairl.pretrain('byol', images, tmp_path / 'a', 1, network=Map(output), size=32)
+    assert caught.value.code == 'bad-network'
+
+
+def test_given_network_of_another_process_is_an_error():
+    with pytest.raises(UserError) as caught:
+        MODELS.build(dict(type='GivenNetwork', name='Map-99'))
+    assert caught.value.code == 'network-of-python'

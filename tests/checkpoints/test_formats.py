@@ -14,7 +14,7 @@ from timm.models import save_for_hf
 from torch import Tensor, nn
 
 import mmairl
-from mmairl.checkpoints.formats import DETECTRON2, rename
+from mmairl.checkpoints.layouts import DETECTRON2, rename
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.write import WRITERS
 from mmairl.errors import UserError

@@ -170,7 +170,7 @@ def test_keys_that_are_no_text_and_attributes_of_the_weights_do_no_harm(tmp_path
 def test_foreign_files_and_missing_ones_are_one_sentence(tmp_path):
     (tmp_path / 'text.pth').write_text('not a checkpoint')
     refused(tmp_path / 'text.pth', 'not a checkpoint')
-    refused(tmp_path, 'no checkpoint')
+    refused(tmp_path, 'no such file')
     for name in ('torchvision:resnet5', 'torchvision:vit_h_14'):  # the latter was trained on other images alone
         refused(name, 'unknown released model')
 

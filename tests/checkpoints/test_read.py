@@ -9,8 +9,9 @@ import torch
 import torchvision
 
 import mmairl.models  # noqa: F401  registers mmpretrain's backbones
-from mmairl.checkpoints.formats import DETECTRON2, rename, resnet_of
+from mmairl.checkpoints.architecture import resnet_of
 from mmairl.checkpoints.hub_config import Input
+from mmairl.checkpoints.layouts import DETECTRON2, rename
 from mmairl.checkpoints.load import require_same_keys
 from mmairl.checkpoints.read import input_of, read_backbone, read_tensors
 from mmairl.checkpoints.write import WRITERS, write_backbone
@@ -202,7 +203,7 @@ def test_weights_that_are_not_finite_are_read_with_a_warning(states, tmp_path, m
         torch.save({**states[0], 'bn1.bias': torch.full((4,), value)}, tmp_path / 'a\nforged.pth')
         read_backbone(tmp_path / 'a\nforged.pth')
         assert len(said) == heard and all(
-            'hold NaN or infinity, as bn1.bias' in text and '\n' not in text for text in said
+            'hold NaN or infinity, such as bn1.bias' in text and '\n' not in text for text in said
         )
         said.clear()
 

@@ -109,7 +109,7 @@ def test_registers_go_back_to_timm(tmp_path):
 @pytest.fixture
 def warned(monkeypatch) -> list[str]:
     said = []
-    monkeypatch.setattr('mmairl.checkpoints.formats.print_log', lambda text, **_: said.append(text))
+    monkeypatch.setattr('mmairl.checkpoints.architecture.print_log', lambda text, **_: said.append(text))
     return said
 
 
@@ -124,7 +124,7 @@ def test_heads_are_the_projects_or_those_of_every_released_vit_of_the_width(widt
         write_backbone(read_backbone(tmp_path / 'a.pth'), tmp_path / f'a.{to}', to)
         write_backbone(read_backbone(tmp_path / f'a.{to}'), tmp_path / f'again.{to}', to)
         assert_same(tmp_path / f'again.{to}', network)
-    assert [('1 of 96 dimensions are taken' in text) for text in warned] == [True, True] * (width == 96)
+    assert [('1 heads of 96 dimensions' in text) for text in warned] == [True, True] * (width == 96)
 
 
 def test_heads_are_those_of_our_run_or_of_the_table_that_moco_v3_alone_has(tmp_path, warned):
@@ -138,7 +138,7 @@ def test_heads_are_those_of_our_run_or_of_the_table_that_moco_v3_alone_has(tmp_p
     weights['backbone.pos_embed'][0, 1] = torch.tensor([0.0, 1.0]).repeat_interleave(96).repeat(2)
     torch.save(weights, tmp_path / 'a.pth')
     assert read_backbone(tmp_path / 'a.pth').network['arch']['num_heads'] == 12
-    assert '12 of 32 dimensions are taken' in warned[0]
+    assert '12 heads of 32 dimensions' in warned[0]
 
 
 def test_heads_of_hugging_faces_config_beside_the_weights_stay_with_what_is_made_of_them(tmp_path, run_tool, warned):

@@ -22,7 +22,7 @@ from mmairl.transfer import tasks
 ROOT = Path(__file__).parents[2]
 # Packages of our requirements that take more than a tenth of a second to import, and numpy, which most of them import.
 HEAVY = 'torch torchvision mmengine mmcv mmpretrain mmdet numpy scipy sklearn matplotlib pandas msgspec joblib rich cv2'
-PAGES = ('health', 'views', 'compare', 'map')  # of `mmairl report`
+PAGES = ('study', 'health', 'views', 'compare', 'map')  # of `mmairl report`
 
 
 def python(code: str, folder: Path = ROOT) -> str:
@@ -110,7 +110,7 @@ def test_choices_in_parsers_equal_those_of_the_package():
     assert set(evaluate.PROTOCOLS) == PROTOCOLS.module_of.keys()
     assert evaluate.BASELINES == protocol.BASELINES
     assert transfer.DEFAULT == tasks.DEFAULT and set(transfer.TASKS) == set(tasks.TASKS)
-    assert (*WRITERS, 'onnx') == convert.FORMATS
+    assert (*WRITERS, 'hub', 'onnx') == convert.FORMATS
     assert (normrescale.PER, normrescale.STATISTICS) == (rescaling.PER, rescaling.STATISTICS)
 
 

@@ -123,7 +123,7 @@ def test_unreadable_has_no_row_and_missing_is_an_error(network, pixels, tmp_path
     ):
         with pytest.raises(UserError, match=sentence):
             mmairl.embed(checkpoint, images)
-    with pytest.raises(UserError, match='there is no checkpoint at'):
+    with pytest.raises(UserError, match='no such file'):
         mmairl.embed(tmp_path / 'none.pth', tmp_path)
 
 

@@ -13,7 +13,7 @@ import torchvision
 from harness import toy
 from mmengine import Config
 from PIL import Image
-from study.pages.test_study_page import crossed, drawn_as_lines, ladder, rescaled, study
+from study.pages.planted import crossed, drawn_as_lines, ladder, rescaled, study
 from test_evaluation_page import leave
 from test_health_page import healthy, write_scalars
 

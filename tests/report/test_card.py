@@ -50,7 +50,7 @@ def test_card_shows_the_checkpoints_settings(checkpoint, tmp_path, run_tool, to,
         '`model.queue.length`: 4096',
         'epoch_7.pth',
         name,
-        '3 channels, as numbers from 0 to 1',
+        '3 channels with values from 0 to 1',
         'mean: 0.25, 0.5, 0.75\n',
         'std: 0.229, 0.224, 0.225\n',
         'crops: 96 pixels',
@@ -89,3 +89,21 @@ def test_existing_readme_is_not_replaced(checkpoint, tmp_path, run_tool):
     assert (tmp_path / 'two/b.pth.md').read_text() == 'mine'
     run_tool('tools/convert.py', checkpoint, tmp_path / 'plain' / 'r18.pth', '--to', 'torchvision')
     assert [file.name for file in (tmp_path / 'plain').iterdir()] == ['r18.pth']
+
+
+def test_card_of_a_hub_folder_lists_scores_and_escapes_text(checkpoint, tmp_path, run_tool):
+    content = torch.load(checkpoint, weights_only=True)
+    name = '](x)`|<b>\n---\nlicense: mit'
+    content['meta']['settings'] |= {
+        'train_dataloader.dataset.root': name,
+        'model.backbone.init_cfg.checkpoint': 'hf-hub:org/start@main',
+    }
+    torch.save(content, checkpoint)
+    run_tool('tools/convert.py', checkpoint, tmp_path / 'my-model', '--to', 'hub')
+    _, head, body = (tmp_path / 'my-model/README.md').read_text().split('---\n', 2)
+    front = yaml.safe_load(head)
+    assert front['base_model'] == 'org/start' and 'license' not in front
+    (result,) = front['model-index'][0]['results']
+    assert front['model-index'][0]['name'] == 'my-model' and result['dataset']['name'] == 'folder'
+    assert result['metrics'] == [dict(type='accuracy', name='knn', value=71.25)]
+    assert r'\](x)\`\|&lt;b&gt;\\n' in body and '\n---' not in body

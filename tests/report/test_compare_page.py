@@ -28,8 +28,8 @@ def leave_run(folder, starts, **config):
 def table(page, number: int) -> list[list[str]]:
     body = re.findall(r'<tbody>(.*?)</tbody>', page.read_text(), re.DOTALL)[number]
     return [
-        [unescape(cell) for cell in re.findall(r'<t[hd][^>]*>([^<]*)', row)]
-        for row in re.findall(r'<tr>(.*?)</tr>', body)
+        [unescape(cell) for cell in re.findall(r'<t[hd][^>]*>([^<]*)</t[hd]>', row)]
+        for row in re.findall(r'<tr>(.*?)</tr>', body, re.DOTALL)
     ]
 
 

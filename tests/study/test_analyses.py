@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from markupsafe import Markup
-from study.pages.test_study_page import ladder
+from study.pages.planted import ladder
 from study.test_spec import written
 
 from mmairl.errors import UserError

@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 import yaml
 
+from mmairl.config import home
 from mmairl.errors import UserError
 from mmairl.study.claims import Claim, StudyRuns, check_claims, judge, shared, word_hashes
+from mmairl.study.collect import printed_numbers
+from mmairl.study.spec import read_study
 
 QUOTE = 'the symmetrization of contrastive loss brings the most obvious improvement'
 SCORES = ['linear', 'voc07_ap50']
@@ -39,9 +42,19 @@ FORMS = {
     'equivalence': ('{form: equivalence, of: [a, b], scores: [linear]}', dict(a=60, b=60.1), dict(a=60, b=65)),
     'not_worse': ('{form: not_worse, row: a, than: b, scores: [linear]}', dict(a=60, b=60.1), dict(a=60, b=65)),
     'interaction': (
-        '{form: interaction, larger: [a, b], than: [c, d], scores: [linear]}',
+        '{form: interaction, gain: [a, b], than: [c, d], scores: [linear]}',
         dict(a=60, b=50, c=61, d=60),
         dict(a=60, b=59, c=61, d=50),
+    ),
+    'similar_gains': (
+        '{form: interaction, gain: [a, b], than: [c, d], relation: similar, scores: [linear]}',
+        dict(a=60, b=50, c=70, d=60),
+        dict(a=60, b=59, c=61, d=50),
+    ),
+    'not_larger_gain': (
+        '{form: interaction, gain: [a, b], than: [c, d], relation: not_larger, scores: [linear]}',
+        dict(a=60, b=59, c=61, d=50),
+        dict(a=60, b=50, c=61, d=60),
     ),
     'largest': (
         '{form: largest, pair: [d, c], among: [[b, a], [c, b]], scores: [linear]}',
@@ -64,7 +77,7 @@ FORMS = {
         dict(a=60, b=64, c=65),
     ),
     'property': ('{form: property, larger: a, than: b, scores: [linear]}', dict(a=9, b=1), dict(a=1, b=9)),
-    'rival': ('{form: rival, row: a, number: 55.0, of: Tab. 1, scores: [linear]}', dict(a=60), dict(a=50)),
+    'rival': ('{form: rival, row: a, numbers: {linear: 55.0}, of: Tab. 1}', dict(a=60), dict(a=50)),
     'collapse': ('{form: collapse, of: [a], scores: [linear]}', dict(a=10, b=60, c=60), dict(a=60, b=60, c=61)),
     'all': (
         '{form: all, of: [{form: difference, better: a, than: b, scores: [linear]}, '
@@ -214,3 +227,51 @@ def test_every_margin_has_a_reason():
 
 def test_hashes_do_not_depend_on_case_or_punctuation():
     assert np.array_equal(word_hashes('One two, three-four: FIVE six'), word_hashes('one two three four five six'))
+
+
+def every_study():
+    """Return the studies with claims. Reading one checks its quotations, places, rows and scores."""
+    paths = [*home().glob('configs/studies/[a-z]*.yaml'), *home().glob('projects/*/studies/*.yaml')]
+    return [study for study in map(read_study, sorted(paths)) if study.claims]
+
+
+def test_claims_cover_all_three_papers_under_unique_names():
+    claims = [claim for study in every_study() for claim in study.claims]
+    names = [claim.name for claim in claims]
+    assert len(set(names)) == len(names)
+    assert {name for claim in claims for name in claim.see} <= {*names}
+    assert {claim.paper for claim in claims} == {*shared().papers}
+
+
+def test_untested_claims_quote_their_paper_and_say_why():
+    for claim in shared().untested:
+        quoted = dict(name=claim.quote, quote=claim.quote, paper=claim.paper, where=[claim.where], published='none')
+        test = msgspec.convert(dict(form='configs', of=['a', 'b'], only_in=['model']), Claim.__annotations__['test'])
+        check_claims([Claim(**quoted, test=test)], ROWS, [])
+        assert claim.why
+
+
+@pytest.mark.parametrize('study', every_study(), ids=lambda study: study.name)
+def test_stated_support_agrees_with_the_printed_numbers(study):
+    """Where every number of a claim is printed for its rows, `published` follows from them."""
+    empty = StudyRuns(dict(rows=[], metrics=[]), 'in1k')
+    for claim, judged in zip(study.claims, judge(study.claims, empty, printed_numbers(study))):
+        parts = judged['parts']
+        effects = [part['published'] for part in parts]
+        if not parts or None in effects or claim.test.__struct_config__.tag in ('all', 'most'):
+            continue
+        hold = [
+            abs(effect) <= part['margin'] + 1e-9 if part['margin'] else effect > part['least'] - 1e-9
+            for effect, part in zip(effects, parts)
+        ]
+        needed = sum(hold) > len(hold) / 2 if getattr(claim.test, 'need', 'all') == 'most' else all(hold)
+        expected = ('holds', 'thin', 'partly') if needed else ('contradicts', 'partly', 'thin')
+        assert claim.published in expected, (claim.name, effects)
+
+
+def test_quantities_other_than_accuracy_do_not_collapse():
+    means = dict(a=0.1, b=-0.4)
+    found = record(means, score='norms')
+    found['metrics'] = [dict(key='norms', unit='')]
+    one = claim('{form: property, larger: a, than: b, scores: [norms]}')
+    assert judge([one], StudyRuns(found, 'in1k'), lambda row, score: None)[0]['verdict'] == 'supported'

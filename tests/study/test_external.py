@@ -216,7 +216,7 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     how = dict(data=tmp_path / 'images', tasks=['knn'], out=tmp_path / 'out', jobs=1, say=said.append)
     judged = mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
     (compared,) = judged.record['comparisons'].values()
-    assert f'(n = 2) (0.0): {compared[0]["verdict"]}' in judged._repr_html_()
+    assert f'(n = 2) 0.0 {compared[0]["verdict"]}' in judged._repr_html_()
     assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not of one factor' in str(judged)
     assert not compared[0]['blocks'] and compared[0]['seeds'] == 2
     assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
@@ -254,7 +254,7 @@ def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_no
     assert told['library']['values'] == {'ours': 'mmairl', 'theirs': 'x'} and not told['epochs']['equal']
     assert told['student predictor']['equal'] and {*chain(*record['assumptions'].values())} == {'ours'}
     text = write_study_page(record, tmp_path / 'page.html').read_text()
-    assert f'as its author states them in {theirs.trained}' in text and f'<dd>{theirs.weights[0]}</dd>' in text
+    assert f'its author states its factors in {theirs.trained}' in text and f'<dd>{theirs.weights[0]}</dd>' in text
     study = Study(title='t', rows=(OURS, row(tmp_path, {'library': 'x'})))
     with pytest.raises(UserError, match="'theirs' differs from 'ours' in library"):
         require_fair(compare_configs(study, {**ours, 'theirs': ours['ours']}))

@@ -97,7 +97,7 @@ def test_changed_method_is_trained_again_and_kept(planned):
     assert status(own) == ('stale', 'the source of outside_helper')
     assert unfinished([base, own, half]) == [own, half], 'half takes weights of own'
     assert describe(own, planned.out)['state'] == 'replaced'
-    assert 'own, seed 0: was measured before its' in markdown(planned.record())
+    assert 'own, seed 0: its checkpoint, data, settings or source changed later' in markdown(planned.record())
     planned(prepare_runs)
     kept = own.folder.with_name('seed_0_set_aside_1')
     assert not (own.folder / 'trained.json').exists()

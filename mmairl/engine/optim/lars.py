@@ -26,7 +26,7 @@ from mmairl.registry import OPTIMIZERS
 
 BLOCK = 1024
 NUMBERS = ('lr', 'momentum', 'weight_decay', 'eta')
-SETTINGS = (*NUMBERS, 'inside', 'adapt')
+SETTINGS = (*NUMBERS, 'inside', 'adapt', 'decay')
 
 
 @OPTIMIZERS.register_module()
@@ -48,6 +48,8 @@ class LARS(Optimizer):
         weight_decay: Weight decay ``wd`` of the adapted tensors.
         eta: Trust coefficient.
         inside: Multiply by the learning rate inside the momentum buffer.
+        trust: Adapt rates at all. Without, this is SGD with LARS's exclusions.
+        exclude: Exclude tensors with one axis (biases, gains) from adaptation and weight decay.
 
     Raises:
         UserError: If a number is negative, no parameter trains, or a gradient is sparse.
@@ -66,7 +68,11 @@ class LARS(Optimizer):
         weight_decay: float = 0.0,
         eta: float = 0.001,
         inside: bool = True,
+        trust: bool = True,
+        exclude: bool = True,
     ) -> None:
+        self.trust = trust
+        self.exclude = exclude
         defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta, inside=inside)
         super().__init__(params, defaults)
         if not self.param_groups:
@@ -76,7 +82,7 @@ class LARS(Optimizer):
             )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__({'trust': True, 'exclude': True, **state})
         for group in self.param_groups:
             group.setdefault('inside', True)  # state dicts from before the option existed
 
@@ -85,7 +91,10 @@ class LARS(Optimizer):
         super().add_param_group(param_group)
         whole = self.param_groups.pop()
         require_no_negative(whole)
-        self.param_groups += [whole] if 'adapt' in whole else split(whole)
+        if 'adapt' in whole:
+            self.param_groups.append(whole)
+        else:
+            self.param_groups += split(whole, self.trust, self.exclude)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -100,6 +109,9 @@ class LARS(Optimizer):
                 grads = [param.grad for param in params]
                 require_dense('LARS', grads)
                 buffers = [self._momentum_buffer(param) for param in params]
+                group.setdefault(
+                    'decay', group['adapt']
+                )  # not in groups stored by earlier versions
                 multi_tensor_lars(
                     params, grads, buffers, **{name: group[name] for name in SETTINGS}
                 )
@@ -120,19 +132,20 @@ def require_no_negative(group: dict[str, Any]) -> None:
             )
 
 
-def split(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the adapted and the other parameters of a group that torch has completed, without frozen parameters."""
+def split(group: dict[str, Any], trust: bool, exclude: bool) -> list[dict[str, Any]]:
+    """Return the weights and the other parameters of a group that torch has completed, without frozen parameters."""
     parts = []
-    for adapt in (True, False):
+    for is_weight in (True, False):
         trained = [place for place, param in enumerate(group['params']) if param.requires_grad]
-        places = [place for place in trained if (group['params'][place].ndim > 1) == adapt]
+        places = [place for place in trained if (group['params'][place].ndim > 1) == is_weight]
         members = {
             key: [group[key][place] for place in places]
             for key in ('params', 'param_names')
             if key in group
         }
         if places:
-            parts.append({**group, **members, 'adapt': adapt})
+            decay = is_weight or not exclude
+            parts.append({**group, **members, 'adapt': trust and decay, 'decay': decay})
     return parts
 
 
@@ -146,6 +159,7 @@ def multi_tensor_lars(
     weight_decay: float,
     eta: float,
     adapt: bool,
+    decay: bool | None = None,
     inside: bool = True,
 ) -> None:
     """Move all tensors at once, in place. The norms stay on the device."""
@@ -153,9 +167,10 @@ def multi_tensor_lars(
     w, g = norms([*params, *grads]).chunk(2) if adapt else (None, None)
     params, grads, buffers = own_parts(params), own_parts(grads), own_parts(buffers)
     torch._foreach_mul_(buffers, momentum)
+    if adapt if decay is None else decay:
+        grads = torch._foreach_add(grads, params, alpha=weight_decay)
     if adapt:
         local = local_rate(w, g, weight_decay, eta)
-        grads = torch._foreach_add(grads, params, alpha=weight_decay)
         torch._foreach_addcmul_(buffers, grads, spread_factors(inner * local, grads))
     else:
         torch._foreach_add_(buffers, grads, alpha=inner)

@@ -250,16 +250,22 @@ if (choices.length > 1) {
 const slider = make('input', { type: 'range', min: 0, max: 0.99, step: 0.01 });
 slider.value = smoothing;
 slider.addEventListener('input', () => { smoothing = Number(slider.value); keep('smooth', smoothing ? String(smoothing) : ''); renew(); });
-bar.append(make('label', {}, 'smoothing ', slider), button('+', 'Zoom in', () => closer(0.5)), button('−', 'Zoom out', () => closer(2)), whole);
-document.querySelector('main').insertBefore(bar, curves[0].section);
+if (curves.some(isCurve)) bar.append(make('label', {}, 'smoothing ', slider));
+bar.append(button('+', 'Zoom in', () => closer(0.5)), button('−', 'Zoom out', () => closer(2)), whole);
+const folded = curves[0].frame.closest('.part'); // its fold, if it has one
+if (folded) folded.querySelector('summary').after(bar);
+else document.querySelector('main').insertBefore(bar, curves[0].section);
 
 for (const chart of curves) {
   const { frame, title, series } = chart, shown = () => series.filter(({ name }) => !hidden.has(name));
   chart.tip = make('output', { class: 'tip' });
   const rows = () => shown().flatMap(({ name, x, y }) => y.map((value, i) => [name || title, along(chart, x[unitOf(chart)][i]), `${value ?? ''}`]));
-  frame.prepend(make('div', { class: 'head' }, frame.firstChild, make('div', { class: 'tools' },
-    button('PNG', `Copy the chart ${title} as PNG`, async from => { if (chart.stale) draw(chart); give(from, await picture(chart, shown()), 'chart.png'); }),
-    button('CSV', `Copy the numbers of the chart ${title} as CSV`, from => give(from, FORMATS.CSV([['line', unitOf(chart), title], ...rows()]), 'chart.csv')))));
+  const numbers = () => [['line', unitOf(chart), title], ...rows()];
+  const drawn = write => () => { if (chart.stale) draw(chart); return write(shapes(chart, shown())); };
+  frame.prepend(make('div', { class: 'head' }, frame.firstChild, menu(title, {
+    SVG: drawn(asSvg), PDF: drawn(asPdf), PNG: drawn(asPng),
+    ...Object.fromEntries(Object.entries(FORMATS).map(([kind, write]) => [kind, () => write(numbers())])),
+  })));
   frame.append(chart.tip);
   if (frame.classList.contains('wide') && series.length > 1 && series.length <= 12) frame.append(make('div', { class: 'names' }, ...series.map(({ name }) => {
     const sign = swatch(colourOf(chart, name));
@@ -274,18 +280,71 @@ for (const chart of curves) {
   });
 }
 
-// The chart with its title above and its names below, in the page's present colours.
-function picture({ plot, title, series, ...chart }, shown) {
-  const { canvas } = plot.ctx, row = 20 * devicePixelRatio, lines = series.length > 1 ? shown : [];
-  return png(canvas.width, canvas.height + row * (1.5 + lines.length), context => {
-    const write = (text, colour, y) => { context.fillStyle = colour; context.fillText(text, row / 2, y); };
-    context.fillStyle = css('--card');
-    context.fillRect(0, 0, canvas.width, canvas.height + row * (2 + lines.length));
-    context.drawImage(canvas, 0, 1.3 * row);
-    context.font = `${0.7 * row}px system-ui, sans-serif`;
-    write(title, css('--ink'), row);
-    lines.forEach(({ name }, i) => write(name, colourOf({ series, ...chart }, name), 1.3 * row + canvas.height + (i + 0.8) * row));
-  });
+// ---- A chart as a file: its lines, dots and words on white, as SVG, PDF or PNG
+
+// What a chart shows, in points from its upper left corner: [kind, color, ...].
+function shapes({ plot, title, series, ticks, ...chart }, shown) {
+  const ratio = devicePixelRatio, box = Object.fromEntries(Object.entries(plot.bbox).map(([side, value]) => [side, value / ratio]));
+  const at = (value, axis) => plot.valToPos(value, axis, true) / ratio + (axis === 'y' ? 24 : 0), all = { series, ticks, ...chart };
+  const items = [['text', '#1a2233', 0, 14, title]], bottom = 24 + box.top + box.height, names = series.length > 1 ? shown : [];
+  for (const [axis, { _splits = [], _values = [] }] of [['x', plot.axes[0]], ['y', plot.axes[1]]]) {
+    _splits.forEach((split, i) => {
+      if (split === null || !_values[i]) return;
+      const place = at(split, axis);
+      items.push(['line', '#dddddd', 0.6, [], axis === 'x' ? [[place, 24 + box.top], [place, bottom]] : [[box.left, place], [box.left + box.width, place]]]);
+      items.push(['text', '#555555', axis === 'x' ? place - 3 * _values[i].length : 4, axis === 'x' ? bottom + 14 : place + 4, _values[i]]);
+    });
+  }
+  items.push(['text', '#555555', box.left + box.width / 2 - 20, bottom + 28, unitOf({ series, ...chart })]);
+  for (const line of shown) {
+    const index = series.indexOf(line), color = colourOf(all, line.name), dash = DASHES[Math.floor(place(all, line.name) / 6) % DASHES.length];
+    const points = plot.data[0].map((x, i) => [x, plot.data[index + 1][i]]).filter(([, y]) => y != null).map(([x, y]) => [at(x, 'x'), at(y, 'y')]);
+    if (!chart.dots) items.push(['line', color, 1.6, dash, points]);
+    if (chart.dots || points.length < 40) for (const [x, y] of points) items.push(['dot', color, x, y]);
+    if (line.low) line.x[unitOf(all)].forEach((x, i) => items.push(['line', color, 1, [], [line.low, line.high].map(ys => [at(x, 'x'), at(ys[i], 'y')])]));
+  }
+  names.forEach(({ name }, i) => items.push(['line', colourOf(all, name), 3, [], [[0, bottom + 42 + 16 * i], [14, bottom + 42 + 16 * i]]], ['text', '#1a2233', 20, bottom + 46 + 16 * i, name]));
+  return { width: plot.width, height: bottom + 40 + 16 * names.length, items };
+}
+
+const xml = text => text.replace(/[&<>"]/g, sign => `&#${sign.charCodeAt(0)};`);
+function asSvg({ width, height, items }) {
+  const draw = {
+    text: (color, x, y, text) => `<text x="${x}" y="${y}" fill="${color}">${xml(text)}</text>`,
+    dot: (color, x, y) => `<circle cx="${x}" cy="${y}" r="3" fill="${color}"/>`,
+    line: (color, wide, dash, points) => `<polyline points="${points.map(point => point.map(value => value.toFixed(2))).join(' ')}" stroke="${color}" stroke-width="${wide}" stroke-dasharray="${dash}"/>`,
+  };
+  const body = items.map(([kind, ...values]) => draw[kind](...values)).join('\n');
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="none"><rect width="100%" height="100%" fill="#ffffff"/>\n${body}</svg>\n`;
+}
+
+function asPdf({ width, height, items }) {
+  const rgb = color => color.match(/\w\w/g).map(part => (parseInt(part, 16) / 255).toFixed(3)).join(' '), up = y => (height - y).toFixed(2);
+  const latin = text => [...text].map(sign => sign === '−' ? '-' : sign.charCodeAt(0) < 256 ? sign : '?').join('').replace(/[\\()]/g, '\\$&');
+  const draw = {
+    text: (color, x, y, text) => `${rgb(color)} rg BT /F 12 Tf ${x.toFixed(2)} ${up(y)} Td (${latin(text)}) Tj ET`,
+    dot: (color, x, y) => `${rgb(color)} RG 6 w [] 0 d 1 J ${x.toFixed(2)} ${up(y)} m ${x.toFixed(2)} ${up(y)} l S 0 J`,
+    line: (color, wide, dash, points) => `${rgb(color)} RG ${wide} w [${dash.join(' ')}] 0 d ${points.map(([x, y], i) => `${x.toFixed(2)} ${up(y)} ${i ? 'l' : 'm'}`).join(' ')} S`,
+  };
+  const content = items.map(([kind, ...values]) => draw[kind](...values)).join('\n');
+  const objects = [
+    '<</Type/Catalog/Pages 2 0 R>>', '<</Type/Pages/Kids[3 0 R]/Count 1>>',
+    `<</Type/Page/Parent 2 0 R/MediaBox[0 0 ${width} ${height}]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>`,
+    `<</Length ${content.length}>>\nstream\n${content}\nendstream`, '<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>',
+  ];
+  let text = '%PDF-1.4\n';
+  const places = objects.map((object, i) => { const start = text.length; text += `${i + 1} 0 obj\n${object}\nendobj\n`; return start; });
+  const table = places.map(start => `${String(start).padStart(10, '0')} 00000 n \n`).join('');
+  text += `xref\n0 ${places.length + 1}\n0000000000 65535 f \n${table}trailer\n<</Size ${places.length + 1}/Root 1 0 R>>\nstartxref\n${text.length}\n%%EOF`;
+  return new Blob([Uint8Array.from(text, sign => sign.charCodeAt(0))]);
+}
+
+async function asPng(drawn) {
+  const image = Object.assign(new Image(), { src: `data:image/svg+xml,${encodeURIComponent(asSvg(drawn))}` });
+  await image.decode();
+  const canvas = make('canvas', { width: 3 * drawn.width, height: 3 * drawn.height });
+  canvas.getContext('2d').drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise(done => canvas.toBlob(done));
 }
 
 const watcher = new IntersectionObserver(entries => {

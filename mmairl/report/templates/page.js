@@ -48,36 +48,42 @@ function unfold() {
 }
 addEventListener('hashchange', () => { unfold(); keep(); });
 
-for (const [i, fold] of all('details').entries()) {
+for (const [i, fold] of all('details:not(.menu)').entries()) {
   const usual = fold.open;
   if (view.has(`open${i}`)) fold.open = !usual;
   fold.addEventListener('toggle', () => keep(`open${i}`, fold.open === usual ? '' : '1'));
 }
 
 // Where a page has many parts, its head lists them.
-const parts = all('section > h2');
+const parts = all('section > h2:not(.said)');
 if (parts.length > 3) {
   const links = parts.map((part, i) => { part.id ||= `part-${i}`; return make('a', { href: `#${part.id}` }, words(part.textContent)); });
   document.querySelector('header').append(make('nav', { 'aria-label': 'On this page' }, ...links));
 }
 unfold();
 
-// ---- Copies: into the clipboard, or into a file where the browser keeps the clipboard shut
+// ---- Downloads: one menu per table or figure
 
 const said = document.body.appendChild(make('output', { class: 'said' }));
-async function give(from, content, file) {
-  try {
-    if (typeof content === 'string') await navigator.clipboard.writeText(content);
-    else await navigator.clipboard.write([new ClipboardItem({ [content.type]: content })]);
-    from.dataset.done = 'copied';
-  } catch {
-    const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content]));
-    make('a', { href: url, download: file }).click();
-    from.dataset.done = 'saved';
-  }
-  said.textContent = from.dataset.done;
+function give(from, content, file) {
+  const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content]));
+  make('a', { href: url, download: file }).click();
+  from.dataset.done = said.textContent = 'saved';
   setTimeout(() => { delete from.dataset.done; said.textContent = ''; }, 1500);
 }
+
+// A menu of formats, each with a function that returns the content of its file.
+const ENDINGS = { Markdown: 'md', LaTeX: 'tex' };
+function menu(name, formats) {
+  const entries = Object.entries(formats).map(([kind, content]) => {
+    const file = `${name.replace(/\W+/g, '_').slice(0, 80)}.${ENDINGS[kind] ?? kind.toLowerCase()}`;
+    return button(kind, `Download ${name} as ${kind}`, async from => give(from, await content(), file));
+  });
+  return make('details', { class: 'menu' }, make('summary', { 'aria-label': `Download ${name}` }, 'Download'), make('div', {}, ...entries));
+}
+const shut = target => all('.menu[open]').forEach(open => { if (!open.contains(target)) open.open = false; });
+addEventListener('click', event => shut(event.target));
+addEventListener('keydown', event => { if (event.key === 'Escape') shut(null); });
 
 const escaped = (text, signs) => [...text].map(sign => signs[sign] ?? sign).join('');
 const csvCell = text => {
@@ -119,7 +125,7 @@ function inOrder(one, two, sign) {
   return sign * String(one).localeCompare(String(two), 'en', { numeric: true });
 }
 
-for (const [i, table] of all('table').entries()) {
+for (const [i, table] of all('.scroll > table').entries()) {
   const rows = [...table.tBodies[0].rows], heads = [...[...table.tHead.rows].at(-1).cells], frame = table.closest('.scroll');
   const nameOf = row => words((row.querySelector('th a') ?? row.querySelector('th'))?.textContent ?? '');
   const seen = () => [...table.tBodies[0].rows].filter(row => !row.hidden);
@@ -139,13 +145,13 @@ for (const [i, table] of all('table').entries()) {
     keep(`rows${i}`, filter.value);
   }
 
-  const count = make('output'), filter = make('input', { type: 'search', placeholder: 'filter', 'aria-label': `Show the rows of table ${i + 1} that have this text` });
+  const count = make('output'), filter = make('input', { type: 'search', placeholder: 'Filter', 'aria-label': `Show the rows of table ${i + 1} that have this text` });
   filter.value = view.get(`rows${i}`) ?? '';
   filter.addEventListener('input', show);
-  const copy = name => button(name, `Copy table ${i + 1} as ${name}`, from => {
-    give(from, FORMATS[name]([heads.map(head => words(head.innerText)), ...seen().map(cells)]), `table.${name.toLowerCase()}`);
-  });
-  frame.before(make('div', { class: 'tools' }, ...(rows.length > 3 ? [filter, count] : []), ...Object.keys(FORMATS).map(copy)));
+  const title = frame.getAttribute('aria-label') ?? `table ${i + 1}`;
+  const lines = () => [heads.map(head => words(head.innerText)), ...seen().map(cells)];
+  const formats = Object.entries(FORMATS).map(([kind, write]) => [kind, () => write(lines())]);
+  frame.before(make('div', { class: 'tools' }, ...(rows.length > 3 ? [filter, count] : []), menu(title, Object.fromEntries(formats))));
   if (rows.length > 20) { // past its links, by keyboard
     frame.before(make('a', { class: 'skip', href: `#past-${i}` }, `past table ${i + 1}`));
     frame.after(make('span', { id: `past-${i}`, tabindex: -1 }));
@@ -185,9 +191,3 @@ for (const [i, table] of all('table').entries()) {
 }
 
 for (const text of all('pre')) text.tabIndex = 0; // what scrolls is reached by the keyboard
-
-async function png(width, height, draw) {
-  const canvas = make('canvas', { width, height });
-  await draw(canvas.getContext('2d'));
-  return new Promise(done => canvas.toBlob(done));
-}

@@ -1,33 +1,31 @@
-"""The page over all studies of a folder, newest first: question, progress and results."""
+"""The page over all studies of a folder, newest first: answer, verdicts, cost and progress."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
-from statistics import mean
 from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
 
 from mmairl.errors import UserError
 from mmairl.io import read_json
 from mmairl.report.page import write_page
-from mmairl.study.pages.study_page import verdict_words
-from mmairl.study.pages.study_tables import BLANK, column_cells, columns, signed
-from mmairl.study.statistics.summary import effects_of_factors, progress
-from mmairl.study.statistics.verdict_words import (
-    EQUIVALENT,
-    HIGHER,
-    INCONCLUSIVE,
-    LOWER,
-    current_verdict,
-)
+from mmairl.report.table import html_table
+from mmairl.study.pages.answer import answer, duration, problems
+from mmairl.study.pages.evidence import trained_runs
+from mmairl.study.pages.findings import all_findings
+from mmairl.study.statistics.summary import progress
 
 # A study.json may hold anything, such as a score of 400 digits.
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-WITH_EFFECT = (HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE)
+HEADS = ('answer', 'verdicts', 'problems', 'runs', 'training', 'written')
 
 
 def write_studies_page(folder: str | Path) -> Path:
-    """Write index.html into the folder that has the studies' folders. What is not a study is listed with the reason.
+    """Write index.html into the folder that has the studies' folders; anything else there is listed with the reason.
 
     Raises:
         UserError: If there is no such folder, or no folder in it.
@@ -35,86 +33,71 @@ def write_studies_page(folder: str | Path) -> Path:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(
-            f'there is no folder {folder}; give the one that holds the folders of studies, such as work_dirs/studies',
+            f'--index: there is no folder {folder}; give the one that holds the folders of studies, such as '
+            'work_dirs/studies',
             code='no-folder',
         )
     studies = []
     others = {}
     for path in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
         try:
-            studies.append(_shown(path))
+            studies.append(_entry(path))
         except UNREADABLE as error:
             others[path.name] = _reason(error)
     if not studies and not others:
         raise UserError(
-            f'there is no study in {folder}; give the folder that holds the folders of studies',
+            f'--index: there is no study in {folder}; give the folder that holds the folders of studies',
             code='no-studies',
         )
+    rows = [row for _, row in sorted(studies, key=itemgetter(0), reverse=True)]
     return write_page(
         folder / 'index.html',
         'studies.html',
         title='Studies',
         lead=f'{len(studies)} in {folder.resolve().name}, the newest first.',
         wide=True,
-        studies=sorted(studies, key=itemgetter('changed'), reverse=True),
+        table=html_table(HEADS, rows, words=True, head='study') if rows else '',
         others=others,
     )
 
 
-def _shown(folder: Path) -> dict[str, Any]:
-    """Return what the page shows of a study."""
+def _entry(folder: Path) -> tuple[float, tuple[Markup, list[str | Markup]]]:
+    """Return when a study was written, and its row of the table."""
     study = read_json(folder / 'study.json')
     changed = (folder / 'study.json').stat().st_mtime
     finished, asked = progress(study)
-    return dict(
-        title=str(study['title']),
-        question=str(study['question']),
-        scale=study['scale']['name'],
-        done=f'{finished} of {asked}',
-        scores=_scores(study),
-        folder=folder.name,
-        linked=(folder / 'page.html').is_file(),
-        changed=changed,
-        written=time.strftime('%Y-%m-%d %H:%M', time.localtime(changed)),
-    )
+    seconds = sum(run['seconds'] for run in trained_runs(study) if run.get('seconds'))
+    warnings = len(problems(study))
+    cells = [
+        answer(study)[0],
+        _verdicts(study),
+        Markup('<span class="bad">✕ {}</span>').format(warnings) if warnings else 'none',
+        f'{finished} of {asked}',
+        duration(seconds),
+        time.strftime('%Y-%m-%d %H:%M', time.localtime(changed)),
+    ]
+    return changed, (_name(study, folder), cells)
+
+
+def _name(study: Mapping[str, Any], folder: Path) -> Markup:
+    linked = (folder / 'page.html').is_file()
+    missing = '' if linked else f'; no page.html in {folder.name}'
+    about = f'{study["question"]} ({study["scale"]["name"]} scale{missing})'
+    title = Markup('{}').format(study['title'])
+    if linked:
+        title = Markup('<a href="./{}/page.html">{}</a>').format(quote(folder.name), title)
+    return title + Markup('<small>{}</small>').format(about)
 
 
 def _reason(error: Exception) -> str:
     code = getattr(error, 'code', '')
     if code == 'no-file':
-        return 'no study.json is in it: no study, or one that has not collected yet (--collect)'
-    return (
-        f'its study.json is no record of a study ({code or type(error).__name__}); collect it again'
-    )
+        return 'no study.json; not a study, or not collected yet (--collect)'
+    return f'study.json is not the record of a study ({code or type(error).__name__}); collect it again'
 
 
-def _scores(study: Mapping) -> list[str]:
-    """Return the first score's label, its best row, its last row, and its verdicts."""
-    if not study['metrics']:
-        return [BLANK] * 4
-    metric = study['metrics'][0]
-    best = last = BLANK
-    highest = None
-    for row, cell in zip(study['rows'], column_cells(study, columns(study)[0])):
-        if not cell.numbers:
-            continue
-        last = f'{row["name"]}: {cell.value} {cell.spread} (n = {cell.n})'
-        score = mean(cell.numbers)
-        if highest is None or score > highest:
-            best = last
-            highest = score
-    return [metric['label'], best, last, _verdicts(study, metric['key']) or BLANK]
-
-
-def _verdicts(study: Mapping, key: str) -> str:
-    """Return the rows or effects of each verdict, with their sizes."""
-    compared = study['comparisons'].get(key, ())
-    if effects := effects_of_factors(study).get(key):
-        compared = [effect for effect in effects if effect['asked']]
-    by_verdict: dict[str, list[str]] = {}
-    for comparison in compared:
-        size = ''
-        if current_verdict(comparison) in WITH_EFFECT:
-            size = f' ({signed(comparison["estimate"], 1)})'
-        by_verdict.setdefault(verdict_words(comparison), []).append(comparison['row'] + size)
-    return '; '.join(f'{words}: {", ".join(names)}' for words, names in by_verdict.items())
+def _verdicts(study: Mapping[str, Any]) -> str:
+    """Return how many comparisons by the primary score have each verdict."""
+    found = all_findings(study)
+    counts = Counter(one.verdict for one in found[0].all) if found else Counter()
+    return ', '.join(f'{number} {verdict}' for verdict, number in counts.most_common()) or '—'

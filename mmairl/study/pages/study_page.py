@@ -1,51 +1,48 @@
-"""The page of a study: measured next to published scores, with a link from every number to its run."""
+"""The page of a study: problems, answer, next step, effects, scores and evidence."""
 
-from collections import Counter
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from math import isfinite
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import yaml
 from markupsafe import Markup
-from matplotlib.ticker import EngFormatter
 
-from mmairl.config import flat
-from mmairl.io import parse_yaml
+from mmairl.io import replacing
 from mmairl.report.charts import chart
-from mmairl.report.compare_page import differences
-from mmairl.report.figures import study_lines, study_scatter
-from mmairl.report.page import COLORS, write_page
-from mmairl.report.sections import CURVES, percent
+from mmairl.report.effects import WIDTHS, EffectsFigure, effect_files, figure_files
+from mmairl.report.figures import lines, study_lines, study_scatter
+from mmairl.report.page import write_page
 from mmairl.report.table import html_table
 from mmairl.study.analyses import analysis_sections
-from mmairl.study.pages.search_section import search_runs, search_section
-from mmairl.study.pages.study_tables import (
-    LEGEND,
-    WORDS,
-    Column,
-    Line,
-    columns,
-    signed,
-    table_lines,
+from mmairl.study.pages.answer import answer, counted, duration, next_steps, problems
+from mmairl.study.pages.evidence import evidence_parts, fairness_summary, trained_runs
+from mmairl.study.pages.findings import Findings, all_findings
+from mmairl.study.pages.search_section import labels_of
+from mmairl.study.pages.study_tables import WORDS, Cell, Column, Line, columns, table_lines
+from mmairl.study.statistics.summary import progress
+
+# The outline of the mark of each kind of effect, around its place.
+MARKS = dict(
+    differs='M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0z',
+    equivalent='M-5 -5h10v10h-10z',
+    inconclusive='M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z',
+    problem='M-5 -5l10 10m0 -10l-10 10',
+    share='M0 -7v14',
+    published='M0 -5l5 5l-5 5l-5 -5z',
 )
-from mmairl.study.statistics.summary import cost_summary, effect_range, effects_of_factors, progress
-from mmairl.study.statistics.verdict_words import (
-    DECISIONS,
-    EQUIVALENT,
-    INCONCLUSIVE,
-    current_verdict,
-    decision_of,
+TYPES = dict(
+    svg='image/svg+xml',
+    pdf='application/pdf',
+    png='image/png',
+    tex='text/x-tex',
+    md='text/markdown',
+    csv='text/csv',
 )
-
-POINTS = 240  # of a curve, which is on the pages of two rows
-MARGIN = 0.1  # of the range of a column's numbers, at both ends of its scale
-FLOPS = EngFormatter('FLOP')
+Record = Mapping[str, Any]
 
 
-def write_study_page(study: Mapping, out: str | Path) -> Path:
+def write_study_page(study: Record, out: str | Path) -> Path:
     """Write the page of a study as one file.
 
     Args:
@@ -58,153 +55,158 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
     return write_page(out, 'study.html', **page_data(study))
 
 
-def page_data(study: Mapping) -> dict[str, Any]:
+def write_figures(study: Record, folder: str | Path) -> list[Path]:
+    """Write each figure at column width and at text width, and the numbers of effects as tables.
+
+    Args:
+        study: The record of the study.
+        folder: The folder of the files.
+
+    Returns:
+        The files: SVG, PDF, PNG, LaTeX, Markdown and CSV.
+    """
+    files: dict[str, bytes] = {}
+    for width, inches in WIDTHS.items():
+        for found in all_findings(study):
+            for kind, content in effect_files(found.figure(), width).items():
+                files[f'effects_{_file_name(found.key)}_{width}.{kind}'] = content
+        for curves in _curves(study, table_lines(study)):
+            name = _file_name(curves['title'])
+            for kind, content in figure_files(lines(**curves, width=inches)).items():
+                files[f'{name}_{width}.{kind}'] = content
+    paths = []
+    for name, content in files.items():
+        path = Path(folder) / name
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
+        paths.append(path)
+    return paths
+
+
+def _file_name(title: str) -> str:
+    return ''.join(sign if sign.isalnum() else '_' for sign in title)[:80]
+
+
+def page_data(study: Record) -> dict[str, Any]:
     """Return what the template shows."""
-    heads = columns(study)
-    table = table_lines(study)
-    runs = [run for row in study['rows'] for run in row['runs']]
-    rescaled_key = 'of'
-    trained = [
-        run for run in [*runs, *search_runs(study)] if rescaled_key not in run.get('made', ())
-    ]
-    charts = [_chart(study, column, table, number) for number, column in enumerate(heads)]
-    groups = dict.fromkeys(row['group'] for row in study['rows'] if row['group'])
+    found = all_findings(study)
+    lines = table_lines(study)
+    figure = study['figure']
     return dict(
         title=study['title'],
         lead=study['question'],
-        study=study,
-        labels=_labels(study),
-        progress=progress(study),
-        unfinished=Counter(run['state'] for run in runs if run['state'] != 'done').most_common(),
-        timed=[run for run in trained if run.get('seconds')],
-        words=WORDS,
-        legend=LEGEND,
-        kinds=[(kind, len(list(part))) for kind, part in groupby(column.kind for column in heads)],
-        columns=heads,
-        rows=[_row(study, line) for line in table],
-        scales=[_scale(table, number) for number in range(len(heads))],
-        colours={group: COLORS[number % len(COLORS)] for number, group in enumerate(groups)},
-        charts=list(filter(None, charts)),
-        factors=effects_of_factors(study),
-        searches=search_section(study) if study.get('search') else None,
+        facts=_facts(study),
+        problems=problems(study),
+        answer=answer(study),
+        steps=next_steps(study),
         analyses=analysis_sections(study),
-        cost=cost_summary(study),
-        duration=duration,
-        signed=signed,
-        reach=effect_range,
-        verdict_words=verdict_words,
-        verdict_class=verdict_class,
-        with_prefix=with_prefix,
+        figures=[_figure(one) for one in found],
+        marks=MARKS,
+        charts=[chart(**curves) for curves in _curves(study, lines)],
+        charts_title=f'Scores along {figure.get("x") or "x"}',
+        left_out=' '.join(f'{note}.' for note in study.get('rows_left_out', ())),
+        **_score_tables(study, lines, found[0].published_key if found else ''),
+        parts=list(evidence_parts(study, found, lines)),
     )
 
 
-def _labels(study: Mapping) -> dict[str, str]:
-    return {metric['key']: metric['label'] for metric in study['metrics']}
-
-
-def with_prefix(flops: float) -> str:
-    """Return FLOPs with four digits and a prefix, e.g. '2.5 PFLOP'."""
-    return FLOPS(float(f'{flops:.4g}'))
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes or hours, e.g. '2.0 h'."""
-    if seconds < 120:
-        return f'{seconds:.0f} s'
-    return f'{seconds / 60:.0f} min' if seconds < 7200 else f'{seconds / 3600:.1f} h'
-
-
-def verdict_words(effect: Mapping) -> str:
-    """Return the verdict of a comparison or effect in the words of a page."""
-    verdict = current_verdict(effect)
-    return f'equivalent within ±{effect["margin"]:g}' if verdict == EQUIVALENT else verdict
-
-
-def verdict_class(effect: Mapping) -> str:
-    """Return the CSS class of a verdict: differs, equivalent, undecided or untested."""
-    verdict = current_verdict(effect)
-    decision = decision_of(verdict)
-    return decision if decision in DECISIONS or verdict == INCONCLUSIVE else 'untested'
-
-
-def _chart(study: Mapping, column: Column, lines: Sequence[Line], number: int) -> Markup | None:
-    """Return the chart of a column, if the study asks for one and two rows or more have a number."""
-    figure = study['figure']
-    published = column.kind == 'published'
-    intervals = {} if published else study.get('intervals', {}).get(column.key, {})
-    points = [
-        (line.row, line.cells[number].numbers, intervals.get(line.row['name'])) for line in lines
-    ]
-    if column.kind == 'gap' or sum(bool(values) for _, values, _ in points) < 2:
-        return None
-    title = f'{column.label}, {column.kind}'
-    if figure.get('kind') == 'lines':
-        return study_lines(points, title, figure.get('x', ''))
-    if figure.get('kind') != 'scatter' or published:
-        return None
-    labels = _labels(study)
-    x = figure.get('x') if figure.get('x') in labels else next(iter(labels), None)
-    if column.key == x:
-        return None
-    across = []
-    for line in lines:
-        scores = Column('measured', x, '').numbers(line.row)
-        across.append(mean(scores) if scores else None)
-    return study_scatter(points, across, title, labels[x])
-
-
-def _scale(lines: Sequence[Line], number: int) -> tuple[float, float]:
-    """Return the ends of a column's scale: the range of its numbers, with a margin."""
-    numbers = [0.0]
-    if any(line.cells[number].numbers for line in lines):
-        numbers = [value for line in lines for value in line.cells[number].numbers]
-    margin = MARGIN * (max(numbers) - min(numbers)) or 1.0
-    return min(numbers) - margin, max(numbers) + margin
-
-
-def _row(study: Mapping, line: Line) -> dict[str, Any]:
-    """Return a row of the table and of the list of runs, with its curves and settings next to those of its base row."""
-    runs = line.row['runs']
-    base = next((row['runs'] for row in study['rows'] if row['name'] == line.row['on']), [])
-    scores = []
-    for run in runs:
-        scores.append(
-            {key: value for key, value in run.get('scores', {}).items() if isfinite(value)}
-        )
+def _facts(study: Record) -> dict[str, str]:
+    """Return the facts below the title."""
+    finished, asked = progress(study)
+    seconds = [run['seconds'] for run in trained_runs(study) if run.get('seconds')]
+    time = f', {duration(sum(seconds))} of training' if seconds else ''
+    seeds = counted(len(study['seeds']), 'seed')
+    scale = study['scale']
     return dict(
-        line=line,
-        beside=_setting_table(base, runs),
-        figures=_curve_charts(runs, base),
-        runs=list(zip(runs, scores)),
+        Scale=f'{scale["name"]}: {scale["text"]}; effects may differ at other scales',
+        Runs=f'{finished} of {asked} finished, {seeds}{time}',
+        Fairness=fairness_summary(study)[0],
+        Paper=study['paper'].get('where') or 'not from a paper',
     )
 
 
-def _curve_charts(runs: Sequence[Mapping], base: Sequence[Mapping]) -> list[Markup]:
-    """Return a chart for each curve of a row's runs, a line per seed."""
-    curves = {f'seed {run["seed"]}': run.get('curves', {}) for run in runs}
-    curves |= {f'base, seed {run["seed"]}': run.get('curves', {}) for run in base}
-    names = dict.fromkeys(name for run in runs for name in run.get('curves') or ())
+def _figure(found: Findings) -> tuple[EffectsFigure, str, list[tuple[str, str]]]:
+    """Return an effects figure, the name of its files, and their content as links."""
+    figure = found.figure()
+    links = []
+    for kind, content in effect_files(figure).items():
+        links.append((kind, f'data:{TYPES[kind]};base64,{b64encode(content).decode()}'))
+    return figure, f'effects_{_file_name(found.key)}', links
+
+
+def _curves(study: Record, lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return the curves or points of each score with two rows or more, if the study asks for them."""
+    kind = study['figure'].get('kind')
+    if kind not in ('lines', 'scatter'):
+        return []
     charts = []
-    for name in names:
-        series = {key: percent(name, own[name]) for key, own in curves.items() if name in own}
-        charts.append(
-            chart(series, CURVES.get(name, name.replace('_', ' ')), 'step', points=POINTS)
-        )
+    for number, column in enumerate(columns(study)):
+        points = _points(study, column, lines, number)
+        if column.kind == 'gap' or sum(bool(values) for _, values, _ in points) < 2:
+            continue
+        title = f'{column.label}, {column.kind}'
+        if kind == 'lines':
+            charts.append(study_lines(points, title, study['figure'].get('x', '')))
+        elif column.kind == 'measured' and column.key != _across(study):
+            charts.append(_scatter(study, points, title, lines))
     return charts
 
 
-def _setting_table(base: Sequence[Mapping], runs: Sequence[Mapping]) -> Markup | str:
-    """Return a table of the settings in which a row differs from its base row."""
-    if not base:
-        return ''
-    heads, lines = differences({'base': _settings(base), 'this row': _settings(runs)})
-    return html_table(heads, lines, words=True) if lines else ''
+def _points(study: Record, column: Column, lines: Sequence[Line], number: int) -> list[tuple]:
+    published = column.kind == 'published'
+    intervals = {} if published else study.get('intervals', {}).get(column.key, {})
+    return [
+        (line.row, line.cells[number].numbers, intervals.get(line.row['name'])) for line in lines
+    ]
 
 
-def _settings(runs: Sequence[Mapping]) -> dict[str, str]:
-    """Return the config of a row by dotted keys, from the first run that has its text, if it is valid."""
-    text = next((run['config_text'] for run in runs if run.get('config_text')), '')
-    try:
-        return {key: str(value) for key, value in flat(parse_yaml(text) or {}).items()}
-    except (ValueError, yaml.YAMLError, RecursionError, OverflowError):
-        return {}
+def _across(study: Record) -> str:
+    """Return the key of the score along x of a scatter plot."""
+    labels = labels_of(study)
+    x = study['figure'].get('x')
+    return x if x in labels else next(iter(labels), '')
+
+
+def _scatter(
+    study: Record, points: Sequence[tuple], title: str, lines: Sequence[Line]
+) -> dict[str, Any]:
+    x = _across(study)
+    along = [Column('measured', x, '').numbers(line.row) for line in lines]
+    means = [mean(scores) if scores else None for scores in along]
+    return study_scatter(points, means, title, labels_of(study)[x])
+
+
+def _score_tables(study: Record, lines: Sequence[Line], first: str) -> dict[str, Markup]:
+    """Return the table of measured scores with the first published one, and that of the others."""
+    heads = columns(study)
+    published = [number for number, head in enumerate(heads) if head.kind == 'published']
+    published.sort(key=lambda number: heads[number].key != first)
+    measured = [number for number, head in enumerate(heads) if head.kind != 'published']
+    return dict(
+        scores=_score_table(lines, heads, [*measured, *published[:1]], problems=True),
+        more_scores=_score_table(lines, heads, published[1:]) if published[1:] else Markup(),
+    )
+
+
+def _score_table(
+    lines: Sequence[Line], heads: Sequence[Column], shown: Sequence[int], problems: bool = False
+) -> Markup:
+    columns = []
+    for number in shown:
+        head = heads[number]
+        kind = '' if head.kind == 'measured' else f' ({WORDS[head.kind]})'
+        columns.append(f'{head.label}{f", {head.unit}" if head.unit else ""}{kind}')
+    bars = sum(heads[number].kind == 'measured' for number in shown)
+    rows = []
+    for number, line in enumerate(lines):
+        name = Markup('<a href="#row-{}">{}</a>').format(number, line.row['name'])
+        for problem in line.problems if problems else ():
+            name += Markup('<small class="bad">✕ {}</small>').format(problem)
+        rows.append((name, [_score(line.cells[place], heads[place]) for place in shown]))
+    return html_table(columns, rows, bars=bars, head='row')
+
+
+def _score(cell: Cell, head: Column) -> Markup:
+    if head.kind == 'measured':
+        return Markup('<b>{}</b> <i>{}</i>').format(cell.value, cell.spread)
+    return Markup('<i class="paper">{}</i>').format(cell.value)

@@ -1,4 +1,4 @@
-"""A study's table as data, written as Markdown and LaTeX. The page draws the same cells."""
+"""A study's scores as a table for its page, for Markdown and for LaTeX."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,13 +7,14 @@ from math import isfinite
 from statistics import mean, stdev
 
 from mmairl.report.page import LATEX, MARKDOWN, fill
-from mmairl.study.statistics.verdict_words import differs_in_mean
+from mmairl.report.table import escaped, signed
+from mmairl.study.statistics.verdict_words import current_verdict
 
 BLANK = '—'
 WORDS = {'measured': 'measured', 'published': 'published', 'gap': 'measured − published'}
 LEGEND = (
-    'Measured: mean ± sample standard deviation (n − 1) over n seeds. Δ: difference to the row that it builds on, of unrounded '
-    'means; of measured rows in parentheses unless a test says that they differ. — : not measured, or not printed in the paper.'
+    'Measured: mean ± sample standard deviation (n − 1) over n seeds. Δ: difference of the rounded means to the row that it '
+    'builds on, with the verdict of the test. — : not measured, or not published.'
 )
 # The columns of the papers' tables, where a study has no label but the key.
 LABELS = {
@@ -25,12 +26,12 @@ LABELS = {
 }  # fmt: skip
 STATES = {
     'missing': 'has not run',
-    'waiting': 'waits for runs that it takes something from',
+    'waiting': 'waits for runs whose weights it uses',
     'running': 'is running',
-    'stopped': 'was stopped, and goes on when the study is run again',
+    'stopped': 'was stopped; run the study again to resume it',
     'failed': 'failed',
-    'replaced': 'was measured before its checkpoint, data, settings or source code were changed; run the study again',
-    'stale': 'was begun before its config or source code was changed; run the study again',
+    'replaced': 'its checkpoint, data, settings or source changed later; run the study again',
+    'stale': 'its config or source changed after it started; run the study again',
 }
 
 
@@ -117,32 +118,35 @@ def table_lines(study: Mapping) -> list[Line]:
     lines = []
     for number, row in enumerate(study['rows']):
         cells = tuple(cells[number] for cells in by_column)
-        lines.append(Line(row, cells, tuple(problems(study, row))))
+        lines.append(Line(row, cells, tuple(row_problems(study, row))))
     return lines
 
 
 def column_cells(study: Mapping, column: Column) -> list[Cell]:
-    """Return a column's cell of each row. A difference that no test finds is in parentheses.
+    """Return a column's cell of each row.
 
     The time is linear in the number of runs, because a study.json may come from anybody.
     """
     rows = study['rows']
     is_gap = column.kind == 'gap'
     numbers = [column.numbers(row) for row in rows]
-    digits = _digits(
-        [replace(column, kind='measured').numbers(row) for row in rows] if is_gap else numbers
-    )
-    means = {}
+    measured = replace(column, kind='measured')
+    digits = _digits([measured.numbers(row) for row in rows] if is_gap else numbers)
+    means: dict[str, float | None] = {}
+    verdicts: dict[str, str] = {}
     if not is_gap:
-        means = {
-            row['name']: mean(values) if values else None for row, values in zip(rows, numbers)
-        }
-    certain = _rows_that_differ(study, column)
+        for row, values in zip(rows, numbers):
+            means[row['name']] = mean(values) if values else None
+    if column.kind == 'measured':
+        family = study['comparisons'].get(column.key, ())
+        verdicts = {pair['row']: current_verdict(pair) for pair in family}
     cells = []
     for row, values in zip(rows, numbers):
         change = ''
         if values and row['on'] in means:
-            change = _change(mean(values), means[row['on']], row['name'] in certain, digits)
+            change = _change(mean(values), means[row['on']], digits)
+            if row['name'] in verdicts:
+                change = f'{change} {verdicts[row["name"]]}'
         cells.append(_cell(column, values, digits, change))
     return cells
 
@@ -153,23 +157,11 @@ def _digits(scores: Sequence[tuple[float, ...]]) -> int:
     return 1 if largest >= 10 else 3
 
 
-def _change(value: float, before: float | None, certain: bool, digits: int) -> str:
+def _change(value: float, before: float | None, digits: int) -> str:
+    """Return the difference of two means as a reader computes it from the rounded ones."""
     if before is None:
         return BLANK
-    change = signed(value - before, digits)
-    return change if certain else f'({change})'
-
-
-def _rows_that_differ(study: Mapping, column: Column) -> set[str]:
-    """Return the rows whose difference to their base is certain: a test finds it, or both numbers are published."""
-    if column.kind == 'published':
-        return {row['name'] for row in study['rows']}
-    certain = set()
-    for family in study['comparisons'].values():
-        certain |= {
-            pair['row'] for pair in family if pair['metric'] == column.key and differs_in_mean(pair)
-        }
-    return certain
+    return signed(round(value, digits) - round(before, digits), digits)
 
 
 def _cell(column: Column, numbers: tuple[float, ...], digits: int, change: str) -> Cell:
@@ -186,16 +178,10 @@ def _cell(column: Column, numbers: tuple[float, ...], digits: int, change: str) 
     )
 
 
-def signed(value: float, digits: int) -> str:
-    """Return a number with its sign, unless it rounds to zero."""
-    text = f'{value:+.{digits}f}'.replace('-', '−')
-    return text if float(text[1:]) else text[1:]
-
-
-def problems(study: Mapping, row: Mapping) -> list[str]:
+def row_problems(study: Mapping, row: Mapping) -> list[str]:
     """Return one sentence per cause for missing and failed runs, which a mean over the other seeds would hide."""
     seeds: dict[str, list[str]] = {}
-    for seed, sentence in _problems_by_seed(study, row):
+    for seed, _, sentence in problems_by_seed(study, row):
         seeds.setdefault(sentence, []).append(str(seed))
     sentences = []
     for sentence, numbers in seeds.items():
@@ -204,20 +190,21 @@ def problems(study: Mapping, row: Mapping) -> list[str]:
     return sentences
 
 
-def _problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str]]:
+def problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str, str]]:
+    """Yield seed, state and problem of each run of a row that is unfinished or lacks a score."""
     present = {run['seed'] for run in row['runs']}
     # In a sequential analysis, rows that are decided get no more seeds.
     has_own_seeds = study.get('sequential') or row.get('untrained') or row.get('given')
     for seed in () if has_own_seeds else study['seeds']:
         if seed not in present:
-            yield seed, STATES['missing']
+            yield seed, 'missing', STATES['missing']
     for run in row['runs']:
         if run['state'] == 'done':
             for sentence in _problems_of(study, row, run):
-                yield run['seed'], sentence
+                yield run['seed'], 'done', sentence
         else:
             error = ' '.join((run.get('error') or '').split())
-            yield run['seed'], STATES[run['state']] + (f': {error}' if error else '')
+            yield run['seed'], run['state'], STATES[run['state']] + (f': {error}' if error else '')
 
 
 def _problems_of(study: Mapping, row: Mapping, run: Mapping) -> Iterator[str]:
@@ -260,10 +247,9 @@ def _table(template: str, study: Mapping, signs: Mapping[str, str]) -> str:
     notes = list(study.get('rows_left_out', ()))
     for line in lines:
         notes += [f'Row {line.row["name"]}, {problem}' for problem in line.problems]
-    table = str.maketrans(dict(signs))
     return fill(
         template,
-        escape=lambda text: ' '.join(str(text).split()).translate(table),
+        escape=lambda text: escaped(str(text), signs),
         number=latex_number,
         title=study['title'],
         legend=LEGEND,
@@ -287,10 +273,11 @@ def _texts(line: Line, heads: Sequence[Column]) -> list[str]:
 
 
 def latex_number(text: str) -> str:
-    """Return a cell in math mode, so that its signs are signs."""
+    """Return a cell with its number in math mode, so that its signs are signs."""
     if text in ('', BLANK):
         return '---' if text else ''
     number, _, n = text.partition(' (n = ')
+    number, _, verdict = number.partition(' ') if '±' not in number else (number, '', '')
     number = number.replace('−', '-').replace('±', r'\pm')
     seeds = rf'\,{{\scriptsize $n={n[:-1]}$}}' if n else ''
-    return f'${number}${seeds}'
+    return f'${number}${seeds}' + (f' {verdict}' if verdict else '')

@@ -346,7 +346,7 @@ class EffectTable:
         if not self.freedom:
             return ONE_SEED
         if alone := self._rows_with(1):
-            return f'one run of {", ".join(alone)}: no verdict'
+            return f'not tested (one run of {", ".join(alone)})'
         return NO_SPREAD
 
     def _rows_with(self, count: int) -> list[str]:

@@ -352,7 +352,10 @@ class Pair:
 
 
 def limits_by_row(study: Record, metric: str) -> dict[str, float]:
-    """Return the score below which a run of each trained row has collapsed."""
+    """Return the score below which a run of each trained row has collapsed; empty for scores that are not accuracies."""
+    units = {known['key']: known.get('unit', '%') for known in study.get('metrics', ())}
+    if units.get(metric, '%') != '%':
+        return {}
     trained = {}
     nulls = []
     for row in study['rows']:

@@ -13,11 +13,13 @@ HIGHER, LOWER = 'higher', 'lower'
 OTHER_COLLAPSES = 'differs in how many runs collapse'
 INCONCLUSIVE = 'inconclusive'
 COLLAPSED = 'not tested (collapsed runs)'
-ONE_SEED = 'one seed: no verdict'
-NO_SPREAD = 'no spread: no verdict'
+ONE_SEED = 'not tested (one seed)'
+NO_SPREAD = 'not tested (no spread)'
 EARLIER = {
     UNDECIDED: INCONCLUSIVE,
     'runs collapsed: no verdict by the mean': COLLAPSED,
+    'one seed: no verdict': ONE_SEED,
+    'no spread: no verdict': NO_SPREAD,
 }
 DECIDED = {
     DIFFERS: DIFFERS,

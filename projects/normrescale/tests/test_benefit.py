@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from harness.outline import charts
-from study.pages.test_study_page import ladder, text_of
+from study.pages.planted import ladder
+from study.pages.test_study_page import text_of
 from study.small_runs import ROOT
 
 from mmairl.study.pages.study_page import write_study_page

@@ -224,3 +224,41 @@ def test_state_dict_of_an_older_version_resumes(version):
     steps(other, resumed, 0, count=3, first=3)
     assert all(torch.equal(weight, trained) for weight, trained in zip(resumed, params))
     assert optimizer.state_dict()['param_groups'] == other.state_dict()['param_groups']
+
+
+@pytest.mark.parametrize('exclude', [True, False])
+def test_without_trust_it_is_sgd_with_the_exclusions(exclude):
+    ours = [nn.Parameter(value) for value in tensors(0)]
+    reference = [nn.Parameter(value.clone()) for value in tensors(0)]
+    options = dict(lr=0.3, momentum=0.9, weight_decay=0.05)
+    decays = [0.0 if exclude and param.ndim == 1 else 0.05 for param in reference]
+    groups = [dict(params=[param], weight_decay=decay) for param, decay in zip(reference, decays)]
+    optimizers = LARS(ours, trust=False, exclude=exclude, **options), torch.optim.SGD(groups, **options)
+    for step in range(5):
+        for params, optimizer in zip((ours, reference), optimizers):
+            for param, grad in zip(params, tensors(step + 1)):
+                param.grad = grad
+            optimizer.step()
+    for one, other in zip(ours, reference):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_without_exclusions_every_tensor_is_adapted():
+    params = [nn.Parameter(value) for value in tensors(3)]
+    optimizer = LARS(params, lr=0.0, exclude=False, **HYPER)
+    steps(optimizer, params, 3)
+    rates = [warm_up_then_cosine(step) for step in range(20)]
+    for index, (param, before) in enumerate(zip(params, tensors(3))):
+        grads = [tensors(3100 + step)[index].flatten().tolist() for step in range(20)]
+        expected = scalar_lars(before.flatten().tolist(), grads, rates, adapt=True)
+        assert param.flatten().tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_groups_of_earlier_versions_step_as_before():
+    ours, earlier = ([nn.Parameter(value) for value in tensors(0)] for _ in range(2))
+    optimizers = [LARS(params, lr=0.3, **HYPER) for params in (ours, earlier)]
+    for group in optimizers[1].param_groups:
+        del group['decay']
+    for params, optimizer in zip((ours, earlier), optimizers):
+        steps(optimizer, params, 1, count=3)
+    assert all(torch.equal(one, other) for one, other in zip(ours, earlier))

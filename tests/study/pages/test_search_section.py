@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 from harness.outline import charts
+from study.pages.test_study_page import text_of
 
 from mmairl.study.pages.search_section import search_section
 from mmairl.study.statistics.compare_rows import paired, verdicts
+from mmairl.study.statistics.summary import fresh_run_summary
 
 
 def trial(search: int, number: int, rate: float, score: float | None, diverged: str = '') -> dict:
@@ -20,43 +22,42 @@ def row(name: str, on: str | None, *scores: float) -> dict:
 
 
 def effect(row: str, estimate: float) -> dict:
-    return dict(row=row, on='one', estimate=estimate, verdict='undecided', collapsed=(0, 0))
+    return dict(row=row, on='one', estimate=estimate, verdict='undecided', collapsed=(0, 0), margin=1.0)
 
 
-def test_the_section_has_both_tracks_and_the_trials():
+def with_trials() -> dict:
     tried = [trial(0, 0, 0.1, 40.0), trial(0, 1, 0.8, 50.0), trial(1, 0, 0.1, 42.0), trial(1, 1, 2.0, None, 'NaN')]
     outdated = row('two', 'one', 77.0)
     outdated['runs'][0]['state'] = 'replaced'
-    study = dict(
-        metrics=[dict(key='knn', label='k-NN')],
-        rows=[row('one', None, 41.0, 43.0), row('two', 'one', 51.0, math.nan)],
-        comparisons=dict(knn=[effect('two', 9.0)]),
-        as_published=dict(  # of which a run was measured before something changed
-            rows=[row('one', None, 40.0), outdated], comparisons=dict(knn=[effect('two', -1.0)])
-        ),
-        search=dict(
-            dimensions=dict(rate='lr'),
-            rows=dict(one=tried, two=[]),
-            curves=dict(one=[dict(estimate=41.0, low=40.0, high=42.0)] * 2, two=[]),
-            forgiving=dict(one=[0.5, 1.0], two=[]),
-        ),
+    study = with_winners([row('one', None, 41.0, 43.0), row('two', 'one', 51.0, math.nan)], [effect('two', 9.0)])
+    # A run as published was measured before something changed.
+    study['as_published'] = dict(rows=[row('one', None, 40.0), outdated], comparisons=dict(knn=[effect('two', -1.0)]))
+    study['search'] |= dict(
+        dimensions=dict(rate='lr'),
+        rows=dict(one=tried, two=[]),
+        counts=dict(one=2, two=0),
+        curves=dict(one=[dict(estimate=41.0, low=40.0, high=42.0)] * 2, two=[]),
+        forgiving=dict(one=[0.5, 1.0], two=[]),
     )
-    section = search_section(study)
-    first, second = section['tracks']['knn']
-    assert [track['score'] for track in first['tracks']] == ['40.0', '42.0 ± 1.4'] and first['tracks'][0][
-        'effect'
-    ] is None
-    assert [track['score'] for track in second['tracks']] == ['—', '51.0']
-    assert [track['effect']['estimate'] for track in second['tracks']] == [-1.0, 9.0]
-    assert list(section['responses']) == ['one'] and len(section['responses']['one']) == 2  # of rate and of norm
-    drawn = charts(''.join(section['responses']['one']))
-    searches = {line['name']: (line['x']['rate'], line['y']) for line in drawn[0]['series']}
-    assert searches == {'search 1': ([0.1, 0.8], [40, 50]), 'search 2': ([0.1], [42])} and drawn[1]['ticks'] == ['a']
-    best = charts(section['best'])[0]['series'][0]
-    assert (best['y'], best['low'], best['high']) == ([41, 41], [40, 40], [42, 42])
-    assert section['ahead'] == [] and section['unknown'] == [dict(row='two', on='one')]
-    assert section['near_best'] == dict(one=0.75) and section['diverged'][0]['row'] == 'one'
-    assert section['ended'] == dict(one=4, two=0) and section['best']
+    return study
+
+
+def test_section_has_both_tracks_and_remarks():
+    text = text_of(search_section(with_trials()))
+    assert 'one 40.0 — 42.0 ± 1.4' not in text  # no effect of the first row
+    assert 'two one — −1.0 inconclusive 51.0 +9.0 inconclusive' in text
+    assert 'one: 75 % of the trials are within 1 points of the best.' in text
+    assert 'inconclusive for two and one' in text
+    assert 'one, search 2, trial 1 did not finish and counts as the worst: NaN' in text
+
+
+def test_section_charts_trials_over_each_dimension():
+    rate, norm, best = charts(search_section(with_trials()))[1:] + charts(search_section(with_trials()))[:1]
+    searches = {line['name']: (line['x']['rate'], line['y']) for line in rate['series']}
+    assert searches == {'search 1': ([0.1, 0.8], [40, 50]), 'search 2': ([0.1], [42])}
+    assert norm['ticks'] == ['a']
+    line = best['series'][0]
+    assert (line['y'], line['low'], line['high']) == ([41, 41], [40, 40], [42, 42])
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,25 @@ def test_the_section_has_both_tracks_and_the_trials():
 )
 def test_who_is_ahead_is_a_verdict_of_fresh_runs(changes, ahead, unknown):
     study = with_winners([row('one', None, 41.0), row('two', 'one', 51.0)], [{**effect('two', 0.0), **changes}])
-    section = search_section(study)
+    section = fresh_run_summary(study)
     assert [(pair['row'], pair['on'], pair['by']) for pair in section['ahead']] == ahead
     assert len(section['unknown']) == unknown
 
 
 def with_winners(rows: list[dict], comparisons: list[dict]) -> dict:
-    search = dict(dimensions={}, rows={row['name']: [] for row in rows}, curves={}, forgiving={})
+    names = [row['name'] for row in rows]
+    search = dict(
+        dimensions={},
+        rows={name: [] for name in names},
+        counts=dict.fromkeys(names, 0),
+        curves={},
+        forgiving={},
+        edges=[],
+        searches=2,
+        budget=4.0,
+        margin=1.0,
+        criterion='knn',
+    )
     return dict(
         metrics=[dict(key='knn', label='k-NN')],
         primary='knn',
@@ -117,7 +130,7 @@ def test_more_trials_alone_put_no_row_ahead(trials, searches):
         for pattern in patterns:
             words = [dict(verdict='differs' if sign else 'undecided', estimate=sign) for sign in pattern]
             family = [{**effect(one, 0.0), 'on': on, **word} for one, on, word in zip(names[1:], names, words)]
-            said.append(bool(search_section(with_winners(rows, family))['ahead']))
+            said.append(bool(fresh_run_summary(with_winners(rows, family))['ahead']))
         return count[said].sum() / STUDIES
 
     limit = 0.05 + 2 * math.sqrt(0.05 * 0.95 / STUDIES)
@@ -125,11 +138,11 @@ def test_more_trials_alone_put_no_row_ahead(trials, searches):
     assert false_rate(best) > limit  # by the score that chose the trials, which grows with their number
 
 
-def test_the_chart_marks_the_chosen_trials():
+def test_chart_marks_the_chosen_trials():
     tried = [trial(0, 0, 0.1, 40.0), trial(0, 1, 0.8, 50.0), trial(0, 2, 2.0, None, 'failed twice: out of memory')]
     tried[1]['chosen'] = True
     study = with_winners([row('one', None, 41.0), row('two', 'one', 51.0)], [effect('two', 1.0)])
-    study['search'].update(rows=dict(one=tried))
-    drawn = charts(''.join(search_section(study)['responses']['one']))
+    study['search']['rows'] = dict(one=tried, two=[])
+    drawn = charts(search_section(study))
     assert [line['name'] for line in drawn[0]['series']] == ['search 1', 'chosen']
     assert drawn[0]['series'][1]['x'] == {'rate': [0.8]} and drawn[0]['series'][1]['y'] == [50]

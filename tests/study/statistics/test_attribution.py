@@ -72,7 +72,7 @@ def test_effects_and_shares_of_a_fraction_are_those_of_the_whole_where_factors_a
     assert estimates(found['effects']) == pytest.approx(estimates(whole['effects']))
     assert estimates(found['shares']) == pytest.approx(shapley(pairs, 5))
     assert not found['exact']
-    assert {effect['verdict'] for effect in found['effects']} == {'one seed: no verdict'}
+    assert {effect['verdict'] for effect in found['effects']} == {'not tested (one seed)'}
     assert found['shares'][0]['low'] is None
 
 
@@ -129,7 +129,7 @@ def test_intervals_of_effects_and_shares_cover_them_in_nineteen_of_twenty(rows, 
 def test_missing_runs_are_said_and_not_imputed():
     scores = [[planted(levels[:3]) + seed * (number + 1) for seed in range(2)] for number, levels in enumerate(HALF)]
     for one_run, reason in (
-        ([*scores[:3], [scores[3][0], None], *scores[4:]], f'one run of {HALF[3]}: no verdict'),
+        ([*scores[:3], [scores[3][0], None], *scores[4:]], f'not tested (one run of {HALF[3]})'),
         ([*scores[:3], [None, None], *scores[4:]], f'not estimable without {HALF[3]}'),
     ):
         found = attribute(study(HALF, one_run), 'knn', 1.0)

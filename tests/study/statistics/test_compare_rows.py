@@ -100,12 +100,12 @@ def test_seeds_are_blocks_only_where_they_mean_the_same_in_both_rows(start, bloc
 
 
 @pytest.mark.parametrize('one, two, verdict', [
-    ([1.0], [3.0], 'one seed: no verdict'),
-    ([1.0, 2.0], [3.0], 'one seed: no verdict'),
-    ([1.0, 2.0], [2.0, 3.0], 'no spread: no verdict'),
+    ([1.0], [3.0], 'not tested (one seed)'),
+    ([1.0, 2.0], [3.0], 'not tested (one seed)'),
+    ([1.0, 2.0], [2.0, 3.0], 'not tested (no spread)'),
     ([1.0, 2.0], [], 'not measured'),
-    ([1.0, math.nan], [1.0, 2.0], 'one seed: no verdict'),
-    ([20 + 7 / 24, 29.0], [20 + 14 / 24, 29.0 + 7 / 24], 'no spread: no verdict'),  # 7 of 2 400 images in both seeds
+    ([1.0, math.nan], [1.0, 2.0], 'not tested (one seed)'),
+    ([20 + 7 / 24, 29.0], [20 + 14 / 24, 29.0 + 7 / 24], 'not tested (no spread)'),  # 7 of 2 400 images in both seeds
     ([41.0, 45.0, 49.0], [41.0, 45.1, 48.9], 'equivalent'),
     ([41.0, 45.0, 49.0], [42.0, 44.0, 55.0], 'inconclusive'),
     ([41.0, 45.0, 49.0], [46.0, 12.0, 55.0], 'not tested (collapsed runs)'),
@@ -113,7 +113,7 @@ def test_seeds_are_blocks_only_where_they_mean_the_same_in_both_rows(start, bloc
 def test_what_cannot_be_told_is_said(one, two, verdict):
     (found,) = compare(record(one, two), 'knn', 1.0)
     assert found.verdict == verdict
-    assert (found.low is None) == (verdict in ('not measured', 'one seed: no verdict', 'no spread: no verdict'))
+    assert (found.low is None) == (verdict in ('not measured', 'not tested (one seed)', 'not tested (no spread)'))
     plan_seeds([found], 1.0)
 
 

@@ -37,7 +37,7 @@ def test_word_states_the_decision_and_direction(decision, estimate, by_counts, w
         (dict(verdict='differs', estimate=2.0, share=0.01), 'differs in how many runs collapse', False),
         (dict(verdict='undecided', estimate=2.0), 'inconclusive', False),
         (dict(verdict='runs collapsed: no verdict by the mean'), 'not tested (collapsed runs)', False),
-        (dict(verdict='one seed: no verdict'), 'one seed: no verdict', False),
+        (dict(verdict='one seed: no verdict'), 'not tested (one seed)', False),
     ],
 )
 def test_words_of_earlier_versions_are_read(stored, word, in_mean):

@@ -1,0 +1,3 @@
+# Food-101, fine-tuned with LARS instead of SGD.
+_base_ = 'food101_r50.py'
+recipes = dict(finetune='finetune_20k_lars')

@@ -1,0 +1,73 @@
+"""Networks that are given to `mmairl.pretrain` as modules, so that a config can name them."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from mmairl.errors import UserError
+from mmairl.models.backbones import pooled
+from mmairl.registry import MODELS
+
+NETWORKS: dict[str, nn.Module] = {}
+
+
+def register_network(network: nn.Module, channels: int, size: int) -> tuple[str, int]:
+    """Make a module available to configs as `dict(type='GivenNetwork', name=NAME)`.
+
+    Args:
+        network: A module from images to features, either pooled (N, D) or a map (N, D, H, W).
+        channels: Channels of the images.
+        size: Side of the images in pixels.
+
+    Returns:
+        The name, and the width D of the features, measured with two blank images.
+
+    Raises:
+        UserError: 'bad-network' if the module fails or returns something else.
+    """
+    kind = type(network).__name__
+    parameter = next(network.parameters(), torch.empty(0))
+    images = torch.zeros(2, channels, size, size, device=parameter.device, dtype=parameter.dtype)
+    was_training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            features = network(images)
+    except Exception as error:  # the user's own code
+        raise UserError(
+            f'network: {kind} fails for images of shape {tuple(images.shape)} ({type(error).__name__}: {error}); adapt it, or '
+            'set size or channels',
+            code='bad-network',
+        ) from error
+    finally:
+        network.train(was_training)
+    last = features[-1] if isinstance(features, tuple | list) and features else features
+    if not isinstance(last, Tensor) or last.ndim not in (2, 4) or len(last) != len(images):
+        found = tuple(last.shape) if isinstance(last, Tensor) else type(features).__name__
+        raise UserError(
+            f"network: {kind} must return features of shape (N, D) or (N, D, H, W), got '{found}'; wrap it in a module that "
+            'returns them',
+            code='bad-network',
+        )
+    name = f'{kind}-{len(NETWORKS)}'
+    NETWORKS[name] = network
+    return name, pooled(last).shape[1]
+
+
+@MODELS.register_module('GivenNetwork')
+def given_network(name: str) -> nn.Module:
+    """Return a copy of a registered module, so that each run starts from the weights that were given.
+
+    Raises:
+        UserError: 'network-of-python' in another process than the one that registered it.
+    """
+    if name not in NETWORKS:
+        raise UserError(
+            f"GivenNetwork: the module '{name}' exists only in the Python process that passed it to mmairl.pretrain; call "
+            'mmairl.pretrain(..., network=MODULE, resume=True) again',
+            code='network-of-python',
+        )
+    network = copy.deepcopy(NETWORKS[name])
+    network.is_init = True  # otherwise mmengine calls the init_weights of timm's networks
+    return network

@@ -1,0 +1,246 @@
+"""The network whose tensors these are: the `backbone=` of a config for weights under our names."""
+
+import json
+import logging
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from mmengine.logging import print_log
+from mmengine.registry import init_default_scope
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from mmairl.errors import UserError, building, printable
+
+# Attention heads of released ViTs by width. MoCo v3's ViT of width 384 has 12.
+HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
+
+
+def backbone_of(
+    weights: Mapping[str, Tensor],
+    path: str = 'the checkpoint',
+    heads: int | None = None,
+    norm_eps: float | None = None,
+) -> dict[str, Any]:
+    """Return the `backbone=` of a config for weights under our names.
+
+    Args:
+        weights: Tensors of a ResNet, of a ViT with a class token, or of DINOv3's ViT.
+        path: The file, for messages.
+        heads: Attention heads of a ViT, which tensors do not show. Default: those of released ViTs of this width.
+        norm_eps: Epsilon of a ViT's layer norms. Default: 1e-6.
+
+    Raises:
+        UserError: 'unknown-network' for another network, 'incomplete-network' if a tensor is missing.
+    """
+    if 'vit.cls_token' in weights:
+        return _dinov3_of(weights, path, heads)
+    if 'cls_token' in weights:
+        return _vit_of(weights, path, heads, norm_eps)
+    return resnet_of(weights, path)
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Create parameters without memory. `torch.device('meta')` breaks mmpretrain's ResNet, which reads its drop rates."""
+
+    def __torch_function__(
+        self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.empty, torch.zeros, torch.ones) and kwargs.get('device') is None:
+            kwargs['device'] = 'meta'
+        return func(*args, **kwargs)
+
+
+@lru_cache(64)
+def _tensors_of(network: str) -> Mapping[str, Tensor]:
+    """Return the tensors of a network, given as JSON, without values."""
+    import mmairl.models  # noqa: F401  registers mmpretrain's backbones, which takes seconds
+    from mmairl.registry import MODELS
+
+    init_default_scope('mmairl')
+    with building('the network that the weights show'), _WithoutValues():
+        return MODELS.build(json.loads(network)).state_dict()
+
+
+def require_complete(weights: Mapping[str, Tensor], network: Mapping[str, Any], path: str) -> None:
+    """Raise unless the weights are exactly the tensors of a network.
+
+    Raises:
+        UserError: 'incomplete-network' if tensors are missing and nothing else is wrong, 'other-network' otherwise.
+    """
+    expected = _tensors_of(json.dumps(network, sort_keys=True))
+    missing = [key for key in expected if key not in weights]
+    unknown = [key for key in weights if key not in expected]
+    shapes = []
+    for key, value in weights.items():
+        if key in expected and value.shape != expected[key].shape:
+            found, right = tuple(value.shape), tuple(expected[key].shape)
+            shapes.append(f"'{key}' has the shape {found} instead of {right}")
+    if not missing and not unknown and not shapes:
+        return
+    faults = shapes[:3]
+    if unknown:
+        faults.insert(0, f'unknown: {first_few(unknown)}')
+    if missing:
+        faults.insert(0, f'missing: {first_few(missing)}')
+    kind = network['type'].removeprefix('mmpretrain.')
+    name = f'{kind}-{network["depth"]}' if 'depth' in network else kind
+    raise UserError(
+        f'{path}: tensors are not those of a {name} ({"; ".join(faults)}); give a config with its backbone, or the prefix of '
+        'another network in the file',
+        code='other-network' if unknown or shapes else 'incomplete-network',
+    )
+
+
+def first_few(names: Collection[str], most: int = 3, separator: str = ', ') -> str:
+    """Join the first names and count the rest."""
+    shown = separator.join(list(names)[:most])
+    return f'{shown} (and {len(names) - most} more)' if len(names) > most else shown
+
+
+def _shape(weights: Mapping[str, Tensor], key: str, ndim: int, path: str) -> torch.Size:
+    """Return the shape of a tensor.
+
+    Raises:
+        UserError: 'incomplete-network' if it is missing, 'other-network' if it has another number of dimensions.
+    """
+    if key not in weights:
+        raise UserError(
+            f"{path}: '{key}' is missing; give a file with the whole backbone",
+            code='incomplete-network',
+        )
+    shape = weights[key].shape
+    if len(shape) != ndim:
+        raise UserError(
+            f"{path}: '{key}' must have {ndim} dimensions ('{tuple(shape)}'); give the config of its network",
+            code='other-network',
+        )
+    return shape
+
+
+def _count_layers(weights: Mapping[str, Tensor], prefix: str) -> int:
+    """Return how many different numbers follow a prefix in the keys."""
+    matches = (re.match(rf'{re.escape(prefix)}(\d+)\.', key) for key in weights)
+    return len({match[1] for match in matches if match})
+
+
+def _in_channels(channels: int) -> dict[str, int]:
+    """Return the config key for images that are not RGB."""
+    return {} if channels == 3 else dict(in_channels=channels)
+
+
+def _usual_heads(positions: Tensor, tokens: int, path: str) -> int:
+    """Return the attention heads of released ViTs of this width, and warn if not all of them have the same number."""
+    width = positions.shape[2]
+    # MoCo v3 stores a table of sines, whose first row holds only 0 and 1. Other projects learn their positions.
+    is_moco = width == 384 and set(positions[0, tokens].tolist()) == {0, 1}
+    heads = 12 if is_moco else HEADS.get(width, max(1, width // 64))
+    if is_moco or width not in HEADS:
+        message = (
+            f'{path}: the number of attention heads is not stated; {heads} heads of {width // heads} dimensions are used: '
+            'give a config if the network has others'
+        )
+        print_log(printable(message), logger='current', level=logging.WARNING)
+    return heads
+
+
+def _dinov3_of(weights: Mapping[str, Tensor], path: str, heads: int | None) -> dict[str, Any]:
+    width, channels, patch, _ = _shape(weights, 'vit.patch_embed.proj.weight', 4, path)
+    head_width = 128 if width == 4096 else 64  # the ViT of 7 billion weights has 128
+    return dict(
+        type='RotaryVisionTransformer',
+        embed_dims=width,
+        num_layers=_count_layers(weights, 'vit.blocks.'),
+        num_heads=heads or max(1, width // head_width),
+        feedforward_channels=_shape(weights, 'vit.blocks.0.mlp.fc2.weight', 2, path)[1],
+        registers=_shape(weights, 'vit.reg_token', 3, path)[1],
+        patch_size=patch,
+        **_in_channels(channels),
+        qkv_bias='vit.blocks.0.attn.q_bias' in weights,
+        gated='vit.blocks.0.mlp.fc1_g.weight' in weights,
+    )
+
+
+def _vit_of(
+    weights: Mapping[str, Tensor], path: str, heads: int | None, norm_eps: float | None
+) -> dict[str, Any]:
+    if 'pos_embed' not in weights:
+        raise UserError(
+            f"{path}: the ViT has no table of positions and is not DINOv3's; give weights of DINO, DINOv2, DINOv3 or DeiT, or "
+            'a config with its backbone',
+            code='unknown-network',
+        )
+    width, channels, patch, _ = _shape(weights, 'patch_embed.projection.weight', 4, path)
+    tokens = _shape(weights, 'cls_token', 3, path)[1]
+    positions = _shape(weights, 'pos_embed', 3, path)[1]
+    gated = 'layers.0.ffn.w3.weight' in weights
+    if gated:
+        inner = _shape(weights, 'layers.0.ffn.w3.weight', 2, path)[1] * 3 // 2
+    else:
+        inner = _shape(weights, 'layers.0.ffn.layers.0.0.bias', 1, path)[0]
+    arch = dict(
+        embed_dims=width,
+        num_layers=_count_layers(weights, 'layers.'),
+        num_heads=heads or _usual_heads(weights['pos_embed'], tokens, path),
+        feedforward_channels=inner,
+    )
+    network = dict(
+        type='VisionTransformer',
+        arch=arch,
+        registers=tokens - 1,
+        img_size=math.isqrt(max(0, positions - tokens)) * patch,
+        patch_size=patch,
+        **_in_channels(channels),
+        qkv_bias='layers.0.attn.qkv.bias' in weights,
+        layer_scale_init_value=float('layers.0.attn.gamma1.weight' in weights),
+        layer_cfgs=dict(ffn_type='swiglu_fused' if gated else 'origin'),
+    )
+    if norm_eps not in (None, 1e-6):
+        network['norm_cfg'] = dict(type='LN', eps=norm_eps)
+    return network
+
+
+def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> dict[str, Any]:
+    """Return the `backbone=` of a config for a ResNet's weights.
+
+    >>> import torchvision
+    >>> resnet_of(torchvision.models.resnet18().state_dict())
+    {'type': 'ResNet', 'depth': 18, 'stem_channels': 64, 'base_channels': 64}
+    """
+    stages = tuple(_count_layers(weights, f'layer{number}.') for number in (1, 2, 3, 4))
+    if 'conv1.weight' not in weights or not any(stages):
+        raise UserError(
+            f'{path}: no ResNet or ViT with a known layout (keys: {first_few(weights)}); give a config with its backbone',
+            code='unknown-network',
+        )
+    if 0 in stages:
+        raise UserError(
+            f"{path}: the ResNet has no 'layer{stages.index(0) + 1}'; give a file with the whole backbone",
+            code='incomplete-network',
+        )
+    stem_channels, channels, _, side = _shape(weights, 'conv1.weight', 4, path)
+    return dict(
+        type='mmpretrain.ResNet_CIFAR' if side == 3 else 'ResNet',
+        depth=_depth(stages, 'layer1.0.conv3.weight' in weights, path),
+        stem_channels=stem_channels,
+        base_channels=_shape(weights, 'layer1.0.conv1.weight', 4, path)[0],
+        **_in_channels(channels),
+    )
+
+
+def _depth(stages: tuple[int, ...], bottleneck: bool, path: str) -> int:
+    """Return the depth of a ResNet by its blocks per stage and their kind."""
+    from mmairl.models.backbones import Bottleneck, ResNet
+
+    for depth, (block, blocks) in ResNet.arch_settings.items():
+        if blocks == stages and (block is Bottleneck) == bottleneck:
+            return depth
+    raise UserError(
+        f"{path}: no known ResNet has these blocks per stage ('{stages}'); give a config with its backbone",
+        code='unknown-network',
+    )

@@ -1,0 +1,176 @@
+"""Write a backbone as a folder that `timm.create_model('local-dir:DIR', pretrained=True)` and model hubs load.
+
+transformers loads the same folder by `AutoModel.from_pretrained(DIR)`, through its wrapper of timm.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmairl.checkpoints.hub_config import CONFIG
+from mmairl.checkpoints.read import Backbone
+from mmairl.checkpoints.released import WEIGHTS
+from mmairl.checkpoints.write import write_backbone
+from mmairl.errors import UserError
+from mmairl.io import write_json
+
+STEM = 64  # channels of the stem of every ResNet of timm
+EPSILON = 1e-5  # of timm's batch norm
+
+
+def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path:
+    """Write `model.safetensors` and `config.json`.
+
+    Args:
+        backbone: A ResNet or a ViT.
+        folder: The folder, which may exist.
+        license: Identifier of the license, such as 'apache-2.0'.
+
+    Returns:
+        The file of weights.
+
+    Raises:
+        UserError: 'unwritable-network' if timm has no such network.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(
+            f"--to hub writes a folder, and a file is in its place ('{folder}'); name another folder",
+            code='not-a-folder',
+        )
+    network = backbone.network
+    architecture, arguments, width = timm_architecture(network)
+    weights = backbone.weights
+    if network.get('stem_channels', STEM) < STEM:
+        weights = with_wide_stem(weights)
+    side = network.get('img_size', backbone.input.size)
+    channels = network.get('in_channels', 3)
+    is_resnet = 'depth' in network
+    images = dict(
+        input_size=[channels, side, side],
+        mean=list(backbone.input.mean),
+        std=list(backbone.input.std),
+        interpolation=backbone.input.interpolation,
+        crop_pct=0.875,
+        num_classes=0,
+        pool_size=None,
+        first_conv='conv1' if is_resnet else 'patch_embed.proj',
+        classifier='fc' if is_resnet else 'head',
+        **({'license': license} if license else {}),
+    )
+    config = dict(
+        architecture=architecture,
+        num_classes=0,
+        num_features=width,
+        global_pool='avg' if is_resnet else 'token',
+        model_args=arguments,
+        pretrained_cfg=images,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_backbone(backbone, folder / WEIGHTS, 'safetensors', weights)
+    write_json(folder / CONFIG, config)
+    return folder / WEIGHTS
+
+
+def timm_architecture(network: dict[str, Any]) -> tuple[str, dict[str, Any], int]:
+    """Return timm's name of a network, the arguments that differ from its defaults, and the width of its features.
+
+    Raises:
+        UserError: 'unwritable-network' if timm has no such network.
+    """
+    kind = network['type']
+    arguments: dict[str, Any] = {}
+    if 'in_channels' in network:
+        arguments['in_chans'] = network['in_channels']
+    if kind == 'ResNet' and _is_timm_resnet(network):
+        width = network['base_channels']
+        if width != STEM:
+            arguments['channels'] = [width, 2 * width, 4 * width, 8 * width]
+        return f'resnet{network["depth"]}', arguments, 8 * width * _expansion(network)
+    if kind == 'VisionTransformer' and _is_timm_vit(network):
+        arch = network['arch']
+        arguments.update(
+            img_size=network['img_size'],
+            patch_size=network['patch_size'],
+            embed_dim=arch['embed_dims'],
+            depth=arch['num_layers'],
+            num_heads=arch['num_heads'],
+            mlp_ratio=arch['feedforward_channels'] / arch['embed_dims'],
+            qkv_bias=network['qkv_bias'],
+            init_values=1.0 if network['layer_scale_init_value'] else None,
+            reg_tokens=network['registers'],
+            no_embed_class=network['registers'] > 0,
+        )
+        return 'vit_base_patch16_224', arguments, arch['embed_dims']
+    if kind == 'RotaryVisionTransformer':
+        size = 'small_plus' if network['gated'] else 'small'
+        bias = '_qkvb' if network['qkv_bias'] else ''
+        arguments.update(
+            patch_size=network['patch_size'],
+            embed_dim=network['embed_dims'],
+            depth=network['num_layers'],
+            num_heads=network['num_heads'],
+            mlp_ratio=network['feedforward_channels'] / network['embed_dims'],
+            num_reg_tokens=network['registers'],
+            global_pool='token',
+        )
+        return f'vit_{size}_patch16_dinov3{bias}', arguments, network['embed_dims']
+    raise UserError(
+        f"--to hub: timm has no such network ('{kind}'); it has ResNets with a 7x7 stem of {STEM} channels or fewer, and ViTs "
+        'without gates whose layer norms have the epsilon 1e-6: choose another format',
+        code='unwritable-network',
+    )
+
+
+def _expansion(network: dict[str, Any]) -> int:
+    """Return the width of a block's output relative to its inner width."""
+    return 1 if network['depth'] < 50 else 4
+
+
+def _is_timm_resnet(network: dict[str, Any]) -> bool:
+    """Return whether timm can represent the stem: its first block has no projection if its output has 64 channels."""
+    stem = network['stem_channels']
+    without_projection = network['base_channels'] * _expansion(network) == STEM
+    return stem == STEM or (stem < STEM and not without_projection)
+
+
+def _is_timm_vit(network: dict[str, Any]) -> bool:
+    has_gates = network['layer_cfgs']['ffn_type'] != 'origin'
+    return not has_gates and 'norm_cfg' not in network
+
+
+def with_wide_stem(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return a ResNet with channels of zeros added to its stem, which computes the same features.
+
+    A first block without a projection gets one that selects the original channels.
+    """
+    wide = dict(weights)
+    kernel = weights['conv1.weight']
+    added = STEM - len(kernel)
+    wide['conv1.weight'] = torch.cat([kernel, kernel.new_zeros(added, *kernel.shape[1:])])
+    for name in ('weight', 'bias', 'running_mean', 'running_var'):
+        value = weights[f'bn1.{name}']
+        fill = 1.0 if name == 'running_var' else 0.0
+        wide[f'bn1.{name}'] = torch.cat([value, value.new_full((added,), fill)])
+    for name in ('conv1', 'downsample.0'):
+        key = f'layer1.0.{name}.weight'
+        if key in weights:
+            value = weights[key]
+            zeros = value.new_zeros(len(value), added, *value.shape[2:])
+            wide[key] = torch.cat([value, zeros], dim=1)
+    if 'layer1.0.downsample.0.weight' not in weights:
+        width = len(kernel)
+        ones = torch.ones(width, dtype=kernel.dtype)
+        wide['layer1.0.downsample.0.weight'] = torch.eye(width, STEM, dtype=kernel.dtype)[
+            ..., None, None
+        ]
+        # Batch norm divides by the root of variance + epsilon, which is 1 here.
+        identity = dict(
+            weight=ones, bias=0 * ones, running_mean=0 * ones, running_var=(1 - EPSILON) * ones
+        )
+        for name, value in identity.items():
+            wide[f'layer1.0.downsample.1.{name}'] = value
+        wide['layer1.0.downsample.1.num_batches_tracked'] = torch.tensor(0)
+    return wide

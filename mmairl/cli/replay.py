@@ -1,0 +1,143 @@
+"""Replay parts of a run from its checkpoints: mmairl replay RUN {--check K, --step N [--views] [--per-image]}.
+
+A run is a function of its config, its seed and its step. --check replays K random stretches between two kept checkpoints, and
+the evaluations next to them, and compares the results bit for bit. --step replays one iteration from the nearest checkpoint and
+writes a page about it; with --cfg-options, the page compares it with the same iteration under these options. Nothing is
+written to RUN.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mmairl.cli.flags import add_config_options, parser_of, positive, seed
+from mmairl.errors import UserError
+
+if TYPE_CHECKING:
+    from mmairl.engine.replay import Verdict
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = parser_of('replay', __doc__)
+    parser.add_argument('run', type=Path, metavar='RUN', help='name the work dir of a training run')
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        '--check',
+        type=positive,
+        metavar='K',
+        help='replay K random stretches between checkpoints and compare them (default: replay a --step)',
+    )
+    what.add_argument(
+        '--step', type=positive, metavar='N', help='replay iteration N (default: --check stretches)'
+    )
+    parser.add_argument(
+        '--views',
+        action='store_true',
+        help='--step: show the views with their sampled parameters (default: off)',
+    )
+    parser.add_argument(
+        '--per-image',
+        action='store_true',
+        help='--step: show loss, gradient and nearest keys of each image (default: off)',
+    )
+    parser.add_argument(
+        '--out',
+        type=Path,
+        help='--step: write this page (default: work_dirs/replay/RUN_N.html)',
+    )
+    add_config_options(parser)
+    parser.add_argument(
+        '--seed', type=seed, default=0, help='set the seed of the choice of stretches (default: 0)'
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> None:
+    args = parse(arguments)
+    from mmairl.engine.run import register
+
+    register()
+    if args.check:
+        check_run(args.run, args.check, args.seed)
+    else:
+        show_step(args)
+
+
+def check_run(run: Path, count: int, seed: int) -> None:
+    """Print the verdict of each stretch and of each evaluation.
+
+    Raises:
+        UserError: If one of them is a mismatch.
+    """
+    from mmairl.engine.replay import MISMATCH, check_stretch, choose_stretches, stretches_of
+
+    stretches = stretches_of(run)
+    chosen = choose_stretches(stretches, count, seed)
+    cost = sum(stretch.end.iteration - stretch.first for stretch in chosen)
+    total = stretches[-1].end.iteration - stretches[0].first
+    print(f'replaying {cost} of {total} iterations', flush=True)
+    verdicts = []
+    replays = (check_stretch(run, stretch) for stretch in chosen)
+    for verdict in chain(replays, check_evaluations(run)):
+        print(
+            f'{verdict.what}: {verdict.status}{verdict.reason and ": "}{verdict.reason}', flush=True
+        )
+        verdicts.append(verdict)
+    share = len(chosen) / len(stretches)
+    print(
+        f'{len(chosen)} of {len(stretches)} stretches were replayed: a change within one stretch is found with a '
+        f'probability of {100 * share:.0f} %'
+    )
+    differing = [verdict.what for verdict in verdicts if verdict.status == MISMATCH]
+    if differing:
+        raise UserError(
+            f'{run}: {len(differing)} of {len(verdicts)} replays differ from the run (first: {differing[0]}); do not '
+            'rely on its results',
+            code='not-reproduced',
+        )
+
+
+def show_step(args: argparse.Namespace) -> None:
+    from mmairl.engine.replay_step import replay_step, start_of
+    from mmairl.report.replay_page import ParameterRecorder, write_replay_page
+
+    start = start_of(args.run, args.step)
+    first = start.iteration if start else 0
+    count = args.step - first + bool(args.cfg_options)
+    print(f'replaying {count} iterations from iteration {first}', flush=True)
+    recorder = ParameterRecorder()
+    records = replay_step(args.run, args.step, args.cfg_options, recorder)
+    out = args.out or Path('work_dirs/replay') / f'{args.run.resolve().name}_{args.step}.html'
+    change = ', '.join(f'{key}={value}' for key, value in args.cfg_options.items())
+    views = recorder.parameters(records[0]) if args.views else None
+    page = write_replay_page(out, records, change, args.per_image, views)
+    print(f'written to {page}')
+
+
+def check_evaluations(run: Path) -> Iterator['Verdict']:
+    """Repeat the evaluations next to the checkpoints that use the run's own config, and compare their scores."""
+    from mmairl.engine.fork import Fork
+    from mmairl.engine.replay import MISMATCH, NOT_COMPARABLE, REPRODUCED, Verdict
+    from mmairl.evaluation.identity import difference
+    from mmairl.evaluation.protocol import evaluate
+    from mmairl.report.evaluation_page import records_in
+
+    cfg = Fork(run).config()
+    for record in records_in(run):
+        if record.checkpoint is None:  # a baseline
+            continue
+        what = f'{record.protocol} of {record.checkpoint}'
+        checkpoint = run / Path(record.checkpoint).name
+        if not checkpoint.is_file():
+            yield Verdict(what, NOT_COMPARABLE, 'the checkpoint is gone')
+            continue
+        result = evaluate(cfg, record.protocol, checkpoint, record.part)
+        other = difference(record.identity or {}, result.identity)
+        if other:
+            yield Verdict(what, NOT_COMPARABLE, other)
+        elif record.scores == result.scores:
+            yield Verdict(what, REPRODUCED)
+        else:
+            yield Verdict(what, MISMATCH, f'{record.scores} is stored, {result.scores} is measured')

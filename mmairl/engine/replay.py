@@ -1,0 +1,244 @@
+"""Replay parts of a run: it is a function of (config, seed, step), so its checkpoints can be checked bit for bit."""
+
+import random
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.logging import HistoryBuffer
+from mmengine.runner import Runner
+from torch import Tensor
+
+from mmairl.checkpoints.load import load_checkpoint, meta_of
+from mmairl.engine.checkpoint import checkpoint_folder, describe_machine, run_in, settings
+from mmairl.engine.curves import read_run_config
+from mmairl.engine.fork import Fork
+from mmairl.engine.resume import config_changes
+from mmairl.engine.run import complete_config, train
+from mmairl.errors import UserError
+
+# Everything that decides the rest of a run. Names, times and logs differ between runs.
+COMPARED = ('state_dict', 'optimizer', 'param_schedulers', 'online_probe', 'random_states', 'place')
+# Settings that change no weight.
+IRRELEVANT = (
+    'train_dataloader.num_workers',
+    'train_dataloader.persistent_workers',
+    'train_dataloader.pin_memory',
+    'train_dataloader.prefetch_factor',
+    'train_dataloader.timeout',
+)
+# Options of a replay, which change no weight.
+QUIET = {'train_dataloader.num_workers': 0, 'log_level': 'WARNING'}
+REPRODUCED = 'reproduced'
+MISMATCH = 'mismatch'
+NOT_COMPARABLE = 'not comparable'
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint that a run has kept."""
+
+    path: Path
+    meta: dict[str, Any]
+
+    @property
+    def iteration(self) -> int:
+        return self.meta['iter']
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The iterations from one kept checkpoint, or from the initial weights, to the next."""
+
+    start: Kept | None
+    end: Kept
+
+    @property
+    def first(self) -> int:
+        return self.start.iteration if self.start else 0
+
+    def __str__(self) -> str:
+        return f'iterations {self.first + 1} to {self.end.iteration}'
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a replay: 'reproduced', 'mismatch' or 'not comparable', with the first difference or the reason."""
+
+    what: str
+    status: str
+    reason: str = ''
+
+
+class Reached(Exception):
+    """Ends a replay."""
+
+
+class StopAt(Hook):
+    """End the run before the iteration after `last`."""
+
+    priority = 'HIGHEST'
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+        if runner.iter == self.last:
+            raise Reached
+
+
+def kept_checkpoints(work_dir: Path) -> list[Kept]:
+    """Return the checkpoints of the run in a work dir by iteration, without reading their tensors."""
+    values = {**read_run_config(work_dir), 'work_dir': str(work_dir)}
+    run = run_in(work_dir)
+    kept = {}
+    for path in checkpoint_folder(Config(values)).glob('*.pth'):
+        meta = meta_of(path)
+        if meta and meta.get('run') == run and type(meta.get('iter')) is int:
+            kept[meta['iter']] = Kept(path, meta)
+    if not kept:
+        raise UserError(
+            f'{work_dir}: no checkpoint of its run; give the work dir of a training run',
+            code='no-checkpoint',
+        )
+    return [kept[iteration] for iteration in sorted(kept)]
+
+
+def stretches_of(work_dir: Path) -> list[Stretch]:
+    """Return the stretches that can be replayed.
+
+    A run that started from other weights has none before its first checkpoint. Checkpoints that a signal caused are
+    starts only, because a replay does not write them.
+    """
+    kept = kept_checkpoints(work_dir)
+    values = read_run_config(work_dir, 0)
+    hook = values.get('default_hooks', {}).get('checkpoint') or {}
+    by_signal = 'iter_' if hook.get('by_epoch', True) else '\0'
+    starts: list[Kept | None] = (
+        [] if kept[0].meta.get('fork') or values.get('load_from') else [None]
+    )
+    found = []
+    for checkpoint in kept:
+        if starts and not checkpoint.path.name.startswith(by_signal):
+            found.append(Stretch(starts[-1], checkpoint))
+        starts.append(checkpoint)
+    return found
+
+
+def choose_stretches(stretches: list[Stretch], count: int, seed: int = 0) -> list[Stretch]:
+    """Return `count` random stretches in order, or all if there are fewer."""
+    chosen = random.Random(seed).sample(stretches, min(count, len(stretches)))
+    return sorted(chosen, key=lambda stretch: stretch.first)
+
+
+def check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
+    """Replay a stretch in a temporary folder and compare weights, optimizer and random states bit for bit.
+
+    A replay that fails is a mismatch. A run of other code is not comparable.
+    """
+    try:
+        return _check_stretch(work_dir, stretch)
+    except UserError as error:
+        status = NOT_COMPARABLE if error.code == 'other-code' else MISMATCH
+        return Verdict(str(stretch), status, str(error))
+
+
+def _check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
+    recorded = stretch.end.meta.get('machine') or {}
+    torch.set_num_threads(recorded.get('threads') or torch.get_num_threads())
+    cfg, differences = config_of_stretch(work_dir, stretch)
+    if differences:
+        return Verdict(
+            str(stretch), MISMATCH, f'the config and the checkpoint differ in {differences[0]}'
+        )
+    with tempfile.TemporaryDirectory(prefix='mmairl-replay-') as folder:
+        cfg.work_dir = folder
+        fork = stretch.start and Fork(work_dir, path=stretch.start.path)
+        with suppress(Reached):
+            train(cfg, fork=fork, hooks=[StopAt(stretch.end.iteration)])
+        replayed = Path(folder) / stretch.end.path.name
+        found = differences_of(stretch.end.path, replayed)
+    if not found:
+        return Verdict(str(stretch), REPRODUCED)
+    now = describe_machine()
+    others = [
+        f'{key}: {recorded.get(key)}, now {value}'
+        for key, value in now.items()
+        if recorded.get(key) != value
+    ]
+    if others:
+        return Verdict(str(stretch), NOT_COMPARABLE, others[0])
+    return Verdict(
+        str(stretch),
+        MISMATCH,
+        f'{found[0]} and {len(found) - 1} other values' if found[1:] else found[0],
+    )
+
+
+def config_of_stretch(work_dir: Path, stretch: Stretch) -> tuple[Config, list[str]]:
+    """Return the config of the start of the run that wrote the end of a stretch, and where the checkpoint differs from it."""
+    fork = Fork(work_dir)
+    starts = len(list(work_dir.glob('*/vis_data/config.py')))
+    for start in reversed(range(starts)):
+        cfg = fork.config(start=start)
+        cfg.merge_from_dict(QUIET)
+        if stretch.start is None:
+            cfg.randomness.seed = stretch.end.meta['seed']
+        completed = Config(cfg.to_dict())
+        complete_config(completed, 'none')
+        changes = config_changes(stretch.end.meta.get('settings'), settings(completed))
+        differences = [
+            f"'{key}' ({before}, {now})"
+            for key, before, now, _ in changes
+            if key not in (*IRRELEVANT, 'randomness.seed', 'train_dataloader.batch_size')
+        ]
+        if not differences:
+            break
+    return cfg, differences
+
+
+def differences_of(kept: Path, replayed: Path) -> list[str]:
+    """List the differences of two training checkpoints in everything that decides the rest of a run."""
+    one = load_checkpoint(kept)
+    other = load_checkpoint(replayed)
+    found = [
+        f'meta.{key}'
+        for key in ('iter', 'epoch', 'seed')
+        if one['meta'].get(key) != other['meta'].get(key)
+    ]
+    for part in COMPARED:
+        found += differing(one.get(part), other.get(part), part)
+    return found
+
+
+def differing(one: Any, other: Any, name: str) -> list[str]:
+    """List where two nested values differ in a type, a shape or a bit: 0.0 and -0.0 differ, NaN equals itself."""
+    if type(one) is not type(other):
+        return [name]
+    if isinstance(one, HistoryBuffer):
+        return differing(vars(one), vars(other), name)
+    if isinstance(one, dict):
+        if one.keys() != other.keys():
+            return [name]
+        return [found for key in one for found in differing(one[key], other[key], f'{name}.{key}')]
+    if isinstance(one, (list, tuple)):
+        if len(one) != len(other):
+            return [name]
+        pairs = enumerate(zip(one, other))
+        return [found for place, pair in pairs for found in differing(*pair, f'{name}.{place}')]
+    return [] if _bits(one) == _bits(other) else [name]
+
+
+def _bits(value: Any) -> tuple:
+    if isinstance(value, Tensor):
+        content = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return value.dtype, value.shape, content
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    return (repr(value),)

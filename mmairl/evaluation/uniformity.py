@@ -1,0 +1,41 @@
+"""Uniformity of a model's features as a task of studies."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
+from mmairl.evaluation.protocol import Scores
+from mmairl.registry import PROTOCOLS
+
+SCALE = 2.0  # of the Gaussian potential, as in the paper
+
+
+@PROTOCOLS.register_module('uniformity')
+@dataclass(frozen=True)
+class Uniformity(FeatureProtocol):
+    """Uniformity of the normalized features of test images (Wang and Isola, 2020)::
+
+        log( mean over pairs of exp(-2 |x - y|^2) )
+
+    Lower is more uniform; the bound for the whole sphere is about -4.
+
+    Args:
+        images: Number of test images, evenly spaced. Default: 5000.
+    """
+
+    images: int = 5000
+
+    metric: ClassVar = 'none'
+    null_rows: ClassVar = ()
+    unit: ClassVar = ''
+
+    def score(self, split: Split) -> tuple[Scores, dict]:
+        features = torch.as_tensor(split.test.x)
+        step = max(1, len(features) // self.images)
+        unit_features = F.normalize(features[::step][: self.images].float())
+        distances = torch.pdist(unit_features).square()
+        value = torch.logsumexp(-SCALE * distances, 0) - torch.tensor(float(len(distances))).log()
+        return {'uniformity': value.item()}, {}

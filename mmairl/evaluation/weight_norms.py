@@ -1,0 +1,45 @@
+"""Norms of a backbone's weights as a task of studies."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mmengine import Config
+
+from mmairl.checkpoints.norms import typical_gain, typical_growth
+from mmairl.checkpoints.read import Backbone
+from mmairl.errors import UserError
+from mmairl.evaluation.protocol import Protocol, Scores, Sets
+from mmairl.registry import PROTOCOLS
+
+
+@PROTOCOLS.register_module('norms')
+@dataclass(frozen=True)
+class WeightNorms(Protocol):
+    """How long the weights of a model are, from its checkpoint alone.
+
+    The main score is the base-10 logarithm of the median norm of the 3x3 convolutions over their norm at initialization, so
+    that a difference of 1 is a factor of 10. The second is the median root mean square of batch norm's gains.
+    """
+
+    metric: ClassVar = 'none'
+    null_rows: ClassVar = ()
+    unit: ClassVar = ''
+
+    def images_seen(self, cfg: Config, images: int | None, trials: int | None = None) -> int:
+        return 0
+
+    def run(
+        self, cfg: Config, subject: Backbone | str, sets: Sets, identity: Mapping[str, Any]
+    ) -> tuple[Scores, dict, dict[str, int]]:
+        growth = typical_growth(subject.weights) if isinstance(subject, Backbone) else None
+        if not growth:
+            raise UserError(
+                f'norms: the model has no 3x3 convolutions ({subject}); measure ResNets',
+                code='no-convolutions',
+            )
+        scores = {'log10 of weight norms': math.log10(growth)}
+        if gain := typical_gain(subject.weights):
+            scores["batch norm's gains"] = gain
+        return scores, {}, {}

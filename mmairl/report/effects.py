@@ -1,0 +1,229 @@
+"""The effects figure: paired effects on one axis, with seeds, interval, equivalence margin and published effect.
+
+A page shows it as a table with a drawing in each row; a paper gets it as a file. Both read the same `EffectsFigure`.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from textwrap import wrap
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import blended_transform_factory
+
+from mmairl.report.figures import short, styled
+from mmairl.report.table import TABLE_FORMATS, signed
+
+WIDTHS = {'column': 3.35, 'text': 6.9}  # inches, as in two-column papers
+ROW_HEIGHT = 0.34
+PAPER = {
+    'font.size': 7.5,
+    'xtick.color': '#1a2233',
+    'ytick.color': '#1a2233',
+    'axes.labelcolor': '#1a2233',
+    'pdf.fonttype': 42,  # fonts are embedded
+    'svg.fonttype': 'path',
+}
+LEGEND = '●\u00a0higher or lower  ■\u00a0equivalent  ○\u00a0inconclusive  ✕\u00a0no verdict'
+# How a kind of verdict is drawn, so that gray shades and printers keep it apart: marker and whether it is filled.
+MARKERS = {
+    'differs': ('o', True),
+    'equivalent': ('s', True),
+    'inconclusive': ('o', False),
+    'problem': ('X', False),
+    'share': ('|', True),
+}
+COLORS = {
+    'differs': '#1d5fd1',
+    'equivalent': '#12805c',
+    'inconclusive': '#667085',
+    'problem': '#b42318',
+    'share': '#667085',
+    'published': '#8a5a00',
+}
+
+
+def number(value: float | None) -> str:
+    return '—' if value is None else signed(value)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An effect, in points. Unknown numbers are None.
+
+    Args:
+        name: What has the effect, such as a row, a factor or a claim.
+        verdict: The verdict in words.
+        kind: A key of `MARKERS`.
+        estimate: The effect.
+        low: Lower end of the 95 % interval.
+        high: Upper end.
+        seeds: The effect in each seed.
+        change: What changes.
+        note: A remark on the verdict.
+        published: The published effect.
+        agreement: How the effect relates to the published one.
+        group: The heading above this effect and those of the same group that follow.
+    """
+
+    name: str
+    verdict: str
+    kind: str
+    estimate: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seeds: Sequence[float] = ()
+    change: str = ''
+    note: str = ''
+    published: float | None = None
+    agreement: str = ''
+    group: str = ''
+
+    @property
+    def size(self) -> str:
+        return number(self.estimate)
+
+    @property
+    def range(self) -> str:
+        return '' if self.low is None else f'{signed(self.low)} to {signed(self.high)}'
+
+    @property
+    def published_size(self) -> str:
+        return number(self.published)
+
+    @property
+    def numbers(self) -> list[float]:
+        known = (self.estimate, self.low, self.high, self.published, *self.seeds)
+        return [value for value in known if value is not None]
+
+
+@dataclass(frozen=True)
+class EffectsFigure:
+    """Effects on one axis.
+
+    Args:
+        title: The heading.
+        effects: One line each.
+        margin: Effects between -margin and margin are equivalent to none.
+        score: The measured score.
+        published: What the published effects are of; '' hides their column.
+        published_note: How to compare them with the measured ones.
+        start: The score of the first row.
+        end: The score of the last row.
+        total: The difference of the last row to the first.
+    """
+
+    title: str
+    effects: Sequence[Effect]
+    margin: float
+    score: str
+    published: str = ''
+    published_note: str = ''
+    start: str = ''
+    end: str = ''
+    total: Effect | None = None
+
+    @cached_property
+    def ticks(self) -> list[float]:
+        """Rounded values along the axis, from end to end."""
+        values = [-self.margin, self.margin]
+        for effect in self.effects:
+            values += effect.numbers
+        locator = MaxNLocator(8, steps=[1, 2, 5, 10])
+        return locator.tick_values(min(values), max(values)).tolist()
+
+    @property
+    def labels(self) -> list[str]:
+        digits = 0 if all(tick == round(tick) for tick in self.ticks) else 1
+        return [signed(tick, digits) for tick in self.ticks]
+
+    def place(self, value: float) -> float:
+        """Return a value's position along the axis, in percent."""
+        low, high = self.ticks[0], self.ticks[-1]
+        return round(100 * (value - low) / (high - low), 2)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return the columns and rows of the figure's numbers."""
+        columns = ['effect', self.score, '95 % low', '95 % high', 'verdict']
+        if self.published:
+            columns.append(f'published: {self.published}')
+        rows = []
+        for effect in self.effects:
+            sizes = [number(value) for value in (effect.estimate, effect.low, effect.high)]
+            cells = [effect.name, *sizes, effect.verdict, number(effect.published)]
+            rows.append(cells[: len(columns)])
+        return columns, rows
+
+
+@styled(**PAPER)
+def draw_effects(shown: EffectsFigure, width: str = 'text') -> Figure:
+    """Return the figure at the width of a column or of the text."""
+    narrow = width == 'column'
+    count = len(shown.effects)
+    words = [f'effect on {short(shown.score)}, points; {LEGEND}']
+    if shown.published:
+        words.append(f'◇ published: {shown.published}{shown.published_note}')
+    caption = '\n'.join(wrap('\n'.join(words), 62 if narrow else 120, replace_whitespace=False))
+    height = 0.5 + ROW_HEIGHT * count + 0.13 * caption.count('\n')
+    figure = Figure(figsize=(WIDTHS[width], height), layout='constrained')
+    axes = figure.subplots()
+    axes.axvspan(-shown.margin, shown.margin, color='#e4eaf3', zorder=0)
+    axes.axvline(0, color='#667085', linewidth=0.8, zorder=1)
+    for row, effect in enumerate(shown.effects):
+        _draw_effect(axes, row, effect)
+    names = [short(effect.name, 22 if narrow else 44) for effect in shown.effects]
+    axes.set_yticks(range(count), names)
+    every = 2 if narrow else 1
+    axes.set_xticks(shown.ticks[::every], shown.labels[::every])
+    axes.set_xlim(shown.ticks[0], shown.ticks[-1])
+    axes.set_ylim(count - 0.4, -0.6)
+    figure.supxlabel(caption, fontsize=6.5)
+    axes.grid(axis='y', visible=False)
+    right = blended_transform_factory(axes.transAxes, axes.transData)
+    for row, effect in enumerate(shown.effects):
+        text = effect.size if narrow else f'{effect.size}  {effect.verdict}'
+        axes.text(1.02, row, text, transform=right, va='center')
+    return figure
+
+
+def _draw_effect(axes: Axes, row: int, effect: Effect) -> None:
+    color = COLORS[effect.kind]
+    marker, filled = MARKERS[effect.kind]
+    axes.plot(effect.seeds, [row - 0.24] * len(effect.seeds), '|', color='#667085', markersize=4)
+    if effect.low is not None:
+        axes.plot([effect.low, effect.high], [row, row], color=color, linewidth=1.6)
+    if effect.estimate is not None:
+        face = color if filled else 'white'
+        axes.plot(effect.estimate, row, marker, color=color, markerfacecolor=face, markersize=6)
+    if effect.published is not None:
+        axes.plot(
+            effect.published,
+            row + 0.26,
+            'D',
+            color=COLORS['published'],
+            markerfacecolor='white',
+            markersize=4,
+        )
+
+
+@styled(**PAPER)
+def figure_files(figure: Figure) -> dict[str, bytes]:
+    """Return a figure as SVG, PDF and PNG. The same figure gives the same bytes; fonts are embedded."""
+    dates = dict(svg=dict(Date=None), pdf=dict(CreationDate=None), png={})
+    files = {}
+    for kind, metadata in dates.items():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, metadata=metadata, dpi=300, facecolor='white')
+        files[kind] = buffer.getvalue()
+    return files
+
+
+def effect_files(shown: EffectsFigure, width: str = 'text') -> dict[str, bytes]:
+    """Return the figure, and its numbers as tables, as the content of files by their extension."""
+    files = figure_files(draw_effects(shown, width))
+    for kind, write in TABLE_FORMATS.items():
+        files[kind] = write(*shown.table()).encode()
+    return files

@@ -1,0 +1,180 @@
+"""Released models by name, from a fake hub on this machine."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from huggingface_hub import constants
+from safetensors.torch import save_file
+from timm.models import save_for_hf
+
+from mmairl.checkpoints import released
+from mmairl.checkpoints.read import read_backbone
+from mmairl.checkpoints.released import is_released, released_file
+from mmairl.errors import UserError
+
+COMMIT = 'a' * 40
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Serves ORG/NAME/resolve/REVISION/FILE from a folder, as the Hugging Face hub does."""
+
+    root: Path
+    gated = 'org/gated'
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        repository, _, rest = self.path.lstrip('/').partition('/resolve/')
+        revision, _, name = rest.partition('/')
+        file = self.root / repository / name
+        if repository == self.gated:
+            return self.fail(401, 'GatedRepo')
+        if not (self.root / repository).is_dir():
+            return self.fail(404, 'RepoNotFound')
+        if revision not in ('main', COMMIT):
+            return self.fail(404, 'RevisionNotFound')
+        if not file.is_file():
+            return self.fail(404, 'EntryNotFound')
+        content = file.read_bytes()
+        self.send_response(200)
+        self.send_header('ETag', f'"{abs(hash(content)):x}"')
+        self.send_header('X-Repo-Commit', COMMIT)
+        self.send_header('Content-Length', str(len(content)))
+        self.end_headers()
+        if self.command == 'GET':
+            self.wfile.write(content)
+
+    def fail(self, status: int, code: str) -> None:
+        self.send_response(status)
+        self.send_header('X-Error-Code', code)
+        self.send_header('X-Repo-Commit', COMMIT)
+        self.send_header('Content-Length', '0')
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def connect(monkeypatch, port: int) -> None:
+    endpoint = f'http://127.0.0.1:{port}'
+    template = endpoint + '/{repo_id}/resolve/{revision}/{filename}'
+    monkeypatch.setattr(constants, 'ENDPOINT', endpoint)
+    monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Iterator[Path]:
+    """The folder of a fake hub that huggingface_hub talks to."""
+    Hub.root = tmp_path / 'hub'
+    Hub.root.mkdir()
+    server = ThreadingHTTPServer(('127.0.0.1', 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    connect(monkeypatch, server.server_port)
+    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'cache'))
+    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
+    released_file.cache_clear()
+    yield Hub.root
+    released_file.cache_clear()
+    server.shutdown()
+
+
+def publish(folder: Path) -> torch.nn.Module:
+    network = timm.create_model('vit_tiny_patch16_224', img_size=32, depth=1, num_classes=0)
+    save_for_hf(network, folder, safe_serialization=True)
+    return network
+
+
+@pytest.mark.parametrize('name', ['hf-hub:org/vit', f'hf-hub:org/vit@{COMMIT}', 'timm:vit.tag'])
+def test_released_model_is_read_by_its_name(name, hub):
+    network = publish(hub / ('timm/vit.tag' if name.startswith('timm') else 'org/vit'))
+    found = read_backbone(name)
+    assert found.network['arch']['num_heads'] == 3 and found.input.origin == 'config.json'
+    assert torch.equal(found.weights['cls_token'], network.cls_token)
+    assert found.record['file'] == name
+
+
+def test_default_tag_is_that_of_timm(monkeypatch):
+    assert released.hub_repository('timm:resnet18') == f'timm/resnet18.{timm.get_pretrained_cfg("resnet18").tag}'
+    assert released.hub_repository('timm:resnet18.tag') == 'timm/resnet18.tag'
+
+
+def test_second_reading_needs_no_hub(hub, monkeypatch):
+    publish(hub / 'org/vit')
+    first = released_file('hf-hub:org/vit')
+    released_file.cache_clear()
+    connect(monkeypatch, 9)
+    assert released_file('hf-hub:org/vit') == first and first.with_name('config.json').is_file()
+
+
+def write_pickle(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    torch.save({}, folder / 'pytorch_model.bin')
+    (folder / 'config.json').write_text(json.dumps({}))
+
+
+FAULTS = {
+    'hf-hub:org/none': 'unknown-model',
+    'hf-hub:not a name': 'unknown-model',
+    'hf-hub:org/vit@none': 'unknown-model',
+    'hf-hub:org/gated': 'gated-model',
+    'hf-hub:org/pickle': 'no-safetensors',
+    'timm:no_such_network': 'unknown-model',
+    'torchvision:no_such_network': 'unknown-model',
+}
+
+
+@pytest.mark.parametrize('name', FAULTS)
+def test_model_that_cannot_be_fetched_is_an_error(name, hub):
+    publish(hub / 'org/vit')
+    write_pickle(hub / 'org/pickle')
+    assert is_released(name)
+    with pytest.raises(UserError) as caught:
+        read_backbone(name)
+    assert caught.value.code == FAULTS[name] and '\n' not in str(caught.value)
+
+
+def test_model_without_a_hub_is_an_error(hub, monkeypatch):
+    connect(monkeypatch, 9)
+    with pytest.raises(UserError) as caught:
+        read_backbone('hf-hub:org/vit')
+    assert caught.value.code == 'offline'
+
+
+def test_full_disk_is_an_error_without_a_partial_file(hub, monkeypatch):
+    publish(hub / 'org/vit')
+
+    def write(*_: object, **__: object) -> None:
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr('huggingface_hub.file_download.http_get', write)
+    with pytest.raises(UserError) as caught:
+        read_backbone('hf-hub:org/vit')
+    assert caught.value.code == 'download-failed' and 'No space left' in str(caught.value)
+    monkeypatch.undo()
+    assert not list(hub.parent.glob('cache/**/*.safetensors'))
+
+
+def test_interrupted_settings_are_not_skipped(hub, monkeypatch):
+    """Without config.json, anti-aliased ResNets would count as plain ones."""
+    folder = hub / 'org/vit'
+    publish(folder)
+    save_file({'a': torch.zeros(1)}, folder / 'other.safetensors')
+    real = Hub.do_GET
+
+    def fail_for_settings(self: Hub) -> None:
+        if self.path.endswith('config.json'):
+            self.connection.close()
+        else:
+            real(self)
+
+    monkeypatch.setattr(Hub, 'do_GET', fail_for_settings)
+    with pytest.raises(UserError) as caught:
+        read_backbone('hf-hub:org/vit')
+    assert caught.value.code in ('offline', 'download-failed')

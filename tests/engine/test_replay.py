@@ -1,0 +1,218 @@
+"""A replayed stretch equals its checkpoint, and any change of the run shows."""
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from harness import resume as resuming
+from harness import toy
+from harness.errors import raises_code
+
+from mmairl.cli.replay import check_evaluations, main
+from mmairl.engine import replay
+from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.engine.fork import Fork
+from mmairl.engine.replay import Stretch, check_stretch, kept_checkpoints, stretches_of
+from mmairl.engine.replay_step import replay_step
+from mmairl.evaluation.protocol import evaluate
+from mmairl.io import write_json
+
+
+@pytest.fixture(scope='module')
+def kept(tmp_path_factory) -> Path:
+    """The work dir of a run of three epochs of four iterations, with a checkpoint after each."""
+    folder = tmp_path_factory.mktemp('kept') / 'run'
+    cfg = resuming.config('shuffle_bn', str(folder), epochs=3, steps=4, every=4)
+    cfg.evaluation = {part: toy.KNN[part] for part in ('train', 'test')}
+    resuming.run(cfg)
+    return folder
+
+
+def test_whole_run_is_reproduced(kept):
+    before = sorted(kept.rglob('*'))
+    verdicts = [check_stretch(kept, stretch) for stretch in stretches_of(kept)]
+    assert [verdict.status for verdict in verdicts] == ['reproduced'] * 3
+    assert [verdict.what for verdict in verdicts] == [
+        'iterations 1 to 4',
+        'iterations 5 to 8',
+        'iterations 9 to 12',
+    ]
+    assert sorted(kept.rglob('*')) == before
+
+
+def checkpoint_edit(change):
+    """Return a function that edits the checkpoint of iteration 8."""
+
+    def edit(folder: Path) -> None:
+        checkpoint = load_checkpoint(folder / 'iter_8.pth')
+        change(checkpoint)
+        torch.save(checkpoint, folder / 'iter_8.pth')
+
+    return edit
+
+
+def config_edit(before: str, after: str):
+    def edit(folder: Path) -> None:
+        file = next(folder.glob('*/vis_data/config.py'))
+        text = file.read_text()
+        assert before in text
+        file.write_text(text.replace(before, after))
+
+    return edit
+
+
+def average_weights(folder: Path) -> None:
+    early = load_checkpoint(folder / 'iter_4.pth')
+    late = load_checkpoint(folder / 'iter_8.pth')
+    for key, value in late['state_dict'].items():
+        if value.is_floating_point():
+            value.add_(early['state_dict'][key]).div_(2)
+    torch.save(late, folder / 'iter_8.pth')
+
+
+def weights_of_another_step(folder: Path) -> None:
+    early = load_checkpoint(folder / 'iter_4.pth')
+    late = load_checkpoint(folder / 'iter_8.pth')
+    late['state_dict'] = early['state_dict']
+    torch.save(late, folder / 'iter_8.pth')
+
+
+def flip_a_bit(checkpoint: dict) -> None:
+    checkpoint['state_dict']['backbone.conv1.weight'].view(torch.int32).view(-1)[0] ^= 1
+
+
+def copy_student(checkpoint: dict) -> None:
+    weights = checkpoint['state_dict']
+    weights['teacher.backbone.conv1.weight'] = weights['backbone.conv1.weight'].clone()
+
+
+TAMPERING = {
+    'averaged weights': average_weights,
+    'weights of another step': weights_of_another_step,
+    'one bit of a weight': checkpoint_edit(flip_a_bit),
+    'teacher replaced': checkpoint_edit(copy_student),
+    'statistics of batch norm': checkpoint_edit(lambda one: one['state_dict']['backbone.bn1.running_mean'].add_(1e-6)),
+    'queue in another order': checkpoint_edit(
+        lambda one: one['state_dict']['queue.vectors'].copy_(one['state_dict']['queue.vectors'].roll(1, 0))
+    ),
+    'momentum at zero': checkpoint_edit(lambda one: one['optimizer']['state'][0]['momentum_buffer'].zero_()),
+    'learning rate': checkpoint_edit(lambda one: one['optimizer']['param_groups'][0].update(lr=0.5)),
+    'schedule': checkpoint_edit(lambda one: one['param_schedulers'][0].update(last_step=7)),
+    'random state': checkpoint_edit(lambda one: one['random_states'][0]['torch'].view(-1)[9].add_(1)),
+    'seed of the order': checkpoint_edit(lambda one: one['place'].update(seed=5)),
+    'kind of order': checkpoint_edit(lambda one: one['place'].update(order_by_sum=True)),
+    'seed of the run': checkpoint_edit(lambda one: one['meta'].update(seed=5)),
+    'skipped epoch': checkpoint_edit(lambda one: one['meta'].update(epoch=2)),
+    'no random state': checkpoint_edit(lambda one: one.pop('random_states')),
+    'NaN': checkpoint_edit(lambda one: one['state_dict']['backbone.conv1.weight'].view(-1)[0].fill_(float('nan'))),
+    'other data': config_edit("type='Shapes'", "noise=0.3, type='Shapes'"),
+    'other number of images': config_edit('count=35', 'count=34'),
+    'other temperature': config_edit('temperature=0.2', 'temperature=0.3'),
+    'other views': config_edit("type='RandomFlip'", "p=0.1, type='RandomFlip'"),
+}
+
+
+@pytest.mark.parametrize('name', TAMPERING)
+def test_tampering_is_found_in_its_stretch(kept, tmp_path, name):
+    folder = tmp_path / 'run'
+    shutil.copytree(kept, folder)
+    TAMPERING[name](folder)
+    early, late = kept_checkpoints(folder)[:2]
+    verdict = check_stretch(folder, Stretch(early, late))
+    assert verdict.status == 'mismatch', verdict
+
+
+def test_other_machine_is_not_comparable(kept, tmp_path, monkeypatch):
+    folder = tmp_path / 'run'
+    shutil.copytree(kept, folder)
+    checkpoint_edit(flip_a_bit)(folder)
+    machine = replay.describe_machine()
+    monkeypatch.setattr(replay, 'describe_machine', lambda: {**machine, 'torch': '9.9'})
+    early, late = kept_checkpoints(folder)[:2]
+    verdict = check_stretch(folder, Stretch(early, late))
+    assert verdict.status == 'not comparable'
+    assert '9.9' in verdict.reason
+
+
+def test_branch_has_no_stretch_before_its_first_checkpoint(kept, tmp_path):
+    folder = tmp_path / 'run'
+    shutil.copytree(kept, folder)
+    checkpoint_edit(lambda one: None)(folder)
+    (folder / 'iter_4.pth').unlink()
+    assert [str(stretch) for stretch in stretches_of(folder)] == [
+        'iterations 1 to 8',
+        'iterations 9 to 12',
+    ]
+
+
+def test_folder_without_checkpoints_raises(kept, tmp_path):
+    with raises_code('no-checkpoint'):
+        kept_checkpoints(tmp_path)
+
+
+def test_command_states_its_cost_and_verdicts(kept, capsys):
+    main([str(kept), '--check', '2'])
+    output = capsys.readouterr().out
+    assert 'replaying 8 of 12 iterations' in output
+    assert output.count('reproduced') >= 2
+    assert '67 %' in output
+
+
+def test_command_fails_after_a_mismatch(kept, tmp_path):
+    folder = tmp_path / 'run'
+    shutil.copytree(kept, folder)
+    checkpoint_edit(flip_a_bit)(folder)
+    with raises_code('not-reproduced'):
+        main([str(folder), '--check', '3'])
+
+
+def test_evaluation_is_repeated(kept, tmp_path):
+    folder = tmp_path / 'run'
+    shutil.copytree(kept, folder)
+    result = evaluate(Fork(folder).config(), 'knn', folder / 'iter_12.pth')
+    record = dict(protocol='knn', config='a.py', checkpoint='elsewhere/iter_12.pth', **asdict(result))
+    path = write_json(folder / 'iter_12_student_knn.json', record)
+    assert [verdict.status for verdict in check_evaluations(folder)] == ['reproduced']
+    edited = {name: score + 0.1 for name, score in result.scores.items()}
+    write_json(path, {**record, 'scores': edited})
+    assert [verdict.status for verdict in check_evaluations(folder)] == ['mismatch']
+    write_json(path, {**record, 'identity': {**result.identity, 'weights': 'others'}})
+    assert [verdict.status for verdict in check_evaluations(folder)] == ['not comparable']
+
+
+def test_step_is_the_one_of_training(kept):
+    """Also several iterations after a checkpoint, and from scratch."""
+    scalars = load_checkpoint(kept / 'iter_12.pth')['message_hub']['log_scalars']
+    losses = scalars['train/loss'].data[0]
+    for step in (1, 3, 8, 9):
+        record = replay_step(kept, step)[0]
+        assert record.values['loss'] == losses[step - 1]
+        assert record.losses.mean().item() == pytest.approx(record.values['loss'], rel=1e-5)
+        assert len(record.items) == len(record.gradients) == len(record.nearest) == 8
+
+
+def test_step_under_another_key_shares_its_start(kept):
+    plain, changed = replay_step(kept, 6, {'model.head.temperature': 0.5})
+    assert plain.items == changed.items
+    assert all(torch.equal(*pair) for pair in zip(plain.views, changed.views))
+    assert plain.values['loss'] != changed.values['loss']
+
+
+@pytest.mark.parametrize('step', [0, 13])
+def test_step_beyond_the_run_raises(kept, step):
+    with raises_code('no-such-step', match='1 to 12'):
+        replay_step(kept, step)
+
+
+def test_command_writes_a_page_about_a_step(kept, tmp_path, capsys):
+    page = tmp_path / 'step.html'
+    flags = ['--views', '--per-image', '--cfg-options', 'model.head.temperature=0.5']
+    main([str(kept), '--step', '7', '--out', str(page), *flags])
+    assert 'replaying 4 iterations from iteration 4' in capsys.readouterr().out
+    text = page.read_text()
+    for heading in ('Iteration 7', 'Values', 'Images', 'Views', 'Sampled parameters'):
+        assert heading in text
+    assert 'model.head.temperature=0.5' in text
+    assert text.count('<img') == 16

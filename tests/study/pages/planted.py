@@ -1,0 +1,341 @@
+"""Records of studies with planted results, in the form that mmairl.study.collect writes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from mmairl.study.published import rows as published_rows
+from mmairl.study.statistics.attribution import attribute
+from mmairl.study.statistics.compare_rows import compare, mean_intervals
+from mmairl.study.statistics.designs import Design
+
+COLUMNS = ('in1k', 'voc07_ap50', 'cityscapes_miou')
+PUBLISHED = {
+    name: {key: row[key] for key in COLUMNS if key in row}
+    for table in ('table1_ladder', 'table2_optimizer_crossover')
+    for name, row in published_rows(f'revisit_airl.{table}').items()
+}
+NOISE = ((-0.4, 0.1, 0.3), (0.2, -0.5, 0.3), (0.1, 0.3, -0.4))
+Record = dict[str, Any]
+
+
+def run(seed: int, folder: str = 'runs/x', **scores: float) -> Record:
+    return dict(
+        seed=seed,
+        state='done',
+        error=None,
+        scores=scores,
+        folder=f'{folder}/seed_{seed}',
+        checkpoint='epoch_30.pth',
+        sha256='0123456789abcdef' * 4,
+        seconds=118.2 + seed,
+        images_seen=360000,
+        git='b34afd9',
+        versions={'torch': '2.11.0'},
+        hardware='CPU (x86_64)',
+        config_text=f'randomness.seed: {seed}\n',
+        start=dict(weights='a', shapes='b', order=f'{seed}'),
+    )
+
+
+def row(name: str, runs: list[Record], on: str | None = None, **changes: Any) -> Record:
+    usual = dict(config='c.py', factor='a factor' if on else '', changed=['model'], group=None, x=None, published={})
+    return {**usual, **changes, 'name': name, 'on': on, 'runs': runs}
+
+
+def study(rows: list[Record], metrics: Sequence[str] = ('k-NN', 'linear'), **changes: Any) -> Record:
+    printed = dict.fromkeys(key for row in rows for key in row['published'])
+    found = dict(
+        name='ladder',
+        title='One factor at a time',
+        question='Which details make the difference?',
+        paper=dict(where='Tab. 1'),
+        scale=dict(name='demo', text='small networks'),
+        seeds=[0, 1, 2],
+        metrics=[dict(key=label.lower(), label=label, unit='top-1 %') for label in metrics],
+        published_metrics=[dict(key=key, label=key) for key in printed],
+        figure=dict(kind='bars'),
+        rows=rows,
+        fairness={},
+        reading='First.\n\nSecond.',
+    )
+    scores = [metric['key'] for metric in found['metrics']]
+    found['comparisons'] = {key: [asdict(one) for one in compare(found, key, 1.0)] for key in scores}
+    found['intervals'] = {key: mean_intervals(found, key) for key in scores}
+    return {**found, **changes}
+
+
+def scored(name: str, place: int, level: float, on: str | None = None, **changes: Any) -> Record:
+    """A row of three seeds at about this level."""
+    noise = NOISE[place % 3]
+    runs = [run(s, f'runs/{place}', **{'k-nn': level + n, 'linear': level + 4 - n}) for s, n in enumerate(noise)]
+    return row(name, runs, on, **changes)
+
+
+def steps(*steps: tuple[str, float, float], seeds: int = 5, **changes: Any) -> Record:
+    """A chain of rows: each name with its effect on the row above and the spread of the effect over seeds."""
+    draw = np.random.default_rng(0)
+    scores = 40 + draw.normal(0, 2, seeds)
+    rows = []
+    for number, (name, effect, spread) in enumerate(steps):
+        noise = draw.normal(0, 1, seeds)
+        noise = (noise - noise.mean()) / (noise.std() or 1)
+        scores = scores + effect + spread * noise
+        runs = [run(s, f'runs/{number}', **{'k-nn': float(score)}) for s, score in enumerate(scores)]
+        rows.append(row(name, runs, rows[-1]['name'] if rows else None, factor=f'{name} is added' if rows else ''))
+    changes = dict(seeds=list(range(seeds)), fairness=fair(rows)) | changes
+    return study(rows, ('k-NN',), **changes)
+
+
+def fair(rows: Sequence[Record]) -> Record:
+    before = [
+        dict(row=row['name'], on=row['on'], declared=['model'], found=['model'], undeclared=[])
+        for row in rows
+        if row['on']
+    ]
+    same = {row['name']: 360000 for row in rows}
+    code = {row['name']: 'b34afd9' for row in rows}
+    after = [dict(check='images seen', equal=True, values=same), dict(check='code', equal=True, values=code)]
+    return dict(before=before, after=after, hidden=[])
+
+
+def one_decided() -> Record:
+    return steps(('base', 0, 0), ('+ predictor', 0.1, 0.3), ('+ symmetric loss', 8.2, 0.9), ('+ crop', 0.5, 3.0))
+
+
+def all_inconclusive() -> Record:
+    return steps(('base', 0, 0), ('+ predictor', 1.5, 3.0), ('+ symmetric loss', 4.5, 5.0))
+
+
+def all_equivalent() -> Record:
+    return steps(('base', 0, 0), ('+ predictor', 0.1, 0.2), ('+ symmetric loss', -0.1, 0.2))
+
+
+def one_seed() -> Record:
+    return steps(('base', 0, 0), ('+ predictor', 9.5, 0), ('+ symmetric loss', 2.0, 0), seeds=1)
+
+
+def confounded() -> Record:
+    """The largest effect is that of a row with an undeclared change."""
+    found = steps(('base', 0, 0), ('+ predictor', 12.0, 0.9), ('+ symmetric loss', 3.0, 0.6), ('+ crop', 0.2, 0.3))
+    found['fairness']['before'][0]['undeclared'] = ['optim_wrapper.optimizer.lr']
+    return found
+
+
+def collapsed() -> Record:
+    """Two runs of a row collapsed, and the next row builds on it."""
+    found = steps(('base', 0, 0), ('BYOL loss', -1.0, 1.0), ('+ large batch', 8.6, 1.0), ('+ crop', 2.0, 0.4))
+    for one in found['rows'][1]['runs'][:2]:
+        one['scores']['k-nn'] = 5.0
+    return study(found['rows'], ('k-NN',), seeds=found['seeds'], fairness=found['fairness'])
+
+
+def unfinished() -> Record:
+    """Runs that failed, are running and have not started."""
+    found = steps(('base', 0, 0), ('+ predictor', 6.0, 0.5), ('+ symmetric loss', 2.0, 0.8))
+    last = found['rows'][-1]['runs']
+    last[4] = dict(seed=4, state='failed', error='the loss became NaN at step 310', folder='runs/2/seed_4')
+    last[3] = dict(seed=3, state='running', error='training 12 %', folder='runs/2/seed_3')
+    del last[2]
+    return study(found['rows'], ('k-NN',), seeds=found['seeds'], fairness=found['fairness'])
+
+
+def sequential() -> Record:
+    words = 'seeds are added until every comparison is decided; the study is analyzed at 3, 5 and 8 seeds per row'
+    looks = ['analysis at 3 seeds: no decision', 'analysis at 5 seeds: + symmetric loss higher']
+    return one_decided() | dict(sequential=dict(words=words, looks=looks))
+
+
+def costly() -> Record:
+    """A published ladder with costs: the symmetric loss doubles the compute."""
+    found = ladder_like()
+    rows = {row['name']: dict(images=1e5, flops=1e15, device_seconds=120.0) for row in found['rows']}
+    rows['+ symmetric loss']['flops'] = 2e15
+    rows['+ complex augmentation']['flops'] = 2e15
+    return found | dict(cost=dict(rows=rows, equal={}))
+
+
+def ladder_like() -> Record:
+    found = steps(
+        ('MoCo v2', 0, 0),
+        ('+ SyncBN', 0.6, 1.5),
+        ('+ symmetric loss', 8.2, 0.9),
+        ('+ complex augmentation', 0.4, 2.0),
+    )
+    names = ('mocov2', 'plus_syncbn', 'plus_symmetric_loss', 'plus_complex_augmentation')
+    for one, name in zip(found['rows'], names):
+        one['published'] = PUBLISHED[name]
+    keys = dict.fromkeys(key for one in found['rows'] for key in one['published'])
+    return found | dict(published_metrics=[dict(key=key, label=key) for key in keys])
+
+
+def two_factors(effects: tuple[float, float, float] = (8.0, 0.1, 0.0), runs: int = 4) -> Record:
+    """A full factorial of two factors with main effects and an interaction."""
+    draw = np.random.default_rng(1)
+    rows = []
+    for first in (0, 1):
+        for second in (0, 1):
+            level = 40 + effects[0] * first + effects[1] * second + effects[2] * first * second
+            scores = level + draw.normal(0, 0.3, runs)
+            made = [run(s, f'runs/{first}{second}', **{'k-nn': float(v)}) for s, v in enumerate(scores)]
+            name = f'{("one way", "symmetric")[first]}, {("no predictor", "predictor")[second]}'
+            rows.append(row(name, made, rows[0]['name'] if rows else None))
+    levels = {one['name']: (number // 2, number % 2) for number, one in enumerate(rows)}
+    design = Design(('symmetric loss', 'predictor'), levels)
+    found = study(rows, ('k-NN',), seeds=list(range(runs)), fairness=fair(rows))
+    found['design'] = dict(asdict(design), words=design.words)
+    found['attribution'] = {'k-nn': attribute(found, 'k-nn', 1.0)}
+    return found
+
+
+def external() -> Record:
+    """Checkpoints from elsewhere, whose factors are not all stated."""
+    found = steps(('ours', 0, 0), ('theirs', 3.0, 0.4), seeds=3)
+    for one in found['rows']:
+        one['given'] = True
+    found['fairness']['before'][0] |= dict(unknown=['optimizer', 'batch size'])
+    return found
+
+
+def ladder() -> Record:
+    """Four rows of three seeds, of which one is missing and one has failed."""
+    names = ('mocov2', 'plus_syncbn', 'plus_symmetric_loss', 'plus_complex_augmentation')
+    levels = (66.1, 66.4, 72.6, 72.1)
+    rows = [scored(n, i, levels[i], names[i - 1] if i else None, published=PUBLISHED[n]) for i, n in enumerate(names)]
+    for one in (one for row in rows for one in row['runs']):
+        one['curves'] = {'loss': [[20, 40], [6.0, 3.0]], 'instance_accuracy': [[20, 40], [0.2, 0.7]]}
+    rows[1]['runs'][1] = dict(seed=1, state='missing', folder='runs/1/seed_1')
+    rows[3]['runs'][2] = dict(seed=2, state='failed', error='the loss became\nnan at step 310', folder='runs/3/seed_2')
+    fairness = fair(rows)
+    fairness['before'][0]['undeclared'] = ['optim_wrapper.lr']
+    code = {'mocov2': 'b34afd9', 'plus_syncbn': 'b34afd9 with changes'}
+    fairness['after'][1] = dict(check='code', equal=False, values=code)
+    fairness['after'].append(dict(check='software', equal=True, values=dict(mocov2='torch 2.11.0')))
+    fairness['hidden'] = [
+        dict(check='precision', equal=True, values=dict.fromkeys(names, 'bfloat16')),
+        dict(check='rate', equal=False, values=dict(mocov2='outside', plus_syncbn='inside')),
+    ]
+    return study(rows, fairness=fairness)
+
+
+def drawn_as_lines() -> Record:
+    """Two frameworks over the length of pre-training."""
+    rows = []
+    for group in ('MoCo v2+', 'BYOL'):
+        for place, x in enumerate((100, 300, 1000)):
+            name = f'{group}, {x} epochs'
+            printed = dict(in1k=70.0 + place)
+            rows.append(scored(name, place, 69 + math.log(x), group=group, x=x, published=printed))
+    return study(rows, figure=dict(kind='lines', x='epochs'))
+
+
+def tiny(**values: tuple[float, ...]) -> Record:
+    """A study of one metric with the given scores; each row builds on the one before."""
+    rows = []
+    for name, line in values.items():
+        runs = [run(s, **{'k-nn': v}) for s, v in enumerate(line)]
+        rows.append(row(name, runs, rows[-1]['name'] if rows else None))
+    return study(rows, ('k-NN',), seeds=[])
+
+
+def effect(name: str, verdict: str, estimate: float | None, half: float | None = None, aliases=()) -> Record:
+    low, high = (None, None) if half is None else (estimate - half, estimate + half)
+    factors = tuple(name.split(' × '))
+    own = dict(name=name, factors=factors, asked=len(factors) == 1, aliases=aliases)
+    return dict(own, verdict=verdict, estimate=estimate, low=low, high=high)
+
+
+def crossed() -> Record:
+    """The ladder's record with what `mmairl.study.statistics.attribution` says of a design."""
+    effects = [
+        effect('predictor', 'equivalent', 0.2, 0.5),
+        effect('momentum <ascending>', 'differs', 8.0, 2.0, ('−predictor × symmetric loss',)),
+        {**effect('symmetric loss', 'differs', -1.0, 2.5), 'collapsed': (9, 1), 'share': 0.0123},
+        effect('predictor × symmetric loss', 'not estimable: runs are missing', None),
+        effect('momentum <ascending> × symmetric loss', 'undecided', 1.5, 2.0),
+    ]
+    shares = [
+        dict(factor=name, estimate=value, low=value - 2, high=value + 2)
+        for name, value in (('predictor', 0.2), ('momentum', 8.0))
+    ]
+    found = dict(
+        margin=1.0,
+        runs=23,
+        blocks=True,
+        effects=effects,
+        shares=shares,
+        exact=False,
+        alone=['a, seed 1'],
+        gain=dict(factor='all factors', estimate=8.2, low=None, high=None),
+    )
+    record = {**ladder(), 'design': dict(words='a half-fraction of resolution III'), 'attribution': {'k-nn': found}}
+    record['fairness']['before'][0]['undeclared'] = []
+    return record
+
+
+def rescaled() -> Record:
+    """Winners of searches and their rescaled rows: curves of many rows, and verdicts in many words."""
+    found = tiny(SGD=(50.0, 52.0), LARS=(60.0, 61.0), rescaled=(60.0, 62.0), constant=(60.0, 62.0))
+    sources = (dict(chosen={}), dict(chosen={}), *[dict(of='LARS', constant=None)] * 2)
+    for row, made in zip(found['rows'], sources):
+        row['untrained'] = None
+        for one in row['runs']:
+            one['made'] = made
+    found['rows'][1]['runs'][1]['seconds'] = 0.0  # a copy of the row as published
+    for comparison in found['comparisons']['k-nn']:
+        comparison.update(verdict='runs collapsed: no verdict by the mean', share=0.4)
+    trials = [trial(0, number, number, 50.0) for number in range(4)]
+    names = ('SGD', 'LARS', *(f'LARS, rescaled by {n}' for n in range(9)))
+    search = dict(
+        criterion='k-nn',
+        budget=4.0,
+        margin=1.0,
+        searches=1,
+        dimensions={},
+        counts=dict(SGD=4),
+        rows=dict(SGD=trials),
+        curves={name: [dict(estimate=40.0 + n) for n in range(4)] for name in names},
+        forgiving={},
+        edges=[],
+    )
+    published = dict(rows=[dict(row, runs=[]) for row in found['rows']], comparisons=found['comparisons'])
+    return {**found, 'search': search, 'as_published': published}
+
+
+def trial(search: int, number: int, rate: float, score: float | None, diverged: str = '') -> Record:
+    own = dict(search=search, trial=number, folder=f'trials/{search}/{number}', state='done', seconds=9.0)
+    return dict(own, values=dict(rate=rate), score=score, diverged=diverged)
+
+
+def tuned() -> Record:
+    """Winners of searches with equal budgets, of which one is ahead."""
+    found = steps(('SGD', 0, 0), ('LARS', 9.0, 0.5), seeds=3)
+    trials = [trial(0, 0, 0.1, 40.0), trial(0, 1, 0.8, 50.0) | dict(chosen=True)]
+    for one in found['rows']:
+        one['untrained'] = None
+    search = rescaled()['search'] | dict(counts=dict(SGD=2, LARS=0), rows=dict(SGD=trials, LARS=[]))
+    published = dict(rows=[dict(row, runs=[]) for row in found['rows']], comparisons={})
+    return found | dict(search=search, as_published=published)
+
+
+CASES = {
+    case.__name__: case
+    for case in (
+        one_decided,
+        all_inconclusive,
+        all_equivalent,
+        collapsed,
+        unfinished,
+        one_seed,
+        confounded,
+        sequential,
+        two_factors,
+        tuned,
+        drawn_as_lines,
+        external,
+        costly,
+    )
+}

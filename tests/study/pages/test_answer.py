@@ -1,0 +1,144 @@
+"""The answer, the problems and the next step, on planted results."""
+
+import math
+
+import pytest
+from study.pages.planted import (
+    CASES,
+    all_inconclusive,
+    collapsed,
+    confounded,
+    costly,
+    external,
+    one_decided,
+    one_seed,
+    sequential,
+    steps,
+    study,
+    two_factors,
+    unfinished,
+)
+
+from mmairl.study.pages.answer import answer, command, next_steps, problems
+
+HEADLINES = {
+    'one_decided': '“+ symmetric loss” has the largest decided effect and is higher: +8.2 points',
+    'all_inconclusive': 'No step is decided. The largest difference, “+ symmetric loss”, is inconclusive: +4.5 points',
+    'all_equivalent': 'No step makes a difference: all 2 are equivalent within ±1 points.',
+    'collapsed': '“+ crop” has the largest decided effect and is higher: +2.0 points',
+    'unfinished': '“+ predictor” has the largest decided effect and is higher: +6.0 points',
+    'one_seed': 'No step is decided. The largest difference, “+ predictor”, is not tested (one seed): +9.5 points',
+    'confounded': '“+ symmetric loss” has the largest decided effect and is higher: +3.0 points',
+    'sequential': '“+ symmetric loss” has the largest decided effect and is higher: +8.2 points',
+    'two_factors': '“symmetric loss” has the largest decided effect and is higher: +8.0 points',
+    'tuned': '“LARS” is higher: +9.0 points',
+    'drawn_as_lines': 'Along epochs: “MoCo v2+” from 73.6 at 100 to 75.9 at 1000',
+    'external': '“theirs” is higher: +3.0 points',
+    'costly': '“+ symmetric loss” has the largest decided effect and is higher: +8.2 points',
+}
+
+
+def plain(lines) -> str:
+    return ' '.join(line.striptags().replace('\xa0', ' ') for line in lines)
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_headline_states_the_answer(name):
+    found = CASES[name]()
+    assert plain(answer(found)[:1]).startswith(HEADLINES[name])
+
+
+def test_headline_has_interval_total_and_paper():
+    text = plain(answer(costly()))
+    assert '(95 % interval +7.0 to +9.4) of k-NN, of +9.2 in all; the paper has +0.4 (VOC07 AP50).' in text
+    assert 'It takes 2 times the compute.' in text
+
+
+def test_total_is_the_difference_of_shown_means():
+    from mmairl.study.pages.findings import all_findings
+
+    figure = all_findings(one_decided())[0].figure()
+    first, last = (float(text.split(': ')[1]) for text in (figure.start, figure.end))
+    assert figure.total.size == f'{last - first:+.1f}'
+
+
+def test_confounded_effect_is_never_the_headline():
+    found = confounded()
+    assert '“+ predictor” is confounded. It also changes optim_wrapper.optimizer.lr' in plain(problems(found))
+    assert '2 rows build on it' in plain(problems(found))
+    assert '“+ predictor” differs more (+12.0), but is confounded.' in plain(answer(found))
+    first = next_steps(found)[0]
+    assert 'optim_wrapper.optimizer.lr' in plain([first.title])
+    assert first.cost.startswith('15 runs')
+
+
+def test_collapsed_runs_name_their_comparisons():
+    found = collapsed()
+    expected = '2 of 5 runs of “BYOL loss” collapsed; the means are not compared for “BYOL loss” and “+ large batch”.'
+    assert plain(problems(found)) == expected
+    assert '2 are not tested (collapsed runs)' in plain(answer(found))
+    assert next_steps(found)[0].command == 'mmairl report health runs/1/seed_0'
+
+
+def test_all_collapsed_has_no_effect_size():
+    found = collapsed()
+    rows = study(found['rows'][:2], ('k-NN',), seeds=found['seeds'])
+    assert plain(answer(rows)) == 'No comparison is tested: 1 is not tested (collapsed runs).'
+
+
+def test_one_seed_suggests_three():
+    found = one_seed()
+    assert 'All comparisons rest on one seed' in plain(problems(found))
+    step = next_steps(found)[0]
+    assert step.command.endswith('--seeds 0 1 2')
+    assert step.cost == '6 runs, 12 min'
+
+
+def test_unfinished_runs_state_how_to_refresh():
+    text = plain(problems(unfinished()))
+    assert '12 of 15 runs are finished (1 missing, 1 running, 1 failed).' in text
+    assert 'mmairl study ladder.yaml --scale demo --collect' in text
+    assert '“+ symmetric loss”, seed 4: failed: the loss became NaN at step 310.' in text
+    assert plain([next_steps(unfinished())[0].title]) == 'Run the other 2 runs'
+
+
+def test_next_step_is_the_cheapest_open_comparison():
+    step = next_steps(all_inconclusive())[0]
+    assert plain([step.title]) == 'Run 13 more seeds to decide “+ symmetric loss”'
+    assert step.cost == '39 runs, 78 min'
+    assert step.command == 'mmairl study ladder.yaml --scale demo --seeds $(seq 0 17)'
+
+
+def test_sequential_study_is_continued_by_its_plan():
+    assert next_steps(sequential())[0].command.endswith('--until-decided')
+    assert 'Sequential analysis, 2 looks so far' in plain(answer(sequential()))
+
+
+def test_nothing_open_is_stated():
+    assert plain([next_steps(two_factors())[0].title]) == 'Nothing is open at this scale'
+
+
+def test_shares_of_factors_are_in_the_answer():
+    assert 'Of the total of +8.0, the factors bring “symmetric loss” +8.0' in plain(answer(two_factors()))
+
+
+def test_external_rows_are_not_one_factor():
+    assert 'not stated are optimizer and batch size' in plain(problems(external()))
+
+
+def test_command_of_the_record_is_used():
+    found = one_decided() | dict(command=['mmairl', 'study', 'my study.yaml', '--out', 'x'])
+    assert command(found, '--collect') == "mmairl study 'my study.yaml' --out x --collect"
+    assert command(found | dict(name='')) == ''
+
+
+def test_unequal_checks_are_a_problem():
+    found = one_decided()
+    found['fairness']['after'][1].update(equal=False)
+    assert 'Not the same in all rows: code.' in plain(problems(found))
+
+
+@pytest.mark.parametrize('effect', [0.0, math.pi])
+def test_two_rows_have_no_total(effect):
+    text = plain(answer(steps(('base', 0, 0), ('other', effect, 0.1))))
+    assert 'in all' not in text
