@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 
     from mmairl.evaluation.protocol import Protocol, Result
 
-PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune', 'segment', 'depth_probe')
+PROTOCOLS = (
+    'knn',
+    'logreg',
+    'svm',
+    'linear',
+    'finetune',
+    'segment',
+    'depth_probe',
+    'uniformity',
+    'norms',
+)
 BASELINES = ('random', 'pixels')
 # Arguments that are not settings of a protocol.
 GENERAL = (
