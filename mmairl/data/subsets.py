@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmairl.data.datasets import ViewDataset
-from mmairl.data.splits import HELD_OUT, Groups, groups_of, names_of, split_by_class
+from mmairl.data.splits import HELD_OUT, Groups, groups_of, image_names, split_by_class
 from mmairl.errors import UserError
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 from mmairl.registry import DATASETS
@@ -86,7 +86,7 @@ class Part(ImageSubset):
         groups: Groups | None = None,
     ) -> None:
         super().__init__(dataset)
-        group_names = groups and groups_of(names_of(self.dataset), groups)
+        group_names = groups and groups_of(image_names(self.dataset), groups)
         parts = split_by_class(self.dataset.labels, seed, fraction, group_names)
         self.indices = parts[held].sort().values
 

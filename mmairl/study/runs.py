@@ -498,7 +498,7 @@ def execute(
 def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
     """Return the environment of each parallel run: its GPUs, of those that this process may use, or its number of cores."""
     if not torch.cuda.is_available():
-        threads = max(1, cores() // (jobs * devices))
+        threads = os.environ.get('OMP_NUM_THREADS') or max(1, cores() // (jobs * devices))
         return [{'OMP_NUM_THREADS': str(threads)} for _ in range(jobs)]
     count = torch.cuda.device_count()
     if needed * devices > count:

@@ -14,9 +14,9 @@ from mmairl.apis.suggest import FEWEST
 from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
 from mmairl.data.splits import (
     Groups,
-    find_groups,
+    groups_or_none,
+    image_names,
     look_alikes,
-    names_of,
     read_column,
     require_groups,
     split_by_class,
@@ -70,7 +70,7 @@ def read_task(
     """Return the images with their labels, split by class and where there are groups by these."""
     if not Path(images).is_dir():
         raise UserError(f'there is no folder of images at {Path(images).resolve()}; check the path')
-    names = names_of(UnlabelledFolder(images, channels=channels))
+    names = image_names(UnlabelledFolder(images, channels=channels))
     given = by_folder(names) if labels is None else by_table(names, labels, images, column)
     count = Counter(given.values())
     if few := [label for label, many in count.items() if many < 2]:
@@ -85,7 +85,7 @@ def read_task(
         )
     labelled, classes = sorted(given), sorted(count)
     y = np.array([classes.index(given[name]) for name in labelled])
-    own = dict(zip(names, find_groups(names, groups) if groups else names))
+    own = dict(zip(names, groups_or_none(names, groups) if groups else names))
     told = [own[name] for name in labelled]
     require_groups(labelled, told, groups)
     for label in classes:

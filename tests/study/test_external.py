@@ -14,7 +14,7 @@ from torchvision.models import resnet18, resnet50
 import mmairl
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.write import write_backbone
-from mmairl.config import load_config, write_config
+from mmairl.config import home, load_config, write_config
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.identity import difference
@@ -33,9 +33,9 @@ from mmairl.study.model_identity import model_at
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.reuse import create_weights, origin
 from mmairl.study.runs import Run, plan_runs, prepare_runs
-from mmairl.study.scale import read_scale
+from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Asked, RunResult, Trained, last_checkpoint
-from mmairl.study.spec import Row, Study
+from mmairl.study.spec import Row, Study, read_study
 
 OURS = Row('ours', 'byol_r50_200e.py')
 
@@ -258,3 +258,21 @@ def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_no
     study = Study(title='t', rows=(OURS, row(tmp_path, {'library': 'x'})))
     with pytest.raises(UserError, match="'theirs' differs from 'ours' in library"):
         require_fair(compare_configs(study, {**ours, 'theirs': ours['ours']}))
+
+
+def test_release_study_measures_files_in_its_format(tmp_path, monkeypatch, run_tool):
+    monkeypatch.chdir(tmp_path)
+    scale = read_scale('half')
+    study = read_study(home() / 'configs/studies/release.yaml')
+    for place, released in enumerate(row for row in study.rows if row.weights):
+        network = load_backbone(resolve(released, scale), seed=place)
+        path = tmp_path / released.weights[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        keys = {f'module.online_encoder.{key}': value for key, value in network.state_dict().items()}
+        torch.save(dict(start_epoch=200, model=keys), path)
+    run_tool('tools/study.py', home() / 'configs/studies/release.yaml', '--scale', 'half', '--tasks', 'norms')
+    record = read_json(tmp_path / 'work_dirs/studies/release_half/study.json', dict)
+    scores = {row['name']: [run.get('scores') for run in row['runs']] for row in record['rows'] if not row['untrained']}
+    assert all(found[0]['norms'] is not None for found in scores.values())
+    assert scores['BYOL, NormRescale by MoCo v2'][0] == pytest.approx(scores['MoCo v2'][0], abs=1e-4)
+    assert [claim['verdict'] for claim in record['claims']] == ['not run']

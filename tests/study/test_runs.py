@@ -70,6 +70,12 @@ def test_the_gpus_of_the_runs_are_those_that_the_study_may_use(monkeypatch, list
         runs._shares(2, 3, needed=2)
 
 
+def test_explicit_number_of_threads_wins(monkeypatch):
+    monkeypatch.setattr('torch.cuda.is_available', lambda: False)
+    monkeypatch.setenv('OMP_NUM_THREADS', '7')
+    assert runs._shares(2, 1, needed=1) == [{'OMP_NUM_THREADS': '7'}] * 2
+
+
 def test_a_study_that_is_stopped_waits_for_its_runs_to_save_and_kills_what_will_not(tmp_path, monkeypatch):
     """The second has a child, as a transfer has its tool, and neither heeds the signal."""
     good, deaf = run_in(tmp_path / 'good'), run_in(tmp_path / 'deaf')

@@ -14,7 +14,7 @@ from PIL import Image
 from torchvision.models import resnet18
 
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.splits import names_of
+from mmairl.data.splits import image_names
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction
 from projects.worth import few_labels
@@ -138,7 +138,7 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
         (
             ['02.png,a', '03.png,b'],
             'no heads',
-            "begins with an image .'00.png'.; add a line of headers",
+            "first line names an image .'00.png'.; add a line of headers",
         ),
         (['00.png,Käfer', '01.png,b'], 'utf-16', 'cannot be read .* give a CSV in UTF-8'),
     ],
@@ -344,7 +344,7 @@ def test_without_a_table_the_folders_are_the_classes_and_other_images_have_no_la
     task = read_task(images, None, None, None, 0)
     assert task.classes == ['a', 'b'] and (len(task.labelled), len(task.unlabelled)) == (20, 80)
     lay_out(task, tmp_path / 'links')
-    assert sorted(names_of(UnlabelledFolder(tmp_path / 'links'))) == sorted(task.unlabelled)
+    assert sorted(image_names(UnlabelledFolder(tmp_path / 'links'))) == sorted(task.unlabelled)
 
 
 @pytest.mark.parametrize(
