@@ -259,32 +259,74 @@ class Relabelled(ImageSubset):
         taxonomy: A file of `parent child` lines.
         groups: Number of groups that the classes are merged into along the taxonomy, or 'artifact' for the two classes
             of artifacts and all else.
+        labels: In place of a taxonomy, a file of `CLASS GROUP` or `CLASS/IMAGE GROUP` lines, such as the training lists of
+            Huh et al. (github.com/minyoungg/wmigftl, `label_sets/hierarchy`).
 
     Raises:
-        UserError: If the taxonomy has no level of so many groups.
+        UserError: If the taxonomy has no level of so many groups, or if the labels lack a class or divide one.
     """
 
-    def __init__(self, dataset: dict, taxonomy: str, groups: int | str) -> None:
+    def __init__(
+        self,
+        dataset: dict,
+        taxonomy: str | None = None,
+        groups: int | str | None = None,
+        labels: str | None = None,
+    ) -> None:
         super().__init__(dataset)
-        parents = read_tree(taxonomy)
         names = self.dataset.classes
-        if groups == 'artifact':
-            merged = [
-                'artifact' if ARTIFACT in ancestors(name, parents) else 'not artifact'
-                for name in names
-            ]
-        else:
-            merged = merge(names, parents, groups)
-            reached = len(set(merged))
-            if reached != groups:
-                raise UserError(
-                    f'Relabelled.groups: {taxonomy} merged bottom-up has no level of {groups} groups, the nearest has '
-                    f'{reached}; set a taxonomy that has one, or another number',
-                    code='no-level-of-groups',
-                )
+        if (labels is None) == (taxonomy is None):
+            raise UserError(
+                'Relabelled: set either labels, or taxonomy and groups', code='labels-or-taxonomy'
+            )
+        merged = read_groups(labels, names) if labels else merge_classes(names, taxonomy, groups)
         classes = sorted(set(merged))
         self.indices = torch.arange(len(self.dataset))
         self._set_classes(classes, [classes.index(name) for name in merged])
+
+
+def read_groups(path: str | Path, classes: Sequence[str]) -> list[str]:
+    """Return the group of each class from a file of `CLASS GROUP` or `CLASS/IMAGE GROUP` lines."""
+    groups: dict[str, str] = {}
+    for line in read_lines(path, "'class group' pairs"):
+        words = line.split()
+        if len(words) != 2:
+            raise UserError(
+                f"labels {path}: expected 'class group' ({line[:60]!r}); correct the line",
+                code='bad-labels',
+            )
+        name = words[0].partition('/')[0]
+        if groups.setdefault(name, words[1]) != words[1]:
+            raise UserError(
+                f"labels {path}: a class is in two groups ('{name}'); correct its lines",
+                code='class-in-two-groups',
+            )
+    missing = [name for name in classes if name not in groups]
+    if missing:
+        raise UserError(
+            f"labels {path}: a class is missing ('{missing[0]}'); add a line for each of the {len(missing)} missing ones",
+            code='class-without-group',
+        )
+    return [groups[name] for name in classes]
+
+
+def merge_classes(
+    classes: Sequence[str], taxonomy: str | Path, groups: int | str | None
+) -> list[str]:
+    """Return the group of each class: whether it is an artifact, or one of `groups` nodes of the taxonomy."""
+    parents = read_tree(taxonomy)
+    if groups == 'artifact':
+        is_artifact = [ARTIFACT in ancestors(name, parents) for name in classes]
+        return ['artifact' if artifact else 'not artifact' for artifact in is_artifact]
+    merged = merge(classes, parents, groups)
+    reached = len(set(merged))
+    if reached != groups:
+        raise UserError(
+            f'Relabelled.groups: {taxonomy} merged bottom-up has no level of {groups} groups, the nearest has '
+            f'{reached}; set a taxonomy that has one, or another number',
+            code='no-level-of-groups',
+        )
+    return merged
 
 
 def read_tree(path: str | Path) -> dict[str, str]:

@@ -76,6 +76,7 @@ class Protocol:
         null_rows: The baselines that a study adds to this protocol's tables.
         trains: Whether it trains a network by a recipe. If not, it shares extracted features with other protocols.
         columns: The papers' columns for ImageNet, with the score of each.
+        published: Names of published ImageNet scores, with the score next to which a study shows each; '' is the main one.
         unit: Unit of the scores.
 
     Args:
@@ -100,6 +101,7 @@ class Protocol:
     null_rows: ClassVar[tuple[str, ...]] = BASELINES
     trains: ClassVar[bool] = False
     columns: ClassVar[Mapping[str, str]] = {}
+    published: ClassVar[Mapping[str, str]] = {}
     unit: ClassVar[str] = '%'
 
     @property
