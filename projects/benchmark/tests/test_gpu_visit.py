@@ -104,7 +104,15 @@ def test_jobs_of_the_plan_have_unique_names_and_limits():
 def test_wheels_leave_out_what_the_machine_has():
     frozen = 'rich==15.0.0\nscipy @ file:///x\nopencv-python-headless==5.0.0.93'
     names = {line.split('==')[0] for line in missing_packages(frozen)}
-    assert names >= {'mmengine', 'mmpretrain', 'mmcv-lite', 'msgspec', 'pytest', 'addict', 'lightly'}
+    assert names >= {
+        'mmengine',
+        'mmpretrain',
+        'mmcv-lite',
+        'msgspec',
+        'pytest',
+        'addict',
+        'lightly',
+    }
     assert 'opencv-python' not in names, 'the headless package has the same module'
     assert not any(
         name.startswith(('torch', 'nvidia', 'triton', 'rich', 'scipy')) for name in names
