@@ -80,7 +80,7 @@ def test_one_job_does_not_stop_another(tmp_path):
 
 
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM], ids=str)
-def test_killed_visit_loses_no_line_and_leaves_no_process(tmp_path, number):
+def test_killed_visit_loses_nothing_and_leaves_nothing(tmp_path, number):
     with start(tmp_path, limit=600) as visit:
         results = tmp_path / 'results.jsonl'
         until = time.monotonic() + 60
