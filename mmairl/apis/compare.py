@@ -19,8 +19,8 @@ from mmairl.study.external import require_distinct_models, require_networks
 from mmairl.study.fairness import at_scale
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import columns, markdown, table_lines
+from mmairl.study.planner import prepare_runs
 from mmairl.study.run_study import complete_runs
-from mmairl.study.runs import prepare_runs
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_names import require_known

@@ -174,7 +174,7 @@ def build_runner(cfg: Config, start: RunStart | None = None) -> Runner:
 
 
 def log_run_summary(runner: Runner) -> None:
-    """Log device, batch layout and paths; print them as well if the log level would hide them."""
+    """Log device, batch layout and paths; print them as well if the log level WARNING would hide them."""
     cfg = runner.cfg
     device = next(runner.model.parameters()).device.type
     unusable = unusable_gpu()
@@ -190,7 +190,7 @@ def log_run_summary(runner: Runner) -> None:
     )
     level = logging.WARNING if unusable else logging.INFO
     terminal = runner.logger.handlers[0]
-    if is_main_process() and terminal.level > level:
+    if is_main_process() and level < terminal.level <= logging.WARNING:
         print(line, flush=True)
     runner.logger.log(level, line)
 
