@@ -124,7 +124,7 @@ class Published:
 
 def publish_files(folder: Path, root: Path) -> None:
     """Move downloaded files below the root, without their archives."""
-    for path in folder.rglob('*'):
+    for path in list(folder.rglob('*')):
         if path.suffix in ('.tar', '.tgz', '.gz', '.zip'):
             path.unlink()
     for path in folder.iterdir():
