@@ -395,7 +395,7 @@ class ReaL(ImageSubset):
         super().__init__(dataset)
         self.metric = 'any label'
         answers = read_json(file, list[list[int]])
-        stems = [os.path.splitext(name)[0] for name in names_of(self.dataset)]
+        stems = [os.path.splitext(name)[0] for name in image_names(self.dataset)]
         answers = [answers[int(stem.rpartition('_')[2]) - 1] for stem in stems]
         self.indices = torch.tensor([row for row, labels in enumerate(answers) if labels])
         self.matrix = torch.zeros(len(self.indices), len(self.classes), dtype=torch.int64)
