@@ -23,8 +23,7 @@ from mmairl.study.spec import Row, Study
 from mmairl.study.stale import unverified
 from mmairl.study.statistics import sequential
 from mmairl.study.statistics.attribution import attribute
-from mmairl.study.statistics.compare_rows import compare as compare_scores
-from mmairl.study.statistics.compare_rows import mean_intervals
+from mmairl.study.statistics.compare_rows import compare_scores, mean_intervals
 from mmairl.study.statistics.equal_cost import at_equal_cost, costs
 from mmairl.study.statistics.noise import noise
 from mmairl.study.task_names import recipe, unit_of
