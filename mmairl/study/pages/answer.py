@@ -200,9 +200,9 @@ def answer(study: Record) -> list[Markup]:
     ]
 
 
-def effect_size(finding: Finding) -> Markup:
+def effect_size(finding: Finding, unit: str) -> Markup:
     """Return the size of an effect with its interval and the published effect."""
-    parts = [text('<b>{} points</b>', signed(finding.estimate))]
+    parts = [text('<b>{} {}</b>', finding.effect().size, unit)]
     if finding.interval:
         parts.append(text('(95&nbsp;% interval {})', finding.interval))
     return Markup(' ').join(parts)
@@ -247,7 +247,7 @@ def _headline(found: Findings) -> Markup:
         found.noun,
         quoted(largest.name),
         largest.verdict,
-        effect_size(largest),
+        effect_size(largest, found.unit),
         found.label,
         paper(found, largest),
     )
@@ -268,7 +268,7 @@ def _largest(found: Findings, finding: Finding) -> Markup:
         quoted(finding.name),
         'is ' if len(found.all) == 1 else 'has the largest decided effect and is ',
         finding.verdict,
-        effect_size(finding),
+        effect_size(finding, found.unit),
         found.label,
         of_all,
         paper(found, finding),
@@ -345,7 +345,7 @@ def _larger(found: Findings) -> Iterator[Markup]:
         yield text(
             '{} differs more ({}), but is <b>{}</b>.',
             quoted(largest.name),
-            signed(largest.estimate),
+            largest.effect().size,
             largest.verdict,
         )
 

@@ -55,7 +55,7 @@ def study(rows: list[Record], metrics: Sequence[str] = ('k-NN', 'linear'), **cha
         paper=dict(where='Tab. 1'),
         scale=dict(name='demo', text='small networks'),
         seeds=[0, 1, 2],
-        metrics=[dict(key=label.lower(), label=label, unit='top-1 %') for label in metrics],
+        metrics=[dict(key=label.lower(), label=label, unit='%') for label in metrics],
         published_metrics=[dict(key=key, label=key) for key in printed],
         figure=dict(kind='bars'),
         rows=rows,
