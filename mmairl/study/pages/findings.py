@@ -88,10 +88,18 @@ class Finding:
         row, base = self.stored['collapsed']
         return f'collapsed runs: {row} against {base}'
 
+    @property
+    def _excludes_zero(self) -> bool:
+        low, high = self.stored['low'], self.stored['high']
+        return low is not None and low * high > 0
+
     def notes(self) -> list[str]:
+        """Return remarks that belong to the verdict."""
         notes = []
         if self.undeclared:
             notes.append(f'{", ".join(self.undeclared)} also changed')
+        if self.verdict == INCONCLUSIVE and self._excludes_zero:
+            notes.append('not after correction (Holm)')
         if self.collapses and 'collapsed' in self.stored:
             notes.append(self.collapsed_runs)
         if self.verdict == OTHER_COLLAPSES:
@@ -106,12 +114,14 @@ class Finding:
 
     def agreement(self) -> str:
         """Return how the measured effect relates to the published one."""
-        if self.published is None:
+        if self.published is None or KINDS.get(self.verdict) is None:
             return ''
         if self.differs:
             same = (self.estimate > 0) == (self.published > 0)
             return 'same sign' if same else 'opposite sign'
-        return 'not found here' if self.verdict == EQUIVALENT else 'open here'
+        if self.verdict == EQUIVALENT:
+            return 'agrees' if abs(self.published) <= self.margin else 'not found here'
+        return 'open here'
 
     def effect(self, group: str = '') -> Effect:
         """Return the line of the effects figure."""
