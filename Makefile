@@ -10,12 +10,21 @@ test: full lint
 
 # All tests, slow ones and those of projects too, in portions of at most ten minutes. What has passed for the same files is not run
 # again, so an interrupted call can be repeated. Tests that need Slurm or a browser fail where these are missing.
-test-all: full lint
+test-all: full lint build/deepspeed-venv/.installed
 	MMAIRL_REQUIRED="Slurm browser" OMP_NUM_THREADS=1 PYTHONPATH=tests .venv/bin/python -m harness.portions
+	MMAIRL_REQUIRED=DeepSpeed OMP_NUM_THREADS=1 build/deepspeed-venv/bin/python -m pytest tests/engine/sharding/test_deepspeed.py
 
-# The first visit to a GPU, stages of ten minutes: work_dirs/gpu_check/gpu_check.html; NO_INSTALL=1 takes the python at hand
+# DeepSpeed in an environment on top of .venv, because mmengine imports it at each start where it is installed.
+build/deepspeed-venv/.installed: requirements/deepspeed.txt | full
+	.venv/bin/python -m venv build/deepspeed-venv
+	.venv/bin/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+		>$$(echo build/deepspeed-venv/lib/python*/site-packages)/base.pth
+	build/deepspeed-venv/bin/python -m pip --disable-pip-version-check -q install -c requirements/constraints.txt -r $<
+	touch $@
+
+# Check and measure this GPU in at most 560 s: work_dirs/gpu_visit/index.html. NO_INSTALL=1 uses the installed Python.
 gpu: $(if $(NO_INSTALL),,full)
-	$(if $(NO_INSTALL),python3,.venv/bin/python) -m projects.benchmark.gpu_check $(if $(STAGE),--stage $(STAGE))
+	$(if $(NO_INSTALL),python3,.venv/bin/python) -m projects.benchmark.gpu_visit $(ARGS)
 
 lint: full
 	.venv/bin/ruff check .

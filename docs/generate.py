@@ -20,16 +20,17 @@ from mmairl.study import claims, scale, search, slurm, spec
 
 DOCS = Path(__file__).parent
 FORMS = {
-    'report': ('', 'study', 'health', 'compare', 'views', 'map')
+    'report': ('', 'study', 'claims', 'health', 'compare', 'views', 'map')
 }  # words that choose another parser
 STRUCTS = {
     struct.__name__: struct
-    for module in (spec, search, scale, slurm, claims)
+    for module in (spec, search, scale, slurm)
     for struct in vars(module).values()
     if isinstance(struct, type)
     and issubclass(struct, msgspec.Struct)
     and struct.__module__ == module.__name__
 }
+STRUCTS['Claim'] = claims.Claim  # its forms are on a page of their own
 CLI = """# Command line
 
 Every command is `mmairl COMMAND`, or `python tools/COMMAND.py` in a clone. This page is generated from the commands' parsers

@@ -109,7 +109,7 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
                 f'{path} is truncated or damaged: {fault}; copy it again or use an earlier checkpoint',
                 code='damaged-checkpoint',
             )
-        if _is_lightning(file):
+        if _has_settings(file):
             skipped = _foreign_classes(file, path)
     else:
         for _ in range(LEGACY):
@@ -119,17 +119,18 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
         return torch.load(file, map_location=map_location, weights_only=True)  # noqa: TID251  weights only
 
 
-def _is_lightning(file: IO[bytes]) -> bool:
-    """Return whether Lightning wrote a zip archive, after refusing endless pickles in it."""
+def _has_settings(file: IO[bytes]) -> bool:
+    """Return whether Lightning or DeepSpeed wrote a zip archive, after refusing endless pickles in it."""
     with zipfile.ZipFile(file) as archive:
         pickles = [name for name in archive.namelist() if name.endswith('.pkl')]
         for name in pickles:
             refuse_endless(archive.open(name))
-        return any(b'pytorch-lightning_version' in archive.read(name) for name in pickles)
+        content = b''.join(map(archive.read, pickles))
+    return b'pytorch-lightning_version' in content or b'ds_version' in content
 
 
 def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
-    """Return and log the classes of settings that Lightning stores with the weights. Their objects are left out."""
+    """Return and log the classes of settings that are stored with the weights. Their objects are left out."""
     file.seek(0)
     with torch.serialization.safe_globals(FOR_TORCH):
         names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))

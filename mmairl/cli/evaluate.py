@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 
     from mmairl.evaluation.protocol import Protocol, Result
 
-PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune', 'segment', 'depth_probe')
+PROTOCOLS = (
+    'knn',
+    'logreg',
+    'svm',
+    'linear',
+    'finetune',
+    'segment',
+    'depth_probe',
+    'uniformity',
+    'norms',
+)
 BASELINES = ('random', 'pixels')
 # Arguments that are not settings of a protocol.
 GENERAL = (
@@ -38,6 +48,7 @@ GENERAL = (
     'part',
     'prefix',
     'out',
+    'download',
     'cfg_options',
     'settings',
 )
@@ -71,6 +82,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--out',
         type=Path,
         help='write the scores to this JSON file (default: next to the checkpoint)',
+    )
+    parser.add_argument(
+        '--download',
+        action='store_true',
+        help='download missing data sets of the config that torchvision provides (default: off)',
     )
     add_config_options(parser)
     # An argument that is absent keeps the protocol's default; one that the protocol does not have is an error.
@@ -201,6 +217,10 @@ def main(arguments: Sequence[str]) -> None:
     output(out, args.checkpoint, args.config)
     settings = settings_of(args, out, cfg)
     check_parts(cfg, ('model', 'evaluation'))
+    if args.download:
+        from mmairl.data.public import download_missing
+
+        download_missing(cfg.get('evaluation'))
     result = evaluate(
         cfg, args.protocol, args.init or args.checkpoint, args.part, settings, prefix=args.prefix
     )

@@ -1,7 +1,9 @@
-"""Replay parts of a run from its checkpoints: mmairl replay RUN --check K.
+"""Replay parts of a run from its checkpoints: mmairl replay RUN {--check K, --step N [--views] [--per-image]}.
 
 A run is a function of its config, its seed and its step. --check replays K random stretches between two kept checkpoints, and
-the evaluations next to them, and compares the results bit for bit. Nothing is written to RUN.
+the evaluations next to them, and compares the results bit for bit. --step replays one iteration from the nearest checkpoint and
+writes a page about it; with --cfg-options, the page compares it with the same iteration under these options. Nothing is
+written to RUN.
 """
 
 import argparse
@@ -10,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import parser_of, positive, seed
+from mmairl.cli.flags import add_config_options, parser_of, positive, seed
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,13 +22,32 @@ if TYPE_CHECKING:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('replay', __doc__)
     parser.add_argument('run', type=Path, metavar='RUN', help='name the work dir of a training run')
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
         '--check',
         type=positive,
         metavar='K',
-        required=True,
-        help='replay K random stretches between checkpoints and compare them',
+        help='replay K random stretches between checkpoints and compare them (default: replay a --step)',
     )
+    what.add_argument(
+        '--step', type=positive, metavar='N', help='replay iteration N (default: --check stretches)'
+    )
+    parser.add_argument(
+        '--views',
+        action='store_true',
+        help='--step: show the views with their sampled parameters (default: off)',
+    )
+    parser.add_argument(
+        '--per-image',
+        action='store_true',
+        help='--step: show loss, gradient and nearest keys of each image (default: off)',
+    )
+    parser.add_argument(
+        '--out',
+        type=Path,
+        help='--step: write this page (default: work_dirs/replay/RUN_N.html)',
+    )
+    add_config_options(parser)
     parser.add_argument(
         '--seed', type=seed, default=0, help='set the seed of the choice of stretches (default: 0)'
     )
@@ -38,7 +59,10 @@ def main(arguments: Sequence[str]) -> None:
     from mmairl.engine.run import register
 
     register()
-    check_run(args.run, args.check, args.seed)
+    if args.check:
+        check_run(args.run, args.check, args.seed)
+    else:
+        show_step(args)
 
 
 def check_run(run: Path, count: int, seed: int) -> None:
@@ -73,6 +97,23 @@ def check_run(run: Path, count: int, seed: int) -> None:
             'rely on its results',
             code='not-reproduced',
         )
+
+
+def show_step(args: argparse.Namespace) -> None:
+    from mmairl.engine.replay_step import replay_step, start_of
+    from mmairl.report.replay_page import ParameterRecorder, write_replay_page
+
+    start = start_of(args.run, args.step)
+    first = start.iteration if start else 0
+    count = args.step - first + bool(args.cfg_options)
+    print(f'replaying {count} iterations from iteration {first}', flush=True)
+    recorder = ParameterRecorder()
+    records = replay_step(args.run, args.step, args.cfg_options, recorder)
+    out = args.out or Path('work_dirs/replay') / f'{args.run.resolve().name}_{args.step}.html'
+    change = ', '.join(f'{key}={value}' for key, value in args.cfg_options.items())
+    views = recorder.parameters(records[0]) if args.views else None
+    page = write_replay_page(out, records, change, args.per_image, views)
+    print(f'written to {page}')
 
 
 def check_evaluations(run: Path) -> Iterator['Verdict']:

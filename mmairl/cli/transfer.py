@@ -12,7 +12,15 @@ from mmairl.cli.flags import parser_of, positive
 from mmairl.errors import UserError
 
 DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
-TASKS = (*DEFAULT.split(','), 'coco_fpn_msbreg', 'voc2012_seg', 'scenes_det', 'scenes_seg', 'nyuv2')
+TASKS = (
+    *DEFAULT.split(','),
+    'coco_fpn_msbreg',
+    'voc2012_seg',
+    'scenes_det',
+    'scenes_det_plain',
+    'scenes_seg',
+    'nyuv2',
+)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

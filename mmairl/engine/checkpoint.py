@@ -36,6 +36,7 @@ from mmairl.checkpoints.load import (
 from mmairl.checkpoints.pickles import PlainPickles, write_checkpoint
 from mmairl.checkpoints.released import download_once
 from mmairl.config import flat, python_text, read_plain_yaml
+from mmairl.engine.sharding.deepspeed_folder import is_deepspeed_folder, read_folder
 from mmairl.errors import UserError, printable
 from mmairl.hardware import processor
 from mmairl.io import output, read_text, write_text
@@ -299,7 +300,12 @@ def checkpoint_folder(cfg: Config) -> Path:
 
 def consolidate(src: Path, dst: Path) -> str:
     """Write a training checkpoint's weights and origin to a file of their own, and return a summary."""
-    newest = newest_checkpoint(src, run_in(src)) if src.is_dir() else (src, load_checkpoint(src))
+    if is_deepspeed_folder(src):
+        newest = src, read_folder(src)
+    elif src.is_dir():
+        newest = newest_checkpoint(src, run_in(src))
+    else:
+        newest = src, load_checkpoint(src)
     if newest is None:
         raise UserError(
             f'{src} has no checkpoint; give the work_dir of a run', code='no-checkpoint'

@@ -23,8 +23,10 @@ from mmairl.registry import (
     MODELS,
     OPTIM_WRAPPERS,
     OPTIMIZERS,
+    OWN_CLASS,
     PARAM_SCHEDULERS,
     PROTOCOLS,
+    STRATEGIES,
     Registry,
 )
 
@@ -81,8 +83,6 @@ SECTIONS = {
         PROTOCOLS.names()
     ),  # names alone, because a training must not import evaluation
     'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
-    'strategy': ('type', 'zero_optimization', 'bf16'),
-    'strategy.zero_optimization': ('stage', 'offload_optimizer', 'offload_param'),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
 # The registry of the part at each key. A part at a deeper key may come from any registry, or from none.
@@ -95,6 +95,7 @@ PLACES = {
     'train_dataloader.sampler': DATA_SAMPLERS,
     'optim_wrapper': OPTIM_WRAPPERS,
     'optim_wrapper.optimizer': OPTIMIZERS,
+    'strategy': STRATEGIES,
     'param_scheduler.*': PARAM_SCHEDULERS,
     'default_hooks.*': HOOKS,
     'custom_hooks.*': HOOKS,
@@ -103,6 +104,7 @@ BUILT = (
     'model',
     'data_preprocessor',
     'train_dataloader',
+    'strategy',
     'optim_wrapper',
     'param_scheduler',
     'default_hooks',
@@ -229,7 +231,7 @@ def _classes(path: str, name: Any, box: Registry | None) -> list[Callable]:
     if box is None and not near:
         return []
     raise UserError(
-        f"{path}.type: no {'part' if box is None else box.name} is registered ('{name}'); correct it{near}",
+        f"{path}.type: no {'part' if box is None else box.name} is registered ('{name}'){near}; {OWN_CLASS}",
         code='unknown-type',
     )
 

@@ -33,6 +33,8 @@ IRRELEVANT = (
     'train_dataloader.prefetch_factor',
     'train_dataloader.timeout',
 )
+# Options of a replay, which change no weight.
+QUIET = {'train_dataloader.num_workers': 0, 'log_level': 'ERROR'}
 REPRODUCED = 'reproduced'
 MISMATCH = 'mismatch'
 NOT_COMPARABLE = 'not comparable'
@@ -185,7 +187,7 @@ def config_of_stretch(work_dir: Path, stretch: Stretch) -> tuple[Config, list[st
     starts = len(list(work_dir.glob('*/vis_data/config.py')))
     for start in reversed(range(starts)):
         cfg = fork.config(start=start)
-        cfg.train_dataloader.num_workers = 0
+        cfg.merge_from_dict(QUIET)
         if stretch.start is None:
             cfg.randomness.seed = stretch.end.meta['seed']
         completed = Config(cfg.to_dict())

@@ -27,6 +27,7 @@ from mmairl.engine.batches import batches, endless, prefetch_to_device, sampler_
 from mmairl.engine.checkpoint import RunStart, describe_run, settings, snapshot, write_snapshot
 from mmairl.engine.fork import fit_to_branch
 from mmairl.engine.resume import restore_run
+from mmairl.engine.sharding import Strategy, strategy_of
 from mmairl.engine.speed import lay_out, make_fast
 from mmairl.errors import UserError, building, printable
 from mmairl.io import write_text
@@ -67,6 +68,10 @@ class Runner(PlainRunner):
         )
         super().__init__(*args, cfg=cfg, experiment_name=name, **kwargs)
 
+    @cached_property
+    def strategy(self) -> Strategy | None:
+        return strategy_of(self.cfg)
+
     @master_only
     def dump_config(self) -> None:
         """Write the config to the work dir, as mmengine does, but without following a link there."""
@@ -81,22 +86,18 @@ class Runner(PlainRunner):
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         fast = dict(self.cfg.get('fast') or {})
-        if self.cfg.get('strategy'):
-            fast.pop(
-                'compile', None
-            )  # untested with weights that are gathered in each forward pass
+        if self.strategy:
+            fast.pop('compile', None)  # untested with sharded models
         return make_fast(super().build_model(model), fast)
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
-        if not self.cfg.get('strategy'):
-            return super().wrap_model(model_wrapper_cfg, model)
-        from mmairl.engine.sharding.zero import shard  # torch's sharding takes a second to import
-
-        return shard(model, self.cfg.strategy)
+        if self.strategy:
+            return self.strategy.shard(model)
+        return super().wrap_model(model_wrapper_cfg, model)
 
     def _init_model_weights(self) -> None:
         """Initialize in the default memory layout, because random numbers are drawn in the order of the memory."""
-        if self.cfg.get('strategy'):
+        if self.strategy:
             return  # `shard` has initialized the weights
         self.model.to(memory_format=torch.contiguous_format)
         with building('the initial weights'):
@@ -170,10 +171,8 @@ class Runner(PlainRunner):
     def prepare(self) -> None:
         """Build everything that `train` would build."""
         self.optim_wrapper = self.build_optim_wrapper(self.optim_wrapper)
-        if self.cfg.get('strategy'):
-            from mmairl.engine.sharding.zero import shard_optimizer
-
-            shard_optimizer(self.optim_wrapper)
+        if self.strategy:
+            self.strategy.shard_optimizer(self.optim_wrapper, self.model)
 
     def train(self) -> nn.Module:
         with explained_deaths():
@@ -210,10 +209,8 @@ class Runner(PlainRunner):
         return snapshot(self, weights, {**meta, **self._origin}, optimizer, save_param_scheduler)
 
     def _weights(self) -> OrderedDict[str, Any]:
-        if self.cfg.get('strategy'):
-            from mmairl.engine.sharding.zero import whole_weights
-
-            return whole_weights(self.model)
+        if self.strategy:
+            return self.strategy.weights(self.model)
         return network_of(self).state_dict()
 
     @cached_property

@@ -56,7 +56,13 @@ SECTIONS = (
     (
         'Time and accuracy',
         'Little time is spent waiting for data; the online probe and k-NN rise.',
-        ('data_share', 'probe_accuracy', 'knn_accuracy'),
+        (
+            'data_share',
+            'probe_accuracy',
+            'probe_held_out_accuracy',
+            'knn_accuracy',
+            'knn_accuracy_on_test_images',
+        ),
     ),
 )
 REFERENCE = (

@@ -109,6 +109,12 @@ TASKS = {
         {'scenes_ap50': 'coco/bbox_mAP_50', 'scenes_ap': 'coco/bbox_mAP'},
         (),
     ),
+    'scenes_det_plain': Task(
+        'transfer/scenes_det_plain',
+        (),
+        {'scenes_plain_ap50': 'coco/bbox_mAP_50', 'scenes_plain_ap': 'coco/bbox_mAP'},
+        (),
+    ),
     'scenes_seg': Task('transfer/scenes_seg', (), {'scenes_miou': 'mIoU'}, (), factor=1),
     'nyuv2': Task(
         'transfer/nyuv2_depth_r{depth}_7500',

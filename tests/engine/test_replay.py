@@ -15,6 +15,7 @@ from mmairl.engine import replay
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.fork import Fork
 from mmairl.engine.replay import Stretch, check_stretch, kept_checkpoints, stretches_of
+from mmairl.engine.replay_step import replay_step
 from mmairl.evaluation.protocol import evaluate
 from mmairl.io import write_json
 
@@ -179,3 +180,39 @@ def test_evaluation_is_repeated(kept, tmp_path):
     assert [verdict.status for verdict in check_evaluations(folder)] == ['mismatch']
     write_json(path, {**record, 'identity': {**result.identity, 'weights': 'others'}})
     assert [verdict.status for verdict in check_evaluations(folder)] == ['not comparable']
+
+
+def test_step_is_the_one_of_training(kept):
+    """Also several iterations after a checkpoint, and from scratch."""
+    scalars = load_checkpoint(kept / 'iter_12.pth')['message_hub']['log_scalars']
+    losses = scalars['train/loss'].data[0]
+    for step in (1, 3, 8, 9):
+        record = replay_step(kept, step)[0]
+        assert record.values['loss'] == losses[step - 1]
+        assert record.losses.mean().item() == pytest.approx(record.values['loss'], rel=1e-5)
+        assert len(record.items) == len(record.gradients) == len(record.nearest) == 8
+
+
+def test_step_under_another_key_shares_its_start(kept):
+    plain, changed = replay_step(kept, 6, {'model.head.temperature': 0.5})
+    assert plain.items == changed.items
+    assert all(torch.equal(*pair) for pair in zip(plain.views, changed.views))
+    assert plain.values['loss'] != changed.values['loss']
+
+
+@pytest.mark.parametrize('step', [0, 13])
+def test_step_beyond_the_run_raises(kept, step):
+    with raises_code('no-such-step', match='1 to 12'):
+        replay_step(kept, step)
+
+
+def test_command_writes_a_page_about_a_step(kept, tmp_path, capsys):
+    page = tmp_path / 'step.html'
+    flags = ['--views', '--per-image', '--cfg-options', 'model.head.temperature=0.5']
+    main([str(kept), '--step', '7', '--out', str(page), *flags])
+    assert 'replaying 4 iterations from iteration 4' in capsys.readouterr().out
+    text = page.read_text()
+    for heading in ('Iteration 7', 'Values', 'Images', 'Views', 'Sampled parameters'):
+        assert heading in text
+    assert 'model.head.temperature=0.5' in text
+    assert text.count('<img') == 16

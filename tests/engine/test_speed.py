@@ -20,6 +20,7 @@ from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.speed import compiled_parts, make_fast, set_fast_keys
 from mmairl.errors import UserError
 from mmairl.models.heads.base import unit
+from mmairl.models.norm import norms_of
 from mmairl.registry import MODELS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
@@ -247,12 +248,44 @@ def test_float32_products_are_exact_unless_asked_and_only_while_a_run_trains(pre
 
 
 @pytest.mark.parametrize(
-    ('fast', 'sentence'),
+    'code, fast',
     [
-        (dict(precision='fp8'), "unknown precision .'fp8'"),
-        (dict(compile=True, checkpointing=True), 'exclude each other'),
+        ('unknown-precision', dict(precision='fp8')),
+        ('exclusive-options', dict(compile=True, checkpointing=True)),
+        ('fused-norm-options', dict(fused_norm=True)),
+        ('fused-norm-options', dict(fused_norm=True, channels_last=True, compile=True)),
     ],
 )
-def test_a_wrong_line_is_one_sentence(fast, sentence):
-    with pytest.raises(UserError, match=sentence):
+def test_invalid_fast_raises(code, fast):
+    with pytest.raises(UserError) as error:
         make_fast(nn.Linear(1, 1), fast)
+    assert error.value.code == code
+
+
+def test_graphs_reject_accumulation():
+    """A batch's gradients lie in memory that the graphs of the next batch overwrite."""
+    graphs = dict(mode='reduce-overhead')
+    with_fast('mocov2plus_r50_200e.py', compile=graphs)
+    accumulated = {'optim_wrapper.accumulative_counts': 2}
+    with_fast('mocov2plus_r50_200e.py', accumulated, compile=True)
+    with pytest.raises(UserError) as error:
+        with_fast('mocov2plus_r50_200e.py', accumulated, compile=graphs)
+    assert error.value.code == 'graphs-with-accumulation'
+
+
+@pytest.mark.parametrize('depth', [18, 50])
+def test_fused_blocks_compute_the_same(depth):
+    """On a CPU their norms are eager, and the step is the same to the bit, also when blocks recompute."""
+    norm = dict(type='SyncBN')
+    backbone = dict(type='mmpretrain.ResNet', depth=depth, norm_cfg=norm, base_channels=8, stem_channels=8)
+    images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    results = []
+    for fast in (dict(), dict(fused_norm=True), dict(fused_norm=True, checkpointing=True)):
+        torch.manual_seed(0)
+        network = nn.ModuleDict(dict(backbone=MODELS.build(backbone))).double()
+        make_fast(network, dict(fast, channels_last=True))
+        assert all(layer.fused == ('fused_norm' in fast) for layer in norms_of(network))
+        network.backbone(images)[-1].square().sum().backward()
+        results.append([*(weight.grad for weight in network.parameters()), *network.buffers()])
+    for other in results[1:]:
+        assert all(torch.equal(*pair) for pair in zip(results[0], other))

@@ -1,1 +1,88 @@
-"""Large backbones over several GPUs."""
+"""Strategies: what each process of a run holds, when it is not the whole model and optimizer."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.dist import broadcast
+from torch import Tensor, nn
+
+from mmairl.errors import UserError, closest, explained
+from mmairl.io import read_text
+from mmairl.registry import STRATEGIES
+
+
+class Strategy:
+    """A strategy has two more methods.
+
+    `shard(model)` initializes the model and returns it ready for training. `shard_optimizer(wrapper, model)` divides the
+    wrapped optimizer in place.
+    """
+
+    def complete(self, cfg: Config) -> None:
+        """Set keys of the config that follow from the strategy."""
+
+    def weights(self, model: nn.Module) -> dict[str, Any]:
+        """Return the state dict of an ordinary run, in the first process; all processes call this."""
+        return model.state_dict()
+
+
+def strategy_of(cfg: Config) -> Strategy | None:
+    """Return the strategy that a config names, or None."""
+    if not cfg.get('strategy'):
+        return None
+    kind = STRATEGIES.get(str(cfg.strategy.get('type')))
+    if kind is None or not issubclass(kind, Strategy):
+        raise UserError(
+            f"strategy.type: is not a strategy of mmairl ('{cfg.strategy.get('type')}'); "
+            "set 'ZeroStrategy' or 'DeepSpeedStrategy'",
+            code='unknown-strategy',
+        )
+    return STRATEGIES.build(cfg.strategy)
+
+
+def require_known(where: str, section: dict[str, Any], known: Sequence[str]) -> None:
+    """Raise for a key that is not known, and for an offload to other than the CPU."""
+    for key, value in section.items():
+        if key not in known:
+            raise UserError(
+                f"{where}: the key '{key}' is not supported{closest(key, known)}; remove it, or set the key of mmairl that "
+                'docs/how-to/strategies.md names',
+                code='unsupported-key',
+            )
+        if key.startswith('offload') and (value or {}).get('device', 'cpu') != 'cpu':
+            raise UserError(
+                f"{where}.{key}.device: is not supported ('{value['device']}'); set 'cpu'",
+                code='unsupported-offload',
+            )
+
+
+def initialize(model: nn.Module, device: torch.device | str) -> None:
+    """Initialize a model on this device, with the same weights in all processes, and join a group if there is none."""
+    if not dist.is_initialized():  # sharding requires a group, even of one process
+        os.environ.setdefault('LOCAL_RANK', '0')
+        backend = 'nccl' if get_device() == 'cuda' else 'gloo'
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    model.to(device, memory_format=torch.contiguous_format)
+    model.init_weights()
+    for value in model.state_dict().values():
+        if isinstance(value, Tensor):
+            broadcast(value)
+
+
+def read_config(config: str | dict | None) -> dict[str, Any]:
+    """Return a DeepSpeed config. A text is the path of its JSON file."""
+    if not isinstance(config, str):
+        return config or {}
+    with explained(
+        f"strategy: '{config}' cannot be read",
+        'give a config of DeepSpeed in JSON',
+        code='bad-json',
+    ):
+        return dict(json.loads(read_text(Path(config))))

@@ -15,17 +15,15 @@ run: one file with whole tensors, readable with any number of processes, any sta
 """
 
 import copy
-import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from mmengine.device import get_device
-from mmengine.dist import broadcast
+from mmengine.optim import OptimWrapper
 from mmengine.utils import apply_to
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -38,101 +36,94 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from mmairl.engine.sharding import Strategy, initialize, require_known
 from mmairl.errors import UserError
 from mmairl.models.backbones import blocks
 from mmairl.models.norm import norms_of
 from mmairl.models.processes import norms
+from mmairl.registry import STRATEGIES
 
-OFFLOADS = ('offload_optimizer', 'offload_param')
+KEYS = ('stage', 'offload_optimizer', 'offload_param')
 
 
-def check(strategy: dict) -> None:
-    """Raise for a strategy that this module does not implement."""
-    zero = strategy.get('zero_optimization') or {}
-    if str(strategy.get('type')).removeprefix('mmairl.') != 'ZeroStrategy':
-        raise UserError(
-            f"strategy.type='{strategy.get('type')}' would train LARS and the teacher wrong; "
-            "set strategy=dict(type='ZeroStrategy', zero_optimization=dict(stage=2))",
-            code='unknown-strategy',
-        )
-    if zero.get('stage') not in (1, 2, 3):
-        raise UserError(
-            f'strategy.zero_optimization.stage={zero.get("stage")} is not a stage of ZeRO; set 1, 2 or 3',
-            code='unknown-stage',
-        )
-    for part in OFFLOADS:
-        device = (zero.get(part) or {}).get('device', 'cpu')
-        if device != 'cpu':
+@STRATEGIES.register_module()
+class ZeroStrategy(Strategy):
+    """ZeRO by torch's `fully_shard` (FSDP2). The results equal those of an ordinary run, with every optimizer.
+
+    Args:
+        zero_optimization: `stage` (1, 2 or 3); `offload_optimizer` or `offload_param`, such as `dict(device='cpu')`,
+            to keep this process's shards and the optimizer step in host memory.
+        bf16: `dict(enabled=True)` gathers weights in bfloat16. Shards stay in float32. Default: float32.
+
+    Raises:
+        UserError: If a key is unknown or a setting is not supported.
+
+    Example:
+        >>> strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=2))
+    """
+
+    def __init__(self, zero_optimization: dict, bf16: dict | None = None) -> None:
+        require_known('strategy.zero_optimization', zero_optimization, KEYS)
+        self.stage = zero_optimization.get('stage')
+        if self.stage not in (1, 2, 3):
             raise UserError(
-                f"strategy.zero_optimization.{part}.device='{device}' is not supported; set 'cpu'",
-                code='unsupported-offload',
+                f"strategy.zero_optimization.stage: expected 1, 2 or 3 ('{self.stage}'); set one",
+                code='unknown-stage',
             )
+        self.offload = any(zero_optimization.get(key) for key in KEYS[1:])
+        self.half = torch.bfloat16 if (bf16 or {}).get('enabled') else None
 
-
-def shard(model: nn.Module, strategy: dict) -> nn.Module:
-    """Initialize the model, shard it in place and return it. Its parameters keep their names."""
-    check(strategy)
-    zero = strategy['zero_optimization']
-    device = torch.device(get_device())
-    if not dist.is_initialized():  # torch shards within a group, even for one process
-        os.environ.setdefault('LOCAL_RANK', '0')
-        backend = 'nccl' if device.type == 'cuda' else 'gloo'
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    # On the device of an ordinary run, so that a seed gives the same weights. For stage 3, the GPU may be too small.
-    model.to('cpu' if zero['stage'] == 3 else device, memory_format=torch.contiguous_format)
-    model.init_weights()
-    for value in model.state_dict().values():
-        if isinstance(value, Tensor):
-            broadcast(value)
-    sides = [side for side in (model, getattr(model, 'teacher', None)) if side is not None]
-    for side in sides:
-        side.backbone.__deepcopy__ = partial(
-            plain_copy, side.backbone, without_storage(side.backbone)
+    def shard(self, model: nn.Module) -> nn.Module:
+        """Initialize the model, shard it in place and return it. Its parameters keep their names."""
+        device = torch.device(get_device())
+        # On the device of an ordinary run, so that a seed gives the same weights. For stage 3, the GPU may be too small.
+        initialize(model, 'cpu' if self.stage == 3 else device)
+        sides = [side for side in (model, getattr(model, 'teacher', None)) if side is not None]
+        for side in sides:
+            empty = without_storage(side.backbone)
+            side.backbone.__deepcopy__ = partial(plain_copy, side.backbone, empty)
+        offload = CPUOffloadPolicy(pin_memory=device.type == 'cuda')
+        settings = dict(
+            mesh=init_device_mesh(device.type, (dist.get_world_size(),)),
+            offload_policy=offload if self.offload else OffloadPolicy(),
+            reshard_after_forward=self.stage == 3,
         )
-    offload = any(zero.get(part) for part in OFFLOADS)
-    settings = dict(
-        mesh=init_device_mesh(device.type, (dist.get_world_size(),)),
-        offload_policy=CPUOffloadPolicy(pin_memory=device.type == 'cuda')
-        if offload
-        else OffloadPolicy(),
-    )
-    half = torch.bfloat16 if (strategy.get('bf16') or {}).get('enabled') else None
-    narrow = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
-    reshard = zero['stage'] == 3
-    if half:  # running statistics are float32, and batch norm requires weights of the same type
-        for layer in norms_of(model):
-            policy = MixedPrecisionPolicy(cast_forward_inputs=False)
-            fully_shard(layer, mp_policy=policy, reshard_after_forward=reshard, **settings)
-    for side in sides:
-        for block in blocks(side.backbone):
-            fully_shard(block, mp_policy=narrow, reshard_after_forward=reshard, **settings)
-    fully_shard(model, mp_policy=narrow, reshard_after_forward=reshard, **settings)
-    model.data_preprocessor.to(device)
-    if zero['stage'] == 1:
-        model.no_sync = partial(without_exchange, model)  # OptimWrapper.optim_context calls it
-    model.register_load_state_dict_pre_hook(shard_weights)
-    return model
+        if (
+            self.half
+        ):  # running statistics are float32, and batch norm requires weights of the same type
+            for layer in norms_of(model):
+                policy = MixedPrecisionPolicy(cast_forward_inputs=False)
+                fully_shard(layer, mp_policy=policy, **settings)
+        reduce_dtype = torch.float32 if self.half else None
+        policy = MixedPrecisionPolicy(param_dtype=self.half, reduce_dtype=reduce_dtype)
+        for side in sides:
+            for block in blocks(side.backbone):
+                fully_shard(block, mp_policy=policy, **settings)
+        fully_shard(model, mp_policy=policy, **settings)
+        model.data_preprocessor.to(device)
+        model.register_load_state_dict_pre_hook(shard_weights)
+        return model
 
+    def shard_optimizer(self, wrapper: OptimWrapper, model: nn.Module) -> None:
+        """Have an optimizer of sharded parameters clip by the norm of whole gradients, and save whole tensors."""
+        optimizer = wrapper.optimizer
+        wrapper.device_type = get_device()  # of the model, whose shards may be in host memory
+        wrapper.clip_func = clip
+        optimizer.register_state_dict_post_hook(lambda _, state: on_first_host(state))
+        optimizer.register_load_state_dict_pre_hook(shard_state)
+        if self.stage == 1:  # exchange gradients once, at the last accumulated batch
 
-def shard_optimizer(wrapper) -> None:
-    """Have an optimizer of sharded parameters clip by the norm of whole gradients, and save whole tensors."""
-    optimizer = wrapper.optimizer
-    wrapper.device_type = (
-        get_device()
-    )  # the model computes there, even if its weights are offloaded to the host
-    wrapper.clip_func = clip
-    optimizer.register_state_dict_post_hook(lambda _, state: on_first_host(state))
-    optimizer.register_load_state_dict_pre_hook(shard_state)
+            def before_forward(*_: Any) -> None:
+                model.set_requires_gradient_sync(wrapper.should_sync())
 
+            model.register_forward_pre_hook(before_forward, prepend=True)
 
-@contextmanager
-def without_exchange(model: nn.Module) -> Iterator[None]:
-    """Sum whole gradients in each process, like DDP's `no_sync`."""
-    model.set_requires_gradient_sync(False)
-    try:
-        yield
-    finally:
-        model.set_requires_gradient_sync(True)
+    def weights(self, model: nn.Module) -> OrderedDict[str, Any]:
+        """Return the model's state as an ordinary run saves it, in the first process; all processes call this."""
+        state = model.state_dict()
+        for name, value in state.items():
+            state[name] = on_first_host(value)
+        return state
 
 
 @torch.no_grad()
@@ -164,14 +155,6 @@ def on_first_host(tree: Any) -> Any:
         return tensor.cpu() if dist.get_rank() == 0 else None
 
     return apply_to(tree, lambda part: isinstance(part, DTensor), gather)
-
-
-def whole_weights(model: nn.Module) -> OrderedDict[str, Any]:
-    """Return the model's state as an ordinary run saves it, in the first process; all processes call this."""
-    state = model.state_dict()
-    for name, value in state.items():
-        state[name] = on_first_host(value)
-    return state
 
 
 def like(value: Tensor, part: Tensor) -> Tensor:

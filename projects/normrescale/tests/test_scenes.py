@@ -47,7 +47,7 @@ def test_boxes_enclose_what_the_masks_say_and_a_scene_is_drawn_alike_again(tmp_p
 
 
 def test_configs_name_the_kinds_and_the_scenes_are_never_lacking(tmp_path):
-    for name in ('scenes_det', 'scenes_seg'):
+    for name in ('scenes_det', 'scenes_det_plain', 'scenes_seg'):
         cfg = load_config(str(task_config(name, 34)))
         assert tuple(cfg.kinds) == tuple(KINDS) and cfg.labels == ('background', *KINDS)
         assert (
@@ -81,7 +81,7 @@ def test_a_narrow_resnet_goes_through_both_tasks_at_the_best_of_two_rates(tmp_pa
     place = Place(tmp_path, tmp_path / 'work', 1)
     start, depth = write_start(str(tmp_path / 'narrow.pth'), 'student', None, place)
     (tmp_path / 'configs').mkdir()
-    for name in ('scenes_det', 'scenes_seg'):
+    for name in ('scenes_det', 'scenes_det_plain', 'scenes_seg'):
         cfg = load_config(f'mmairl::transfer/{name}.py')
         cfg.train_cfg.update(max_iters=2, val_interval=2)
         cfg.custom_hooks[0].batches = 1

@@ -42,10 +42,12 @@ def test_under_autocast_only_the_products_are_in_low_precision_and_no_logit_matr
     dtype, kept = torch.bfloat16, []
     q, k, negatives = unit(4, 8, torch.float32).requires_grad_(), unit(4, 8, torch.float32), unit(600_000, 8)
     keep = torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.numel()) or one, lambda one: one)
+    narrow = negatives.float()
     with torch.autocast('cpu', dtype), Seen() as seen, keep:
-        loss, _ = info_nce(q, k, negatives.float(), 0.2)
+        loss, _ = info_nce(q, k, narrow, 0.2)
         loss.sum().backward()
     assert loss.dtype == q.grad.dtype == torch.float32
+    assert seen.cast == negatives.numel(), 'negatives are cast once'
     assert seen.products == {dtype} and seen.widest * 4 <= module.CHUNK < negatives.shape[0] * 4
     assert max(kept) == 4 * 8, 'a mean for each query'
     exact = q.detach().double().requires_grad_()
@@ -62,9 +64,12 @@ class Seen(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.products, self.widest = set(), 0
+        self.cast = 0  # elements of negatives
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ == '_to_copy' and len(result) > 4:
+            self.cast += result.numel()
         if isinstance(result, Tensor) and result.shape[:1] == (4,) and result.ndim == 2:
             self.widest = max(self.widest, result.shape[1])
         if func.overloadpacket.__name__ == 'mm':

@@ -1,0 +1,265 @@
+"""Replay one iteration of a run, with the loss and the gradient of each image."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from mmairl.engine.batches import images_per_step, sampler_of
+from mmairl.engine.fork import Fork
+from mmairl.engine.hooks.saving import ExactCheckpointHook
+from mmairl.engine.replay import QUIET, Kept, Reached, kept_checkpoints, stretches_of
+from mmairl.engine.run import train
+from mmairl.errors import UserError
+from mmairl.models.heads.base import unit
+from mmairl.models.processes import network_of, norms
+from mmairl.models.queue import KeyQueue
+from mmairl.models.siamese import Siamese
+
+NEAREST = 3  # keys of the queue
+CLOSE = (
+    1e-3  # relative difference up to which losses by image count as the parts of the batch's loss
+)
+
+
+@dataclass
+class StepRecord:
+    """What an iteration did.
+
+    Attributes:
+        iteration: The iteration, from 1.
+        items: Index and seed of each image.
+        dataset: The training set.
+        views: The views as the model receives them, normalized.
+        preprocessor: The model's data preprocessor.
+        values: Loss, logged values, learning rate and gradient norm.
+        losses: The loss of each image; None if the loss does not split by image.
+        gradients: The norm of the gradient at each image's query, times the batch.
+        nearest: For each image, the most similar keys of the queue: cosine and age in iterations.
+    """
+
+    iteration: int
+    items: list[tuple[int, int]] = field(default_factory=list)
+    dataset: Any = None
+    views: list[Tensor] = field(default_factory=list)
+    preprocessor: nn.Module | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    losses: Tensor | None = None
+    gradients: Tensor | None = None
+    nearest: list[list[tuple[float, int]]] = field(default_factory=list)
+
+
+class SaveAt(Hook):
+    """Save a checkpoint after an iteration and end the run."""
+
+    priority = 'LOWEST'
+
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+        self.path: Path | None = None
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
+        if runner.iter + 1 == self.iteration:
+            saving = next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook))
+            progress = dict(epoch=runner.epoch, iter=self.iteration)
+            self.path = saving.save_as(runner, f'iter_{self.iteration}.pth', progress)
+            raise Reached
+
+
+class RecordAt(Hook):
+    """Record an iteration and end the run.
+
+    Args:
+        iteration: The iteration, from 1.
+        prepare: Called with the runner before the iteration, for example to record sampled parameters.
+    """
+
+    priority = 'ABOVE_NORMAL'  # before the keys of this step enter the queue
+
+    def __init__(self, iteration: int, prepare: Callable[[Runner], None] | None = None) -> None:
+        self.record = StepRecord(iteration)
+        self.prepare = prepare
+        self.handles: list[Any] = []
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict) -> None:
+        if runner.iter + 1 != self.record.iteration:
+            return
+        model = network_of(runner)
+        if not isinstance(model, Siamese):
+            raise UserError(
+                f"replay --step: the model has no queries and keys ('{type(model).__name__}'); use --check",
+                code='no-embeddings',
+            )
+        if self.prepare:
+            self.prepare(runner)
+        self.scale = runner.optim_wrapper.loss_scaler.get_scale()  # 1 except in float16
+        self.record.items = _items(runner)
+        self.record.dataset = runner.train_dataloader.dataset
+        self.record.preprocessor = model.data_preprocessor
+        self.handles = [
+            model.register_forward_pre_hook(self._keep_views, with_kwargs=True),
+            model.head.register_forward_hook(self._keep_embeddings),
+            runner.optim_wrapper.optimizer.register_step_pre_hook(self._keep_norm),
+        ]
+
+    def _keep_views(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
+        inputs = args[0] if args else kwargs['inputs']
+        self.record.views = [view.detach().float().cpu() for view in inputs]
+
+    def _keep_embeddings(self, head: nn.Module, args: tuple, outputs: dict) -> None:
+        queries, keys, negatives = args
+        self.queries = queries
+        for rows in queries.values():
+            rows.retain_grad()
+        self.record.values = {name: float(value.detach()) for name, value in outputs.items()}
+        self.record.losses = losses_by_image(
+            head, queries, keys, negatives, self.record.values['loss']
+        )
+
+    def _keep_norm(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        gradients = [
+            weight.grad
+            for group in optimizer.param_groups
+            for weight in group['params']
+            if weight.grad is not None
+        ]
+        self.record.values['gradient_norm'] = norms(gradients).norm().item()
+        self.record.values['lr'] = optimizer.param_groups[0]['lr']
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+    ) -> None:
+        if runner.iter + 1 != self.record.iteration:
+            return
+        for handle in self.handles:
+            handle.remove()
+        gradients = torch.stack([rows.grad.float().norm(dim=1) for rows in self.queries.values()])
+        self.record.gradients = gradients.norm(dim=0).cpu() * gradients.shape[1] / self.scale
+        queue = network_of(runner).queue
+        if isinstance(queue, KeyQueue):
+            first = next(iter(self.queries.values())).detach()
+            self.record.nearest = nearest_keys(first, queue)
+        raise Reached
+
+
+def _items(runner: Runner) -> list[tuple[int, int]]:
+    """Return index and seed of each image of the next batch."""
+    loader = runner.train_dataloader
+    sampler = sampler_of(loader)
+    epoch, done = divmod(runner.iter, len(loader))
+    sampler.set_epoch(epoch, done * images_per_step(loader))
+    return list(islice(iter(sampler), images_per_step(loader)))
+
+
+@torch.no_grad()
+def losses_by_image(
+    head: nn.Module,
+    queries: Mapping[int, Tensor],
+    keys: Mapping[int, Tensor],
+    negatives: Tensor | None,
+    loss: float,
+) -> Tensor | None:
+    """Return the loss of each image alone, or None if their mean is not the loss of the batch.
+
+    It is not for heads that compare the images of a batch with each other.
+    """
+    count = len(next(iter(queries.values())))
+    losses = []
+    for row in range(count):
+        query = {view: rows[row : row + 1] for view, rows in queries.items()}
+        key = {view: rows[row : row + 1] for view, rows in keys.items()}
+        losses.append(head.forward(query, key, negatives)['loss'].float())
+    losses = torch.stack(losses).cpu()
+    same = abs(losses.mean().item() - loss) <= CLOSE * max(abs(loss), CLOSE)
+    return losses if same else None
+
+
+def nearest_keys(queries: Tensor, queue: KeyQueue) -> list[list[tuple[float, int]]]:
+    """Return cosine and age, in keys, of the nearest keys of each query."""
+    vectors = queue.negatives().float()
+    cosines, rows = (unit(queries.float()) @ vectors.T).topk(min(NEAREST, len(vectors)))
+    ages = (queue.position - 1 - rows) % queue.length
+    return [list(zip(one, other)) for one, other in zip(cosines.tolist(), ages.tolist())]
+
+
+def replay_step(
+    work_dir: Path,
+    step: int,
+    options: Mapping[str, Any] | None = None,
+    prepare: Callable[[Runner], None] | None = None,
+) -> list[StepRecord]:
+    """Replay an iteration from the nearest checkpoint before it; with options, a second time with these changes.
+
+    Args:
+        work_dir: The work dir of the run. Nothing is written there.
+        step: The iteration, from 1.
+        options: Changes for a second replay of the same iteration, by dotted key. See `fork.py` for those allowed.
+        prepare: Called with the runner before each replay.
+    """
+    start = start_of(work_dir, step)
+    with tempfile.TemporaryDirectory(prefix='mmairl-replay-') as folder:
+        path = _state_before(work_dir, step, start, folder)
+        records = []
+        for number, changes in enumerate([{}, options] if options else [{}]):
+            recorder = RecordAt(step, prepare)
+            _train(work_dir, f'{folder}/{number}', path, recorder, changes)
+            records.append(recorder.record)
+    return records
+
+
+def start_of(work_dir: Path, step: int) -> Kept | None:
+    """Return the nearest checkpoint before an iteration, or None for the initial weights."""
+    kept = kept_checkpoints(work_dir)
+    last = kept[-1].iteration
+    if not 1 <= step <= last:
+        raise UserError(
+            f"--step: the run has iterations 1 to {last} up to its last checkpoint ('{step}'); choose one of them",
+            code='no-such-step',
+        )
+    before = [one for one in kept if one.iteration < step]
+    if before:
+        return before[-1]
+    stretches = stretches_of(work_dir)
+    if not stretches or stretches[0].start is not None:
+        raise UserError(
+            f"--step: no checkpoint before iteration '{step}', and the run did not start from scratch; choose one after "
+            f'{kept[0].iteration}',
+            code='no-such-step',
+        )
+    return None
+
+
+def _state_before(work_dir: Path, step: int, start: Kept | None, folder: str) -> Path | None:
+    """Return a checkpoint of the iteration before `step`, or None for the initial weights."""
+    first = start.iteration if start else 0
+    if first == step - 1:
+        return start and start.path
+    saver = SaveAt(step - 1)
+    _train(work_dir, f'{folder}/before', start and start.path, saver)
+    return saver.path
+
+
+def _train(
+    work_dir: Path,
+    folder: str,
+    path: Path | None,
+    hook: Hook,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    cfg = Fork(work_dir).config(options)
+    cfg.merge_from_dict(QUIET)
+    cfg.work_dir = folder
+    if path is None:
+        cfg.randomness.seed = kept_checkpoints(work_dir)[0].meta['seed']
+    with suppress(Reached):
+        train(cfg, fork=path and Fork(work_dir, path=path), hooks=[hook])

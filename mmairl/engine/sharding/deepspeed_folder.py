@@ -1,0 +1,65 @@
+"""Read checkpoint folders of DeepSpeed, such as those of mmengine's DeepSpeedStrategy, without running code from them.
+
+DeepSpeed's own converter runs whatever the files ask for. A folder of stage 1, 2 or 3 has files of the model, and one of the
+optimizer for each process, with its part of the float32 weights.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmairl.checkpoints.load import load_checkpoint
+from mmairl.errors import explained
+
+
+def is_deepspeed_folder(folder: Path) -> bool:
+    """Return whether DeepSpeed wrote this folder."""
+    return any(folder.glob('*_model_states.pt'))
+
+
+def read_folder(folder: Path) -> dict[str, Any]:
+    """Return a checkpoint with `meta` and a `state_dict` of whole weights, trained ones in float32.
+
+    Raises:
+        UserError: If a file is missing, damaged or not as DeepSpeed writes it.
+    """
+    advice = 'copy the files of all processes again'
+    with explained(f'{folder}: is not a complete folder of DeepSpeed', advice, code='bad-folder'):
+        models = by_rank(folder, '*_model_states.pt')
+        parts = [file['optimizer_state_dict'] for file in by_rank(folder, '*_optim_states.pt')]
+        model = models[0]
+        weights = dict(model['module'])
+        for name, shape in (model['frozen_param_shapes'] or {}).items():
+            pieces = [file['frozen_param_fragments'][name] for file in models]
+            weights[name] = joined(pieces, shape)
+        if 'fp32_flat_groups' in parts[0]:  # stage 3 divides each parameter
+            shapes = {name: group[name] for group in model['param_shapes'] for name in group}
+            weights.update(layers(shapes, [torch.cat(part['fp32_flat_groups']) for part in parts]))
+            return dict(meta=model.get('meta', {}), state_dict=weights)
+        for number, shapes in enumerate(model['param_shapes']):
+            pieces = [part['single_partition_of_fp32_groups'][number] for part in parts]
+            weights.update(layers(shapes, [torch.cat(pieces)]))
+        return dict(meta=model.get('meta', {}), state_dict=weights)
+
+
+def by_rank(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    """Load files in the order of the processes that wrote them."""
+    files = sorted(folder.glob(pattern), key=lambda path: (len(path.name), path.name))
+    return [load_checkpoint(path) for path in files]
+
+
+def joined(pieces: list[Tensor], shape: torch.Size) -> Tensor:
+    """Return the first elements of joined pieces in this shape. The rest is padding."""
+    return torch.cat(pieces)[: shape.numel()].view(shape)
+
+
+def layers(shapes: dict[str, torch.Size], flat: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights that are joined in flat tensors, each of which has an equal part of every layer."""
+    for name, shape in shapes.items():
+        size = math.ceil(shape.numel() / len(flat))
+        yield name, joined([part[:size] for part in flat], shape)
+        flat = [part[size:] for part in flat]

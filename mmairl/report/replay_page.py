@@ -1,0 +1,126 @@
+"""A page about one replayed iteration of a run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mmengine.runner import Runner
+
+from mmairl.data.datasets import ViewDataset, innermost_dataset
+from mmairl.engine.replay_step import StepRecord
+from mmairl.errors import UserError
+from mmairl.models.processes import network_of
+from mmairl.report.page import Page, fill
+from mmairl.report.sections import in_bytes, picture
+from mmairl.report.table import ABSENT, html_table
+from mmairl.report.views_page import Heard, listen, steps_of
+
+SHOWN = 24  # images
+
+
+class ParameterRecorder:
+    """Record what the transforms sample for the images of an iteration, without changing it."""
+
+    def __init__(self) -> None:
+        self.on_device: Heard = []
+
+    def __call__(self, runner: Runner) -> None:
+        """Listen to the transforms on the device; pass this to `replay_step` as `prepare`."""
+        preprocessor = network_of(runner).data_preprocessor
+        self.on_device = listen(getattr(preprocessor, 'views', None) or [])
+
+    def parameters(self, record: StepRecord) -> list[list[str]]:
+        """Return the sampled parameters of each image and view in words."""
+        data = innermost_dataset(record.dataset)
+        if not isinstance(data, ViewDataset):
+            return []
+        in_workers = listen(data.views)
+        record.dataset.__getitems__(
+            record.items[:SHOWN]
+        )  # the same seeds sample the same parameters
+        heard = [in_workers, self.on_device]
+        rows = []
+        for place in range(len(record.items[:SHOWN])):
+            steps = [steps_of(heard, view, place)[0] for view in range(len(record.views))]
+            rows.append([', '.join(words for words, done in view if done) for view in steps])
+        return rows
+
+
+def write_replay_page(
+    out: Path,
+    records: Sequence[StepRecord],
+    change: str = '',
+    per_image: bool = False,
+    views: Sequence[Sequence[str]] | None = None,
+) -> Path:
+    """Write a page about an iteration.
+
+    Args:
+        out: The file to write.
+        records: The replayed iteration, and the same one with changed options.
+        change: The changed options.
+        per_image: Show loss, gradient and nearest keys of each image.
+        views: Show the views, with these sampled parameters in words.
+    """
+    record = records[0]
+    columns = ['as trained', change][: len(records)]
+    names = dict.fromkeys(name for one in records for name in one.values)
+    rows = [
+        (name, [f'{one.values[name]:.6g}' if name in one.values else ABSENT for one in records])
+        for name in names
+    ]
+    lead = f'Loss {record.values["loss"]:.4g} on {len(record.items)} images.'
+    page = Page(f'Iteration {record.iteration}', lead)
+    page.add(
+        'Values', 'Exactly as in training, from the nearest checkpoint.', html_table(columns, rows)
+    )
+    if per_image:
+        _add_images(page, record)
+    if views is not None:
+        _add_views(page, record, views)
+    return page.write(out)
+
+
+def _name(record: StepRecord, place: int) -> str:
+    index = record.items[place][0]
+    name = getattr(record.dataset, 'name', None)
+    return Path(name(index)).name if name else f'image {index}'
+
+
+def _add_images(page: Page, record: StepRecord) -> None:
+    """Add loss, gradient and nearest keys of each image, the largest gradient first."""
+    rows = []
+    for place in record.gradients.argsort(descending=True)[:SHOWN].tolist():
+        loss = ABSENT if record.losses is None else f'{record.losses[place]:.4g}'
+        keys = record.nearest[place] if record.nearest else []
+        near = ', '.join(f'{cosine:.3f} ({age} keys old)' for cosine, age in keys) or ABSENT
+        rows.append((_name(record, place), [loss, f'{record.gradients[place]:.4g}', near]))
+    text = "The gradient is that of the loss at the image's queries, times the batch."
+    if record.losses is None:
+        text += ' This loss compares the images of a batch, so it does not split by image.'
+    columns = ['loss', 'gradient norm', 'nearest keys in the queue']
+    page.add('Images', text, html_table(columns, rows, words=True), 'The largest gradients first.')
+
+
+def _add_views(page: Page, record: StepRecord, parameters: Sequence[Sequence[str]]) -> None:
+    if len({view.shape[0] for view in record.views}) != 1:
+        raise UserError(
+            'replay --views: the views differ in number per image; omit --views',
+            code='uneven-views',
+        )
+    preprocessor = record.preprocessor
+    mean = getattr(preprocessor, 'mean', 0.0)
+    std = getattr(preprocessor, 'std', 1.0)
+    shown = []
+    for place in range(min(SHOWN, len(record.items))):
+        name = _name(record, place)
+        images = [in_bytes(view[place] * std + mean) for view in record.views]
+        shown.append(
+            [picture(image, f'{name}, view {number}') for number, image in enumerate(images, 1)]
+        )
+    page.add(
+        'Views', 'As the model received them.', fill('pictures.html', pairs=shown, neighbours=())
+    )
+    if parameters:
+        rows = [(_name(record, place), words) for place, words in enumerate(parameters)]
+        columns = [f'view {number}' for number in range(1, len(record.views) + 1)]
+        page.add('Sampled parameters', figure=html_table(columns, rows, words=True))
