@@ -39,7 +39,7 @@ def quoted(name: str) -> Markup:
     return text('<bdi>“{}”</bdi>', name)
 
 
-def joined(parts: Sequence[str]) -> Markup:
+def in_words(parts: Sequence[str]) -> Markup:
     """Return 'a', 'a and b', or 'a, b and c'."""
     *rest, last = parts
     return text('{} and {}', Markup(', ').join(rest), last) if rest else text('{}', last)
@@ -47,7 +47,7 @@ def joined(parts: Sequence[str]) -> Markup:
 
 def enumerated(parts: Sequence[str], most: int = MOST_LISTED) -> Markup:
     more = len(parts) - most
-    return joined([*parts[:most], f'{more} more'] if more > 0 else parts)
+    return in_words([*parts[:most], f'{more} more'] if more > 0 else parts)
 
 
 def counted(number: int, noun: str) -> str:
@@ -298,7 +298,7 @@ def _largest_open(found: Findings) -> Finding | None:
 def _by_verdict(findings: Sequence[Finding]) -> Markup:
     """Return how many findings have each verdict, e.g. '2 are inconclusive and 1 is confounded'."""
     counts = Counter(one.verdict for one in findings)
-    return joined(
+    return in_words(
         [
             f'{number} {"is" if number == 1 else "are"} {verdict}'
             for verdict, number in counts.most_common()
@@ -423,7 +423,7 @@ def _sequential(study: Record) -> Iterator[Markup]:
 def _claims(study: Record) -> Iterator[Markup]:
     if claims := study.get('claims'):
         counts = Counter(claim['verdict'] for claim in claims)
-        verdicts = joined([f'{number} {verdict}' for verdict, number in counts.most_common()])
+        verdicts = in_words([f'{number} {verdict}' for verdict, number in counts.most_common()])
         number = counted(len(claims), 'claim')
         yield text('Of {} of the paper: {}. <a href="#claims">All claims</a>', number, verdicts)
 
