@@ -15,7 +15,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmairl.data.preprocess import require_channels
-from mmairl.data.splits import groups_of, names_of, split_by_class
+from mmairl.data.splits import groups_of, image_names, split_by_class
 from mmairl.engine.hooks.progress import record
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_store import stored
@@ -198,7 +198,7 @@ class OnlineProbeHook(SelectionHook):
             self._require_labels(runner, torch.tensor(-1))
             dataset = runner.train_dataloader.dataset
             groups = (runner.cfg.get('evaluation') or {}).get('groups')
-            group_names = groups and groups_of(names_of(dataset), groups)
+            group_names = groups and groups_of(image_names(dataset), groups)
             _, held = split_by_class(dataset.labels, 0, self.held_out, group_names)
             self.held = torch.zeros(len(dataset), dtype=torch.bool)
             self.held[held] = True
