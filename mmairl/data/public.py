@@ -519,3 +519,47 @@ class STL10(Published, ViewDataset):
     def raw(self, index: int) -> Tensor:
         # In the file, the columns of an image follow one another, not its rows.
         return torch.from_numpy(self.images[index].transpose(0, 2, 1).copy())
+
+
+@DATASETS.register_module()
+class Landmarks(Published, FileDataset):
+    """Oxford 5k or Paris 6k by their public layouts, for `retrieval`.
+
+    `query` has the query images, and `test` all images with a column of labels for each query: 1 for good and ok images, -1
+    for junk, 0 for others. Queries are whole images, as DINO evaluates them; their boxes are not used.
+
+    Args:
+        root: The folder with the images in `images/` and the text files of the queries in `groundtruth/`.
+        split: 'query' or 'test'.
+        views: A list of transforms per view, or the name of a view set.
+        max_unreadable: Training stops if a larger fraction of the images cannot be read.
+    """
+
+    splits = ('query', 'test')
+    layout = 'images/**/NAME.jpg and groundtruth/QUERY_{query,good,ok,junk}.txt'
+    label_kind = 'queries'
+
+    def __init__(
+        self, root: str | Path, split: str, views: Views | None = None, max_unreadable: float = 0.01
+    ) -> None:
+        root = Path(root)
+        with self.reading(root, split):
+            lists = sorted((root / 'groundtruth').glob('*_query.txt'))
+            self.classes = [path.name.removesuffix('_query.txt') for path in lists]
+            files = {path.stem: path for path in sorted((root / 'images').rglob('*.jpg'))}
+            if split == 'query':
+                files = {name: files[name] for (name,) in map(listed_images, lists)}
+            labels = torch.zeros(len(files), len(lists), dtype=torch.int64)
+            rows = {name: row for row, name in enumerate(files)}
+            for column, path in enumerate(lists):
+                for kind, value in (('good', 1), ('ok', 1), ('junk', -1)):
+                    for name in listed_images(path.with_name(f'{self.classes[column]}_{kind}.txt')):
+                        if name in rows:
+                            labels[rows[name], column] = value
+        super().__init__(root, below(root, files.values()), labels.tolist(), views, max_unreadable)
+
+
+def listed_images(path: Path) -> list[str]:
+    """Return the images of a list, one per line before the first space. Oxford 5k prefixes those of queries."""
+    lines = read_text(path, LARGEST_LIST).splitlines()
+    return [line.split()[0].removeprefix('oxc1_') for line in lines if line.strip()]

@@ -11,7 +11,7 @@ from torch import Tensor
 from mmairl.data.datasets import ViewDataset
 from mmairl.data.splits import HELD_OUT, Groups, groups_of, image_names, split_by_class
 from mmairl.errors import UserError
-from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
+from mmairl.io import LARGEST_LIST, UnreadableFile, read_json, read_text
 from mmairl.registry import DATASETS
 
 ARTIFACT = 'n00021939'  # WordNet's node
@@ -378,3 +378,33 @@ def merge(classes: Sequence[str], parents: dict[str, str], count: int) -> list[s
         if len(set(groups)) <= count:
             break
     return groups
+
+
+@DATASETS.register_module()
+class ReaL(ImageSubset):
+    """ImageNet's validation images with reassessed labels, of which an image can have several (Beyer et al. 2020).
+
+    A prediction is right if it is one of the labels. Images without a label are left out.
+
+    Args:
+        dataset: Config of the validation images, in files ..._00000001.JPEG and so on.
+        file: The authors' real.json: a list of labels for each image.
+    """
+
+    def __init__(self, dataset: dict, file: str | Path) -> None:
+        super().__init__(dataset)
+        self.metric = 'any label'
+        answers = read_json(file, list[list[int]])
+        stems = [os.path.splitext(name)[0] for name in image_names(self.dataset)]
+        answers = [answers[int(stem.rpartition('_')[2]) - 1] for stem in stems]
+        self.indices = torch.tensor([row for row, labels in enumerate(answers) if labels])
+        self.matrix = torch.zeros(len(self.indices), len(self.classes), dtype=torch.int64)
+        for row, index in enumerate(self.indices.tolist()):
+            self.matrix[row, answers[index]] = 1
+
+    @property
+    def labels(self) -> Tensor:
+        return self.matrix
+
+    def label(self, index: int) -> Tensor:
+        return self.matrix[index]

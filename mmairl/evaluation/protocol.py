@@ -242,7 +242,16 @@ def evaluate(
     scores, details, left_out = settings.run(cfg, loaded, sets, identity)
     identity = details.pop('identity', identity)
     seconds = time.perf_counter() - began
-    return Result(subject_name(subject, part), scores, seconds, details, identity, left_out)
+    name = subject_name(subject, part)
+    if isinstance(loaded, Backbone) and watched_test_images(loaded.settings):
+        name += ', whose run watched the test images'
+    return Result(name, scores, seconds, details, identity, left_out)
+
+
+def watched_test_images(settings: Mapping[str, str]) -> bool:
+    """Return whether a run with these settings (`Backbone.settings`) measured test images while it trained."""
+    hooks = [key.removesuffix('.type') for key, value in settings.items() if 'OnlineKNN' in value]
+    return any(settings.get(f'{hook}.images') == 'test' for hook in hooks)
 
 
 def _loaded(
