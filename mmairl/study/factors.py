@@ -141,7 +141,7 @@ def _augmentation(cfg: Config) -> str:
 
 def _transform(step: dict) -> str:
     """Return a transform's name and its probability, or a crop's smallest area."""
-    name = TRANSFORMS.get(step['type'], step['type'])
+    name = TRANSFORMS.get(step['type'], step.get('transform', step['type']))
     return f'{name} {step["scale"][0]}' if name == 'crop' else f'{name} {step.get("p", 0.5)}'
 
 
