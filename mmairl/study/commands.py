@@ -276,7 +276,8 @@ def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
     path = prepared.out / 'study.json'
     if not path.is_file():
         raise UserError(
-            f'there is no {path}; --power reads the spreads of finished runs, so run the study first'
+            f"--power: '{path}' does not exist; run the study first, because --power reads the spreads of finished runs",
+            code='power-without-runs',
         )
     effect = effect or study.equivalence
     record = read_json(path)

@@ -120,7 +120,9 @@ def shared(devices: int, cluster: Cluster) -> tuple[int, int]:
     nodes = -(-devices // cluster.per_node) if cluster.per_node else 1
     if devices % nodes:
         raise UserError(
-            f'--per-run {devices} cannot be shared by {nodes} nodes of at most {cluster.per_node}; give a multiple of {nodes}'
+            f'--per-run: {devices} is not divisible by the {nodes} nodes of at most {cluster.per_node} that it takes; set a '
+            f'multiple of {nodes}',
+            code='unequal-nodes',
         )
     return nodes, devices // nodes
 
