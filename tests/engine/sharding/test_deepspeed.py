@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from harness import resume as resuming
 from harness import sharding
 from harness.errors import raises_code
@@ -17,11 +19,20 @@ from mmengine.config import Config
 from mmairl.engine import run
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
 from mmairl.engine.sharding import strategy_of
+from projects.faults.compare import differing
 
 ROOT = Path(__file__).parents[3]
 needs_deepspeed = pytest.mark.skipif(
     find_spec('deepspeed') is None, reason='DeepSpeed is not installed (requirements/deepspeed.txt)'
 )
+
+
+@pytest.fixture(autouse=True)
+def leave_group() -> Iterator[None]:
+    """Leave the group of one process that a strategy joins."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.fixture(scope='module')
@@ -52,6 +63,20 @@ def test_run_switches_strategies_in_the_middle(two):
     switched, ddp = (load_checkpoint(two[1] / part / 'iter_8.pth') for part in ('switched', 'ddp'))
     for part in ('state_dict', 'optimizer', 'param_schedulers'):
         sharding.assert_close(switched[part], ddp[part])
+
+
+@needs_deepspeed
+def test_nothing_is_compiled(two):
+    """DeepSpeed would compile a collective for CPUs, for 90 s, and fail if the environment's path has a space."""
+    assert two[0]['compiled'] == []
+
+
+@needs_deepspeed
+def test_one_process_resumes_checkpoint_of_two(two, tmp_path):
+    path = two[1] / 'whole' / 'iter_6.pth'
+    found, saved = sharding.resume_alone('mocov2plus', path, tmp_path, 'deepspeed1'), load_checkpoint(path)
+    for part in ('state_dict', 'optimizer', 'param_schedulers'):
+        assert differing(saved[part], found[part], part) == []
 
 
 @needs_deepspeed
