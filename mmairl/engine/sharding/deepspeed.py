@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from mmengine._strategy.deepspeed import register_deepspeed_optimizers
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import get_rank, is_main_process
@@ -26,9 +25,9 @@ from torch.utils.hooks import RemovableHandle
 
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
 from mmairl.engine.sharding import Strategy, initialize, read_config, require_supported
-from mmairl.errors import UserError
+from mmairl.errors import UserError, explained
 from mmairl.models.processes import gather
-from mmairl.registry import OPTIM_WRAPPERS, STRATEGIES
+from mmairl.registry import OPTIM_WRAPPERS, OPTIMIZERS, STRATEGIES
 
 ZERO_KEYS = (
     'stage',
@@ -49,10 +48,12 @@ PLACES = {
 DTYPES = {'bf16': 'bfloat16', 'fp16': 'float16'}
 WITHOUT_EFFECT = ('steps_per_print', 'wall_clock_breakdown')
 KEYS = ('zero_optimization', 'gradient_clipping', *PLACES, *DTYPES, *WITHOUT_EFFECT)
-ELEMENTWISE = ('SGD', 'Adam', 'AdamW', 'DeepSpeedCPUAdam')
+ELEMENTWISE = ('SGD', 'AdamW', 'DeepSpeedCPUAdam')
 
 with suppress(ImportError):
-    register_deepspeed_optimizers()
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    OPTIMIZERS.register_module(module=DeepSpeedCPUAdam)
 
 
 @STRATEGIES.register_module()
@@ -96,6 +97,8 @@ class DeepSpeedStrategy(Strategy):
             if self.keys.get(key, {}).get('enabled') is True:
                 wrapper.dtype = dtype
         cfg.merge_from_dict({PLACES[key]: self.keys[key] for key in PLACES if key in self.keys})
+        if wrapper.optimizer.type == 'DeepSpeedCPUAdam':
+            compile_cpu_adam()
 
     def shard(self, model: nn.Module) -> nn.Module:
         """Initialize the model. Each process keeps full weights."""
@@ -283,6 +286,15 @@ def part_of(key: str, values: list[Any], part: Tensor) -> Any:
     own = torch.zeros_like(part, requires_grad=False)  # the last part is padded
     own[: max(0, len(flat) - start)] = flat[start : start + part.numel()]
     return own
+
+
+def compile_cpu_adam() -> None:
+    """Compile DeepSpeedCPUAdam, unless that has been done."""
+    from deepspeed.ops.op_builder import CPUAdamBuilder
+
+    advice = "install a C++ compiler, in an environment whose path has no space, or set optim_wrapper.optimizer.type='AdamW'"
+    with explained('DeepSpeedCPUAdam: cannot be compiled', advice, code='not-compiled'):
+        CPUAdamBuilder().load()
 
 
 def start_engine(model: nn.Module, optimizer: Optimizer, config: dict[str, Any]) -> Any:

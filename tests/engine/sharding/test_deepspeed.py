@@ -171,6 +171,26 @@ def test_dist_train_stops_resumes_and_mmpretrain_loads(tmp_path):
     assert run_command(sys.executable, '-c', IN_MMPRETRAIN, checkpoint) == 0, (tmp_path / 'log.txt').read_text()[-3000:]
 
 
+@needs_deepspeed
+@pytest.mark.slow
+def test_deepspeed_cpu_adam_equals_adamw(tmp_path):
+    """The first use compiles it, which takes minutes."""
+    optimizer = {'optim_wrapper.optimizer': {**sharding.ADAMW, 'type': 'DeepSpeedCPUAdam'}}
+    plain = run.train(sharding.config('vit', str(tmp_path / 'plain'), None, 4)).model.state_dict()
+    cfg = sharding.config('vit', str(tmp_path / 'cpu_adam'), 'deepspeed2_offload', 4, **optimizer)
+    torch.testing.assert_close(dict(run.train(cfg).model.state_dict()), dict(plain), atol=1e-6, rtol=1e-5)
+
+
+@needs_deepspeed
+def test_failed_compilation_is_an_error(tmp_path, monkeypatch):
+    from deepspeed.ops.op_builder import CPUAdamBuilder
+
+    monkeypatch.setattr(CPUAdamBuilder, 'load', lambda _: torch.zeros(1).view(2))
+    optimizer = {'optim_wrapper.optimizer': {**sharding.ADAMW, 'type': 'DeepSpeedCPUAdam'}}
+    with raises_code('not-compiled'):
+        run.train(sharding.config('vit', str(tmp_path), 'deepspeed2', **optimizer))
+
+
 ZERO = dict(stage=2)
 WRONG = [
     ('unsupported-stage', dict(zero_optimization=dict(stage=3))),
