@@ -22,9 +22,9 @@ build/deepspeed-venv/.installed: requirements/deepspeed.txt | full
 	build/deepspeed-venv/bin/python -m pip --disable-pip-version-check -q install -c requirements/constraints.txt -r $<
 	touch $@
 
-# The first visit to a GPU, stages of ten minutes: work_dirs/gpu_check/gpu_check.html; NO_INSTALL=1 takes the python at hand
+# Check and measure this GPU in at most 560 s: work_dirs/gpu_visit/index.html. NO_INSTALL=1 uses the installed Python.
 gpu: $(if $(NO_INSTALL),,full)
-	$(if $(NO_INSTALL),python3,.venv/bin/python) -m projects.benchmark.gpu_check $(if $(STAGE),--stage $(STAGE))
+	$(if $(NO_INSTALL),python3,.venv/bin/python) -m projects.benchmark.gpu_visit $(ARGS)
 
 lint: full
 	.venv/bin/ruff check .

@@ -9,14 +9,14 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).parent
 # OpenMMLab's package manager and `mmairl::` names look for these files, by suffix.
 SHIPPED = {
-    'configs': ('.md', '.py', '.yaml'),
+    'configs': ('.md', '.npy', '.py', '.yaml', '.yml'),
     'tools': ('.py', '.sh'),
 }
 
 
 def shipped() -> list[Path]:
     """Return the files outside the package that the wheel contains, relative to the repository."""
-    files = []
+    files = [Path('model-index.yml')]
     for folder, suffixes in SHIPPED.items():
         for path in (HERE / folder).rglob('*'):
             if path.is_file() and path.suffix in suffixes:

@@ -20,7 +20,7 @@ from mmairl.study import claims, scale, search, slurm, spec
 
 DOCS = Path(__file__).parent
 FORMS = {
-    'report': ('', 'study', 'health', 'compare', 'views', 'map')
+    'report': ('', 'study', 'claims', 'health', 'compare', 'views', 'map')
 }  # words that choose another parser
 STRUCTS = {
     struct.__name__: struct

@@ -1,4 +1,4 @@
-"""Errors as one sentence, and the end of a command."""
+"""Errors that users can fix, and the exit codes of commands."""
 
 import difflib
 import functools
@@ -82,7 +82,7 @@ class UserError(ValueError):
 
 
 class Diverged(UserError):
-    """Training or its features are not finite any more; a trial of a search that ends so counts as the worst."""
+    """Training or its features are no longer finite. Such a trial of a search counts as the worst."""
 
 
 Kinds = tuple[type[Exception], ...]
@@ -103,15 +103,17 @@ def explained(
 
 
 def building(what: str) -> AbstractContextManager[None]:
-    """Turn what a part says about the values that the config gives it into one sentence."""
-    said = f'{what} cannot be built from what the config says'
+    """Turn an error of a part about its values in the config into a UserError."""
     return explained(
-        said, 'correct it there (MMAIRL_TRACEBACK=1 shows where)', but=(OSError, ImportError)
+        f'{what}: cannot be built from its values in the config',
+        'correct them (MMAIRL_TRACEBACK=1 shows where)',
+        but=(OSError, ImportError),
+        code='bad-value',
     )
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what it was raised from, and so on to the first."""
+    """Yield an error, its cause or context, and so on to the first."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -120,7 +122,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def printable(name: object) -> str:
-    r"""A file's name on one line that a terminal only shows: every character that would act on it is escaped.
+    r"""Return a name on one line, with characters escaped that would control a terminal.
 
     >>> printable('cat\n\x1b[2J.jpg')
     'cat\\n\\x1b[2J.jpg'
@@ -131,7 +133,7 @@ def printable(name: object) -> str:
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.8) -> str:
-    """The end of a sentence about a misspelt name: `; did you mean '...'?`, or nothing."""
+    """Return `; did you mean '...'?` for a misspelled name, or ''."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean '{close[0]}'?" if close else ''
 
@@ -164,7 +166,7 @@ def one_sentence_errors(main: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def cleared_frames() -> Iterator[None]:
-    """For what is called from Python: a notebook keeps an error's traceback, and with it the data workers."""
+    """Clear the frames of errors, because a notebook keeps a traceback and with it the data workers."""
     try:
         yield
     except Exception as error:

@@ -10,10 +10,11 @@ from typing import Any
 
 from mmengine import registry as parent
 
-from mmairl.errors import UserError, building
+from mmairl.errors import UserError, building, closest
 
 # Classes that a project registers.
 PROJECTS = {'Tiles': 'projects.imaging'}
+OWN_CLASS = "a class of your own requires custom_imports=dict(imports='MODULE') in the config"
 
 
 class Registry(parent.Registry):
@@ -44,8 +45,18 @@ class Registry(parent.Registry):
 
     def build(self, cfg: dict, *args: Any, **kwargs: Any) -> Any:
         kind = cfg.get('type', 'a part')
+        if isinstance(kind, str) and '.' not in kind and '_scope_' not in cfg and 'type' in cfg:
+            self.require(kind)
         with building(kind if isinstance(kind, str) else getattr(kind, '__name__', str(kind))):
             return super().build(cfg, *args, **kwargs)
+
+    def require(self, name: str) -> None:
+        """Raise unless a class of this name is registered."""
+        if self.get(name) is None:
+            raise UserError(
+                f"{self.name}: no class is registered ('{name}'){closest(name, self.names())}; {OWN_CLASS}",
+                code='unknown-class',
+            )
 
     def load(self, name: str) -> None:
         """Import the module that registers `name`, if it is one of ours."""
@@ -141,6 +152,7 @@ DATASETS = Registry(
             'Places205',
             'INaturalist2018',
             'VOC2007',
+            'Landmarks',
             'CIFAR10',
             'CIFAR100',
             'STL10',
@@ -155,6 +167,7 @@ DATASETS = Registry(
             'NamedClasses',
             'ListedSubset',
             'Relabelled',
+            'ReaL',
         ],
         'evaluation.features': ['Readable'],
     },
@@ -168,6 +181,7 @@ DATA_SAMPLERS = Registry(
 TRANSFORMS = Registry(
     parent.TRANSFORMS,
     {
+        'data.foreign_transforms': ['ForeignTransform'],
         'data.transforms': [
             'RandomResizedCrop',
             'RandomFlip',
@@ -243,6 +257,7 @@ PROTOCOLS = Registry(
         'evaluation.finetune': ['finetune'],
         'evaluation.segment': ['segment'],
         'evaluation.depth_probe': ['depth_probe'],
+        'evaluation.retrieval': ['retrieval'],
         'evaluation.uniformity': ['uniformity'],
         'evaluation.weight_norms': ['norms'],
     },

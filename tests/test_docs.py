@@ -20,6 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 from PIL import Image
 
+import mmairl
 from mmairl.cli.main import COMMANDS
 from mmairl.config import load_config
 from mmairl.engine.checks import BUILT, check_parts
@@ -260,14 +261,10 @@ def test_workflow_pythons_have_tested_versions(workflow):
         assert {'torch', 'numpy', 'scipy', 'matplotlib'} <= set(names), python
 
 
-def test_dockerfile_names_existing_commands():
-    text = read('docker/Dockerfile')
-    (script, what), (example, *words) = (
-        re.search(pattern, text)[0].split()
-        for pattern in (r'requirements/install.sh \w+', r'tools/dist_train.sh [^\n]+')
-    )
-    assert (ROOT / script).is_file() and f'  {what} ' in read(script)
-    check_tool(example, words, set())
+def test_citation_states_the_version_and_the_paper():
+    citation = yaml.safe_load(read('CITATION.cff'))
+    assert citation['version'] == mmairl.__version__
+    assert citation['references'][0]['title'] in read('README.md')
 
 
 def test_docstring_examples_run():

@@ -8,6 +8,7 @@ import pytest
 from mmengine import registry as parent
 
 from mmairl import registry
+from mmairl.errors import UserError
 from mmairl.registry import BOXES
 
 PACKAGE = Path(registry.__file__).parent
@@ -43,6 +44,13 @@ def test_each_name_in_a_table_is_registered(box):
 def test_unknown_class_is_not_an_attribute():
     with pytest.raises(AttributeError, match='NoSuchHead'):
         registry.class_of('mmairl.models', 'NoSuchHead')
+
+
+@pytest.mark.parametrize('name, advice', [('NNCLRHead', 'custom_imports'), ('ContrastiveHed', "'ContrastiveHead'")])
+def test_unregistered_class_names_the_way_to_import_it(name, advice):
+    with pytest.raises(UserError, match=advice) as caught:
+        registry.MODELS.build(dict(type=name))
+    assert caught.value.code == 'unknown-class'
 
 
 def test_lookup_imports_no_other_package():

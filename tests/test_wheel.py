@@ -75,7 +75,7 @@ def elsewhere(code: str, installed: Path, folder: Path) -> str:
     return said.strip().splitlines()[-1]
 
 
-def test_the_wheel_holds_all_of_the_package_and_names_what_it_needs(wheel):
+def test_wheel_is_complete_and_names_requirements(wheel):
     held = set(wheel.namelist())
     package = {
         path.relative_to(ROOT).as_posix()
@@ -97,10 +97,11 @@ def test_the_wheel_holds_all_of_the_package_and_names_what_it_needs(wheel):
 def shipped() -> list[Path]:
     """Return every file of configs and tools that git would keep; OpenMMLab's mim looks for them."""
     found = [path for name in ('configs', 'tools') for path in (ROOT / name).rglob('*')]
+    found.append(ROOT / 'model-index.yml')
     return [path for path in found if path.is_file() and '__pycache__' not in path.parts]
 
 
-def test_the_source_tree_gets_no_links_and_the_sdist_can_be_built_from(source, tmp_path):
+def test_sdist_is_complete_and_leaves_no_links(source, tmp_path):
     shell(sys.executable, 'setup.py', '-q', 'sdist', '-d', tmp_path, cwd=source)
     with tarfile.open(next(tmp_path.glob('*.tar.gz'))) as archive:
         held = {name.partition('/')[2] for name in archive.getnames()}
@@ -109,7 +110,7 @@ def test_the_source_tree_gets_no_links_and_the_sdist_can_be_built_from(source, t
     assert not (source / 'mmairl' / '.mim').exists()
 
 
-def test_without_the_platform_the_import_says_what_to_install(installed, tmp_path):
+def test_import_without_openmmlab_is_an_error(installed, tmp_path):
     code = """
 sys.modules['mmengine'] = None
 try:
@@ -149,7 +150,7 @@ print(json.dumps({**found, 'plan': said.getvalue()}))
 """
 
 
-def test_the_installed_package_gives_what_the_checkout_does(installed, tmp_path):
+def test_installed_package_equals_the_checkout(installed, tmp_path):
     """Configs by name, data, and tools as `mim run mmairl train` starts them; projects are only in a checkout."""
     (tmp_path / 'mine.py').write_text("_base_ = 'mmairl::longer/byol_lars_r50_300e.py'\ntotal_batch_size = 512\n")
     found = json.loads(elsewhere(USES, installed, tmp_path))
@@ -161,7 +162,7 @@ def test_the_installed_package_gives_what_the_checkout_does(installed, tmp_path)
     assert '512 = 4 GPUs x 64' in found['plan']
 
 
-def test_get_config_gives_what_the_path_gives_and_leaves_other_packages_to_mmengine():
+def test_get_config_equals_the_path():
     ours = get_config('mmairl::demo/mocov2plus_shapes.py')
     assert ours.to_dict() == Config.fromfile(ROOT / 'configs' / 'demo' / 'mocov2plus_shapes.py').to_dict()
     assert get_config('mmpretrain::byol/byol_resnet50_16xb256-coslr-200e_in1k.py').model.type == 'BYOL'
@@ -177,6 +178,6 @@ def test_get_config_gives_what_the_path_gives_and_leaves_other_packages_to_mmeng
         ('mmairl::/etc/passwd', 'there is no config'),
     ],
 )
-def test_a_misspelt_name_is_told_with_the_nearest_and_none_leads_elsewhere(name, says):
+def test_misspelled_config_name_gets_a_suggestion(name, says):
     with pytest.raises(UserError, match=says):
         config_path(name)

@@ -19,8 +19,8 @@ from mmairl.study.external import require_distinct_models, require_networks
 from mmairl.study.fairness import at_scale
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import columns, markdown, table_lines
+from mmairl.study.planner import prepare_runs
 from mmairl.study.run_study import complete_runs
-from mmairl.study.runs import prepare_runs
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_names import require_known
@@ -97,7 +97,7 @@ def compare(
     out = Path(out)
     if not isinstance(networks, Mapping) or len(networks) < 2:
         raise UserError(
-            f'compare: expected two networks or more, each by its name ({list(networks)}); add the other checkpoints',
+            f"compare: expected two networks or more, each with a name ('{list(networks)}'); add the other checkpoints",
             code='too-few-networks',
         )
     rows: list[Row] = []
@@ -109,10 +109,10 @@ def compare(
     require_known(tasks)  # after the configs, which may register protocols
     require_distinct_models(rows, configs)
     require_networks(rows, configs)
-    for row in rows:
-        write_config(configs[row.name], Path(row.config))
     question = 'Which network is ahead, by the same tasks on the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
+    for row in rows:
+        write_config(configs[row.name], Path(row.config))
     study, configs, left_out = at_scale(study, UNCHANGED, tasks)
     runs = prepare_runs(study, configs, study.seeds, tasks, out)
     complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
@@ -128,7 +128,13 @@ def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Ro
             code='no-checkpoint-list',
         )
     weights = {number: str(path) for number, path in enumerate(paths)}
-    path = configs / f'{Row(name, "").slug}.yaml'
+    slug = Row(name, '').slug
+    if not slug:
+        raise UserError(
+            f"compare: the name '{name}' has no letters or digits for a file name; choose another",
+            code='bad-name',
+        )
+    path = configs / f'{slug}.yaml'
     if base is None:
         return Row(name, str(path), weights=weights)
     return Row(

@@ -12,7 +12,8 @@ from torch import nn
 
 from mmairl.apis.suggest import config_for
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.statistics import statistics
+from mmairl.data.foreign_transforms import as_configs
+from mmairl.data.statistics import channel_statistics
 from mmairl.engine.logging import log_to
 from mmairl.engine.run import train
 from mmairl.errors import UserError, cleared_frames
@@ -35,7 +36,7 @@ def pretrain(
     channels: int | None = None,
     weights: str | Path | None = None,
     network: nn.Module | None = None,
-    views: str | None = None,
+    views: str | Sequence[Sequence[Any]] | None = None,
     seed: int | None = None,
     resume: bool = False,
     log: str | Sequence[str] = (),
@@ -61,7 +62,8 @@ def pretrain(
             teacher from. The learning rate is a tenth, because a full rate undoes what the weights know.
         network: A module to train, from images to features, either pooled or a map. Exclusive with `weights`.
         views: 'satellite', 'microscopy', 'medical_grey' or 'documents': augmentations for images that are not photographs
-            (mmairl/data/view_sets.yaml lists them with reasons).
+            (mmairl/data/view_sets.yaml lists them with reasons). Or a list of steps for each view: configs, transforms of
+            torchvision v2 or albumentations, and functions of a tensor C x H x W.
         seed: Seed. A CPU run with a seed repeats bit for bit.
         resume: Whether to resume from the newest checkpoint in `out`.
         log: 'wandb', 'mlflow', or a list of loggers that also receive the curves.
@@ -89,7 +91,11 @@ def pretrain(
         network=network,
         views=views,
     )
-    cfg = _config(method, data, seed, options or {}, request)
+    options = dict(options or {})
+    if views is not None and not isinstance(views, str):
+        options['train_dataloader.dataset.views'] = list(map(as_configs, views))
+        request['views'] = None
+    cfg = _config(method, data, seed, options, request)
     cfg.work_dir = str(out)
     cfg.resume = resume
     log_to(cfg, log)
@@ -126,7 +132,7 @@ def _config(
     overrides = {'train_dataloader.persistent_workers': False, 'randomness.seed': seed, **options}
     cfg = config_for(method, len(dataset), data, overrides, **request)
     if channels is not None:
-        measured = statistics(dataset, cfg.train_dataloader.num_workers, SAMPLED)
+        measured = channel_statistics(dataset, cfg.train_dataloader.num_workers, SAMPLED)
         normalization = {
             'model.data_preprocessor.mean': measured.mean,
             'model.data_preprocessor.std': measured.std,

@@ -276,10 +276,10 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def statistics(value: Any, name: str, path: str | Path, scale: float = 1.0) -> list[float]:
+def channel_statistics(value: Any, name: str, path: str | Path, scale: float = 1.0) -> list[float]:
     """Return one number per channel, divided by `scale`. Text is parsed as JSON.
 
-    >>> statistics('[0.5, 0.5, 0.5]', 'mean', 'a.safetensors')
+    >>> channel_statistics('[0.5, 0.5, 0.5]', 'mean', 'a.safetensors')
     [0.5, 0.5, 0.5]
     """
     if isinstance(value, str):
@@ -320,8 +320,8 @@ def _timm_input(fields: Mapping[str, Any], path: Path) -> Input:
     shape = fields.get('input_size')
     interpolation = fields.get('interpolation')
     return Input(
-        mean=statistics(fields['mean'], 'mean', path),
-        std=statistics(fields['std'], 'std', path),
+        mean=channel_statistics(fields['mean'], 'mean', path),
+        std=channel_statistics(fields['std'], 'std', path),
         size=Input.size if shape is None else side(shape, 'input_size', path),
         interpolation=interpolation if interpolation in INTERPOLATIONS else Input.interpolation,
         origin=path.name,
@@ -345,8 +345,8 @@ def _hugging_face_input(fields: Mapping[str, Any], path: Path) -> Input:
     name = 'crop_size' if is_cropped and fields.get('crop_size') is not None else 'size'
     size = fields.get(name)
     return Input(
-        mean=statistics(mean, 'image_mean', path, scale),
-        std=statistics(std, 'image_std', path, scale),
+        mean=channel_statistics(mean, 'image_mean', path, scale),
+        std=channel_statistics(std, 'image_std', path, scale),
         size=Input.size if size is None else side(size, name, path),
         interpolation=PILLOW_INTERPOLATIONS.get(fields.get('resample'), Input.interpolation),
         origin=path.name,

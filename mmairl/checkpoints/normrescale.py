@@ -24,7 +24,7 @@ EPSILON = 1e-5  # of torch's batch norm
 
 
 @dataclass(frozen=True)
-class Row:
+class TensorChange:
     """The change of one tensor. `why` is the reason if it was not rescaled."""
 
     name: str
@@ -46,7 +46,7 @@ def normrescale(
     per: str = 'tensor',
     statistics: str = 'keep',
     exact: bool = False,
-) -> tuple[dict[str, Tensor], list[Row]]:
+) -> tuple[dict[str, Tensor], list[TensorChange]]:
     """Rescale each learned tensor to the norm of the anchor's, or all by a constant factor.
 
     Args:
@@ -94,7 +94,7 @@ def normrescale(
         if key.endswith('num_batches_tracked') or (is_statistic(key) and statistics == 'keep'):
             continue
         if not weight.is_floating_point():
-            rows.append(Row(key, 0.0, None, WHOLE_NUMBERS))
+            rows.append(TensorChange(key, 0.0, None, WHOLE_NUMBERS))
             continue
         row, factor = _change(key, weight, (anchor or {}).get(key), constant, per)
         rows.append(row)
@@ -107,7 +107,7 @@ def _keeping_function(
     anchor: Mapping[str, Tensor] | None,
     constant: float | None,
     per: str,
-) -> tuple[dict[str, Tensor], list[Row]]:
+) -> tuple[dict[str, Tensor], list[TensorChange]]:
     """Rescale each kernel before a batch norm, and each gain with its bias that feeds only such a kernel.
 
     A batch norm whose input grows by c has c and c^2 times the statistics. Its gain compensates for epsilon.
@@ -157,14 +157,16 @@ def _joined(weights: Mapping[str, Tensor], gain: str, bias: str) -> Tensor | Non
 
 def _change(
     name: str, weight: Tensor, other: Tensor | None, constant: float | None, per: str
-) -> tuple[Row, Tensor | float]:
+) -> tuple[TensorChange, Tensor | float]:
     """Return the change of a tensor, and its factor."""
     norm = weight.double().norm().item()
     if constant is not None:
-        return Row(name, norm, norm * constant, '' if norm else 'its norm is zero'), constant
+        return TensorChange(
+            name, norm, norm * constant, '' if norm else 'its norm is zero'
+        ), constant
     why = _why_not(weight, other)
     target = None if other is None else other.double().norm().item()
-    return Row(name, norm, target, why), 1.0 if why else _factor(weight, other, per)
+    return TensorChange(name, norm, target, why), 1.0 if why else _factor(weight, other, per)
 
 
 def _batch_norm_after(kernel: str, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -188,12 +190,12 @@ def _why_not(weight: Tensor, anchor: Tensor | None) -> str:
     if anchor is None:
         return 'the anchor lacks it'
     if anchor.shape != weight.shape:
-        return f'its shape {tuple(weight.shape)} differs from the anchor’s {tuple(anchor.shape)}'
+        return f"its shape {tuple(weight.shape)} differs from the anchor's {tuple(anchor.shape)}"
     if not weight.isfinite().all() or not anchor.isfinite().all():
         return 'it or the anchor is not finite'
     if not weight.any():
         return 'its norm is zero'
-    return '' if anchor.any() else 'the anchor’s norm is zero'
+    return '' if anchor.any() else "the anchor's norm is zero"
 
 
 def _factor(weight: Tensor, anchor: Tensor, per: str) -> Tensor:
@@ -214,7 +216,7 @@ def _times(weight: Tensor, factor: Tensor | float) -> Tensor:
     return (weight.double() * factor).to(weight.dtype)
 
 
-def left_alone(rows: list[Row]) -> str:
+def left_alone(rows: list[TensorChange]) -> str:
     """Return a message about the tensors that could not be rescaled, or ''."""
     reasons: dict[str, list[str]] = {}
     for row in rows:

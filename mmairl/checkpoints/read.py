@@ -16,7 +16,13 @@ from mmengine.logging import print_log
 from torch import Tensor
 
 from mmairl.checkpoints.architecture import backbone_of, first_few, require_complete
-from mmairl.checkpoints.hub_config import HubConfig, Input, hub_config, is_number, statistics
+from mmairl.checkpoints.hub_config import (
+    HubConfig,
+    Input,
+    channel_statistics,
+    hub_config,
+    is_number,
+)
 from mmairl.checkpoints.layouts import (
     ENVELOPES,
     IGNORED,
@@ -111,8 +117,8 @@ class Backbone:
         if 'mean' in self.origin and 'std' in self.origin:
             size = str(self.origin.get('size', ''))
             return Input(
-                mean=statistics(self.origin['mean'], 'mean', self.path),
-                std=statistics(self.origin['std'], 'std', self.path),
+                mean=channel_statistics(self.origin['mean'], 'mean', self.path),
+                std=channel_statistics(self.origin['std'], 'std', self.path),
                 size=int(size) if re.fullmatch(r'[1-9]\d{0,3}', size) else Input.size,
                 origin='its record',
             )
@@ -248,7 +254,7 @@ def read_backbone(
         )
     file = weights_file(path)
     tensors, origin, settings = read_tensors(file)
-    search = Search(str(file), tensors, part, network)
+    search = BackboneSearch(str(file), tensors, part, network)
     match = search.find() if prefix is None else search.find_below(prefix)
     broken = not_finite(match.weights)
     if broken:
@@ -290,7 +296,7 @@ class Match(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Search:
+class BackboneSearch:
     """Find one backbone among the tensors of a file."""
 
     path: str

@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 
     from mmairl.evaluation.protocol import Protocol, Result
 
-PROTOCOLS = ('knn', 'logreg', 'svm', 'linear', 'finetune', 'segment', 'depth_probe')
+PROTOCOLS = (
+    'knn',
+    'logreg',
+    'svm',
+    'linear',
+    'finetune',
+    'segment',
+    'depth_probe',
+    'uniformity',
+    'norms',
+)
 BASELINES = ('random', 'pixels')
 # Arguments that are not settings of a protocol.
 GENERAL = (
@@ -38,6 +48,7 @@ GENERAL = (
     'part',
     'prefix',
     'out',
+    'download',
     'cfg_options',
     'settings',
 )
@@ -71,6 +82,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--out',
         type=Path,
         help='write the scores to this JSON file (default: next to the checkpoint)',
+    )
+    parser.add_argument(
+        '--download',
+        action='store_true',
+        help='download missing data sets of the config that torchvision provides (default: off)',
     )
     add_config_options(parser)
     # An argument that is absent keeps the protocol's default; one that the protocol does not have is an error.
@@ -197,16 +213,33 @@ def main(arguments: Sequence[str]) -> None:
 
     register()
     cfg = load_config(args.config, args.cfg_options)
+    use_released_network(cfg, args)
     out = args.out or default_out(args)
     output(out, args.checkpoint, args.config)
     settings = settings_of(args, out, cfg)
     check_parts(cfg, ('model', 'evaluation'))
+    if args.download:
+        from mmairl.data.public import download_missing
+
+        download_missing(cfg.get('evaluation'))
     result = evaluate(
         cfg, args.protocol, args.init or args.checkpoint, args.part, settings, prefix=args.prefix
     )
     if is_main_process():
         write(args, result, out)
     stop_processes()
+
+
+def use_released_network(cfg: 'Config', args: argparse.Namespace) -> None:
+    """Replace the network and the normalization of a config by those of a model of the hub."""
+    from mmairl.checkpoints.read import read_backbone
+    from mmairl.checkpoints.released import is_hub
+
+    if args.checkpoint and is_hub(args.checkpoint):
+        backbone = read_backbone(args.checkpoint, prefix=args.prefix)
+        cfg.model.backbone = backbone.network
+        images = backbone.input
+        cfg.model.data_preprocessor.update(mean=list(images.mean), std=list(images.std))
 
 
 def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol':

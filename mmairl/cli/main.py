@@ -20,6 +20,7 @@ COMMANDS = {
     'convert': 'write a backbone in another format',
     'consolidate': 'keep only what evaluation and transfer read of a training checkpoint',
     'analyze': 'compare representations: weight norms, CKA, geometry',
+    'doctor': 'find out why a run went bad, by forks from its last good checkpoint',
     'replay': 'replay parts of a run and compare them with its checkpoints',
     'report': 'write a page about results, a run, several runs, views or an image map',
     'pack': 'pack a data set into tar archives, or measure its channel statistics',

@@ -13,7 +13,7 @@ from mmairl.cli.flags import above_zero, add_part, add_prefix, parser_of
 from mmairl.errors import UserError, printable
 
 if TYPE_CHECKING:
-    from mmairl.checkpoints.normrescale import Row
+    from mmairl.checkpoints.normrescale import TensorChange
     from mmairl.checkpoints.read import Backbone
 
 PER = ('tensor', 'channel')
@@ -236,7 +236,7 @@ def write(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: s
     write_checkpoint(dict(meta=meta, state_dict=state), args.out)
 
 
-def cells(row: 'Row') -> tuple[str, list[str]]:
+def cells(row: 'TensorChange') -> tuple[str, list[str]]:
     *norms, ratio = (
         '' if value is None else f'{value:.4f}' for value in (row.norm, row.anchor, row.ratio)
     )
@@ -248,7 +248,7 @@ def draw(
     source: 'Backbone',
     weights: dict,
     anchor: 'Backbone | None',
-    rows: list['Row'],
+    rows: list['TensorChange'],
 ) -> None:
     """Draw Fig. 3a of the input, the anchor and the output, and write the numbers of the table."""
     from mmairl.checkpoints.norms import weight_norms

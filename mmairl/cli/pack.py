@@ -132,9 +132,9 @@ def source_of(args: argparse.Namespace) -> 'FileDataset | Shards':
 
 def print_statistics(dataset: 'FileDataset | Shards', source: str, workers: int) -> None:
     """Print mean and standard deviation as a config has them."""
-    from mmairl.data.statistics import statistics
+    from mmairl.data.statistics import channel_statistics
 
-    measured = statistics(dataset, workers)
+    measured = channel_statistics(dataset, workers)
     mean, std = (
         ', '.join(f'{value:.5g}' for value in values) for values in (measured.mean, measured.std)
     )

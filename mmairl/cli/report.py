@@ -2,6 +2,7 @@
 
 mmairl report FOLDER... [--plot X Y] [--out DIR]
 mmairl report study DIR [--figures OUT]
+mmairl report claims [DIR] [--out PAGE]
 mmairl report views CONFIG [--root DIR] [--out PAGE]
 mmairl report health WORK_DIR [--out PAGE]
 mmairl report compare RUN RUN... [--out PAGE]
@@ -18,7 +19,9 @@ from mmairl.errors import UserError
 
 
 def main(arguments: Sequence[str]) -> None:
-    pages = dict(study=study, health=health, views=views, map=image_map, compare=compare)
+    pages = dict(
+        study=study, claims=claims, health=health, views=views, map=image_map, compare=compare
+    )
     if arguments and arguments[0] in pages:
         print(pages[arguments[0]](arguments[1:]))
     else:
@@ -33,7 +36,7 @@ def evaluation(arguments: Sequence[str]) -> Path:
     parser.add_argument(
         'folders',
         nargs='+',
-        help='read the results in these folders; or choose study, views, health, compare or map as above',
+        help='read the results in these folders; or choose study, claims, views, health, compare or map as above',
     )
     parser.add_argument(
         '--plot',
@@ -94,6 +97,24 @@ def study(arguments: Sequence[str]) -> Path:
             code='no-figures',
         )
     return args.figures
+
+
+def claims(arguments: Sequence[str]) -> Path:
+    parser = parser_of(
+        'report claims', 'Write the page of all claims of the papers, with the verdicts of studies.'
+    )
+    parser.add_argument(
+        'folder',
+        nargs='?',
+        default='work_dirs/studies',
+        help='read the studies in this folder (default: work_dirs/studies)',
+    )
+    parser.add_argument('--out', help='write this page (default: FOLDER/claims.html)')
+    args = parser.parse_args(arguments)
+
+    from mmairl.study.pages.claims_page import write_claims_page
+
+    return write_claims_page(args.folder, args.out or Path(args.folder) / 'claims.html')
 
 
 def health(arguments: Sequence[str]) -> Path:

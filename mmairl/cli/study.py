@@ -105,6 +105,12 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         help='print the plan, check fairness and exit; this runs the configs',
     )
     group.add_argument(
+        '--rate',
+        type=float,
+        metavar='IMAGES',
+        help="plan by this measured number of images per second and device (default: the scale's)",
+    )
+    group.add_argument(
         '--status',
         action='store_true',
         help='print the state of each run and exit; runs may still be in progress',
@@ -172,7 +178,9 @@ def run(args: argparse.Namespace) -> None:
     register()
     if args.dry_run:
         print('this loads the configs that the study names; configs are programs')
-    prepared = commands.prepare_study(args.study, args.scale, args.seeds, args.tasks, args.out)
+    prepared = commands.prepare_study(
+        args.study, args.scale, args.seeds, args.tasks, args.out, args.rate
+    )
     if args.collect and not prepared.out.is_dir():
         raise UserError(
             f'there is no folder {prepared.out} to collect; give --out the folder of the study',

@@ -5,6 +5,7 @@ With --suggest, print a config for custom images instead.
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from mmairl.cli.flags import add_config_options, parser_of, positive, seed
 
 if TYPE_CHECKING:
     from mmengine.config import Config
+    from mmengine.runner import Runner
 
 # Set by torchrun, Slurm and mmairl/signals.sh when they start the same command again.
 RESTARTS = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT', 'MMAIRL_STARTED_AGAIN')
@@ -184,7 +186,7 @@ def main(arguments: Sequence[str]) -> None:
         return
 
     # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
-    from mmengine.dist import get_world_size
+    from mmengine.dist import get_world_size, is_main_process
 
     from mmairl.config import load_config, write_config
     from mmairl.engine.fork import Fork
@@ -206,8 +208,28 @@ def main(arguments: Sequence[str]) -> None:
     if args.per_gpu is not None:
         join(cfg, args.launcher)
         follow(cfg, plan(cfg, get_world_size(), args.per_gpu)[0])
-    train(cfg, args.launcher, fork)
+    runner = train(cfg, args.launcher, fork)
+    if is_main_process():
+        print(result_lines(runner, args.config))
     stop_processes()
+
+
+def result_lines(runner: 'Runner', config: str | None) -> str:
+    """Return the final loss, the last checkpoint and the next commands."""
+    work_dir = Path(runner.work_dir)
+    hub = runner.message_hub
+    lines = []
+    if 'train/loss' in hub.log_scalars:
+        loss = hub.get_scalar('train/loss').current()
+        lines.append(f'final loss {loss:.4g} after {runner.iter} steps')
+    note = work_dir / 'last_checkpoint'
+    if note.is_file():
+        checkpoint = note.read_text().strip()
+        evaluate = ['mmairl', 'evaluate', 'knn', config or 'CONFIG', checkpoint]
+        lines.append(f'checkpoint {checkpoint}')
+        lines.append(f'next: {shlex.join(evaluate)}')
+    lines.append(f'next: {shlex.join(["mmairl", "report", "health", str(work_dir)])}')
+    return '\n'.join(lines)
 
 
 def print_suggestion(args: argparse.Namespace) -> None:

@@ -39,11 +39,20 @@ SLOW = 1e-3  # seconds that listing a folder takes on such a disk
 
 
 def build_views(views: Views | None) -> list[Pipeline]:
-    """Build a list of transforms per view. Without views, return one empty pipeline: the image as it is."""
+    """Build a list of transforms per view. Without views, return one empty pipeline: the image as it is.
+
+    A step is a config of a registered transform, or a transform or function of another library.
+    """
     # OpenCV's thread pool does not survive the fork of a data worker, and each worker has one core to itself.
     cv2.setNumThreads(0)
     lists = expand_named_views(views) or [[]]
-    return [list(map(TRANSFORMS.build, steps)) for steps in lists]
+    return [list(map(build_step, steps)) for steps in lists]
+
+
+def build_step(step: dict | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    if isinstance(step, dict):
+        return TRANSFORMS.build(step)
+    return TRANSFORMS.build(dict(type='ForeignTransform', transform=step))
 
 
 class ViewDataset(Dataset):

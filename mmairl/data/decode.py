@@ -89,6 +89,7 @@ class Reason(IntEnum):
     )
     FRAMES = 13, 'is a DICOM file of several frames (save each frame as a file of its own)'
     SCANS = 14, 'is a JPEG of too many scans (save it again)'
+    WINDOW = 16, 'is a DICOM file without a usable window or rescale slope'
     EXPANDS = 15, 'is compressed to far less than images are (save it without compression)'
 
 
@@ -260,7 +261,7 @@ def installed(packages: str, reads: str) -> AbstractContextManager[None]:
     """Turn a failing import into a UserError that names the packages to install."""
     name = packages.split()[0]
     install = f"pip install {packages}, or 'mmairl[own]'"
-    return explained(f'the package {name} reads {reads}', install, (ImportError,))
+    return explained(f'{reads} require {name}', install, (ImportError,), code='no-package')
 
 
 def file_kind(data: bytes) -> str:

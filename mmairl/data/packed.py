@@ -1,6 +1,6 @@
 """Data sets written as shards: plain tar archives that WebDataset and Shards read, and any tar program unpacks.
 
-The bytes depend on the images and the settings alone. Shards are written atomically, and a killed packing resumes after
+The bytes depend only on the images and the settings. Shards are written atomically, and a killed packing resumes after
 the last one.
 """
 
@@ -121,7 +121,7 @@ def pack(
                     end = archive.offset + len(image.data) + OVERHEAD
                     if taken and size and end > size:
                         break
-                    add_image(archive, key_of(name, taken), image, dataset)
+                    add_image(archive, member_key(name, taken), image, dataset)
                 yield name, image.fault
                 image = next(images, None)
             done = len(dataset) if image is None else image.index
@@ -156,9 +156,13 @@ def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
     archive.members.clear()  # a million of them would fill the memory
 
 
-def key_of(name: str, taken: set[str]) -> str:
-    """Return the name without its extension, as WebDataset requires: no dot in the last part, and unique in a shard."""
-    folder, slash, base = name.rpartition('/')
+def member_key(name: str, taken: set[str]) -> str:
+    """Return the name without its extension, as WebDataset requires: no dot in the last part, and unique in a shard.
+
+    It stays below the folder that the archive is unpacked into.
+    """
+    parts = [part for part in name.split('/') if part not in ('', '.', '..')]
+    folder, slash, base = '/'.join(parts).rpartition('/')
     stem = base.rpartition('.')[0] or base
     key = folder + slash + stem.replace('.', '_')
     if key in taken:
@@ -174,14 +178,14 @@ def shard_path(out: Path, size: int | None, number: int) -> Path:
 
 
 def finished_shards(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
-    """Return the work of a killed packing: its whole shards, the images that it has read, and those that it left out."""
+    """Return what an earlier run of this packing did: its complete shards, the images that it read and that it left out."""
     number = 0
     done = dict(done=0, left_out=0)
     while (shard := shard_path(out, size, number)).exists():
         notes = notes_in(shard) if size else {}
-        if notes.get(HEAD) != about or notes[TAIL]['done'] == about['images']:
+        if notes.get(HEAD) != about:
             raise UserError(
-                f'{shard} exists already, of a finished packing or another; remove it, or choose another name',
+                f'{shard}: the file exists already; remove it, or choose another name',
                 code='shard-exists',
             )
         number += 1

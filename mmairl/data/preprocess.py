@@ -27,6 +27,8 @@ class ViewPreprocessor(BaseDataPreprocessor):
         std: Standard deviation of each channel, for values in [0, 1].
         views: A list of transforms per view, or the name of a view set. Default: None.
         channels_last: Whether batches are in channels-last layout.
+        single_view: Whether to pass the only view as a tensor instead of a list, as models of one view such as
+            mmpretrain's MAE require.
 
     Raises:
         UserError: If `mean` and `std` differ in length, or if a deviation is 0.
@@ -38,6 +40,7 @@ class ViewPreprocessor(BaseDataPreprocessor):
         std: Sequence[float],
         views: Views | None = None,
         channels_last: bool = False,
+        single_view: bool = False,
     ) -> None:
         super().__init__(non_blocking=True)
         if len(mean) != len(std) or 0 in std:
@@ -51,6 +54,7 @@ class ViewPreprocessor(BaseDataPreprocessor):
         self.register_buffer('std', torch.tensor(std).view(-1, 1, 1), persistent=False)
         self.views = build_views(views) if views else None
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.single_view = single_view
 
     def forward(self, data: dict, training: bool = False) -> dict:
         samples = data.get('data_samples')
@@ -67,7 +71,15 @@ class ViewPreprocessor(BaseDataPreprocessor):
             images = [to_unit(batch) for batch in inputs]
             if training and self.views:
                 images = self.augment(images)
-            return dict(data, inputs=[self.normalize(batch) for batch in images])
+            images = [self.normalize(batch) for batch in images]
+            if not self.single_view:
+                return dict(data, inputs=images)
+            if len(images) > 1:
+                raise UserError(
+                    f'data_preprocessor.single_view: the data set has {len(images)} views; set a single one',
+                    code='several-views',
+                )
+            return dict(data, inputs=images[0])
 
     def augment(self, images: Sequence[Tensor]) -> list[Tensor]:
         """Return one augmented batch per view. Every image has its own parameters."""

@@ -6,22 +6,26 @@ To add one, write a class in this file and a config in configs/evaluation.
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import StringIO
 from itertools import chain
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision import datasets
 
 from mmairl.data.datasets import FileDataset, ViewDataset, Views, image_files
-from mmairl.errors import UserError
-from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
+from mmairl.errors import UserError, explained
+from mmairl.io import LARGEST_LIST, UnreadableFile, explained_disk_errors, read_text
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val', 'train+val', 'test')
@@ -42,10 +46,58 @@ def rows_of_split(split: str, count: int, held_out: tuple[int, int], seed: int) 
 
 
 class Published:
-    """Base of a published set: its splits, and the layout of its files below the root."""
+    """Base of a published set: its splits, and the layout of its files below the root.
+
+    Attributes:
+        downloads: Functions of torchvision that download the set into a folder, in this layout.
+    """
 
     splits: tuple[str, ...] = SPLITS
     layout: str
+    downloads: Sequence[Callable[..., Any]] = ()
+
+    @classmethod
+    def download(cls, root: str | Path, split: str = 'train') -> None:
+        """Download the set by torchvision, which verifies checksums, unless it can be read.
+
+        Files appear below `root` when the download is complete, and no existing file is replaced.
+
+        Raises:
+            UserError: If torchvision does not download the set, if the download fails or if the disk is full.
+        """
+        if cls.is_readable(root, split):
+            return
+        name = cls.__name__
+        if not cls.downloads:
+            raise UserError(
+                f'{name}: torchvision does not download this set; put its files below {root} yourself ({cls.layout})',
+                code='no-download',
+            )
+        folder = Path(root) / '.download'
+        failed = f'{name}: the download failed'
+        remedy = 'check the network and run the command again'
+        with explained(failed, remedy, code='download-failed'), explained_disk_errors(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f'{folder}.lock'):
+                if cls.is_readable(root, split):  # by another process in the meantime
+                    return
+                shutil.rmtree(folder, ignore_errors=True)  # left over from a killed download
+                try:
+                    for fetch in cls.downloads:
+                        fetch(folder, download=True)
+                    publish_files(folder, Path(root))
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    @classmethod
+    def is_readable(cls, root: str | Path, split: str) -> bool:
+        try:
+            cls(root, split)
+        except UserError as error:
+            if error.code != 'unreadable-set':
+                raise
+            return False
+        return True
 
     @contextmanager
     def reading(self, root: str | Path, split: str) -> Iterator[None]:
@@ -68,6 +120,33 @@ class Published:
                 'there, or set root of the data set to their folder',
                 code='unreadable-set',
             ) from error
+
+
+def publish_files(folder: Path, root: Path) -> None:
+    """Move downloaded files below the root, without their archives."""
+    for path in folder.rglob('*'):
+        if path.suffix in ('.tar', '.tgz', '.gz', '.zip'):
+            path.unlink()
+    for path in folder.iterdir():
+        if (root / path.name).exists():
+            raise UserError(
+                f'{root / path.name}: the file exists and is not a complete set; remove it, or set another root',
+                code='download-exists',
+            )
+        path.rename(root / path.name)
+
+
+def download_missing(config: Any) -> None:
+    """Download each published set in a config, or in a part of one, that cannot be read."""
+    if isinstance(config, list | tuple):
+        for part in config:
+            download_missing(part)
+    if not isinstance(config, dict):
+        return
+    kind = DATASETS.module_dict.get(str(config.get('type')).removeprefix('mmairl.'))
+    if isinstance(kind, type) and issubclass(kind, Published):
+        kind.download(config['root'], config.get('split', 'train'))
+    download_missing(list(config.values()))
 
 
 class ListedDataset(Published, FileDataset):
@@ -140,6 +219,7 @@ class Food101(ListedDataset):
     layout = 'food-101/meta/{train,test}.json and food-101/images/CLASS/NAME.jpg'
     held_out = 7_575, 75_750
     lists = datasets.Food101
+    downloads = (datasets.Food101,)
 
 
 @DATASETS.register_module()
@@ -161,6 +241,7 @@ class FGVCAircraft(ListedDataset):
     metric = 'mean per class'
     layout = 'fgvc-aircraft-2013b/data/ with variants.txt, images_variant_{train,val,test}.txt and images/NAME.jpg'
     lists = datasets.FGVCAircraft
+    downloads = (datasets.FGVCAircraft,)
 
 
 @DATASETS.register_module()
@@ -169,6 +250,7 @@ class DTD(ListedDataset):
 
     layout = 'dtd/dtd/labels/{train,val,test}N.txt and dtd/dtd/images/CLASS/NAME.jpg'
     lists = datasets.DTD
+    downloads = (datasets.DTD,)
 
 
 @DATASETS.register_module()
@@ -178,6 +260,7 @@ class OxfordIIITPet(ListedDataset):
     metric = 'mean per class'
     layout = 'oxford-iiit-pet/annotations/{trainval,test}.txt and oxford-iiit-pet/images/NAME.jpg'
     held_out = 740, 3_680
+    downloads = (datasets.OxfordIIITPet,)
 
     def lists(self, root: Path, part: str) -> Dataset:
         return datasets.OxfordIIITPet(root, 'test' if part == 'test' else 'trainval')
@@ -190,6 +273,7 @@ class Flowers102(ListedDataset):
     metric = 'mean per class'
     layout = 'flowers-102/{setid,imagelabels}.mat, unchanged by their md5, and flowers-102/jpg/image_NUMBER.jpg'
     lists = datasets.Flowers102
+    downloads = (datasets.Flowers102,)
 
 
 @DATASETS.register_module()
@@ -254,6 +338,7 @@ class Caltech101(ListedDataset):
     metric = 'mean per class'
     folder = 'caltech101/101_ObjectCategories'
     layout = f'{folder}/CLASS/NAME.jpg, BACKGROUND_Google among the classes'
+    downloads = (datasets.Caltech101,)
     # Of the shuffled images of each class.
     rows = {
         'train': slice(25),
@@ -331,6 +416,9 @@ class VOC2007(ListedDataset):
 
     metric = '11-point mAP'
     layout = 'VOCdevkit/VOC2007/ with ImageSets/Main/{train,val,test}.txt, Annotations/NAME.xml and JPEGImages/NAME.jpg'
+    downloads = tuple(
+        partial(datasets.VOCDetection, year='2007', image_set=part) for part in ('trainval', 'test')
+    )
 
     def listing(self, root: Path, part: str) -> Listing:
         listed = datasets.VOCDetection(root, year='2007', image_set=part)
@@ -367,6 +455,7 @@ class CIFAR10(Published, ViewDataset):
     published: type[datasets.CIFAR10] = datasets.CIFAR10
     held_out = 5_000, 50_000
     layout = 'cifar-10-batches-py/ with the batches of the Python version, unchanged by their md5'
+    downloads = (datasets.CIFAR10,)
 
     def __init__(
         self, root: str | Path, split: str = 'train', views: Views | None = None, seed: int = 0
@@ -392,6 +481,7 @@ class CIFAR100(CIFAR10):
     layout = (
         'cifar-100-python/ with train, test and meta of the Python version, unchanged by their md5'
     )
+    downloads = (datasets.CIFAR100,)
 
 
 @DATASETS.register_module()
@@ -411,6 +501,7 @@ class STL10(Published, ViewDataset):
     layout = (
         'stl10_binary/ with class_names.txt, {train,test,unlabeled}_X.bin and {train,test}_y.bin'
     )
+    downloads = (datasets.STL10,)
 
     def __init__(self, root: str | Path, split: str = 'train', views: Views | None = None) -> None:
         super().__init__(views)
@@ -428,3 +519,47 @@ class STL10(Published, ViewDataset):
     def raw(self, index: int) -> Tensor:
         # In the file, the columns of an image follow one another, not its rows.
         return torch.from_numpy(self.images[index].transpose(0, 2, 1).copy())
+
+
+@DATASETS.register_module()
+class Landmarks(Published, FileDataset):
+    """Oxford 5k or Paris 6k by their public layouts, for `retrieval`.
+
+    `query` has the query images, and `test` all images with a column of labels for each query: 1 for good and ok images, -1
+    for junk, 0 for others. Queries are whole images, as DINO evaluates them; their boxes are not used.
+
+    Args:
+        root: The folder with the images in `images/` and the text files of the queries in `groundtruth/`.
+        split: 'query' or 'test'.
+        views: A list of transforms per view, or the name of a view set.
+        max_unreadable: Training stops if a larger fraction of the images cannot be read.
+    """
+
+    splits = ('query', 'test')
+    layout = 'images/**/NAME.jpg and groundtruth/QUERY_{query,good,ok,junk}.txt'
+    label_kind = 'queries'
+
+    def __init__(
+        self, root: str | Path, split: str, views: Views | None = None, max_unreadable: float = 0.01
+    ) -> None:
+        root = Path(root)
+        with self.reading(root, split):
+            lists = sorted((root / 'groundtruth').glob('*_query.txt'))
+            self.classes = [path.name.removesuffix('_query.txt') for path in lists]
+            files = {path.stem: path for path in sorted((root / 'images').rglob('*.jpg'))}
+            if split == 'query':
+                files = {name: files[name] for (name,) in map(listed_images, lists)}
+            labels = torch.zeros(len(files), len(lists), dtype=torch.int64)
+            rows = {name: row for row, name in enumerate(files)}
+            for column, path in enumerate(lists):
+                for kind, value in (('good', 1), ('ok', 1), ('junk', -1)):
+                    for name in listed_images(path.with_name(f'{self.classes[column]}_{kind}.txt')):
+                        if name in rows:
+                            labels[rows[name], column] = value
+        super().__init__(root, below(root, files.values()), labels.tolist(), views, max_unreadable)
+
+
+def listed_images(path: Path) -> list[str]:
+    """Return the images of a list, one per line before the first space. Oxford 5k prefixes those of queries."""
+    lines = read_text(path, LARGEST_LIST).splitlines()
+    return [line.split()[0].removeprefix('oxc1_') for line in lines if line.strip()]

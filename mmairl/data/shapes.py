@@ -41,6 +41,7 @@ class Shapes(ViewDataset):
         size: Height and width in pixels.
         seed: Seed of all images.
         views: A list of transforms per view, or the name of a view set.
+        gray: Whether the three channels are equal.
 
     Raises:
         UserError: If the split is unknown.
@@ -57,8 +58,10 @@ class Shapes(ViewDataset):
         size: int = 48,
         seed: int = 0,
         views: Views | None = None,
+        gray: bool = False,
     ) -> None:
         super().__init__(views)
+        self.gray = gray
         if split not in SPLITS:
             raise UserError(
                 f"Shapes: there is no split '{split}'; use 'train' or 'val'", code='unknown-split'
@@ -68,7 +71,11 @@ class Shapes(ViewDataset):
         self.images = cached_shapes(split, count, size, seed)
 
     def raw(self, index: int) -> Tensor:
-        return torch.from_numpy(np.array(self.images[index]))
+        image = np.array(self.images[index])
+        if self.gray:
+            luma = np.tensordot(LUMA, image, 1).round().astype(np.uint8)
+            image = np.repeat(luma[None], len(image), axis=0)
+        return torch.from_numpy(image)
 
 
 def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:

@@ -41,26 +41,26 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
     except (UnreadableFile, csv.Error) as error:
         code = getattr(error, 'code', 'not-csv')
         raise UserError(
-            f'the table {path} cannot be read ({error}); give a CSV in UTF-8', code=code
+            f'{path}: the table cannot be read ({error}); give a CSV in UTF-8', code=code
         ) from error
     if len(header) > 2 and header[0] in INDEX_HEADERS:
         header = header[1:]
         rows = [row[1:] for row in rows if row]
     if header and header[0].lower().endswith(('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.dcm')):
         raise UserError(
-            f"{path} begins with an image ('{header[0]}'); add a line of headers before it, as file,class",
+            f"{path}: the first line names an image ('{header[0]}'); add a line of headers before it, as file,class",
             code='no-header',
         )
     if len(header) < 2:
         raise UserError(
-            f'{path} has one column; expected names of images and a value of each',
+            f'{path}: one column; expected names of images and a value of each',
             code='one-column',
         )
     column = header[1] if column is None else column
     if column not in header[1:]:
         known = ', '.join(header[1:])
         raise UserError(
-            f"{path} has no column '{column}' next to the first; it has {known}{closest(column, header[1:])}",
+            f"{path}: the table has no column '{column}' after the first; it has {known}{closest(column, header[1:])}",
             code='no-column',
         )
     position = header.index(column)
@@ -112,10 +112,10 @@ def _plain(name: str) -> str:
     return unicodedata.normalize('NFC', name).casefold().replace('\\', '/').removeprefix('./')
 
 
-def names_of(dataset: Dataset) -> list[str]:
+def image_names(dataset: Dataset) -> list[str]:
     """Return the images' names: below the root of a folder, or as messages name them."""
     if hasattr(dataset, 'indices'):
-        inner = names_of(dataset.dataset)
+        inner = image_names(dataset.dataset)
         return [inner[index] for index in dataset.indices.tolist()]
     return list(map(getattr(dataset, 'member', dataset.name), range(len(dataset))))
 
@@ -136,33 +136,33 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
         >>> groups_of(['p07/a.png', 'p07/b.png', 'p08/a.png'], r'(p\d+)/')
         ['p07', 'p07', 'p08']
     """
-    result = find_groups(names, groups)
+    result = groups_or_none(names, groups)
     require_groups(names, result, groups)
     return result
 
 
-def find_groups(names: Sequence[str], groups: Groups) -> list[str | None]:
+def groups_or_none(names: Sequence[str], groups: Groups) -> list[str | None]:
     """Return each image's group, as `groups_of`, or None."""
     if isinstance(groups, str):
-        with explained(
-            f'groups={groups} is no regular expression', r'correct it, as (p\d+)/', re.error
-        ):
+        fault = f'groups={groups}: not a regular expression'
+        with explained(fault, r'correct it, as (p\d+)/', (re.error,), code='bad-pattern'):
             matches = [re.search(groups, name) for name in names]
         result = [match and (match[1] if match.re.groups else match[0]) for match in matches]
     elif callable(groups):
         result = list(map(groups, names))
     elif 'function' in groups:
+        fault = f'groups={groups}: there is no such function'
         kinds = (ImportError, AttributeError)
-        with explained(f'groups={groups} names no function', "set 'module.function'", kinds):
+        with explained(fault, "set 'module.function'", kinds, code='no-function'):
             function = resolve_name(groups['function'])
-        return find_groups(names, function)
+        return groups_or_none(names, function)
     elif 'csv' in groups:
         column = read_column(groups['csv'], groups.get('column'))
         table, _ = values_of(names, column, groups['csv'])
         result = list(map(table.get, names))
     else:
         raise UserError(
-            f'groups={groups} names no table; set dict(csv=FILE, column=NAME)', code='no-table'
+            f'groups={groups}: no table; set dict(csv=FILE, column=NAME)', code='no-table'
         )
     return [None if group in (None, '') else str(group) for group in result]
 
@@ -174,8 +174,8 @@ def require_groups(
     without = [name for name, group in zip(names, groups_found) if group is None]
     if without:
         raise UserError(
-            f'{len(without)} of the {len(names)} images have no group by groups={groups}, first {without[0]}; '
-            'name the group of every image',
+            f'groups={groups}: {len(without)} of the {len(names)} images have no group, first {without[0]}; name the group of '
+            'every image',
             code='no-group',
         )
 

@@ -33,10 +33,12 @@ def moments(dataset: ViewDataset, index: int) -> tuple[int, list[float], list[fl
     return values.shape[1], values.mean(1).tolist(), values.var(1, correction=0).tolist()
 
 
-def statistics(dataset: ViewDataset, workers: int = 0, most: int | None = None) -> Statistics:
+def channel_statistics(
+    dataset: ViewDataset, workers: int = 0, most: int | None = None
+) -> Statistics:
     """Measure all pixels of the readable images, or of `most` images at equal distances.
 
-    >>> statistics(UnlabelledFolder('cells/train', channels=2)).mean  # doctest: +SKIP
+    >>> channel_statistics(UnlabelledFolder('cells/train', channels=2)).mean  # doctest: +SKIP
     [0.0213, 0.1871]
     """
     count = min(len(dataset), most or len(dataset))

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from mmairl.data.datasets import ViewDataset
-from mmairl.data.splits import HELD_OUT, Groups, groups_of, names_of, split_by_class
+from mmairl.data.splits import HELD_OUT, Groups, groups_of, image_names, split_by_class
 from mmairl.errors import UserError
-from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
+from mmairl.io import LARGEST_LIST, UnreadableFile, read_json, read_text
 from mmairl.registry import DATASETS
 
 ARTIFACT = 'n00021939'  # WordNet's node
@@ -86,7 +86,7 @@ class Part(ImageSubset):
         groups: Groups | None = None,
     ) -> None:
         super().__init__(dataset)
-        group_names = groups and groups_of(names_of(self.dataset), groups)
+        group_names = groups and groups_of(image_names(self.dataset), groups)
         parts = split_by_class(self.dataset.labels, seed, fraction, group_names)
         self.indices = parts[held].sort().values
 
@@ -259,32 +259,74 @@ class Relabelled(ImageSubset):
         taxonomy: A file of `parent child` lines.
         groups: Number of groups that the classes are merged into along the taxonomy, or 'artifact' for the two classes
             of artifacts and all else.
+        labels: In place of a taxonomy, a file of `CLASS GROUP` or `CLASS/IMAGE GROUP` lines, such as the training lists of
+            Huh et al. (github.com/minyoungg/wmigftl, `label_sets/hierarchy`).
 
     Raises:
-        UserError: If the taxonomy has no level of so many groups.
+        UserError: If the taxonomy has no level of so many groups, or if the labels lack a class or divide one.
     """
 
-    def __init__(self, dataset: dict, taxonomy: str, groups: int | str) -> None:
+    def __init__(
+        self,
+        dataset: dict,
+        taxonomy: str | None = None,
+        groups: int | str | None = None,
+        labels: str | None = None,
+    ) -> None:
         super().__init__(dataset)
-        parents = read_tree(taxonomy)
         names = self.dataset.classes
-        if groups == 'artifact':
-            merged = [
-                'artifact' if ARTIFACT in ancestors(name, parents) else 'not artifact'
-                for name in names
-            ]
-        else:
-            merged = merge(names, parents, groups)
-            reached = len(set(merged))
-            if reached != groups:
-                raise UserError(
-                    f'Relabelled.groups: {taxonomy} merged bottom-up has no level of {groups} groups, the nearest has '
-                    f'{reached}; set a taxonomy that has one, or another number',
-                    code='no-level-of-groups',
-                )
+        if (labels is None) == (taxonomy is None):
+            raise UserError(
+                'Relabelled: set either labels, or taxonomy and groups', code='labels-or-taxonomy'
+            )
+        merged = read_groups(labels, names) if labels else merge_classes(names, taxonomy, groups)
         classes = sorted(set(merged))
         self.indices = torch.arange(len(self.dataset))
         self._set_classes(classes, [classes.index(name) for name in merged])
+
+
+def read_groups(path: str | Path, classes: Sequence[str]) -> list[str]:
+    """Return the group of each class from a file of `CLASS GROUP` or `CLASS/IMAGE GROUP` lines."""
+    groups: dict[str, str] = {}
+    for line in read_lines(path, "'class group' pairs"):
+        words = line.split()
+        if len(words) != 2:
+            raise UserError(
+                f"labels {path}: expected 'class group' ({line[:60]!r}); correct the line",
+                code='bad-labels',
+            )
+        name = words[0].partition('/')[0]
+        if groups.setdefault(name, words[1]) != words[1]:
+            raise UserError(
+                f"labels {path}: a class is in two groups ('{name}'); correct its lines",
+                code='class-in-two-groups',
+            )
+    missing = [name for name in classes if name not in groups]
+    if missing:
+        raise UserError(
+            f"labels {path}: a class is missing ('{missing[0]}'); add a line for each of the {len(missing)} missing ones",
+            code='class-without-group',
+        )
+    return [groups[name] for name in classes]
+
+
+def merge_classes(
+    classes: Sequence[str], taxonomy: str | Path, groups: int | str | None
+) -> list[str]:
+    """Return the group of each class: whether it is an artifact, or one of `groups` nodes of the taxonomy."""
+    parents = read_tree(taxonomy)
+    if groups == 'artifact':
+        is_artifact = [ARTIFACT in ancestors(name, parents) for name in classes]
+        return ['artifact' if artifact else 'not artifact' for artifact in is_artifact]
+    merged = merge(classes, parents, groups)
+    reached = len(set(merged))
+    if reached != groups:
+        raise UserError(
+            f'Relabelled.groups: {taxonomy} merged bottom-up has no level of {groups} groups, the nearest has '
+            f'{reached}; set a taxonomy that has one, or another number',
+            code='no-level-of-groups',
+        )
+    return merged
 
 
 def read_tree(path: str | Path) -> dict[str, str]:
@@ -336,3 +378,33 @@ def merge(classes: Sequence[str], parents: dict[str, str], count: int) -> list[s
         if len(set(groups)) <= count:
             break
     return groups
+
+
+@DATASETS.register_module()
+class ReaL(ImageSubset):
+    """ImageNet's validation images with reassessed labels, of which an image can have several (Beyer et al. 2020).
+
+    A prediction is right if it is one of the labels. Images without a label are left out.
+
+    Args:
+        dataset: Config of the validation images, in files ..._00000001.JPEG and so on.
+        file: The authors' real.json: a list of labels for each image.
+    """
+
+    def __init__(self, dataset: dict, file: str | Path) -> None:
+        super().__init__(dataset)
+        self.metric = 'any label'
+        answers = read_json(file, list[list[int]])
+        stems = [os.path.splitext(name)[0] for name in image_names(self.dataset)]
+        answers = [answers[int(stem.rpartition('_')[2]) - 1] for stem in stems]
+        self.indices = torch.tensor([row for row, labels in enumerate(answers) if labels])
+        self.matrix = torch.zeros(len(self.indices), len(self.classes), dtype=torch.int64)
+        for row, index in enumerate(self.indices.tolist()):
+            self.matrix[row, answers[index]] = 1
+
+    @property
+    def labels(self) -> Tensor:
+        return self.matrix
+
+    def label(self, index: int) -> Tensor:
+        return self.matrix[index]

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -74,7 +75,7 @@ def prefetch_to_device(batches: Iterator[dict]) -> Iterator[dict]:
     if not torch.cuda.is_available():
         yield from batches
         return
-    stream = torch.cuda.Stream()
+    stream = copy_stream()
     waiting = None
     for batch in batches:
         with torch.cuda.stream(stream):
@@ -84,6 +85,12 @@ def prefetch_to_device(batches: Iterator[dict]) -> Iterator[dict]:
         waiting = copied
     if waiting is not None:
         yield arrived(*waiting)
+
+
+@cache
+def copy_stream() -> torch.cuda.Stream:
+    """Return the stream for copies. The allocator keeps memory per stream, so each new one would need more."""
+    return torch.cuda.Stream()
 
 
 def to_device(inputs: Any) -> Any:

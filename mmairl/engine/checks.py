@@ -23,6 +23,7 @@ from mmairl.registry import (
     MODELS,
     OPTIM_WRAPPERS,
     OPTIMIZERS,
+    OWN_CLASS,
     PARAM_SCHEDULERS,
     PROTOCOLS,
     STRATEGIES,
@@ -230,7 +231,7 @@ def _classes(path: str, name: Any, box: Registry | None) -> list[Callable]:
     if box is None and not near:
         return []
     raise UserError(
-        f"{path}.type: no {'part' if box is None else box.name} is registered ('{name}'); correct it{near}",
+        f"{path}.type: no {'part' if box is None else box.name} is registered ('{name}'){near}; {OWN_CLASS}",
         code='unknown-type',
     )
 

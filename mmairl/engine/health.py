@@ -177,7 +177,9 @@ QUANTITIES = (
         above='the run waits for data for {} of the time: raise num_workers, or make the views on the device',
     ),
     Quantity('probe_accuracy', 'accuracy of the online probe'),
+    Quantity('probe_held_out_accuracy', 'accuracy of the online probe on held-out images, %'),
     Quantity('knn_accuracy', 'accuracy of the online k-NN, %'),
+    Quantity('knn_accuracy_on_test_images', 'accuracy of the online k-NN ON TEST IMAGES, %'),
 )
 
 

@@ -21,6 +21,7 @@ from mmairl.errors import UserError, closest, explained
 from mmairl.registry import VISBACKENDS
 
 NAMES = {'wandb': 'WandbLogger', 'mlflow': 'MLflowLogger', 'tensorboard': 'TensorboardVisBackend'}
+RUN_TAG = 'mmairl.run'  # tag of a run at MLflow with the id of the training run
 
 
 def log_to(cfg: Config, names: str | Iterable[str]) -> None:
@@ -36,21 +37,31 @@ def log_to(cfg: Config, names: str | Iterable[str]) -> None:
             backends.append(dict(type=NAMES[name]))
 
 
+def keep_run(cfg: Config, run_id: str | None) -> None:
+    """Make services continue the run with this id, if it exists there."""
+    for backend in (cfg.get('visualizer') or {}).get('vis_backends') or []:
+        if backend['type'] in (NAMES['wandb'], NAMES['mlflow']):
+            backend['run_id'] = run_id
+
+
 class Service(BaseVisBackend):
     """Base of loggers that talk to a service. If the service fails after the start, the run continues without it.
 
-    A subclass defines `package`, `begin(config)`, `write(values, step)` and `end()`. A resumed run starts a new run of the
-    same name at the service, and its iterations continue.
+    A subclass defines `package`, `begin(config)`, `write(values, step)` and `end()`. A resumed run continues its run at the
+    service: iterations that were logged before the interruption are not logged again.
 
     Args:
         save_dir: Folder of the run.
+        run_id: Id of the training run, which its checkpoints keep. None starts a new run at the service.
         start: Keyword arguments of the call that starts a run at the service.
     """
 
     package: str
 
-    def __init__(self, save_dir: str, **start: Any) -> None:
+    def __init__(self, save_dir: str, run_id: str | None = None, **start: Any) -> None:
         super().__init__(save_dir)
+        self.run_id = run_id
+        self.last_step = -1  # of the run at the service, before this start
         self.start = start
         self.name = Path(save_dir).parents[1].name
         self.failed = False
@@ -77,7 +88,8 @@ class Service(BaseVisBackend):
     def add_scalars(
         self, scalar_dict: Mapping[str, Any], step: int = 0, *_: Any, **__: Any
     ) -> None:
-        if self.failed:  # each call might wait for minutes
+        # After a failure, each call might wait for minutes.
+        if self.failed or step <= self.last_step:
             return
         with self._continue_without():
             self.write({name: float(value) for name, value in scalar_dict.items()}, step)
@@ -120,8 +132,12 @@ class WandbLogger(Service):
         options = dict(
             project=os.environ.get('WANDB_PROJECT', 'mmairl'), name=self.name, dir=self._save_dir
         )
+        if self.run_id:
+            options.update(id=self.run_id, resume='allow')
         options.update(self.start)
         self.run = self.client.init(config=config.to_dict(), **options)
+        if self.run.resumed:
+            self.last_step = self.run.summary.get('iteration', -1)
         self.run.define_metric('*', step_metric='iteration')
 
     def write(self, values: dict[str, float], step: int) -> None:
@@ -147,9 +163,30 @@ class MLflowLogger(Service):
 
     def begin(self, config: Config) -> None:
         self.client.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'mmairl'))
-        self.run = self.client.start_run(**{'run_name': self.name, **self.start})
+        saved = self._saved_run()
+        if saved is not None:
+            self.run = self.client.start_run(run_id=saved.info.run_id)
+            self.last_step = self._last_step(saved)
+            return
+        tags = {RUN_TAG: self.run_id} if self.run_id else None
+        self.run = self.client.start_run(**{'run_name': self.name, 'tags': tags, **self.start})
         self.client.log_params(settings(config))
         self.client.log_text(python_text(config), 'config.py')
+
+    def _saved_run(self) -> Any:
+        """Return the run of an earlier start, or None."""
+        if not self.run_id:
+            return None
+        where = f"tags.`{RUN_TAG}` = '{self.run_id}'"
+        runs = self.client.search_runs(filter_string=where, max_results=1, output_format='list')
+        return runs[0] if runs else None
+
+    def _last_step(self, saved: Any) -> int:
+        client = self.client.MlflowClient()
+        histories = [
+            client.get_metric_history(saved.info.run_id, name) for name in saved.data.metrics
+        ]
+        return max((metric.step for history in histories for metric in history), default=-1)
 
     def write(self, values: dict[str, float], step: int) -> None:
         self.client.log_metrics(values, step, run_id=self.run.info.run_id)

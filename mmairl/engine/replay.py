@@ -34,7 +34,7 @@ IRRELEVANT = (
     'train_dataloader.timeout',
 )
 # Options of a replay, which change no weight.
-QUIET = {'train_dataloader.num_workers': 0, 'log_level': 'WARNING'}
+QUIET = {'train_dataloader.num_workers': 0, 'log_level': 'ERROR'}
 REPRODUCED = 'reproduced'
 MISMATCH = 'mismatch'
 NOT_COMPARABLE = 'not comparable'

@@ -21,6 +21,7 @@ from mmairl.data.preprocess import float32_precision
 from mmairl.engine.checkpoint import RunStart, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.checks import check_config
 from mmairl.engine.fork import Fork, start_branch
+from mmairl.engine.logging import keep_run
 from mmairl.engine.runner import Runner
 from mmairl.engine.sharding import read_config, strategy_of
 from mmairl.engine.speed import set_fast_keys
@@ -62,6 +63,7 @@ def train(
     with explained_disk_errors(cfg.work_dir), locked(cfg.work_dir), float32_precision(precision):
         require_shared(cfg.work_dir)
         start = choose_start(cfg) if fork is None else start_branch(cfg, fork)
+        keep_run(cfg, start.run)
         runner = build_runner(cfg, start)
         for hook in hooks:
             runner.register_hook(hook)
@@ -172,7 +174,7 @@ def build_runner(cfg: Config, start: RunStart | None = None) -> Runner:
 
 
 def log_run_summary(runner: Runner) -> None:
-    """Log device, batch layout and paths; print them as well if the log level would hide them."""
+    """Log device, batch layout and paths; print them as well if the log level WARNING would hide them."""
     cfg = runner.cfg
     device = next(runner.model.parameters()).device.type
     unusable = unusable_gpu()
@@ -188,7 +190,7 @@ def log_run_summary(runner: Runner) -> None:
     )
     level = logging.WARNING if unusable else logging.INFO
     terminal = runner.logger.handlers[0]
-    if is_main_process() and terminal.level > level:
+    if is_main_process() and level < terminal.level <= logging.WARNING:
         print(line, flush=True)
     runner.logger.log(level, line)
 

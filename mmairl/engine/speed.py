@@ -8,6 +8,7 @@ None of them changes the method::
         checkpointing=False,   # recompute blocks in the backward pass: less memory, a third more time
         compile=True,          # fuse kernels by torch.compile; True or its options (mode='reduce-overhead' adds CUDA graphs)
         fused=True,            # SGD or Adam in one pass over the memory
+        fused_norm=False,      # on GPUs, batch norm, residual and ReLU of ResNet blocks in fewer passes over the memory
     )
 
 Without `precision`, torch's settings apply: TF32 for convolutions where the GPU has it, but not for products. Batch-norm
@@ -18,7 +19,7 @@ without its logits (models/heads), gradients exchanged during the backward pass 
 the device between two log lines (hooks/progress.py, optim/autocast.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
@@ -27,12 +28,13 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.dist import get_world_size
 from mmengine.logging import print_log
+from mmpretrain.models.backbones.resnet import BasicBlock, Bottleneck
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmairl.errors import UserError
 from mmairl.models.backbones import blocks
-from mmairl.models.norm import norms_of, views_in_batch
+from mmairl.models.norm import SyncBN, norms_of, views_in_batch
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 # The limit of compiled forms of one block: by width, stride, size, side and mode. Torch's limit of 8 would leave the
@@ -53,13 +55,18 @@ def set_fast_keys(cfg: ConfigDict) -> None:
     _check(fast)
     if fast.get('precision') in ('bfloat16', 'float16'):
         cfg.optim_wrapper.setdefault('dtype', fast['precision'])
+    if uses_graphs(fast) and cfg.optim_wrapper.get('accumulative_counts', 1) > 1:
+        raise UserError(
+            f"fast.compile: CUDA graphs overwrite accumulated gradients ('{fast['compile']}'); set fast.compile=True, or "
+            'a batch that needs no accumulation',
+            code='graphs-with-accumulation',
+        )
     preprocessor = cfg.model.get('data_preprocessor') or {}
     if fast.get('channels_last') and preprocessor.get('type') == 'ViewPreprocessor':
         preprocessor.setdefault('channels_last', True)
     if fast.get('fused') and cfg.optim_wrapper.optimizer.type in FUSED and not cfg.get('strategy'):
-        cfg.optim_wrapper.optimizer.setdefault(
-            'fused', True
-        )  # torch has no fused SGD for sharded weights
+        # torch has no fused SGD for sharded weights.
+        cfg.optim_wrapper.optimizer.setdefault('fused', True)
 
 
 def make_fast(model: nn.Module, fast: dict | None = None) -> nn.Module:
@@ -73,6 +80,8 @@ def make_fast(model: nn.Module, fast: dict | None = None) -> nn.Module:
     fast = fast or {}
     _check(fast)
     lay_out(model, fast)
+    if fast.get('fused_norm'):
+        fuse_norms(model)
     if fast.get('checkpointing'):
         checkpoint_blocks(model)
     if fast.get('compile'):
@@ -92,6 +101,15 @@ def _check(fast: dict) -> None:
             'fast.checkpointing and fast.compile exclude each other; set one of them to False',
             code='exclusive-options',
         )
+    if fast.get('fused_norm') and (fast.get('compile') or not fast.get('channels_last')):
+        raise UserError(
+            'fast.fused_norm: requires channels_last=True, and no compile; change fast',
+            code='fused-norm-options',
+        )
+
+
+def uses_graphs(fast: dict) -> bool:
+    return isinstance(fast.get('compile'), dict) and fast['compile'].get('mode') in GRAPHS
 
 
 def lay_out(model: nn.Module, fast: dict | None) -> None:
@@ -100,21 +118,43 @@ def lay_out(model: nn.Module, fast: dict | None) -> None:
         model.to(memory_format=torch.channels_last)
 
 
+def fuse_norms(model: nn.Module) -> None:
+    """Have SyncBN use its Triton kernels on GPUs, with the residual and ReLU of ResNet blocks."""
+    for layer in norms_of(model):
+        layer.fused = True
+    for block in model.modules():
+        if not isinstance(block, BasicBlock | Bottleneck):
+            continue
+        plain = isinstance(block.drop_path, nn.Identity) and isinstance(block.relu, nn.ReLU)
+        if plain and all(isinstance(norm, SyncBN) for norm in norms_of(block)):
+            block.forward = partial(fused_forward, block)
+
+
+def fused_forward(block: nn.Module, x: Tensor) -> Tensor:
+    """Run a block of mmpretrain's ResNet; its norms add the residual and apply ReLU."""
+    identity = x if block.downsample is None else block.downsample(x)
+    last = 3 if isinstance(block, Bottleneck) else 2
+    for number in range(1, last + 1):
+        x = getattr(block, f'conv{number}')(x)
+        norm = getattr(block, f'norm{number}')
+        x = norm(x, identity if number == last else None, relu=True)
+    return x
+
+
 def checkpoint_blocks(model: nn.Module) -> None:
     """Have each block of the student's backbone keep only its input for the backward pass."""
     for block in blocks(model.backbone):
-        block.forward = partial(
-            recomputed, block
-        )  # a deep copy of the block gets a forward pass of its own
+        # Partial functions, so that a deep copy of the block gets a forward pass of its own.
+        forward = block.__dict__.get('forward') or partial(type(block).forward, block)
+        block.forward = partial(recomputed, block, forward)
 
 
-def recomputed(block: nn.Module, x: Tensor) -> Tensor:
+def recomputed(block: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Run a block's forward pass and keep only its input; the backward pass runs it again.
 
     mmpretrain's `with_cp` and mmengine's `activation_checkpointing` count each batch twice in the running statistics, and
     they fail under DDP if a block sees two views before the backward pass.
     """
-    run = partial(type(block).forward, block)
     if not torch.is_grad_enabled():
         return run(x)
     views = max((getattr(layer, 'views', 1) for layer in norms_of(block)), default=1)

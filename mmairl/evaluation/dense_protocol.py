@@ -163,6 +163,8 @@ class DenseProtocol(Protocol):
             of_head, more = self.summarize(head, values, test.classes)
             scores |= {f'{self.name}, {head} {name}{way}': x for name, x in of_head.items()}
             details[head] = more
+            if 'per_class' in more:
+                details.setdefault('per_class', more['per_class'])  # of the main head
         return scores, details, {}
 
     def _features_key(self, identity: Mapping[str, Any]) -> str:

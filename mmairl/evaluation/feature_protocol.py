@@ -21,7 +21,7 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.feature_store import stored
 from mmairl.evaluation.features import Features, extraction, on_main_process
 from mmairl.evaluation.identity import features_key
-from mmairl.evaluation.metrics import unpacked
+from mmairl.evaluation.metrics import confusion, packed, unpacked
 from mmairl.evaluation.protocol import NEUTRAL, Protocol, Scores, Sets
 from mmairl.evaluation.sets import left_out, own_groups
 
@@ -65,8 +65,9 @@ class FeatureProtocol(Protocol):
     def score(self, split: Split) -> tuple[Scores, dict]:
         """Return scores in percent, the main one first, and details as plain values.
 
-        `details['right']`, if present, has a bit for each test image that is recognized (`metrics.packed`). The score of
-        each set of a mixture, the score without near duplicates and the noise of test images need it.
+        `details['predicted']`, if present, has the class of each test image. The confusion matrix, the score of each set of
+        a mixture, the score without near duplicates and the noise of test images need it. If only which images are
+        recognized is known, `details['right']` has a bit for each (`metrics.packed`).
         """
 
     def run(
@@ -83,6 +84,10 @@ class FeatureProtocol(Protocol):
         scores, details = (
             self.score(split) if self.everywhere else on_main_process(lambda: self.score(split))
         )
+        predicted = details.pop('predicted', None)
+        if predicted is not None:
+            details['right'] = packed(predicted == test.y)
+            details['confusion'] = confusion(predicted, test.y, datasets['test'].classes)
         if details.get('right') and hasattr(datasets['test'], 'sets'):
             main = next(iter(scores))
             scores |= by_set(main, unpacked(details['right']), datasets['test'], test.unreadable)

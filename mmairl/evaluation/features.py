@@ -112,9 +112,10 @@ class Extraction:
         if backbone is not None:
             backbone.to(self.device, memory_format=torch.channels_last).eval()
         number = first
-        for images, y, readable in self.images(dataset):
-            x = images.flatten(1) if backbone is None else self.pooled(backbone, images)
-            x = x.float().cpu()
+        late = torch.device(self.device).type == 'cuda'
+        for x, copied, y, readable in delayed(self.started(backbone, dataset), late):
+            if copied is not None:
+                copied.synchronize()
             broken = (~x.isfinite().all(dim=1)).nonzero()
             if len(broken):
                 raise Diverged(
@@ -125,6 +126,13 @@ class Extraction:
             x[~readable] = torch.nan
             number += len(x)
             yield x, y, readable
+
+    def started(self, backbone: nn.Module | None, dataset: Dataset) -> Iterator[tuple]:
+        """Yield features that are being copied to the host, the end of the copy, labels and readability."""
+        for images, *labels in self.images(dataset):
+            x = images.flatten(1) if backbone is None else self.pooled(backbone, images)
+            x = x.float().to('cpu', non_blocking=True)
+            yield x, torch.cuda.current_stream().record_event() if images.is_cuda else None, *labels
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """Return one vector per image, averaged over space in float32."""
@@ -142,15 +150,26 @@ class Extraction:
         loader = DataLoader(
             Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned
         )
+        mean, std = (torch.tensor(values, device=self.device) for values in (self.mean, self.std))
         for batch in show_progress(delivered(safe(loader)), label, len(loader)):
             images = batch['inputs'][0].to(self.device, non_blocking=True)
-            images = normalize(images, self.mean, self.std)
+            images = normalize(images, mean, std)
             samples = batch['data_samples']
             yield (
                 images.contiguous(memory_format=torch.channels_last),
                 samples['label'],
                 samples['readable'],
             )
+
+
+def delayed(items: Iterator, late: bool) -> Iterator:
+    """Yield each item after the next has been created if `late`, so that a GPU computes while the host reads."""
+    waiting = []
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > late:
+            yield waiting.pop(0)
+    yield from waiting
 
 
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:

@@ -14,7 +14,6 @@ from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.metrics import packed
 from mmairl.evaluation.neighbors import TEMPERATURE, nearest, vote
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
@@ -49,15 +48,16 @@ class KNN(FeatureProtocol):
         return dict(ks=self.neighbors(cfg), temperature=self.temperature)
 
     def score(self, split: Split) -> tuple[Scores, dict]:
-        right = knn_right(
+        predicted = knn_predictions(
             split.train, split.test, self.neighbors(split.cfg), self.temperature, self.device
         )
-        scores = {f'k-NN, k = {k}': 100 * int(hits.sum()) / len(hits) for k, hits in right.items()}
-        main = next(iter(right.values()))
-        return scores, dict(temperature=self.temperature, right=packed(main))
+        scores = {}
+        for k, labels in predicted.items():
+            scores[f'k-NN, k = {k}'] = 100 * int((labels == split.test.y).sum()) / len(labels)
+        main = next(iter(predicted.values()))
+        return scores, dict(temperature=self.temperature, predicted=main)
 
 
-@torch.inference_mode()
 def knn_right(
     train: Features,
     test: Features,
@@ -65,13 +65,26 @@ def knn_right(
     temperature: float = TEMPERATURE,
     device: str | torch.device = 'cpu',
 ) -> dict[int, Tensor]:
-    """Return, for each k, which test images are recognized. Each process searches for its share of the test images.
+    """Return, for each k, which test images are recognized.
 
     Example:
         >>> features = Features(torch.eye(3), torch.tensor([0, 1, 2]))
         >>> knn_right(features, features, ks=[1])
         {1: tensor([True, True, True])}
     """
+    predicted = knn_predictions(train, test, ks, temperature, device)
+    return {k: labels == test.y for k, labels in predicted.items()}
+
+
+@torch.inference_mode()
+def knn_predictions(
+    train: Features,
+    test: Features,
+    ks: Sequence[int] = KS,
+    temperature: float = TEMPERATURE,
+    device: str | torch.device = 'cpu',
+) -> dict[int, Tensor]:
+    """Return, for each k, the class of each test image. Each process searches for its share of the test images."""
     if train.y.ndim == 2:
         raise UserError(
             'k-NN: expected one class per image, and these images have several; use svm or logreg',
@@ -87,9 +100,9 @@ def knn_right(
     similarity, position = nearest(test.x[share], train.x, max(ks), device)
     labels = train.y[position]
     classes = int(train.y.max()) + 1
-    right = torch.zeros(len(ks), len(test.y), dtype=torch.int64)
+    predicted = torch.zeros(len(ks), len(test.y), dtype=torch.int64)
     for row, k in enumerate(ks):
-        predicted = vote(similarity[:, :k], labels[:, :k], classes, temperature).argmax(1)
-        right[row, share] = (predicted == test.y[share]).long()
-    all_reduce(right)
-    return dict(zip(ks, right.bool()))
+        votes = vote(similarity[:, :k], labels[:, :k], classes, temperature)
+        predicted[row, share] = votes.argmax(1)
+    all_reduce(predicted)
+    return dict(zip(ks, predicted))

@@ -20,7 +20,7 @@ from mmairl.checkpoints.read import Backbone
 from mmairl.data.splits import split_by_class
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.metrics import packed, scores_of
+from mmairl.evaluation.metrics import scores_of
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
@@ -76,7 +76,6 @@ class LogisticRegressionProtocol(FeatureProtocol):
         scores = {
             f'logistic regression, {name}': score for name, score in details.pop('scores').items()
         }
-        details['right'] = None if fitted.right is None else packed(fitted.right)
         return scores, {
             'features': 'standardised' if self.standardise else 'as they are',
             **details,
@@ -92,14 +91,14 @@ class LogisticRegression:
         strength: The L2 strength that validation images chose.
         held_out: Validation score of each strength.
         gradient: Norm of the objective's gradient at the end of each fit; 0 is the key of the last one.
-        right: Which test images are recognized, if each has one class.
+        predicted: Class of each test image, if each has one.
     """
 
     scores: dict[str, float]
     strength: float
     held_out: dict[float, float]
     gradient: dict[float, float]
-    right: Tensor | None = None
+    predicted: Tensor | None = None
 
 
 def logistic_regression(
@@ -175,8 +174,9 @@ def logistic_regression(
     fit = both.minimise(best, tied[best] if same else None)
     gradient[0.0] = fit.gradient
     tested = scores(prepare(test.x).to(device), fit.weight).cpu()
-    right = tested.argmax(1) == test.y if test.y.ndim == 1 else None
-    return LogisticRegression(scores_of(metric, tested, test.y), best, held_out, gradient, right)
+    predicted = tested.argmax(1) if test.y.ndim == 1 else None
+    found = scores_of(metric, tested, test.y)
+    return LogisticRegression(found, best, held_out, gradient, predicted)
 
 
 def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:

@@ -14,13 +14,14 @@ from mmairl.registry import METRICS
 
 MANY = 100  # training images of a class, above which it is many-shot
 FEW = 20  # and below which it is few-shot
+LARGEST_MATRIX = 50  # classes of a confusion matrix that can be read
 
 
 def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the scores in percent that a data set with this metric is reported by.
 
     Args:
-        metric: The data set's metric: 'top-1', 'mean per class' or '11-point mAP'.
+        metric: The data set's metric: 'top-1', 'mean per class', '11-point mAP' or 'any label'.
         scores: Class scores, (images, classes).
         labels: Class of each image, or (images, classes) with 1, 0, and -1 for labels that do not count.
 
@@ -52,6 +53,19 @@ def unpacked(bitmap: Mapping[str, Any]) -> np.ndarray:
     return np.unpackbits(bits, count=bitmap['images']).astype(bool)
 
 
+def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str, Any] | None:
+    """Return the images of each class (rows) by predicted class (columns); None for many classes.
+
+    >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), ['cat', 'dog'])
+    {'classes': ['cat', 'dog'], 'counts': [[1, 1], [0, 1]]}
+    """
+    size = len(classes)
+    if size > LARGEST_MATRIX:
+        return None
+    counts = (y * size + predicted).bincount(minlength=size**2)
+    return dict(classes=list(map(str, classes)), counts=counts.view(size, size).tolist())
+
+
 def best_five(scores: Tensor) -> Tensor:
     """Return the classes with the highest scores, best first; fewer if there are fewer classes."""
     return scores.topk(min(5, scores.shape[-1]), dim=-1).indices
@@ -62,6 +76,9 @@ def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[st
 
     Top-5 is left out with five classes or fewer.
     """
+    if metric == 'any label':
+        right = y.gather(1, best.argmax(dim=1, keepdim=True)) == 1
+        return {'top-1': 100 * right.double().mean().item()}
     if y.ndim == 2:
         return {'mAP (11 points)': 100 * mean_ap(best, y, ap11), 'mAP': 100 * mean_ap(best, y)}
     if metric == 'mean per class':
@@ -154,23 +171,31 @@ class HeadAccuracy(BaseMetric):
         train_counts: Training images of each class; adds the accuracies of many-, medium- and few-shot classes.
         halves: Whether to add the main score of each half of every class, so that one half can choose and the other
             report. Default: False.
+        columns: The classifier's class of each class of the data set; other classes cannot be predicted. Default: all.
     """
 
     default_prefix = ''
 
     def __init__(
-        self, metric: str = 'top-1', train_counts: Sequence[int] | None = None, halves: bool = False
+        self,
+        metric: str = 'top-1',
+        train_counts: Sequence[int] | None = None,
+        halves: bool = False,
+        columns: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.metric = metric
         self.train_counts = train_counts
         self.halves = halves
+        self.columns = columns
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         readable = data_batch.get('data_samples', {}).get('readable')
         for outputs in data_samples:
             scores = outputs['scores'].cpu()
             labels = outputs['label'].cpu()
+            if self.columns is not None:
+                scores = scores[:, :, self.columns]
             require_finite(scores.flatten(1))
             self.classes = scores.shape[2]
             if labels.ndim == 1:

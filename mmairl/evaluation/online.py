@@ -2,22 +2,26 @@
 
 import copy
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from mmengine.dist import all_reduce, barrier, broadcast, is_main_process
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, EarlyStoppingHook, Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmairl.data.preprocess import require_channels
+from mmairl.data.splits import groups_of, image_names, split_by_class
 from mmairl.engine.hooks.progress import record
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_store import stored
 from mmairl.evaluation.features import Extraction, Features
 from mmairl.evaluation.knn import knn_right
+from mmairl.evaluation.sets import held_out
 from mmairl.models.backbones import pooled
 from mmairl.models.norm import first_view
 from mmairl.models.processes import network_of
@@ -25,13 +29,46 @@ from mmairl.randomness import same_randomness
 from mmairl.registry import DATASETS, HOOKS
 
 UNKNOWN = -1  # label of an image of unknown class
+TEST_SCORE = 'knn_accuracy_on_test_images'
 # (share of the run, factor of the rate) of the release, which drops the rate after epochs 60 and 80.
 STEPS = ((0.8, 0.01), (0.6, 0.1), (0.0, 1.0))
 
 
+class SelectionHook(Hook):
+    """Base of hooks whose measurements serve `save_best` of the checkpoint hook and early stopping."""
+
+    measured: dict[str, float] | None = None
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+        self.report(runner)
+
+    def after_train(self, runner: Runner) -> None:
+        self.report(runner)
+
+    def report(self, runner: Runner) -> None:
+        """Pass the last measurement on, between two steps, where epochs and steps are counted right."""
+        metrics = self.measured
+        self.measured = None
+        for hook in runner.hooks if metrics else ():
+            if isinstance(hook, EarlyStoppingHook) and hook.monitor in metrics:
+                hook.after_val_epoch(runner, metrics)
+            if isinstance(hook, CheckpointHook) and _chooses_by(hook, metrics):
+                last = hook.last_ckpt
+                hook.last_ckpt = None  # mmengine would write the last checkpoint again
+                hook.after_val_epoch(runner, metrics)
+                hook.last_ckpt = last
+
+
+def _chooses_by(hook: CheckpointHook, metrics: Mapping[str, float]) -> bool:
+    return bool(hook.save_best) and {'auto', *metrics}.issuperset(hook.key_indicators)
+
+
 @HOOKS.register_module()
-class OnlineKNNHook(Hook):
-    """Measure k-NN accuracy on the config's `evaluation` during training.
+class OnlineKNNHook(SelectionHook):
+    """Measure k-NN accuracy during training, on images held out of the training labels of the config's `evaluation`.
+
+    `evaluation.val` serves as the held-out images if it exists, and `evaluation.groups` keeps groups together. The test
+    images are not read, so that `default_hooks.checkpoint.save_best='knn_accuracy'` chooses without them.
 
     Each process extracts a share of the features with a copy of the backbone, and searches for a share of the test images.
     They exchange features through a file in the work dir, which is removed afterwards. Training is bit-identical with and
@@ -40,13 +77,26 @@ class OnlineKNNHook(Hook):
     Args:
         interval: Epochs between two measurements. Default: 10.
         k: Number of neighbors. Default: 20.
+        images: 'held_out', or 'test' to watch the test images, which pages then state. Default: 'held_out'.
+
+    Raises:
+        UserError: If `images` is unknown, or if the config has no labeled data.
     """
 
     priority = 'LOW'
 
-    def __init__(self, interval: int = 10, k: int = 20) -> None:
+    def __init__(
+        self, interval: int = 10, k: int = 20, images: Literal['held_out', 'test'] = 'held_out'
+    ) -> None:
+        if images not in ('held_out', 'test'):
+            raise UserError(
+                f"OnlineKNNHook.images: expected held_out or test ('{images}')",
+                code='unknown-images',
+            )
         self.interval = interval
         self.k = k
+        self.images = images
+        self.score = 'knn_accuracy' if images == 'held_out' else TEST_SCORE
 
     def before_train(self, runner: Runner) -> None:
         settings = runner.cfg.get('evaluation') or {}
@@ -55,7 +105,9 @@ class OnlineKNNHook(Hook):
                 'OnlineKNNHook requires labeled data; set evaluation = dict(train=..., test=...)',
                 code='no-evaluation-data',
             )
-        self.data = {name: DATASETS.build(settings[name]) for name in ('train', 'test')}
+        watched = (settings['train'], settings['test'])
+        parts = held_out(settings) if self.images == 'held_out' else watched
+        self.data = dict(zip(('bank', 'queries'), map(DATASETS.build, parts)))
         model = network_of(runner)
         for dataset in self.data.values():
             require_channels(dataset, model.data_preprocessor.mean, model.backbone)
@@ -72,9 +124,10 @@ class OnlineKNNHook(Hook):
         right = knn_right(train, test, [k], device=next(runner.model.parameters()).device)[k]
         accuracy = 100 * int(right.sum()) / len(right)
         if is_main_process():
-            runner.visualizer.add_scalars({'knn_accuracy': accuracy}, step=runner.iter + 1)
-            runner.message_hub.update_scalar('train/knn_accuracy', accuracy)
-            runner.logger.info(f'online k-NN, k = {k}: {accuracy:.1f} %')
+            runner.visualizer.add_scalars({self.score: accuracy}, step=runner.iter + 1)
+            runner.message_hub.update_scalar(f'train/{self.score}', accuracy)
+            runner.logger.info(f'online k-NN, k = {k}, {self.images} images: {accuracy:.1f} %')
+        self.measured = {self.score: accuracy}
         barrier()
 
     def _features(self, runner: Runner) -> list[Features]:
@@ -96,7 +149,7 @@ class OnlineKNNHook(Hook):
 
 
 @HOOKS.register_module()
-class OnlineProbeHook(Hook):
+class OnlineProbeHook(SelectionHook):
     """Train a linear classifier on the detached pooled features of the student's first view, with its own SGD.
 
     The default rates are the release's: 30 in two steps by a tenth, or 0.2 along a cosine with LARS. The steps are after 60
@@ -107,12 +160,17 @@ class OnlineProbeHook(Hook):
         classes: Number of classes of the training set. Images with a negative label are left out.
         lr: Learning rate of the probe. Default: 30.
         schedule: 'steps' or 'cosine'. Default: 'steps'.
+        held_out: Fraction of each class that the probe does not learn from. The accuracy on these images is logged after
+            each epoch as `probe_held_out_accuracy`, by which `save_best` can choose. `evaluation.groups` keeps groups
+            together. Default: 0.
 
     Raises:
         UserError: If there are fewer than two classes, or if the schedule is unknown.
     """
 
-    def __init__(self, classes: int, lr: float = 30.0, schedule: str = 'steps') -> None:
+    def __init__(
+        self, classes: int, lr: float = 30.0, schedule: str = 'steps', held_out: float = 0.0
+    ) -> None:
         if classes < 2:
             raise UserError(
                 f"OnlineProbeHook: expected at least two classes ('{classes}')", code='few-classes'
@@ -125,6 +183,8 @@ class OnlineProbeHook(Hook):
         self.classes = classes
         self.lr = lr
         self.schedule = schedule
+        self.held_out = held_out
+        self.held: Tensor | None = None
         self.probe: nn.Linear | None = None
         self.resumed: dict | None = None
 
@@ -134,6 +194,15 @@ class OnlineProbeHook(Hook):
         self.features: Tensor | None = None
         if not runner.iter:
             self.resumed = None  # belongs to the run that `load_from` took weights from
+        if self.held_out:
+            self._require_labels(runner, torch.tensor(-1))
+            dataset = runner.train_dataloader.dataset
+            groups = (runner.cfg.get('evaluation') or {}).get('groups')
+            group_names = groups and groups_of(image_names(dataset), groups)
+            _, held = split_by_class(dataset.labels, 0, self.held_out, group_names)
+            self.held = torch.zeros(len(dataset), dtype=torch.bool)
+            self.held[held] = True
+            self.counts = torch.zeros(2)  # held-out images of this epoch: recognized, and all
 
     def _keep(
         self, model: nn.Module, module: nn.Module, inputs: tuple, output: Tensor | tuple
@@ -159,9 +228,27 @@ class OnlineProbeHook(Hook):
         if self.probe is None:
             self._require_labels(runner, highest)
             self._build(features)
+        if self.held is not None:
+            held = self.held[data_batch['data_samples']['index']] & (labels > UNKNOWN)
+            self._measure(features[held], labels[held])
+            labels = labels.masked_fill(held, UNKNOWN)
+            if self.every_n_train_iters(runner, len(runner.train_dataloader)):
+                self._end_epoch(runner)
         labels = labels.to(features.device, non_blocking=True)  # pinned by the loader
         accuracy = self._step(features, labels.clamp(min=UNKNOWN), runner.iter / runner.max_iters)
         record(runner.message_hub, 'train/probe_accuracy', accuracy)
+
+    @torch.no_grad()
+    def _measure(self, features: Tensor, labels: Tensor) -> None:
+        right = self.probe(features).argmax(dim=1).cpu() == labels
+        self.counts += torch.tensor([int(right.sum()), len(right)])
+
+    def _end_epoch(self, runner: Runner) -> None:
+        all_reduce(self.counts)
+        accuracy = 100 * float(self.counts[0] / self.counts[1].clamp(min=1))
+        self.counts.zero_()
+        self.measured = {'probe_held_out_accuracy': accuracy}
+        runner.message_hub.update_scalar('train/probe_held_out_accuracy', accuracy)
 
     def _require_labels(self, runner: Runner, highest: Tensor) -> None:
         all_reduce(highest, 'max')  # the first batch of another process may have labels
@@ -196,16 +283,13 @@ class OnlineProbeHook(Hook):
         """
         self.optimizer.param_groups[0]['lr'] = self.lr_at(progress)
         scores = self.probe(features)
-        known = (
-            (labels != UNKNOWN).sum().clamp(min=1)
-        )  # a batch of a partly labeled set may have no label
+        known = (labels != UNKNOWN).sum().clamp(min=1)  # a batch may have no label
         loss = F.cross_entropy(scores, labels, ignore_index=UNKNOWN, reduction='sum') / known
         gradients = torch.autograd.grad(loss, list(self.probe.parameters()))
         for parameter, gradient in zip(self.probe.parameters(), gradients):
             all_reduce(gradient, 'mean')
-            parameter.grad = gradient.nan_to_num_(
-                0.0, 0.0, 0.0
-            )  # a batch whose step is skipped moves nothing
+            # A batch whose step is skipped moves nothing.
+            parameter.grad = gradient.nan_to_num_(0.0, 0.0, 0.0)
         self.optimizer.step()
         accuracy = (scores.detach().argmax(dim=1) == labels).sum() / known
         all_reduce(accuracy, 'mean')
@@ -227,4 +311,5 @@ class OnlineProbeHook(Hook):
         self.resumed = checkpoint.get('online_probe')
 
     def after_train(self, runner: Runner) -> None:
+        super().after_train(runner)
         self.handle.remove()

@@ -76,6 +76,7 @@ class Protocol:
         null_rows: The baselines that a study adds to this protocol's tables.
         trains: Whether it trains a network by a recipe. If not, it shares extracted features with other protocols.
         columns: The papers' columns for ImageNet, with the score of each.
+        published: Names of published ImageNet scores, with the score next to which a study shows each; '' is the main one.
         unit: Unit of the scores.
 
     Args:
@@ -100,6 +101,7 @@ class Protocol:
     null_rows: ClassVar[tuple[str, ...]] = BASELINES
     trains: ClassVar[bool] = False
     columns: ClassVar[Mapping[str, str]] = {}
+    published: ClassVar[Mapping[str, str]] = {}
     unit: ClassVar[str] = '%'
 
     @property
@@ -240,7 +242,16 @@ def evaluate(
     scores, details, left_out = settings.run(cfg, loaded, sets, identity)
     identity = details.pop('identity', identity)
     seconds = time.perf_counter() - began
-    return Result(subject_name(subject, part), scores, seconds, details, identity, left_out)
+    name = subject_name(subject, part)
+    if isinstance(loaded, Backbone) and watched_test_images(loaded.settings):
+        name += ', whose run watched the test images'
+    return Result(name, scores, seconds, details, identity, left_out)
+
+
+def watched_test_images(settings: Mapping[str, str]) -> bool:
+    """Return whether a run with these settings (`Backbone.settings`) measured test images while it trained."""
+    hooks = [key.removesuffix('.type') for key, value in settings.items() if 'OnlineKNN' in value]
+    return any(settings.get(f'{hook}.images') == 'test' for hook in hooks)
 
 
 def _loaded(

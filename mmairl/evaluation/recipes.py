@@ -14,6 +14,7 @@ from mmairl.config import home, load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Readable
 from mmairl.evaluation.metrics import HeadAccuracy
+from mmairl.evaluation.robustness import robustness_parts
 from mmairl.evaluation.sets import precision_of, with_views
 from mmairl.registry import DATASETS, PROTOCOLS
 
@@ -92,12 +93,14 @@ def compose(
         sampler=dict(type='ResumableSampler', shuffle=True),
         dataset=with_views(train, [view]),
     )
-    composed.test_dataloader = dict(
+    test_loader = dict(
         **loader,
         batch_size=cfg.evaluation.get('batch_size', 256),
         sampler=dict(type='ResumableSampler', shuffle=False),
-        dataset=dict(type='Readable', dataset=test),
     )
+    composed.test_dataloader = dict(test_loader, dataset=dict(type='Readable', dataset=test))
+    if test == cfg.evaluation.test:  # not a run that only chooses
+        composed.robustness = robustness_parts(cfg, images.classes, test_loader)
     composed.test_cfg = dict()
     composed.test_evaluator = dict(
         type=HeadAccuracy.__name__,  # imported, so that its source is part of the protocol's

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from mmairl.data.preprocess import require_channels
-from mmairl.data.splits import HELD_OUT, groups_of, names_of, refuse_shared
+from mmairl.data.splits import HELD_OUT, groups_of, image_names, refuse_shared
 from mmairl.data.view_sets import expand_named_views
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.overlap import shared_images
@@ -133,7 +133,7 @@ def _require_same_classes(datasets: Mapping[str, Dataset]) -> None:
 def own_groups(cfg: Config, dataset: Dataset) -> list[str] | None:
     """Return the groups of a data set's images, or None if the config has none."""
     groups = cfg.evaluation.get('groups')
-    return None if groups is None else groups_of(names_of(dataset), groups)
+    return None if groups is None else groups_of(image_names(dataset), groups)
 
 
 def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -> dict[str, int]:
@@ -191,7 +191,7 @@ def require_apart(data: Mapping) -> None:
         train=DATASETS.build(fit), val=DATASETS.build(held), test=DATASETS.build(data['test'])
     )
     if 'groups' in data:
-        names = {PARTS[part]: names_of(dataset) for part, dataset in parts.items()}
+        names = {PARTS[part]: image_names(dataset) for part, dataset in parts.items()}
         refuse_shared({part: groups_of(of_part, data['groups']) for part, of_part in names.items()})
     require_no_test_images(data, parts['val'], parts['test'])
     if 'val' in data:

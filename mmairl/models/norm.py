@@ -123,23 +123,42 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         super().__init__(num_features, **kwargs)
         self.group = group
         self.views = 1  # in the batch of the current pass, set by `each_view`
+        self.fused = False  # set by `fast.fused_norm`
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None, relu: bool = False) -> Tensor:
+        """Normalize, add the residual, and apply ReLU if `relu`."""
+        if self.training and self.fused and x.is_cuda:
+            from mmairl.models.fused_norm import FusedBatchNorm  # requires Triton
+
+            if FusedBatchNorm.supports(x, self):
+                self._count_batches()
+                return FusedBatchNorm.apply(x, self.weight, self.bias, residual, self, relu)
+        y = self._normalize(x)
+        if residual is not None:
+            y += residual
+        return y.relu_() if relu else y
+
+    def _normalize(self, x: Tensor) -> Tensor:
         alone = get_world_size() == 1
         if not self.training or (alone and self.views == 1):
             return super().forward(x)
-        compiled = torch.compiler.is_compiling() or x.device.type not in ('cpu', 'cuda', 'meta')
-        if alone and compiled:
+        # In the default layout, cuDNN has faster kernels than torch; they are only reached from outside.
+        cudnn = x.is_cuda and x.ndim == 4 and not x.is_contiguous(memory_format=torch.channels_last)
+        other_device = x.device.type not in ('cpu', 'cuda', 'meta')
+        if alone and (cudnn or other_device or torch.compiler.is_compiling()):
             return torch.cat([super(SyncBN, self).forward(view) for view in x.chunk(self.views)])
         return self._normalize_views(x)
 
     @torch.compiler.disable  # compiled collectives gave wrong gradients
     def _normalize_views(self, x: Tensor) -> Tensor:
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(self.views)
+        self._count_batches()
         alone = get_world_size(own_group(self.group)) == 1
         function = LocalBatchNorm if alone else SharedBatchNorm
         return function.apply(x, self.weight, self.bias, self)
+
+    def _count_batches(self) -> None:
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(self.views)
 
 
 @contextmanager

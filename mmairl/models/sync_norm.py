@@ -179,26 +179,32 @@ def joined_statistics(
     Returns:
         Mean and inverse deviation of each view, and the number of rows in each process.
     """
-    kernels = torch if own[0][0].is_cuda else CPUKernels
     count = own[0][0].new_full((1,), rows)
     values = torch.cat([*chain.from_iterable(own), count])
     everyone = gather(values.unsqueeze(0), own_group(layer.group))
     *statistics, counts = everyone.split([*[len(own[0][0])] * 2 * len(own), 1], dim=1)
     counts = counts.flatten()
-    joined = [
-        kernels.batch_norm_gather_stats_with_counts(
-            means,
-            means,
-            invstds,
-            layer.running_mean,
-            layer.running_var,
-            layer.momentum,
-            layer.eps,
-            counts,
-        )
-        for means, invstds in zip(statistics[::2], statistics[1::2])
-    ]
-    return joined, counts
+    pairs = zip(statistics[::2], statistics[1::2])
+    return [join(means, invstds, counts, layer) for means, invstds in pairs], counts
+
+
+def join(
+    means: Tensor, invstds: Tensor, counts: Tensor, layer: nn.Module, track: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Join the statistics of parts of a view, a row for each part.
+
+    Args:
+        means: The means of the parts.
+        invstds: Their inverse deviations.
+        counts: Their numbers of rows.
+        layer: The batch norm.
+        track: Whether the layer's running statistics move.
+    """
+    kernels = torch if means.is_cuda else CPUKernels
+    running = (layer.running_mean, layer.running_var) if track else (None, None)
+    return kernels.batch_norm_gather_stats_with_counts(
+        means, means, invstds, *running, layer.momentum, layer.eps, counts
+    )
 
 
 class LocalBatchNorm(torch.autograd.Function):

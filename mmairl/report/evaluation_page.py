@@ -48,11 +48,20 @@ class NearDuplicates(msgspec.Struct):
     conflict_pairs: list[list[tuple[str, str]]] = []
 
 
+class Confusion(msgspec.Struct):
+    """The test images of each class (rows) by predicted class (columns)."""
+
+    classes: list[str]
+    counts: list[list[int]]
+
+
 class Details(msgspec.Struct):
     """The details of a result that the page shows."""
 
     low_shot: LowShot | None = None
     near_duplicates: NearDuplicates | None = None
+    confusion: Confusion | None = None
+    per_class: dict[str, float] = {}
 
 
 class Record(msgspec.Struct):
@@ -203,8 +212,15 @@ def write_evaluation_page(
     for name in dict.fromkeys(name for name, _, _ in tables):
         _add_low_shot(page, name, records, names)
     for record in records:
+        name = names[record.network]
         if record.details.near_duplicates:
-            _add_near_duplicates(page, record, names[record.network])
+            _add_near_duplicates(page, record, name)
+        if record.details.confusion:
+            _add_confusion(page, record, record.details.confusion, name)
+        if record.details.per_class:
+            table = [(label, [f'{x:.1f}']) for label, x in record.details.per_class.items()]
+            score = next(iter(record.scores))
+            page.add(f'{record.data}: classes by {name}', '', html_table([score], table))
     for x, y in plots:
         _add_plot(page, x, y, [row for _, _, rows in tables for row in rows])
     return page.write(Path(folder) / NAME)
@@ -221,6 +237,18 @@ def _add_low_shot(
     if known:
         text = 'Mean average precision of a linear SVM, with its standard deviation over samples of the images.'
         page.add(f'{data}: few labelled images', text, low_shot(known))
+
+
+def _add_confusion(page: Page, record: Record, matrix: Confusion, name: str) -> None:
+    rows = []
+    for row, (label, counts) in enumerate(zip(matrix.classes, matrix.counts)):
+        recognized = f'{100 * counts[row] / max(1, sum(counts)):.1f}'
+        rows.append((label, [recognized, *map(str, counts)]))
+    page.add(
+        f'{record.data}: confusion matrix, {record.protocol} of {name}',
+        'Images of each class by predicted class, and the percentage that is recognized.',
+        html_table(['recognized', *matrix.classes], rows),
+    )
 
 
 def _add_near_duplicates(page: Page, record: Record, name: str) -> None:

@@ -29,21 +29,23 @@ from mmairl.study.external import form, require_networks, stated_factors, traini
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import latex, markdown
+from mmairl.study.planner import measure_again, plan_runs, prepare_runs
 from mmairl.study.run_study import complete_runs, look_into, until_decided
-from mmairl.study.runs import Run, measure_again, plan_runs, prepare_runs
-from mmairl.study.scale import Scale, read_scale
+from mmairl.study.runs import Run
+from mmairl.study.scale import Scale, network_names, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, read_study
 from mmairl.study.statistics.compare_rows import Comparison
 from mmairl.study.statistics.power import more_runs, plan_seeds
 from mmairl.study.statistics.sequential import begin
 from mmairl.study.task_hours import hours_of_tasks
-from mmairl.study.task_names import is_local, require_known
+from mmairl.study.task_names import data_of, is_local, require_known
 from mmairl.study.trials import runs_of_each, trial_counts
 from mmairl.transfer.tasks import TASKS, lacking, require_platform
 
 CONSOLE = Console(markup=False)
 STUDIES = Path('work_dirs/studies')
+DATA_KEYS = ('root', 'taxonomy', 'labels', 'names', 'list_file')  # of data sets, with paths
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def prepare_study(
     seeds: Sequence[int] | None = None,
     tasks: Sequence[str] | None = None,
     out: Path | None = None,
+    rate: float | None = None,
 ) -> PreparedStudy:
     """Read a study, bring its configs to a scale and check that the comparison is fair.
 
@@ -99,6 +102,7 @@ def prepare_study(
         seeds: Seeds to use instead of the study's.
         tasks: Tasks to use instead of the study's.
         out: The folder to write. Default: work_dirs/studies/STUDY_SCALE.
+        rate: Measured images per second and device of the scale's `rate_of`, for the plan's hours.
 
     Raises:
         UserError: If the study is invalid, names an unknown task, or two rows differ in an undeclared setting.
@@ -106,6 +110,8 @@ def prepare_study(
     path = Path(path)
     study = read_study(path)
     sizes = read_scale(scale)
+    if rate:
+        sizes = with_rate(sizes, rate)
     built_in = not scale.endswith('.yaml')
     if built_in and sizes.name not in study.tasks and (near := closest(sizes.name, study.tasks)):
         raise UserError(
@@ -115,11 +121,18 @@ def prepare_study(
     tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
     study, configs, rows_left_out = at_scale(study, sizes, tasks)
+    sizes = replace(sizes, text=sizes.text.replace('{network}', network_names(configs.values())))
     require_known(tasks)  # after the configs, which may register protocols
     require_fair(compare_configs(study, configs))
     command = ['mmairl', 'study', str(path), '--scale', scale]
     command += ['--out', str(out)] if out else []
     return PreparedStudy(study, sizes, configs, tasks, folder, rows_left_out, command)
+
+
+def with_rate(scale: Scale, rate: float) -> Scale:
+    """Return a scale with a measured rate. Transfer tasks are as many times faster as pre-training."""
+    seconds = {task: each * scale.rate / rate for task, each in scale.step_seconds.items()}
+    return replace(scale, rate=rate, rate_source='given by --rate', step_seconds=seconds)
 
 
 def say(line: str) -> None:
@@ -136,7 +149,8 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
     """Print runs, hours and disk space of each row, the search, the design, and missing images."""
     study, scale = prepared.study, prepared.scale
     runs = runs_of_rows(prepared)
-    costs = costs_of_rows(prepared)
+    with CONSOLE.status('counting the work of each model'):
+        costs = costs_of_rows(prepared)
     rows = []
     for row in study.rows:
         spent = costs[row.name]
@@ -207,11 +221,12 @@ def show_task_hours(prepared: PreparedStudy, measured: dict[str, int]) -> None:
 
 
 def missing_images(prepared: PreparedStudy) -> list[str]:
-    """Return the data sets of configs and tasks that are not on this machine."""
+    """Return the folders and lists of images, of rows and of all tasks, that are not on this machine."""
+    configs = [*prepared.configs.values(), *filter(None, map(data_of, prepared.tasks))]
     places = set()
-    for cfg in prepared.configs.values():
+    for cfg in configs:
         for keys, value in walk(cfg.to_dict()):
-            if 'root' in keys and isinstance(value, str):
+            if set(keys) & set(DATA_KEYS) and isinstance(value, str):
                 places.add(value)
     absent = {place for place in places if is_absent({'root': place})}
     for task in prepared.tasks:

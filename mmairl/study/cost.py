@@ -1,21 +1,32 @@
-"""Estimate the cost of a study in runs, hours and disk before its first run starts."""
+"""Estimate the hours and the disk space of a study before its first run starts.
 
+Counts of work depend on a network and on the code only, and take seconds each, so they are kept in the user's cache folder.
+"""
+
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import zip_longest
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import torch
 from mmengine.config import Config
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import (
-    tree_leaves,
-)  # both private: torch's public counter counts FLOPs alone
+from torch.utils._pytree import tree_leaves  # both private; torch's public counter has no bytes
 
+from mmairl import hardware
 from mmairl.data.preprocess import channels_of
+from mmairl.errors import UserError
+from mmairl.evaluation.identity import key_of, versions
 from mmairl.evaluation.sets import innermost
+from mmairl.evaluation.sources import outside_sources
+from mmairl.io import read_json, write_json
 from mmairl.registry import MODELS
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row
@@ -24,6 +35,7 @@ BYTES = 4  # of a float32
 # FLOPs in the time of one byte from memory, in float32: 17 on a V100 and 10 on an A100 by their data sheets; not measured.
 BALANCE = 15
 CHANNELS = 3
+COUNTED_BY = ('torch', 'mmengine', 'mmpretrain')  # packages that counts depend on
 
 
 @dataclass(frozen=True)
@@ -31,9 +43,9 @@ class RunCost:
     """The cost of one run, without the tasks after pre-training.
 
     Args:
-        epochs: Epochs of the scale's images, whatever part of them the row sees.
-        hours: Hours on one device, at the scale's rate times the work of the config that the rate is of.
-        gigabytes: Size of the checkpoints that are kept.
+        epochs: Epochs of the scale's images, even if the row sees only a part of them.
+        hours: Hours on one device, by the scale's rate and the work of the row relative to the config that the rate is of.
+        gigabytes: Size of the checkpoints that the run keeps.
     """
 
     epochs: float
@@ -41,51 +53,9 @@ class RunCost:
     gigabytes: float
 
 
-def cost(cfg: Config, scale: Scale) -> RunCost:
-    """Return the cost of one run of a config at a scale."""
-    own = work_per_image(cfg)
-    usual = work_per_image(resolve(Row('', scale.rate_of), scale))
-    relative = own.time / usual.time if own and usual else 1.0
-    seen = epochs(cfg, scale.images)
-    seconds = seen * scale.images * relative / scale.rate
-    checkpoints = max(1, cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1))
-    size = checkpoint_bytes(json.dumps(cfg.model.to_dict()))
-    return RunCost(seen, seconds / 3600, size * checkpoints / 1e9)
-
-
-@cache
-def checkpoint_bytes(model_config: str) -> int:
-    """Return the size of a model's weights and of the momentum of its trained weights.
-
-    Args:
-        model_config: The model's config as JSON. Most rows share one.
-    """
-    model = MODELS.build(json.loads(model_config))
-    trained = sum(param.numel() for param in model.parameters() if param.requires_grad)
-    state = sum(
-        value.numel() for value in model.state_dict().values() if isinstance(value, torch.Tensor)
-    )
-    return BYTES * (state + trained)
-
-
-def flops(configs: Mapping[str, Config]) -> dict[str, float]:
-    """Return the training FLOPs of each run per image of its data set. All images cost 1 if one cannot be counted."""
-    counted = {name: flops_per_image(cfg) for name, cfg in configs.items()}
-    if not all(counted.values()):
-        counted = dict.fromkeys(configs, 1)
-    return {name: counted[name] * epochs(cfg) for name, cfg in configs.items()}
-
-
-def epochs(cfg: Config, images: int = 1) -> float:
-    """Return how often so many images are seen."""
-    return (
-        cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size / images
-    )
-
-
 @dataclass(frozen=True)
 class ImageWork:
-    """The work on an image.
+    """The work per image.
 
     Args:
         flops: FLOPs; a multiply-add counts as two.
@@ -101,25 +71,61 @@ class ImageWork:
         return self.flops + BALANCE * self.bytes
 
 
+def cost(cfg: Config, scale: Scale) -> RunCost:
+    """Return the cost of one run of a config at a scale."""
+    own = work_per_image(cfg)
+    reference = reference_work(scale)
+    relative = own.time / reference.time if own and reference else 1.0
+    seen = epochs(cfg, scale.images)
+    seconds = seen * scale.images * relative / scale.rate
+    checkpoints = max(1, cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1))
+    return RunCost(seen, seconds / 3600, checkpoint_bytes(cfg) * checkpoints / 1e9)
+
+
+def reference_work(scale: Scale) -> ImageWork | None:
+    """Return the work of the config that the scale's rate is of."""
+    return _reference_work(msgspec.json.encode(scale))
+
+
+@cache
+def _reference_work(scale: bytes) -> ImageWork | None:
+    sizes = msgspec.json.decode(scale, type=Scale)
+    return work_per_image(resolve(Row('', sizes.rate_of), sizes))
+
+
+def flops(configs: Mapping[str, Config]) -> dict[str, float]:
+    """Return the training FLOPs of each run per image of its data set. All images cost 1 if one cannot be counted."""
+    counted = {name: flops_per_image(cfg) for name, cfg in configs.items()}
+    if not all(counted.values()):
+        counted = dict.fromkeys(configs, 1)
+    return {name: counted[name] * epochs(cfg) for name, cfg in configs.items()}
+
+
+def epochs(cfg: Config, images: int = 1) -> float:
+    """Return how often a run sees each of so many images."""
+    fixed = cfg.train_cfg.get('max_epochs')
+    return fixed or cfg.train_cfg.max_iters * cfg.total_batch_size / images
+
+
 def flops_per_image(cfg: Config) -> int | None:
     work = work_per_image(cfg)
     return work and work.flops
 
 
 def work_per_image(cfg: Config) -> ImageWork | None:
-    """Return the work of a step per image, with all views, the teacher and the backward pass.
+    """Return the work of a training step per image, with all views, the teacher and the backward pass.
 
-    Returns None if the config does not state the size of the views, or the network cannot run without values.
+    Returns None if the config does not state the size of the views, or if the network reads values.
     """
     sizes = view_sizes(cfg)
     if not sizes or None in sizes:
         return None
     batch = cfg.get('total_batch_size') or cfg.train_dataloader.batch_size
-    return counted_work(json.dumps(cfg.model.to_dict()), tuple(sizes), batch)
+    return counted_work(cfg.model.to_dict(), sizes, batch, outside_sources(cfg))
 
 
 def view_sizes(cfg: Config) -> list[int | None]:
-    """Return the size of each view, from its steps in the worker and on the device; None if no step states one."""
+    """Return the size of each view, from its transforms in the worker and on the device; None if none states one."""
     in_worker = innermost(cfg.train_dataloader.dataset).get('views') or []
     on_device = (cfg.model.get('data_preprocessor') or {}).get('views') or []
     sizes = []
@@ -129,12 +135,71 @@ def view_sizes(cfg: Config) -> list[int | None]:
     return sizes
 
 
+def counted_work(
+    model: Mapping[str, Any], sizes: Sequence[int], batch: int, sources: Mapping[str, str]
+) -> ImageWork | None:
+    """Return the work of a step per image.
+
+    Args:
+        model: The model's config.
+        sizes: The size of each view.
+        batch: The batch size to count with.
+        sources: Digests of the modules outside the package that the model uses.
+    """
+    counted = remembered(
+        dict(model=model, sizes=sizes, batch=batch, sources=sources),
+        partial(_count_work, model, sizes, batch),
+    )
+    return counted and ImageWork(**counted)
+
+
+def checkpoint_bytes(cfg: Config) -> int:
+    """Return the size of a model's weights and of the momentum of its trained weights."""
+    model = cfg.model.to_dict()
+    return remembered(
+        dict(checkpoint=model, sources=outside_sources(cfg)), partial(_count_bytes, model)
+    )
+
+
+COUNTS: dict[str, Any] = {}  # by key, of this process
+
+
+def remembered(subject: Mapping[str, Any], count: Callable[[], Any]) -> Any:
+    """Return a count from the user's cache folder, or count and keep it. `subject` is what it depends on beside code."""
+    key = key_of({**subject, 'code': counting_code()})
+    if key not in COUNTS:
+        path = hardware.cache() / 'plans' / f'{key}.json'
+        with suppress(UserError):  # there is no such file, or it cannot be read
+            COUNTS[key] = read_json(path)
+            return COUNTS[key]
+        COUNTS[key] = count()
+        with suppress(UserError, OSError):  # a cache that cannot be written costs time only
+            write_json(path, COUNTS[key])
+    return COUNTS[key]
+
+
 @cache
-def counted_work(model_config: str, sizes: Sequence[int], batch: int) -> ImageWork | None:
-    """Count the work of a step on tensors without values, so that nothing is computed. Most rows share a network."""
+def counting_code() -> str:
+    """Return a digest of the code and the versions that counts depend on."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256(json.dumps(versions(COUNTED_BY)).encode())
+    for path in [*sorted((package / 'models').rglob('*.py')), Path(__file__)]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _count_bytes(config: Mapping[str, Any]) -> int:
+    model = MODELS.build(dict(config))
+    values = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
+    values += [param for param in model.parameters() if param.requires_grad]
+    return BYTES * sum(value.numel() for value in values)
+
+
+def _count_work(config: Mapping[str, Any], sizes: Sequence[int], batch: int) -> dict | None:
+    """Count on tensors without values, so that nothing is computed."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
-    model = MODELS.build(json.loads(model_config)).to('meta')
+    model = MODELS.build(dict(config)).to('meta')
     for head in (getattr(model, 'head', None), UncountedHead()):
         model.head = head
         with torch.device('meta'), FlopCounterMode(display=False) as counter, BytesMoved() as moved:
@@ -147,7 +212,7 @@ def counted_work(model_config: str, sizes: Sequence[int], batch: int) -> ImageWo
                     loss.backward()
             except RuntimeError:  # torch raises it if a step reads a value
                 continue
-        return ImageWork(counter.get_total_flops() // batch, moved.total // batch)
+        return dict(flops=counter.get_total_flops() // batch, bytes=moved.total // batch)
     return None
 
 

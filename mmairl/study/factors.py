@@ -1,4 +1,4 @@
-"""The factors of the papers in a config, and the differences of two configs."""
+"""The factors of the papers in a config, and the differences between two configs."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,12 +17,13 @@ from mmairl.evaluation.identity import code_identity
 from mmairl.evaluation.sets import innermost
 from mmairl.registry import HOOKS, MODELS, OPTIMIZERS
 
-# The parts of a config that decide what a training computes.
-RUNS = (
+# The keys of a config that decide what a training run computes.
+TRAINING = (
     'model', 'load_from', 'train_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'default_hooks',
     'total_batch_size', 'custom_hooks', 'fast',
 )  # fmt: skip
-STEPS = {
+MEASURING = ('evaluation', 'recipes', 'randomness')
+TRANSFORMS = {
     'RandomResizedCrop': 'crop',
     'RandomFlip': 'flip',
     'ColorJitter': 'jitter',
@@ -30,14 +31,16 @@ STEPS = {
     'GaussianBlur': 'blur',
     'Solarize': 'solarize',
 }
+LOSSES = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}
+CACHE_SIZE = 2**40  # bytes; reading an index fills no cache
 
 
 def _directions(name: str) -> dict[str, str]:
     return {'directions of the loss': name, 'clamps in the loss': 'none'}
 
 
-# Facts that libraries differ in and papers seldom print, by class, as functions of the class's settings in a config. A
-# subclass inherits them.
+# Factors that papers seldom print and libraries differ in, by class, as functions of the class's settings. Subclasses
+# inherit them.
 FACTS: dict[str, Callable[..., dict[str, str]]] = {
     'PairwiseHead': lambda **_: _directions('summed'),
     'PrototypeHead': lambda **_: _directions('averaged'),
@@ -51,29 +54,28 @@ FACTS: dict[str, Callable[..., dict[str, str]]] = {
 
 
 def same_run(cfg: Config) -> str:
-    """Return a text that is equal for configs that train and are measured alike."""
-    beside = {key: cfg.get(key) for key in ('evaluation', 'recipes', 'randomness')}
-    return json.dumps({**_runs(cfg), **beside}, sort_keys=True, default=str)
+    """Return a text that is equal for configs that are trained and measured in the same way."""
+    measuring = {key: cfg.get(key) for key in MEASURING}
+    return json.dumps({**_training_keys(cfg), **measuring}, sort_keys=True, default=str)
 
 
 def changed(one: Config, two: Config) -> list[str]:
-    """The keys, as dotted paths, under which two resolved configs differ in what runs; variables of the files do not."""
-    return sorted(_differences(_runs(one), _runs(two), ''))
+    """Return the dotted keys in which the training of two configs differs. Variables of the files do not count."""
+    return sorted(_differences(_training_keys(one), _training_keys(two), ''))
 
 
-def _runs(cfg: Config) -> dict[str, Any]:
-    found = {
-        key: value for key, value in cfg.to_dict().items() if key in RUNS and value is not None
-    }
-    for hook in ('checkpoint', 'logger'):
-        found.get('default_hooks', {}).pop(hook, None)  # an evaluation's config has none
-    for keys, value in list(walk(found)):
-        if keys[-1:] == ('views',) and isinstance(
-            value, list | tuple
-        ):  # what never acts is not there
+def _training_keys(cfg: Config) -> dict[str, Any]:
+    keys = {}
+    for key, value in cfg.to_dict().items():
+        if key in TRAINING and value is not None:
+            keys[key] = value
+    for hook in ('checkpoint', 'logger'):  # a config of an evaluation has none
+        keys.get('default_hooks', {}).pop(hook, None)
+    for path, value in list(walk(keys)):
+        if path[-1:] == ('views',) and isinstance(value, list | tuple):
             for view in value:
                 view[:] = [step for step in view if step.get('p') != 0]
-    return found
+    return keys
 
 
 def _differences(one: object, two: object, path: str) -> Iterator[str]:
@@ -85,69 +87,86 @@ def _differences(one: object, two: object, path: str) -> Iterator[str]:
 
 
 def factors_of(cfg: Config) -> dict[str, str]:
-    """The factors of the facts' table, in its words, read off a resolved config."""
-    model, momentum = cfg.model, cfg.default_hooks.momentum
-    hidden_norm = (model.projector.get('norm_cfg') or {}).get('type')
+    """Return the factors in which the papers' frameworks differ, as a config sets them.
+
+    Example:
+        >>> factors_of(load_config('configs/mocov2plus_r50_200e.py'))['student predictor']
+        'yes'
+    """
+    model = cfg.model
     optimizer = cfg.optim_wrapper.optimizer
-    widths = [
-        width for width in (model.projector.hidden_channels, model.projector.out_channels) if width
-    ]
-    views = cfg.train_dataloader.dataset.get('views') or model.data_preprocessor.get('views') or ()
-    loss = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}.get(
-        model.head.type, model.head.type
-    )
     return {
-        'batch norm': (
-            'ShuffleBN'
-            if model.shuffle_bn
-            else (model.backbone.get('norm_cfg') or {}).get('type', 'none')
-        )
-        + (f', {hidden_norm} in projector' if hidden_norm else ''),
-        'projector': '-'.join(map(str, widths))
-        + ('' if model.projector.get('last_bias', True) else ', no last bias'),
+        'batch norm': _batch_norm(model),
+        'projector': _projector(model.projector),
         'student predictor': 'yes' if model.get('predictor') else 'no',
         'teacher predictor': 'yes' if model.teacher_predictor else 'no',
-        'momentum': f'{momentum.base} -> 1, cosine'
-        if momentum.schedule == 'cosine'
-        else f'constant {momentum.base}',
-        'loss': f'{loss}, {"both directions" if model.symmetric else "one direction"}',
+        'momentum': _momentum(cfg.default_hooks.momentum),
+        'loss': _loss(model),
         'negatives': f'queue {model.queue.length}' if model.get('queue') else 'none',
-        'augmentation': ' / '.join(dict.fromkeys(', '.join(map(_step, view)) for view in views)),
+        'augmentation': _augmentation(cfg),
         'optimizer': f'{optimizer.type}, lr {optimizer.lr}, decay {optimizer.weight_decay}',
     }
 
 
-def _step(step: dict) -> str:
-    """An operation of a view with the probability at which it acts."""
-    name = STEPS.get(step['type'], step['type'])
+def _batch_norm(model: Config) -> str:
+    backbone = (model.backbone.get('norm_cfg') or {}).get('type', 'none')
+    projector = (model.projector.get('norm_cfg') or {}).get('type')
+    first = 'ShuffleBN' if model.shuffle_bn else backbone
+    return f'{first}, {projector} in projector' if projector else first
+
+
+def _projector(projector: Config) -> str:
+    widths = filter(None, (projector.hidden_channels, projector.out_channels))
+    bias = '' if projector.get('last_bias', True) else ', no last bias'
+    return '-'.join(map(str, widths)) + bias
+
+
+def _momentum(momentum: Config) -> str:
+    if momentum.schedule == 'cosine':
+        return f'{momentum.base} -> 1, cosine'
+    return f'constant {momentum.base}'
+
+
+def _loss(model: Config) -> str:
+    loss = LOSSES.get(model.head.type, model.head.type)
+    return f'{loss}, {"both directions" if model.symmetric else "one direction"}'
+
+
+def _augmentation(cfg: Config) -> str:
+    in_workers = cfg.train_dataloader.dataset.get('views')
+    views = in_workers or cfg.model.data_preprocessor.get('views') or ()
+    texts = [', '.join(map(_transform, view)) for view in views]
+    return ' / '.join(dict.fromkeys(texts))
+
+
+def _transform(step: dict) -> str:
+    """Return a transform's name and its probability, or a crop's smallest area."""
+    name = TRANSFORMS.get(step['type'], step['type'])
     return f'{name} {step["scale"][0]}' if name == 'crop' else f'{name} {step.get("p", 0.5)}'
 
 
 def hidden_factors(cfg: Config) -> dict[str, str]:
-    """Return the factors that papers seldom print and libraries differ in (projects/parity), for a run of this config."""
-    model, momentum = cfg.model, cfg.default_hooks.get('momentum')
-    found = {
-        'rate': 'outside of the momentum buffer',
-        **_stated(OPTIMIZERS, cfg.optim_wrapper.optimizer),
+    """Return the factors of a run that papers seldom print and libraries differ in (projects/parity)."""
+    model = cfg.model
+    momentum = cfg.default_hooks.get('momentum')
+    factors = {'rate': 'outside of the momentum buffer'}
+    factors |= _facts(OPTIMIZERS, cfg.optim_wrapper.optimizer)
+    rule = f'by the rule of {model.head.type}' if model.type == 'Siamese' else 'none'
+    factors |= {
+        'directions of the loss': rule,
+        'clamps in the loss': rule,
+        "teacher's update": 'none',
     }
-    found |= dict.fromkeys(
-        ('directions of the loss', 'clamps in the loss', "teacher's update"), 'none'
-    )
     if model.type == 'Siamese':
-        own = f'by the rule of {model.head.type}'
-        found |= {
-            'directions of the loss': own,
-            'clamps in the loss': own,
-            **_stated(MODELS, model.head),
-        }
+        factors |= _facts(MODELS, model.head)
         if not model.get('symmetric', True):
-            found['directions of the loss'] = 'one'
+            factors['directions of the loss'] = 'one'
         if momentum and model.get('target', 'teacher') == 'teacher':
-            found |= _stated(HOOKS, momentum)
+            factors |= _facts(HOOKS, momentum)
     precision = (cfg.get('fast') or {}).get('precision') or cfg.optim_wrapper.get('dtype')
-    return found | {
-        'precision': precision
-        or "float32 (convolutions by torch's default, TF32 on GPUs that have it)",
+    default = "float32 (convolutions by torch's default, TF32 on GPUs that have it)"
+    return factors | {
+        'precision': precision or default,
         'image decoder': f'{decoder()}, {code_identity()["jpeg"]}',
         'images': images_of(cfg.train_dataloader.dataset),
         'features': FEATURES,
@@ -155,24 +174,25 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
     }
 
 
-def _stated(registry: Registry, part: dict) -> dict[str, str]:
-    """Return the facts of a part's class, or else of the nearest base class that has some."""
+def _facts(registry: Registry, part: dict) -> dict[str, str]:
+    """Return the facts of a part's class, or of its nearest base class that has some."""
     settings = {key: value for key, value in part.items() if key != 'type'}
-    bases = getattr(registry.get(part['type']), '__mro__', ())
-    known = [FACTS[base.__name__] for base in bases if base.__name__ in FACTS]
-    return known[0](**settings) if known else {}
+    for base in getattr(registry.get(part['type']), '__mro__', ()):
+        if base.__name__ in FACTS:
+            return FACTS[base.__name__](**settings)
+    return {}
 
 
 def images_of(described: dict) -> str:
-    """Whether tools/pack.py has made them smaller."""
+    """Return how `mmairl pack` has changed the images of a data set, if it has."""
     described = innermost(described)
     if 'sets' in described:
-        return '; '.join(sorted({images_of(one) for one in described['sets'].values()}))
+        return '; '.join(sorted({images_of(part) for part in described['sets'].values()}))
     if described['type'] != 'Shards':
         return 'as they are'
-    cache = described.get('cache')
-    held = NodeCache(cache, described.get('cache_size', 2**40)) if cache else None
-    about = index_of(shards_at(described['root']), held).about
+    folder = described.get('cache')
+    cache = NodeCache(folder, described.get('cache_size', CACHE_SIZE)) if folder else None
+    about = index_of(shards_at(described['root']), cache).about
     if not about.get('short_side'):
         return 'as they are'
     return f'packed with a short side of {about["short_side"]} pixels as JPEGs of quality {about["quality"]}'

@@ -1,5 +1,6 @@
 """The fairness check: two rows of a study differ in what the study declares, and in nothing else."""
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,8 @@ from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sets import held_out
 from mmairl.study.external import compare_stated, require_distinct_models
 from mmairl.study.factors import changed, same_run
-from mmairl.study.scale import Scale, resolve
-from mmairl.study.search import searched_keys
+from mmairl.study.scale import Scale, load_row, resolve
+from mmairl.study.search import own_value, searched_keys
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of
 
@@ -41,6 +42,7 @@ def at_scale(
     """
     study, left_out = without_empty_factors(study, scale)
     configs = {row.name: resolve(row, scale) for row in study.rows}
+    require_unscaled(study, configs, scale)
     require_distinct_models(study.rows, configs)
     equal = equal_rows(study, configs)
     for name, same in equal.items():
@@ -62,6 +64,19 @@ def at_scale(
         names = tuple(equal.get(name, name) for name in look.rows)
         looks.append(replace(look, rows=names))
     return replace(study, rows=tuple(rows), look=tuple(looks)), configs, left_out
+
+
+def require_unscaled(study: Study, configs: Mapping[str, Config], scale: Scale) -> None:
+    """Raise if the scale changes a key that the study is about."""
+    for row in study.rows:
+        for key in study.unscaled:
+            full, scaled = (own_value(cfg, key) for cfg in (load_row(row), configs[row.name]))
+            if json.dumps(full, default=str) != json.dumps(scaled, default=str):
+                raise UserError(
+                    f"{study.name or study.title}: the scale {scale.name} changes {key} of '{row.name}', which the study is "
+                    'about; choose a larger scale, such as in1k',
+                    code='scale-changes-question',
+                )
 
 
 def equal_rows(study: Study, configs: Mapping[str, Config]) -> dict[str, str]:

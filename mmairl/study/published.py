@@ -1,4 +1,4 @@
-"""Published numbers, as data in configs/studies/_published. They are never mixed with measured ones without a mark."""
+"""Published numbers from configs/studies/_published. Pages mark them, and statistics never use them."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -9,8 +9,8 @@ from mmairl.errors import UserError
 from mmairl.io import read_yaml
 
 NOT_ROWS = ('columns', 'printed', 'notes')  # keys of a table that are not rows
-SETTINGS = {'beta'}  # columns that identify a row and are not scores
-FIRST_TABLES = ('revisit_airl.table1_ladder', 'revisit_airl.table2_optimizer_crossover')
+NOT_SCORES = ('beta',)  # columns that identify a row
+DEFAULT_TABLES = ('revisit_airl.table1_ladder', 'revisit_airl.table2_optimizer_crossover')
 
 
 @cache
@@ -21,10 +21,13 @@ def tables() -> dict[str, dict]:
 
 
 def rows(name: str) -> dict[str, dict[str, float]]:
-    """Return a table's rows as dictionaries, whether they are printed so, as lists under columns, or as one number.
+    """Return the rows of a table such as `byol.table1_linear_in1k`; an empty name has no rows.
 
-    >>> rows('byol.table1_linear_in1k')['resnet50']
-    {'top1': 74.3, 'top5': 91.6}
+    In the file, a row is a mapping, a list under the table's `columns`, or a single top-1 accuracy.
+
+    Example:
+        >>> rows('byol.table1_linear_in1k')['resnet50']
+        {'top1': 74.3, 'top5': 91.6}
     """
     if not name:
         return {}
@@ -33,7 +36,7 @@ def rows(name: str) -> dict[str, dict[str, float]]:
     for part in name.split('.'):
         if not isinstance(table, dict) or part not in table:
             raise UserError(
-                f"there is no published table '{name}'; see configs/studies/_published",
+                f"published table: unknown ('{name}'); see configs/studies/_published",
                 code='no-published-table',
             )
         table = table[part]
@@ -50,23 +53,25 @@ def _numbers(row: Any, columns: Sequence[str]) -> dict[str, float]:
         row = {'top1': row}
     numbers = {}
     for key, value in row.items():
-        if value is not None and not isinstance(value, bool) and key not in SETTINGS:
+        if value is not None and not isinstance(value, bool) and key not in NOT_SCORES:
             numbers[key] = value
     return numbers
 
 
 def row(name: str) -> dict[str, float]:
-    """Return a paper's numbers of one network, by column: a row of AIRL's Tab. 1 or 2, or TABLE/ROW of any table.
+    """Return the published numbers of TABLE/ROW by column. Without TABLE, the row is one of AIRL's Tab. 1 and 2.
 
-    >>> row('mocov2plus_sgd')['voc07_ap50'], row('byol.table4b_depth/byol')['nyuv2_rms']
-    (77.1, 0.541)
+    Example:
+        >>> row('mocov2plus_sgd')['voc07_ap50'], row('byol.table4b_depth/byol')['nyuv2_rms']
+        (77.1, 0.541)
     """
     table, _, key = name.rpartition('/')
     known: dict[str, dict[str, float]] = {}
-    for place in (table,) if table else FIRST_TABLES:
+    for place in (table,) if table else DEFAULT_TABLES:
         known |= rows(place)
     if key not in known:
         raise UserError(
-            f"the paper has no row '{key}'; there are {', '.join(known)}", code='no-published-row'
+            f"published row: unknown ('{key}'); the table has {', '.join(known)}",
+            code='no-published-row',
         )
     return known[key]

@@ -10,7 +10,9 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.report import analysis_pages
 from mmairl.study.collect import collect
-from mmairl.study.runs import Run, execute, prepare_runs, unfinished
+from mmairl.study.local_pool import execute
+from mmairl.study.planner import prepare_runs
+from mmairl.study.runs import Run, unfinished
 from mmairl.study.scale import Scale
 from mmairl.study.schema import last_checkpoint
 from mmairl.study.spec import Look, Study
@@ -103,7 +105,7 @@ def instrument_page(
         return analysis_pages.norms_page(networks, folder)
     images = Images(configs[look.rows[0]], IMAGES, BATCH, default_workers(), default_device())
     if look.instrument == 'geometry':
-        published = {row.name: study.printed(row) for row in study.rows}
+        published = {row.name: study.published_numbers(row) for row in study.rows}
         return analysis_pages.geometry_page(subjects, images, False, folder, 0, published)
     if len(look.rows) > 2:
         return analysis_pages.cka_lines_page(subjects, images, False, folder)

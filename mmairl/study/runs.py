@@ -1,49 +1,27 @@
-"""The runs of a study: laid out as folders, started beside each other, and never done twice."""
+"""The runs of a study, their folders and their states."""
 
-import copy
-import os
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
-from mmengine.config import Config
-from msgspec.structs import replace
 
-from mmairl.config import config_text, same_config
-from mmairl.errors import UserError
-from mmairl.evaluation.sets import SPLITS, held_out
-from mmairl.evaluation.sources import changed_sources, outside_sources
-from mmairl.hardware import cores
-from mmairl.io import appending, read_json, read_text, write_json, write_text
-from mmairl.registry import PROTOCOLS
-from mmairl.signals import AGAIN, SIGNALS, start, stop
-from mmairl.study.external import checkpoint_path, require_networks, stated_factors
-from mmairl.study.measure import forget
-from mmairl.study.schema import Asked, Chosen, RunResult, set_aside
-from mmairl.study.search import FIRST, Search, trial_options
-from mmairl.study.spec import Row, Study
+from mmairl.config import same_config
+from mmairl.evaluation.sources import changed_sources
+from mmairl.io import read_json, read_text, write_json
+from mmairl.study.schema import Asked, RunResult
+from mmairl.study.search import FIRST
+from mmairl.study.spec import Row
 from mmairl.study.stale import stale_reason
-from mmairl.study.task_names import is_local, is_measured, recipe, trains_classifier
-from mmairl.study.trials import trial_counts
-from mmairl.transfer.tasks import require_platform
 
 # The last message of a failed run, without torchrun's own below it. The pattern works in Python and in grep.
 LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
 CONFIG = 'the config'
 FAILURES = ('failed_before.txt', 'failed.txt')  # last messages of the last two failed starts
-# A run that does not handle signals yet is ended by one.
-STOPPED = (AGAIN, *(-number for number in SIGNALS))
 LOG_TAIL = 5000  # characters
-POLL = 0.2  # seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +87,7 @@ class Run:
 
     @property
     def changed_since_start(self) -> str:
-        """What has changed since the folder was begun: the config, or the source of modules that it imports."""
+        """What has changed since the run was begun: the config, or the source of modules that it imports."""
         config = self.folder / 'asked' / 'config.yaml'
         if self.config and config.is_file() and not same_config(read_text(config), self.config):
             return CONFIG
@@ -123,7 +101,7 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        """Whether a process, on whatever node, holds the lock of the folder."""
+        """Whether a process on any node has locked the folder."""
         lock = self.folder / '.lock_0'
         if not lock.is_file():
             return False
@@ -135,7 +113,7 @@ class Run:
 
 
 def status(run: Run) -> tuple[str, str]:
-    """Return the state of a run, by its folder alone, and the last line of its log."""
+    """Return the state of a run according to its folder, and a message such as the last line of its log."""
     if run.done:
         return 'done', ''
     line = _last_line(run)
@@ -166,75 +144,15 @@ def _log_age(run: Run) -> timedelta:
     return timedelta(seconds=max(0, seconds))  # a node's clock may be ahead
 
 
-def plan_runs(
-    study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
-) -> list[Run]:
-    """Return the runs, seeds outermost, so that every row has a result early."""
-    if study.search:
-        return list(_plan_search(study, configs, seeds, tuple(tasks), out))
-    return [
-        run for seed in seeds for run in _of_seed(study, configs, seed, tuple(tasks), out / 'runs')
-    ]
-
-
-def prepare_runs(
-    study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
-) -> list[Run]:
-    """Plan the runs, and write each run's config and request into its folder.
-
-    The config is in a folder of its own, because mmengine writes the config that it runs into the work dir under the same
-    name.
-    """
-    require_networks(study.rows, configs)
-    runs = plan_runs(study, configs, seeds, tasks, out)
-    changes = {run: run.changed_since_start for run in runs}
-    for run, change in changes.items():
-        if change == CONFIG:
-            raise UserError(
-                f'{run.folder} was begun with another config; set --out to another folder, or remove this one to start again',
-                code='other-config',
-            )
-    for run, change in changes.items():
-        if change:
-            set_changed_run_aside(run, change)
-        write_text(run.folder / 'asked' / 'config.yaml', run.config)
-        write_json(run.folder / 'asked.json', _with_known_sources(run))
-    settle_failed_trials(runs)
-    return runs
-
-
-def set_changed_run_aside(run: Run, change: str) -> None:
-    """Keep a run that other source code trained in another folder, so that it is trained again and nothing is lost."""
-    if run.is_running:
-        raise UserError(
-            f'{run.name} is running, and {change} has changed; stop it, or wait for its end, and start the study again',
-            code='source-changed-while-running',
-        )
-    earlier = set_aside(run.folder)
-    print(
-        f'{run.name}: {change} has changed; the earlier run is kept in {earlier}', file=sys.stderr
-    )
-
-
-def _with_known_sources(run: Run) -> Asked:
-    """Return a run's request. A run that an earlier version began keeps its sources unknown."""
-    path = run.folder / 'asked.json'
-    begun = path.is_file() and (run.folder / 'last_checkpoint').is_file()
-    return replace(run.asked, sources=read_json(path, Asked).sources) if begun else run.asked
-
-
-def measure_again(runs: Sequence[Run]) -> None:
-    """Remove the scores of finished runs. Trained weights are kept."""
-    for run in runs:
-        if run.is_running:
-            raise UserError(
-                f'--remeasure: {run.name} is running; wait for its end, or stop it',
-                code='remeasure-running',
-            )
-    for run in runs:
-        (run.folder / 'result.json').unlink(missing_ok=True)
-        for task in run.tasks:
-            forget(run.folder, task)
+def unfinished(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that are not done, with the runs that use their results, which may change."""
+    selected = {run for run in runs if not run.done}
+    before = 0
+    while before != len(selected):
+        before = len(selected)
+        changing = {run.folder for run in selected}
+        selected |= {run for run in runs if changing & set(run.needs)}
+    return [run for run in runs if run in selected]
 
 
 def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
@@ -273,288 +191,3 @@ def repeated_failure(folder: Path) -> str:
 
 def _text_of(path: Path) -> str:
     return path.read_text().strip() if path.is_file() else ''
-
-
-def _of_seed(
-    study: Study,
-    configs: Mapping[str, Config],
-    seed: int,
-    tasks: tuple[str, ...],
-    out: Path,
-    part: str = 'compared',
-    trials: Mapping[str, Sequence[Run]] | None = None,
-) -> Iterator[Run]:
-    """Yield the runs of all rows from one seed, by the best of each row's `trials` if there are any."""
-    # One run of an untrained row is enough, and external checkpoints have seeds of their own.
-    runs_once = seed == min(study.seeds) and part == 'compared'
-    for row in study.rows:
-        cfg = configs[row.name]
-        if (row.untrained or row.weights) and not runs_once:
-            continue
-        if row.weights:
-            for number in row.weights:
-                yield _external_run(study, row, cfg, number, tasks, out)
-        else:
-            yield _trained_run(
-                study, row, cfg, seed, tasks, out, part, (trials or {}).get(row.name, ())
-            )
-
-
-def _external_run(
-    study: Study, row: Row, cfg: Config, number: int, tasks: tuple[str, ...], out: Path
-) -> Run:
-    asked = Asked(
-        number,
-        tasks,
-        external=checkpoint_path(row, number),
-        stated=stated_factors(row),
-        tuned=_recipe_trials(study, row, cfg, tasks, number),
-    )
-    return Run(
-        row, number, out / row.slug / f'seed_{number}', tasks, asked=asked, config=config_text(cfg)
-    )
-
-
-def _trained_run(
-    study: Study,
-    row: Row,
-    cfg: Config,
-    seed: int,
-    tasks: tuple[str, ...],
-    out: Path,
-    part: str,
-    trials: Sequence[Run],
-) -> Run:
-    slugs = {other.name: other.slug for other in study.rows}
-    sources = {key: out / slugs[name] / f'seed_{seed}' for key, name in row.others.items()}
-    absolute = {key: str(path.absolute()) for key, path in sources.items()}
-    chosen = None
-    if trials:
-        published = out.parent / 'runs' / row.slug / f'seed_{seed}'
-        paths = tuple(str(trial.folder.absolute()) for trial in trials)
-        chosen = Chosen(paths, study.search.criterion, str(published.absolute()))
-    own = tuple(task for task in tasks if is_measured(row.untrained, task))
-    asked = Asked(
-        seed,
-        own,
-        untrained=row.untrained,
-        rescaled=row.rescaled and replace(row.rescaled, **absolute),
-        along=row.along and replace(row.along, **absolute),
-        chosen=chosen,
-        tuned=_recipe_trials(study, row, cfg, tasks, seed),
-        sources=outside_sources(cfg) if row.trains else None,
-    )
-    needs = (*sources.values(), *(trial.folder for trial in trials))
-    return Run(
-        row, seed, out / row.slug / f'seed_{seed}', own, needs, part, asked, config_text(cfg)
-    )
-
-
-def _recipe_trials(
-    study: Study, row: Row, cfg: Config, tasks: tuple[str, ...], number: int
-) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return the trials of each tuned task's recipe: the same relative points for every row."""
-    trials = {}
-    for task, tune in study.tune.items():
-        if task in tasks:
-            own = _tunable_recipe(cfg, task)
-            trials[task] = tuple(trial_options(tune, row, own, number, tune.trials))
-    return trials
-
-
-def _tunable_recipe(cfg: Config, task: str) -> Config:
-    if not is_local(task):
-        require_platform([task])
-    own = recipe(cfg, task)
-    if not trains_classifier(task) and 'held_out' not in own:
-        tunable = [name for name in PROTOCOLS.names() if trains_classifier(name)]
-        raise UserError(
-            f"tune: '{task}' has no images to choose by; `tune` requires {', '.join(tunable)}, or a task whose config "
-            'has `held_out` images',
-            code='not-tunable',
-        )
-    return own
-
-
-def _plan_search(
-    study: Study,
-    configs: Mapping[str, Config],
-    searches: Sequence[int],
-    tasks: tuple[str, ...],
-    out: Path,
-) -> Iterator[Run]:
-    """Yield the rows as published, the trials of each search, and its winners, which are compared.
-
-    A winner's seed is its search's number, so that a study that was begun without a search keeps its runs as published.
-    """
-    counts = trial_counts(study, configs)
-    for number in searches:
-        yield from _of_seed(study, configs, number, tasks, out / 'runs', 'published')
-        trials = {}
-        for row in study.rows:
-            if row.trains:
-                trials[row.name] = list(
-                    _trials(study.search, row, configs[row.name], number, counts[row.name], out)
-                )
-        # A trial of every row before the second of any, so that an interrupted search has tried all rows alike.
-        for turn in zip_longest(*trials.values()):
-            yield from filter(None, turn)
-        yield from _of_seed(study, configs, number, tasks, out / 'tuned', 'compared', trials)
-
-
-def _trials(
-    search: Search, row: Row, cfg: Config, number: int, count: int, out: Path
-) -> Iterator[Run]:
-    """Yield the trials of a row in one search, measured on images that are held out of the training labels."""
-    splits = {key: value for key, value in cfg.to_dict()['evaluation'].items() if key in SPLITS}
-    for trial, options in enumerate(trial_options(search, row, cfg, number, count)):
-        changed = copy.deepcopy(cfg)
-        changed.merge_from_dict(options)
-        fit, held = held_out(cfg.evaluation)
-        others = {key: value for key, value in cfg.evaluation.items() if key != 'val'}
-        changed.evaluation = dict(others, train=fit, test=held)
-        asked = Asked(
-            FIRST + number,
-            (search.criterion,),
-            trial=options,
-            splits=splits,
-            sources=outside_sources(changed),
-        )
-        folder = out / 'trials' / row.slug / f'search_{number}' / str(trial)
-        yield Run(row, asked.seed, folder, asked.tasks, (), 'trial', asked, config_text(changed))
-
-
-def commands(run: Run, devices: int) -> list[list[str]]:
-    """Return the command that trains and measures a run, and the one for tasks on mmdet and mmseg."""
-    module = ['-m', 'mmairl.study.worker', str(run.folder.absolute())]
-    worker = [sys.executable, *module]
-    first = worker
-    if devices > 1:
-        launcher = [
-            sys.executable,
-            '-m',
-            'mmairl.engine.launcher',
-            f'--nproc_per_node={devices}',
-            '--max-restarts=3',
-        ]
-        first = [*launcher, *module, '--launcher', 'pytorch']
-    if all(is_local(task) for task in run.tasks):
-        return [first]
-    return [first, [*worker, '--transfer', str(devices)]]
-
-
-def unfinished(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that are not done, with the runs that use their results, which may change."""
-    selected = {run for run in runs if not run.done}
-    before = 0
-    while before != len(selected):
-        before = len(selected)
-        changing = {run.folder for run in selected}
-        selected |= {run for run in runs if changing & set(run.needs)}
-    return [run for run in runs if run in selected]
-
-
-def execute(
-    runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run, str], None]
-) -> None:
-    """Start what is not done, `jobs` at a time on `devices` GPUs each. A failed run is reported and the others continue.
-
-    A stopped run is left as it is: the next call resumes it.
-    """
-    waiting = unfinished(runs)
-    active: list[ActiveRun] = []
-
-    def ready() -> list[Run]:
-        changing = {run.folder for run in [*waiting, *(work.run for work in active)]}
-        return [run for run in waiting if run.ready and not changing & set(run.needs)]
-
-    shares = _shares(jobs, devices, needed=min(jobs, len(waiting)))
-    try:
-        while waiting or active:
-            for run in ready()[: len(shares)]:
-                waiting.remove(run)
-                active.append(ActiveRun(run, commands(run, devices), shares.pop(0)))
-                report(run, 'running')
-            for work in list(active):
-                code = work.poll()
-                if code is not None:
-                    active.remove(work)
-                    shares.append(work.share)
-                    report(work.run, work.ended(code))
-            if not active and not ready():
-                settled = settle_failed_trials(runs)
-                for run in settled:
-                    report(run, 'failed twice with the same error, so it counts as the worst trial')
-                if not settled:
-                    break  # the rest requires a run that has failed
-            time.sleep(POLL)
-    finally:
-        with suppress(OSError):  # a closed terminal
-            for work in active:
-                report(work.run, 'stopping')
-        stop([work.process for work in active])
-
-
-def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
-    """Return the environment of each parallel run: its GPUs, of those that this process may use, or its number of cores."""
-    if not torch.cuda.is_available():
-        threads = max(1, cores() // (jobs * devices))
-        return [{'OMP_NUM_THREADS': str(threads)} for _ in range(jobs)]
-    count = torch.cuda.device_count()
-    if needed * devices > count:
-        raise UserError(
-            f'--jobs: {needed} parallel runs on {devices} GPU(s) each require more than {count} GPU(s); reduce --jobs or '
-            '--per-run',
-            code='too-few-gpus',
-        )
-    listed = os.environ.get(
-        'CUDA_VISIBLE_DEVICES'
-    )  # by number or name, if they are not all of the machine's
-    names = listed.split(',') if listed else list(map(str, range(count)))
-    slots = range(0, min(jobs, count // devices) * devices, devices)
-    return [{'CUDA_VISIBLE_DEVICES': ','.join(names[slot : slot + devices])} for slot in slots]
-
-
-class ActiveRun:
-    """A run in progress, on its share of the machine: its commands in order, with their output in its log."""
-
-    def __init__(self, run: Run, commands: Sequence[Sequence[str]], share: dict[str, str]) -> None:
-        self.run = run
-        self.share = share
-        self.log = run.folder / 'log.txt'
-        self.left = list(commands)
-        self.log_start = self.log.stat().st_size if self.log.is_file() else 0
-        self._next()
-
-    def _next(self) -> None:
-        with appending(self.log) as log:
-            self.process = start(self.left.pop(0), self.share, stdout=log, stderr=log)
-
-    def poll(self) -> int | None:
-        """Return the exit code of the last command, or of the one that failed; None while there is something to do."""
-        code = self.process.poll()
-        if code == 0 and self.left:
-            self._next()
-            return None
-        return code
-
-    def ended(self, code: int) -> str:
-        """Describe a run's end by its exit code. A failed run's last message is written to failed.txt."""
-        failed = self.run.folder / 'failed.txt'
-        if code == 0:
-            failed.unlink(missing_ok=True)
-            return 'done'
-        if code in STOPPED:
-            return 'stopped'
-        message = self._last_message() or f'exit code {code}'
-        if failed.is_file():
-            failed.replace(self.run.folder / FAILURES[0])
-        write_text(failed, message)
-        return f'failed: {message}'
-
-    def _last_message(self) -> str:
-        """Return the last error in the output of this start, or else its last line."""
-        output = self.log.read_bytes()[self.log_start :].decode(errors='replace')
-        lines = [line for line in output.splitlines() if line.strip()]
-        errors = [line for line in lines if re.search(LAST_WORDS, line)]
-        return next(reversed(errors or lines), '')

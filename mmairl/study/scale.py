@@ -1,6 +1,7 @@
-"""The same study at another size: what a scale changes, it changes in every row alike."""
+"""Bring the configs of a study to another size. A scale changes all rows in the same way."""
 
 import copy
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,18 @@ from msgspec.structs import replace
 from mmairl.config import home, load_config
 from mmairl.data.view_sets import expand_named_views
 from mmairl.engine.checks import BUILT, check_parts
-from mmairl.errors import UserError
+from mmairl.errors import UserError, closest
 from mmairl.evaluation.sets import innermost
 from mmairl.io import Declared, read_yaml
 from mmairl.study.spec import Row, Seeds, Untrained
 
-USUAL_BATCH = 1024  # of the papers' configs, but for BYOL's own, MSBReg's and the supervised ones
+DEFAULT_BATCH = 1024  # of most configs; a scale's rate factors apply to it
+FULL_WIDTH = 64  # base channels of a ResNet
+IMAGENET = 1_281_167  # images; lengths in iterations are multiples of its epochs
 
 
 class Widths(Declared, frozen=True):
-    """The widths of the backbone's features, and of the hidden and the last layers of projector and predictor."""
+    """The widths of the backbone's features, and of the hidden and output layers of projector and predictor."""
 
     features: int
     hidden: int
@@ -27,65 +30,70 @@ class Widths(Declared, frozen=True):
 
 
 class Scale(Declared, frozen=True):
-    """Numbers that make a full-size config smaller; what is left out stays as the paper has it."""
+    """Changes that make a full-size config smaller. `docs/reference/study_yaml.md` explains the keys."""
 
     text: str
-    rate: float  # images a second and device of a step of `rate_of`
+    rate: float  # images per second and device in training steps of `rate_of`
     rate_source: str
     images: int  # in the training set
     rate_of: str = 'mocov2plus_r50_200e.py'
-    merge: dict[str, Any] = {}  # into every config
-    parts: dict[str, dict[str, Any]] = {}  # of the network, by type: keys to set
-    replace: dict[str, Any] = {}  # in every config
-    without: tuple[str, ...] = ()  # keys of a config that none keeps
-    data: dict[str, Any] | None = (
-        None  # in place of the images that the config's data set is made of
-    )
-    views: dict[str, dict[str, Any]] = {}  # by transform: keys to set
+    step_seconds: dict[str, float] = {}  # of transfer tasks, times the number of devices
+    merge: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    replace: dict[str, Any] = {}
+    without: tuple[str, ...] = ()
+    data: dict[str, Any] | None = None
+    views: dict[str, dict[str, Any]] = {}
     views_on_device: bool = False
     widths: Widths | None = None
     queue: int | None = None
     batch: int | None = None
-    epochs: float = 1.0  # times the config's
-    warm_up: int | None = None  # epochs, where a config has one
-    teacher: float = 1.0  # times 1 - momentum
-    lr: dict[str, float] = {}  # by optimizer: times the config's
-    tasks: tuple[str, ...] = ()  # in place of the study's
+    epochs: float = 1.0
+    warm_up: int | None = None
+    teacher: float = 1.0
+    lr: dict[str, float] = {}
+    tasks: tuple[str, ...] = ()
     seeds: Seeds | None = None
-    floor: tuple[Untrained, ...] = ()  # null rows of each study
-    name: str = ''  # default: the file's
+    floor: tuple[Untrained, ...] = ()
+    name: str = ''
 
 
 def read_scale(name: str) -> Scale:
-    """A scale that comes with mmairl, by its name, or one's own, by the path of its YAML."""
+    """Return the built-in scale of a name, or the scale in a YAML file.
+
+    Example:
+        >>> read_scale('demo').images
+        12000
+    """
     folder = home() / 'configs' / 'studies' / '_scales'
     path = Path(name) if name.endswith('.yaml') else folder / f'{name}.yaml'
     if not path.is_file():
-        known = ', '.join(sorted(file.stem for file in folder.glob('*.yaml')))
+        known = sorted(file.stem for file in folder.glob('*.yaml'))
         raise UserError(
-            f"there is no scale '{name}'; say {known}, or give the path of your own YAML"
+            f"--scale: unknown ('{name}'); use {', '.join(known)}, or the path of a YAML file{closest(name, known)}",
+            code='unknown-scale',
         )
     scale = read_yaml(path, Scale)
     return replace(scale, name=scale.name or path.stem)
 
 
 def resolve(row: Row, scale: Scale) -> Config:
-    """Return the row's config at this scale, as it will run."""
-    path = next(
-        (path for path in (home() / 'configs' / row.config, home() / row.config) if path.is_file()),
-        row.config,
-    )
-    try:
-        cfg = load_config(str(path), row.options)
-        if row.options:
-            check_parts(cfg, BUILT)
-    except UserError as error:
-        raise UserError(f"the row '{row.name}': {error}") from error
-    if (
-        row.weights and 'train_dataloader' not in cfg
-    ):  # of the evaluation alone: its network and its data are these
+    """Return the row's config as it runs at this scale."""
+    cfg = load_row(row)
+    only_measures = row.weights and 'train_dataloader' not in cfg
+    if only_measures or cfg.get('fixed_size'):
         return cfg
-    own = cfg.model.backbone.get('base_channels', 64)
+    width = cfg.model.backbone.get('base_channels', FULL_WIDTH)
+    if width < FULL_WIDTH and scale.widths:
+        raise UserError(
+            f"row '{row.name}': the config is small already (base_channels {width}), and the scale {scale.name} shrinks "
+            f'full-size configs; use its full-size sibling, such as {scale.rate_of}, or set `fixed_size = True` in the '
+            'config to run it as it is',
+            code='already-small',
+        )
+    iterations = (
+        cfg.total_batch_size * scale.images / (scale.batch or cfg.total_batch_size) / IMAGENET
+    )
     for key, value in copy.deepcopy(scale.replace).items():
         cfg[key] = value
     cfg.merge_from_dict(copy.deepcopy(scale.merge))
@@ -94,85 +102,142 @@ def resolve(row: Row, scale: Scale) -> Config:
     for part in cfg.model.values():
         if isinstance(part, dict):
             part.update(copy.deepcopy(scale.parts.get(part.get('type'), {})))
-    _change_data(cfg, scale)
-    _narrow(cfg, scale, wider=own // 64 if own == cfg.model.backbone.get('base_channels') else 1)
-    _shorten(cfg, scale)
+    change_data(cfg, scale)
+    keeps_width = width == cfg.model.backbone.get('base_channels')
+    narrow(cfg, scale, multiple=width // FULL_WIDTH if keeps_width else 1)
+    change_rates(cfg, scale)
+    shorten(cfg, scale, iterations if 'max_iters' in cfg.train_cfg else 1)
     return cfg
 
 
-def _change_data(cfg: Config, scale: Scale) -> None:
-    """Other images, and the same operations on them at another size."""
-    images = innermost(cfg.train_dataloader.dataset)
-    given = expand_named_views(images.get('views')) or ()
-    sizes = [step['size'] for view in given for step in view if 'size' in step]
+def network_names(configs: Iterable[Config]) -> str:
+    """Return the different networks of configs in words, such as 'ResNet-18 of base width 16'."""
+    names = {}
+    for cfg in configs:
+        backbone = cfg.model.backbone
+        kind = backbone.type.rpartition('.')[2]
+        name, _, stem = kind.partition('_')
+        words = f'{name}-{backbone.depth}' if 'depth' in backbone else name
+        width = backbone.get('base_channels', FULL_WIDTH)
+        words += f' of base width {width}' if width != FULL_WIDTH else ''
+        names[f'{words} ({stem} stem)' if stem else words] = True
+    return ', '.join(names)
 
-    def changed(step: dict) -> dict:
-        change = scale.views.get(step['type'], {})
-        if (size := step.get('size')) and size < max(
-            sizes
-        ):  # a small crop beside large ones stays as much smaller
-            return {**step, 'size': round(size * change.get('size', max(sizes)) / max(sizes))}
-        return {**step, **change}
 
-    views = [[changed(step) for step in view] for view in given]
+def load_row(row: Row) -> Config:
+    """Return the row's config with its options."""
+    candidates = (home() / 'configs' / row.config, home() / row.config)
+    path = next((path for path in candidates if path.is_file()), row.config)
+    try:
+        cfg = load_config(str(path), row.options)
+        if row.options:
+            check_parts(cfg, BUILT)
+    except UserError as error:
+        raise UserError(f"row '{row.name}': {error}", code=error.code) from error
+    return cfg
+
+
+def change_data(cfg: Config, scale: Scale) -> None:
+    """Replace the images, and change the size and the settings of the views' transforms."""
+    dataset = innermost(cfg.train_dataloader.dataset)
+    own_views = expand_named_views(dataset.get('views')) or ()
+    sizes = [step['size'] for view in own_views for step in view if 'size' in step]
+    views = []
+    for view in own_views:
+        steps = [_changed_step(step, scale, max(sizes, default=0)) for step in view]
+        if scale.data and scale.data.get('gray'):  # it does nothing to gray images
+            steps = [step for step in steps if step['type'] != 'RandomGrayscale']
+        views.append(steps)
     if scale.data is not None:
-        images.clear()
-        images.update(copy.deepcopy(scale.data))
+        dataset.clear()
+        dataset.update(copy.deepcopy(scale.data))
     if scale.views_on_device:
         cfg.model.data_preprocessor.views = views
     else:
-        images.views = views
+        dataset.views = views
 
 
-def _narrow(cfg: Config, scale: Scale, wider: int) -> None:
-    """Set the widths and the queue's length, where the config has them; a backbone can have `wider` features.
+def _changed_step(step: dict[str, Any], scale: Scale, largest: int) -> dict[str, Any]:
+    change = scale.views.get(step['type'], {})
+    size = step.get('size', largest)
+    if size < largest:  # a small crop next to large crops keeps its relative size
+        return {**step, 'size': round(size * change.get('size', largest) / largest)}
+    return {**step, **change}
 
-    A projection as wide as its hidden layer stays so, and a predictor's narrow middle stays as much narrower.
+
+def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
+    """Set the length of the queue and the widths, where the config has them.
+
+    A projection as wide as its hidden layer stays so, and the bottleneck of a predictor keeps its relative width.
+
+    Args:
+        cfg: The config.
+        scale: The scale.
+        multiple: How many times as wide as usual the backbone's features are.
     """
     if scale.queue and cfg.model.get('queue'):
         cfg.model.queue.length = scale.queue
-    if not (widths := scale.widths):
+    widths = scale.widths
+    if not widths:
         return
-    if cfg.model.get('in_channels'):  # a classifier's
+    if cfg.model.get('in_channels'):  # of a classifier
         cfg.model.in_channels = widths.features
-    enters = widths.features * wider
+    in_channels = widths.features * multiple
+    out_channels = widths.out
     for name in ('projector', 'predictor'):
-        if part := cfg.model.get(name):
-            hidden, out = part.get('hidden_channels'), part.out_channels
-            if name == 'projector':
-                leaves = widths.hidden if hidden and out >= hidden else widths.out
-            part.update(in_channels=enters, out_channels=leaves)
-            if hidden:
-                part.hidden_channels = leaves * hidden // out if hidden < out else widths.hidden
-            enters = leaves
+        part = cfg.model.get(name)
+        if not part:
+            continue
+        hidden = part.get('hidden_channels')
+        if name == 'projector' and hidden and part.out_channels >= hidden:
+            out_channels = widths.hidden
+        if hidden and hidden < part.out_channels:
+            part.hidden_channels = out_channels * hidden // part.out_channels
+        elif hidden:
+            part.hidden_channels = widths.hidden
+        part.update(in_channels=in_channels, out_channels=out_channels)
+        in_channels = out_channels
     if cfg.model.get('head', {}).get('channels'):
-        cfg.model.head.channels = enters
+        cfg.model.head.channels = in_channels
 
 
-def _shorten(cfg: Config, scale: Scale) -> None:
-    """Fewer epochs, and what belongs to that: the warm-up, the rates, the teacher's memory, the checkpoints."""
-    optimizer, momentum = cfg.optim_wrapper.optimizer, cfg.default_hooks.get('momentum')
-    if scale.batch:  # a rate belongs to a batch, and the scale's factors to the usual one
-        optimizer.lr *= USUAL_BATCH / cfg.total_batch_size
+def change_rates(cfg: Config, scale: Scale) -> None:
+    """Set the batch size, the learning rate that belongs to it, and the teacher's momentum."""
+    optimizer = cfg.optim_wrapper.optimizer
+    if scale.batch:
+        optimizer.lr *= DEFAULT_BATCH / cfg.total_batch_size
         cfg.total_batch_size = scale.batch
     optimizer.lr *= scale.lr.get(optimizer.type, 1.0)
+    momentum = cfg.default_hooks.get('momentum')
     if momentum:
         momentum.base = round(1 - (1 - momentum.base) * scale.teacher, 10)
-    if scale.epochs == 1:
+
+
+def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
+    """Shorten training with its warm-up, schedules and checkpoint interval.
+
+    Args:
+        cfg: The config.
+        scale: The scale.
+        iterations: The iterations of an epoch at the scale per iterations of an epoch of ImageNet; 1 to count epochs.
+    """
+    factor = scale.epochs * iterations
+    if factor == 1:
         return
-    # The same warm-up and cosine over fewer epochs; what is counted in iterations keeps its share of them.
     unit = 'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters'
-    whole = cfg.train_cfg[unit]
-    short = cfg.train_cfg[unit] = max(1, round(whole * scale.epochs))
+    length = max(1, round(cfg.train_cfg[unit] * factor))
+    cfg.train_cfg[unit] = length
     warm_up = 0
     for schedule in cfg.param_scheduler:
         if schedule.type in ('WarmUpLR', 'LinearLR'):
             epochs = scale.warm_up if schedule.get('by_epoch', True) else None
-            schedule.end = warm_up = epochs or max(1, round(schedule.end * scale.epochs))
+            warm_up = epochs or max(1, round(schedule.end * factor))
+            schedule.end = warm_up
         else:
-            schedule.begin, schedule.end = warm_up if schedule.get('begin') else 0, short
+            schedule.begin = warm_up if schedule.get('begin') else 0
+            schedule.end = length
     checkpoint = cfg.default_hooks.checkpoint
-    if checkpoint.max_keep_ckpts == -1:  # the run's checkpoints along the way are measured, too
-        checkpoint.interval = max(1, round(checkpoint.interval * scale.epochs))
+    if checkpoint.max_keep_ckpts == -1:  # intermediate checkpoints are measured, too
+        checkpoint.interval = max(1, round(checkpoint.interval * factor))
     else:
-        checkpoint.update(interval=max(1, short // 4), max_keep_ckpts=1)
+        checkpoint.update(interval=max(1, length // 4), max_keep_ckpts=1)

@@ -21,7 +21,8 @@ from msgspec import Meta
 
 from mmairl.errors import UserError
 from mmairl.io import Declared, read_text, read_yaml, write_text
-from mmairl.study.runs import LAST_WORDS, Run, commands, status
+from mmairl.study.local_pool import commands
+from mmairl.study.runs import LAST_WORDS, Run, status
 
 JOB = Template(
     Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True

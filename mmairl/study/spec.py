@@ -1,4 +1,4 @@
-"""A study as its YAML says it: rows of configs, each with the factor that it changes, seeds, tasks, and what was published."""
+"""The content of a study's YAML file: rows of configs, the factor that each row changes, seeds, tasks and published numbers."""
 
 import hashlib
 import re
@@ -20,74 +20,74 @@ from mmairl.study.search import OWN, Dimension, Search, Tune
 from mmairl.study.statistics.compare_rows import MARGIN
 from mmairl.study.statistics.designs import Design, fraction_rows, title
 
-USUAL_SEEDS = (0,)
-LONGEST = 150  # bytes of a folder's name, which others are added to
-Untrained = Literal['pixels', 'random']  # no network, or one as it is initialised
+DEFAULT_SEEDS = (0,)
+LONGEST_SLUG = 150  # bytes; a file name has at most 255, and other names are added to the slug
+HASH = 12  # characters
+Untrained = Literal['pixels', 'random']
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 Seeds = Annotated[tuple[Seed, ...], Meta(min_length=1)]
+Pair = Annotated[tuple[str, ...], Meta(min_length=2, max_length=2)]
+Published = str | int | list[str | int]
 
 
 class Rescaled(Declared, frozen=True):
-    """No training: the row `of`, NormRescaled by the weights of the row `anchor` or by a `constant`."""
+    """The weights of the row `of` after NormRescale by the row `anchor`, or by a `constant`."""
 
     of: str
     anchor: str | None = None
     constant: Annotated[float, Meta(gt=0)] | None = None
     per: Literal['tensor', 'channel'] = 'tensor'
-    exact: bool = False  # what the network computes stays
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if (self.anchor is None) == (self.constant is None):
-            raise UserError('give an anchor or a constant, one of them')
+            raise UserError('set either anchor or constant', code='anchor-or-constant')
 
 
 class Along(Declared, frozen=True):
-    """No training: what the row `of` had saved after a `part` of it, such as 50/300."""
+    """The checkpoint that the row `of` saved after a `part` of its training, such as 50/300."""
 
     of: str
     part: Annotated[str, Meta(pattern=r'^[1-9]\d*/[1-9]\d*$')]
 
 
 class Row(Declared, frozen=True):
-    """One line of the study's table."""
+    """One line of the study's table. `docs/reference/study_yaml.md` explains the keys."""
 
     name: str
     config: str
-    options: dict[str, Any] = {}  # overrides, as --cfg-options
-    against: str | None = (
-        None  # the row that it is compared with; default: the row above, and none for the first
-    )
-    factor: str = ''  # what is changed, in words
-    declares: tuple[str, ...] = ()  # the keys that may differ, as dotted prefixes
-    published: str | int | list[str | int] | None = (
-        None  # rows of the study's table, or TABLE/ROW of any
-    )
+    options: dict[str, Any] = {}
+    against: str | None = None  # `read_study` sets the row above, except for the first row
+    factor: str = ''
+    declares: tuple[str, ...] = ()
+    published: Published | None = None
     group: str | None = None
     x: float | None = None
     rescaled: Rescaled | None = None
     along: Along | None = None
-    untrained: Untrained | None = None  # a null row: what the tasks score without training
-    weights: dict[
-        Seed, str
-    ] = {}  # no training here: checkpoints of networks from elsewhere, by seed
-    trained: str = ''  # a YAML of the factors of these, as their author states them
-    search: Annotated[
-        dict[str, Dimension], Meta(max_length=OWN)
-    ] = {}  # dimensions of its own, beside the study's
+    untrained: Untrained | None = None
+    weights: dict[Seed, str] = {}
+    trained: str = ''
+    search: Annotated[dict[str, Dimension], Meta(max_length=OWN)] = {}
 
     def __post_init__(self) -> None:
-        if sum(bool(way) for way in (self.rescaled, self.along, self.untrained, self.weights)) > 1:
-            raise UserError('give one of rescaled, along, untrained and weights')
+        origins = (self.rescaled, self.along, self.untrained, self.weights)
+        if sum(map(bool, origins)) > 1:
+            raise UserError(
+                'set only one of rescaled, along, untrained and weights', code='several-origins'
+            )
         if self.trained and not self.weights:
             raise UserError(
-                '`trained` states the factors of `weights` from elsewhere, and there are none; give both'
+                '`trained` describes external checkpoints; set `weights`, too',
+                code='trained-without-weights',
             )
 
     @property
     def others(self) -> dict[str, str]:
-        """The rows whose weights it takes, by what they are to it: `of`, `anchor`."""
-        made = self.rescaled or self.along
-        return {key: name for key in ('of', 'anchor') if (name := getattr(made, key, None))}
+        """The rows whose weights this row uses, by role: `of`, `anchor`."""
+        created = self.rescaled or self.along
+        names = {role: getattr(created, role, None) for role in ('of', 'anchor')}
+        return {role: name for role, name in names.items() if name}
 
     @property
     def trains(self) -> bool:
@@ -95,14 +95,15 @@ class Row(Declared, frozen=True):
 
     @property
     def slug(self) -> str:
-        """The row's name as a folder's."""
+        """The name of the row's folder."""
         words = re.sub(r'[\W_]+', '_', self.name.lower().replace('+', ' plus ')).strip('_')
-        long = len(words.encode()) > LONGEST
-        return f'{words[:20]}_{hashlib.sha256(words.encode()).hexdigest()[:12]}' if long else words
+        if len(words.encode()) <= LONGEST_SLUG:
+            return words
+        return f'{words[:20]}_{hashlib.sha256(words.encode()).hexdigest()[:HASH]}'
 
 
 class Factor(Declared, frozen=True):
-    """A factor that is crossed with others: its levels by name, each with the options that make it."""
+    """A factor to cross with others. Each level has a label and config overrides."""
 
     name: str
     levels: dict[str | int | float, dict[str, Any]]
@@ -110,39 +111,43 @@ class Factor(Declared, frozen=True):
 
 
 class Cross(Declared, frozen=True):
-    """A base config and factors, as rows of all combinations of their levels or of a fraction of them."""
+    """Rows from all combinations of factors' levels, or from a part of them."""
 
     config: str
     factors: Annotated[tuple[Factor, ...], Meta(min_length=1)]
     fraction: str | float | None = None
-    levels: tuple[
-        tuple[int, ...], ...
-    ] = ()  # in place of a fraction: the levels of each row, by their numbers
-    interactions: tuple[Annotated[tuple[str, ...], Meta(min_length=2, max_length=2)], ...] = ()
+    levels: tuple[tuple[int, ...], ...] = ()  # the index of each factor's level, row by row
+    interactions: tuple[Pair, ...] = ()
 
     def __post_init__(self) -> None:
-        more = [factor.name for factor in self.factors if len(factor.levels) != 2]
-        if more and (self.fraction is not None or self.interactions):
+        names = ', '.join(self.names)
+        other = [factor.name for factor in self.factors if len(factor.levels) != 2]
+        if other and (self.fraction is not None or self.interactions):
             raise UserError(
-                f"the factor '{more[0]}' has not two levels, which `fraction` and `interactions` want"
+                f"`fraction` and `interactions` require two levels of each factor ('{other[0]}'); remove them, or change "
+                'its levels',
+                code='not-two-levels',
             )
         for pair in self.interactions:
             if len(set(pair)) != 2 or not set(pair) <= set(self.names):
                 raise UserError(
-                    f'the interaction {list(pair)} is not of two of its factors: {", ".join(self.names)}'
+                    f'interactions: expected two different factors of {names} ({list(pair)}); correct the pair',
+                    code='not-an-interaction',
                 )
         counts = [len(factor.levels) for factor in self.factors]
         for row in self.levels:
-            if len(row) != len(counts) or not all(
-                0 <= level < count for level, count in zip(row, counts)
-            ):
+            known = [0 <= level < count for level, count in zip(row, counts)]
+            if len(row) != len(counts) or not all(known):
                 raise UserError(
-                    f'the levels {list(row)} are not a number from 0 for each factor: {", ".join(self.names)}'
+                    f'levels: expected one level of each factor, counted from 0 ({list(row)}); the factors are {names}',
+                    code='wrong-levels',
                 )
         if self.design and (confused := self.design.indistinct):
-            one, other = map(title, confused)
+            one, two = map(title, confused)
             raise UserError(
-                f"the fraction {self.fraction} cannot tell '{one}' from '{other}'; take a larger one, or ask for less"
+                f"fraction: '{one}' and '{two}' are confused ('{self.fraction}'); set a larger fraction, or remove "
+                'interactions',
+                code='confused-effects',
             )
 
     @property
@@ -151,33 +156,37 @@ class Cross(Declared, frozen=True):
 
     @property
     def combinations(self) -> list[tuple[int, ...]]:
-        """The levels of each row, by their numbers."""
+        """The index of each factor's level, row by row."""
         if self.levels:
             return list(self.levels)
         if self.fraction is None:
             return list(product(*(range(len(factor.levels)) for factor in self.factors)))
         count = len(self.factors)
-        known = {
-            str(form): half
-            for half in range(1, count)
-            for form in (Fraction(1, 2**half), 0.5**half)
-        }
-        if str(self.fraction) not in known:
+        estimable = [(factor,) for factor in range(count)]
+        for pair in self.interactions:
+            estimable.append(tuple(map(self.names.index, pair)))
+        return fraction_rows(count, self._halvings(), estimable)
+
+    def _halvings(self) -> int:
+        """Return how often the full design is halved."""
+        known = {Fraction(1, 2**number): number for number in range(1, len(self.factors))}
+        try:
+            return known[Fraction(str(self.fraction))]
+        except (ValueError, ZeroDivisionError, KeyError):
             raise UserError(
-                f"the `fraction` is '{self.fraction}'; give one of {', '.join([*known][::2])}"
-            )
-        pairs = [tuple(map(self.names.index, pair)) for pair in self.interactions]
-        return fraction_rows(
-            count, known[str(self.fraction)], [(place,) for place in range(count)] + pairs
-        )
+                f"fraction: expected one of {', '.join(map(str, known))} ('{self.fraction}'); set one of them",
+                code='wrong-fraction',
+            ) from None
 
     def without(self, names: Collection[str]) -> 'Cross':
-        """Return the same rows without some factors, each once: a fraction that is projected on the others."""
-        kept = [place for place, name in enumerate(self.names) if name not in names]
-        levels = dict.fromkeys(tuple(row[place] for place in kept) for row in self.combinations)
+        """Return the design without some factors. Rows that become equal are merged."""
+        remaining = [index for index, name in enumerate(self.names) if name not in names]
+        levels = dict.fromkeys(
+            tuple(row[index] for index in remaining) for row in self.combinations
+        )
         return replace(
             self,
-            factors=tuple(self.factors[place] for place in kept),
+            factors=tuple(self.factors[index] for index in remaining),
             fraction=None,
             levels=tuple(levels),
             interactions=tuple(pair for pair in self.interactions if not set(pair) & set(names)),
@@ -185,25 +194,30 @@ class Cross(Declared, frozen=True):
 
     @property
     def design(self) -> Design | None:
-        """The design, where each factor has two levels."""
+        """The design if each factor has two levels, else None."""
         if any(len(factor.levels) != 2 for factor in self.factors):
             return None
         pairs = tuple(tuple(sorted(pair, key=self.names.index)) for pair in self.interactions)
-        places = {row.name: levels for row, levels in zip(self.rows(), self.combinations)}
-        return Design(self.names, places, pairs)
+        levels = {row.name: levels for row, levels in zip(self.rows(), self.combinations)}
+        return Design(self.names, levels, pairs)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows; the first, of all first levels, is what the rest build on."""
+        """Yield a row for each combination. All are compared with the first row, which has all first levels."""
         base = None
         for levels in self.combinations:
-            chosen = [
-                list(factor.levels.items())[level] for factor, level in zip(self.factors, levels)
-            ]
-            changed = [factor for factor, level in zip(self.factors, levels) if level]
+            labels = []
+            options: dict[str, Any] = {}
+            changed = []
+            for factor, level in zip(self.factors, levels):
+                label, overrides = list(factor.levels.items())[level]
+                labels.append(str(label))
+                options |= overrides
+                if level:
+                    changed.append(factor)
             row = Row(
-                name=', '.join(str(label) for label, _ in chosen),
+                name=', '.join(labels),
                 config=self.config,
-                options={key: value for _, options in chosen for key, value in options.items()},
+                options=options,
                 against=base,
                 factor=', '.join(factor.name for factor in changed),
                 declares=tuple(sorted({key for factor in changed for key in factor.declares})),
@@ -213,7 +227,7 @@ class Cross(Declared, frozen=True):
 
 
 class Paper(Declared, frozen=True):
-    """The place in the paper that a study is about, and the published table that stands beside it."""
+    """A place in a paper, and the published table that the page shows."""
 
     where: str = ''
     table: str = ''
@@ -225,77 +239,90 @@ class Figure(Declared, frozen=True):
 
 
 class Look(Declared, frozen=True):
-    """Rows that an instrument of the analysis compares."""
+    """Rows that an instrument of `mmairl analyze` compares."""
 
     instrument: Literal['norms', 'cka', 'geometry']
     rows: tuple[str, ...]
 
 
 class Study(Declared, frozen=True):
-    """A study: a question, its rows, seeds and tasks."""
+    """A question, and the rows, seeds and tasks that answer it. `docs/reference/study_yaml.md` explains the keys."""
 
     title: str
     rows: tuple[Row, ...] = ()
-    seeds: Seeds = USUAL_SEEDS
-    tasks: dict[str, tuple[str, ...]] = {}  # by scale; 'in1k' is the paper's
-    primary: dict[
-        str, str
-    ] = {}  # by scale: the task whose verdicts have the 5 %; the first unless this says otherwise
+    seeds: Seeds = DEFAULT_SEEDS
+    tasks: dict[str, tuple[str, ...]] = {}
+    primary: dict[str, str] = {}
     question: str = ''
     paper: Paper = Paper()
     figure: Figure = Figure()
-    reading: dict[str, str] = {}  # by scale
-    measured: dict[str, str] = {}  # the TASK (or TASK SCORE) beside each published name
+    reading: dict[str, str] = {}
+    measured: dict[str, str] = {}
     look: tuple[Look, ...] = ()
-    equivalence: Annotated[float, Meta(gt=0)] = (
-        MARGIN  # rows closer than this, in points of a score, are equivalent
-    )
-    cross: Cross | None = None  # in place of rows
-    search: Search | None = None  # rows are tuned by equal budgets before they are compared
-    tune: dict[str, Tune] = {}  # by task: its own rates are tuned for each network
-    claims: tuple[Claim, ...] = ()  # what the paper states, and the contrast that tests it
-    analyses: tuple[
-        str, ...
-    ] = ()  # modules that add a section to the page, such as projects.normrescale.benefit
-    name: str = ''  # default: the file's
+    equivalence: Annotated[float, Meta(gt=0)] = MARGIN
+    cross: Cross | None = None
+    search: Search | None = None
+    tune: dict[str, Tune] = {}
+    claims: tuple[Claim, ...] = ()
+    analyses: tuple[str, ...] = ()
+    unscaled: tuple[str, ...] = ()
+    name: str = ''
 
     def __post_init__(self) -> None:
         if not self.rows and not self.cross:
-            raise UserError('a study wants rows (or cross); see configs/studies/ladder.yaml')
-        names = [row.name for row in self.rows]
-        if len({row.slug for row in self.rows}) < len(names):
-            raise UserError('two rows have the same name (as a folder); rename one')
+            raise UserError(
+                'a study requires `rows` or `cross`; see configs/studies/ladder.yaml',
+                code='no-rows',
+            )
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(
-                f'a seed is given twice: {", ".join(map(str, self.seeds))}; its run would count as two'
+                f'seeds: a seed is repeated ({", ".join(map(str, self.seeds))}); list each seed once',
+                code='repeated-seed',
+            )
+        for scale, task in self.primary.items():
+            if task not in self.tasks.get(scale, ()):
+                raise UserError(
+                    f"primary: not a task of the scale {scale} ('{task}'); add it to `tasks`",
+                    code='primary-not-a-task',
+                )
+        self._check_rows()
+        self._check_search()
+        published.rows(self.paper.table)  # raises if there is no such table
+        for row in self.rows:
+            self.published_numbers(row)  # raises if the table has no such row
+
+    def _check_rows(self) -> None:
+        names = [row.name for row in self.rows]
+        if len({row.slug for row in self.rows}) < len(names):
+            raise UserError(
+                'rows: two names give the same folder name; rename one', code='same-row-name'
             )
         for row in self.rows:
             for other in (row.against, *row.others.values()):
                 if other is not None and other not in names:
-                    raise UserError(f"the row '{row.name}' builds on '{other}', which is no row")
-        if (
-            strange := {name for look in self.look for name in look.rows} - {*names}
-            if names
-            else ()
-        ):
-            raise UserError(f"`look` names '{min(strange)}', which is no row")
-        if strange := [
-            task for scale, task in self.primary.items() if task not in self.tasks.get(scale, ())
-        ]:
-            raise UserError(
-                f"`primary` names '{strange[0]}', which is no task of that scale; add it to `tasks`"
-            )
+                    raise UserError(
+                        f"rows: '{row.name}' refers to an unknown row ('{other}'); correct the name",
+                        code='unknown-row',
+                    )
+        for look in self.look:
+            for name in look.rows:
+                if names and name not in names:
+                    raise UserError(
+                        f"look: unknown row ('{name}'); correct the name", code='unknown-row'
+                    )
+
+    def _check_search(self) -> None:
         if self.search and len(self.rows or self.cross.combinations) < 2:
             raise UserError(
-                '`search` gives rows equal chances, and this study has one row; add the row to compare it with'
+                'search: the study has only one row; add the row to compare it with',
+                code='search-one-row',
             )
-        if not self.search and (own := [row.name for row in self.rows if row.search]):
-            raise UserError(
-                f"'{own[0]}' has dimensions to search and the study has no `search`; give it a budget there"
-            )
-        published.rows(self.paper.table)  # a wrong name is told also where no row uses it
         for row in self.rows:
-            self.printed(row)
+            if row.search and not self.search:
+                raise UserError(
+                    f"rows: '{row.name}' has `search` dimensions, but the study has no `search`; add it with a budget",
+                    code='row-search-without-search',
+                )
 
     @property
     def design(self) -> Design | None:
@@ -311,33 +338,53 @@ class Study(Declared, frozen=True):
             scores += [task, f'{task} top-5', *(TASKS[task].scores if task in TASKS else ())]
         return scores
 
-    def printed(self, row: Row) -> dict[str, float]:
-        """The numbers that were published of a row, by their names."""
+    def published_numbers(self, row: Row) -> dict[str, float]:
+        """Return the published numbers of a row, by column."""
         names = row.published if isinstance(row.published, list) else [row.published]
-        names = [str(name) for name in names if name is not None]
-        numbers = [
-            published.row(name if '/' in name else f'{self.paper.table}/{name}') for name in names
-        ]
-        return {key: value for row in numbers for key, value in row.items()}
+        numbers = {}
+        for name in names:
+            if name is not None:
+                place = str(name) if '/' in str(name) else f'{self.paper.table}/{name}'
+                numbers |= published.row(place)
+        return numbers
 
 
 def read_study(path: str | Path) -> Study:
-    """Return the study in a YAML file; whatever is wrong with it is one sentence."""
+    """Return the study in a YAML file, with the row that each row is compared with.
+
+    Args:
+        path: The YAML file.
+
+    Raises:
+        UserError: If the file does not exist, or the study is invalid.
+
+    Example:
+        >>> study = read_study('configs/studies/ladder.yaml')
+        >>> study.name, study.rows[1].against
+        ('ladder', 'MoCo v2')
+    """
     path = Path(path)
     if not path.is_file():
         raise UserError(
-            f'there is no study at {path}; see configs/studies/ for those that come with mmairl'
+            f"study: file does not exist ('{path}'); configs/studies has the built-in studies",
+            code='no-study',
         )
     study = read_yaml(path, Study)
     load_analyses(study.analyses)
-    rows, above = [], None
+    rows = []
+    above = None
     for row in study.rows or study.cross.rows():
-        rows.append(row if row.untrained else replace(row, against=row.against or above))
-        above = above if row.untrained else row.name
+        if row.untrained:
+            rows.append(row)
+        else:
+            rows.append(replace(row, against=row.against or above))
+            above = row.name
+    rows = [with_local_paths(row, path.parent) for row in rows]
     seeds = tuple(range(study.search.searches)) if study.search else study.seeds
-    if study.search and study.seeds not in (seeds, USUAL_SEEDS):
+    if study.search and study.seeds not in (seeds, DEFAULT_SEEDS):
         raise UserError(
-            f'seeds: a study with `search` repeats its searches in place of seeds ({list(study.seeds)}); set search.searches',
+            f'seeds: a study with `search` repeats its searches instead of seeds ({list(study.seeds)}); set '
+            'search.searches',
             code='seeds-and-search',
         )
     if study.claims:
@@ -345,12 +392,21 @@ def read_study(path: str | Path) -> Study:
     return replace(study, rows=tuple(rows), seeds=seeds, name=study.name or path.stem)
 
 
+def with_local_paths(row: Row, folder: Path) -> Row:
+    """Return the row with the paths of files that lie next to the study, or below its folder, from here."""
+    changes = {}
+    for key in ('config', 'trained'):
+        path = folder / getattr(row, key)
+        if getattr(row, key) and path.is_file():
+            changes[key] = str(path)
+    return replace(row, **changes)
+
+
 def catalogue(folder: Path) -> str:
-    """The studies of a folder as a table in Markdown: what of the papers each is, and its rows."""
+    """Return a Markdown table of the studies in a folder, with their configs and their places in the papers."""
     lines = ['| study | of the papers | rows |', '|---|---|---|']
-    for study in map(read_study, sorted(folder.glob('*.yaml'))):
-        rows = ', '.join(
-            f'`{name}`' for name in dict.fromkeys(Path(row.config).stem for row in study.rows)
-        )
+    for study in map(read_study, sorted(folder.glob('[!_]*.yaml'))):
+        configs = dict.fromkeys(Path(row.config).stem for row in study.rows)
+        rows = ', '.join(f'`{name}`' for name in configs)
         lines.append(f'| `{study.name}.yaml`: {study.title} | {study.paper.where} | {rows} |')
     return '\n'.join(lines) + '\n'

@@ -1,6 +1,5 @@
-"""The hours of the tasks that follow pre-training, before they begin."""
+"""Estimate the hours of the tasks that follow pre-training, before they begin."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -8,12 +7,14 @@ from mmengine.config import Config
 
 from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sets import innermost
-from mmairl.study.cost import counted_work, work_per_image
-from mmairl.study.scale import Scale, resolve
-from mmairl.study.spec import Row, Study
+from mmairl.evaluation.sources import outside_sources
+from mmairl.study.cost import counted_work, reference_work
+from mmairl.study.scale import Scale
+from mmairl.study.spec import Study
 from mmairl.study.task_names import data_of, is_local, is_on_features, protocol_of, recipe
 
-BATCH = 64  # to count with; virtual replicas of batch norm want some images each
+BATCH = 64  # to count with; the virtual replicas of batch norm need some images each
+CLASSES = 1000
 
 
 def hours_of_tasks(
@@ -23,69 +24,89 @@ def hours_of_tasks(
     scale: Scale,
     runs: Mapping[str, int],
 ) -> tuple[dict[str, float], set[str]]:
-    """Return the hours of each task over all rows, of which so many `runs` are measured, and the tasks that cannot be told."""
-    trials, hours, unknown = (
-        {task: tune.trials for task, tune in study.tune.items()},
-        Counter(),
-        set(),
-    )
+    """Return the hours of each task over all rows, and the tasks whose hours are unknown.
+
+    Args:
+        study: The study.
+        configs: The config of each row.
+        tasks: The tasks.
+        scale: The scale.
+        runs: The number of measured runs of each row.
+    """
+    trials = {task: tune.trials for task, tune in study.tune.items()}
+    hours: Counter[str] = Counter()
+    unknown = set()
     for row in study.rows:
         if row.untrained == 'pixels':
             continue
-        for task, each in task_hours(configs[row.name], tasks, scale, trials).items():
-            hours[task] += (each or 0) * runs[row.name]
-            unknown |= {task} if each is None else set()
+        for task, of_run in task_hours(configs[row.name], tasks, scale, trials).items():
+            if of_run is None:
+                unknown.add(task)
+            else:
+                hours[task] += of_run * runs[row.name]
     return {task: spent for task, spent in hours.items() if task not in unknown}, unknown
 
 
 def task_hours(
     cfg: Config, tasks: Sequence[str], scale: Scale, trials: Mapping[str, int] | None = None
 ) -> dict[str, float | None]:
-    """Return the hours of each task on one device, from the work on its images and the scale's rate.
+    """Return the hours of each task on one device.
 
-    Protocols on the features of one data set share them. None where only the data themselves tell how many images they are.
-    A task that is tuned has so many `trials` in place of its recipe's.
+    A protocol's hours follow from the work on its images at the scale's rate, and a transfer task's from its steps and the
+    scale's `step_seconds`. Protocols on the features of one data set share them. None is unknown.
+
+    Args:
+        cfg: The config of a row.
+        tasks: The tasks.
+        scale: The scale.
+        trials: The number of trials of each tuned task, in place of its recipe's.
     """
-    usual = work_per_image(resolve(Row('', scale.rate_of), scale))
-    rate = usual.time * scale.rate if usual else 0
-    hours, extracted = {}, set()
+    hours: dict[str, float | None] = {}
+    extracted = set()
     for task in tasks:
-        elsewhere = task.partition('#')[0].partition('@')[2]
-        spent = (
-            _task_work(cfg, task, scale, (trials or {}).get(task))
-            if is_local(task) and rate
-            else None
-        )
-        hours[task] = spent and spent / rate / 3600
+        if not is_local(task):
+            hours[task] = transfer_hours(cfg, task, scale)
+            continue
+        hours[task] = protocol_hours(cfg, task, scale, (trials or {}).get(task))
         if is_on_features(task):
-            hours[task] = 0.0 if elsewhere in extracted else hours[task]
-            extracted.add(elsewhere)
+            data = task.partition('#')[0].partition('@')[2]
+            if data in extracted:
+                hours[task] = 0.0
+            extracted.add(data)
     return hours
 
 
-def _task_work(cfg: Config, task: str, scale: Scale, trials: int | None) -> float | None:
+def transfer_hours(cfg: Config, task: str, scale: Scale) -> float | None:
+    steps = recipe(cfg, task).get('train_cfg', {}).get('max_iters')
+    seconds = scale.step_seconds.get(task)
+    return steps * seconds / 3600 if steps and seconds else None
+
+
+def protocol_hours(cfg: Config, task: str, scale: Scale, trials: int | None) -> float | None:
     data = data_of(task) or cfg
     trains = recipe(cfg, task)
     protocol = settings_for(protocol_of(task), data)
     size = protocol.input_size(data)
-    images = protocol.images_seen(data, _images(cfg, data.evaluation.train, scale), trials)
-    if not images or not size:
+    images = protocol.images_seen(data, _labeled_images(cfg, data, scale), trials)
+    reference = reference_work(scale)
+    if not images or not size or not reference:
         return None
     network = dict(
         type='Classifier',
         backbone=cfg.model.backbone.to_dict(),
         in_channels=cfg.model.get('in_channels') or cfg.model.projector.in_channels,
-        classes=1000,
+        classes=CLASSES,
         frozen=not trains or trains.model.get('frozen', False),
     )
-    return images * counted_work(json.dumps(network), (size,), BATCH).time
+    work = counted_work(network, [size], BATCH, outside_sources(cfg))
+    return work and images * work.time / (reference.time * scale.rate) / 3600
 
 
-def _images(cfg: Config, labelled: Mapping, scale: Scale) -> int | None:
-    """Return how many labelled images there are, where the config or the scale says it; a part of a set does not."""
-    root = innermost(cfg.get('train_dataloader', {}).get('dataset', {})).get('root')
-    if 'dataset' in labelled:
+def _labeled_images(cfg: Config, data: Config, scale: Scale) -> int | None:
+    """Return the number of labeled training images if the config or the scale states it; None for a part of a set."""
+    labeled = data.evaluation.train
+    if 'dataset' in labeled:
         return None
-    return labelled.get('count') or (
-        scale.images if root and labelled.get('root') == root else None
-    )
+    root = innermost(cfg.get('train_dataloader', {}).get('dataset', {})).get('root')
+    is_training_set = root and labeled.get('root') == root
+    return labeled.get('count') or (scale.images if is_training_set else None)

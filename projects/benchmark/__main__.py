@@ -153,6 +153,7 @@ def main() -> None:
         sys.exit(subprocess.run(start, env={'OMP_NUM_THREADS': '1', **os.environ}).returncode)
     start_processes('pytorch' if args.processes > 1 else 'none')
     register()
+    torch.backends.cudnn.benchmark = True  # as every run of a config sets it
     if args.device == 'cpu':
         keep_freed_memory()  # as training does; both sides are of this process
     if args.suite == 'detection':

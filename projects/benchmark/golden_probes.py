@@ -669,7 +669,11 @@ TOOLS = {
     'demo': (['tools/demo.py'], ['-m', 'mmairl.cli.demo']),
     'evaluate': (['tools/evaluate.py'],),
     'factors': (['tools/factors.py'],),
-    'gpu_check': (['tools/gpu_check.py'], ['-m', 'projects.benchmark.gpu_check']),
+    'gpu_check': (
+        ['tools/gpu_check.py'],
+        ['-m', 'projects.benchmark.gpu_check'],
+        ['-m', 'projects.benchmark.gpu_visit'],
+    ),
     'normrescale': (['tools/normrescale.py'],),
     'pack': (['tools/pack.py'],),
     'report': (['tools/report.py'],),

@@ -80,8 +80,8 @@ FAULTS = (
     ),
     Fault(
         'LARS: biases adapted',
-        "(group['params'][place].ndim > 1) == adapt",
-        "(group['params'][place].ndim > 0) == adapt",
+        "(group['params'][place].ndim > 1) == is_weight",
+        "(group['params'][place].ndim > 0) == is_weight",
         ('test_lars.py',),
     ),
     Fault(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
+from mmengine.config import ConfigDict
 from mmengine.hooks import RuntimeInfoHook as PlatformRuntimeInfoHook
 from mmengine.logging import MessageHub, MMLogger
 from mmengine.model import BaseModel, is_model_wrapper
@@ -17,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mmairl.engine.hooks.after_step import MomentumHook
 from mmairl.engine.hooks.bad_data import NonFiniteHook
 from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
-from mmairl.engine.speed import make_fast
+from mmairl.engine.speed import make_fast, set_fast_keys
 from mmairl.registry import MODELS
 from projects.benchmark.augment import MEAN, STD
 from projects.benchmark.of_lightly import LightlyBYOL, byol_step, installed
@@ -264,12 +265,18 @@ def lars(batch: dict) -> dict:
 
 @quiet()
 def our_step(model: BaseModel, batch: dict, optimizer: str = 'LARS', **fast) -> Step:
-    """A step through our wrapper and those of our hooks that act in every step; `fast` is the config's."""
-    make_fast(model, fast)
+    """Return a step through our wrapper and the hooks that act in every step. A config with this `fast` takes the same."""
     kind = SGD if optimizer == 'SGD' else dict(type='LARS', **lars(batch))
-    half = fast.get('precision') if fast.get('precision') in ('bfloat16', 'float16') else None
-    config = dict(type='AutocastOptimWrapper', dtype=half, optimizer=kind)
-    wrapper = build_optim_wrapper(model, config)
+    cfg = ConfigDict(
+        fast=fast,
+        model=dict(data_preprocessor=dict(type='ViewPreprocessor')),
+        optim_wrapper=dict(type='AutocastOptimWrapper', optimizer=dict(kind)),
+    )
+    set_fast_keys(cfg)
+    if cfg.model.data_preprocessor.get('channels_last'):
+        model.data_preprocessor.layout = torch.channels_last
+    make_fast(model, fast)
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     return training_loop(
         model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook()]
     )

@@ -16,7 +16,7 @@ from mmairl.data.decode import (
     installed,
     require_plausible_size,
 )
-from mmairl.errors import UserError
+from mmairl.errors import explained
 
 PLAUSIBLE_PIXELS = 2**24  # fewer than for other images, because the values become float64
 PREAMBLE = 128  # bytes before the mark
@@ -30,7 +30,10 @@ def is_dicom(data: bytes) -> bool:
 
 
 def decode_dicom(data: bytes, max_pixels: int, as_stored: bool = False) -> Tensor:
-    """Return a DICOM file as an image, channels first: uint8 RGB through its window, or uint16 of one channel as stored."""
+    """Return a DICOM file as an image, channels first: uint8 RGB through its window, or its stored values as uint16.
+
+    Stored colors keep three channels, also those of a palette, and uint8 if they have 8 bits.
+    """
     with faults_explained(data):
         pixels = dicom_pixels(data, max_pixels, as_stored)
     if pixels.ndim == 2:
@@ -42,6 +45,7 @@ def dicom_pixels(data: bytes, max_pixels: int, as_stored: bool = False) -> np.nd
     """Return H x W, or H x W x 3 for a color image: uint8 through the window, or uint16 of all values if `as_stored`."""
     with installed('pydicom', 'DICOM files'):
         from pydicom import dcmread
+        from pydicom.pixels import apply_color_lut
     require_inflated_size(data, 2 * max(PLAUSIBLE_PIXELS, EXPANSION * len(data)) + CHUNK)
     file = dcmread(BytesIO(data))
     if 'PixelData' not in file:
@@ -51,27 +55,27 @@ def dicom_pixels(data: bytes, max_pixels: int, as_stored: bool = False) -> np.nd
     if file.Rows * file.Columns > max_pixels:
         raise UnreadableImage(Reason.TOO_LARGE)
     require_plausible_size(file.Rows * file.Columns, data, PLAUSIBLE_PIXELS)
-    try:
+    missing_codec = (RuntimeError, NotImplementedError)
+    with explained(
+        'DICOM: pydicom cannot decode a file', 'install that package', missing_codec, code='dicom'
+    ):
         pixels = file.pixel_array
-    except (
-        RuntimeError,
-        NotImplementedError,
-    ) as error:  # no package for the compression is installed
-        said = ' '.join(str(error).split())[:150]
-        raise UserError(
-            f'pydicom cannot decode a DICOM file ({said}); install that package', code='dicom'
-        ) from error
+    bits = int(file.BitsStored)
+    if file.PhotometricInterpretation == 'PALETTE COLOR':
+        pixels = apply_color_lut(pixels, file)
+        bits = 8 * pixels.itemsize
+    if bits > 16 and (as_stored or pixels.ndim == 3):
+        raise UnreadableImage(Reason.NO_ARRAY)
     if pixels.ndim == 3:
-        return pixels
-    values = stored_values(file, pixels) if as_stored else windowed_values(file, pixels)
+        if bits == 8:
+            return pixels
+        values = pixels / (2**bits - 1)
+    else:
+        values = stored_values(file, pixels) if as_stored else windowed_values(file, pixels)
     if file.PhotometricInterpretation == 'MONOCHROME1':  # its largest value is black
         values = 1 - values
-    values = values.clip(0, 1)
-    return (
-        np.rint(65535 * values).astype(np.uint16)
-        if as_stored
-        else np.rint(255 * values).astype(np.uint8)
-    )
+    largest, kind = (65535, np.uint16) if as_stored else (255, np.uint8)
+    return np.rint(largest * values.clip(0, 1)).astype(kind)
 
 
 def stored_values(file: Any, pixels: np.ndarray) -> np.ndarray:
@@ -89,10 +93,14 @@ def windowed_values(file: Any, pixels: np.ndarray) -> np.ndarray:
     from pydicom.pixels import apply_modality_lut
 
     values = apply_modality_lut(pixels, file).astype(np.float64)
+    if file.get('RescaleSlope') == 0 or not np.isfinite(values).all():
+        raise UnreadableImage(Reason.WINDOW)
     if file.get('WindowCenter') is None or file.get('WindowWidth') is None:
         return (values - values.min()) / max(np.ptp(values), 1e-6)
     center = float(np.atleast_1d(file['WindowCenter'].value)[0])
     width = float(np.atleast_1d(file['WindowWidth'].value)[0])
+    if not np.isfinite([center, width]).all():
+        raise UnreadableImage(Reason.WINDOW)
     return (values - (center - 0.5)) / max(width - 1, 1e-6) + 0.5
 
 

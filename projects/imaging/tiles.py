@@ -13,7 +13,7 @@ from torch import Tensor
 from mmairl.data.datasets import ViewDataset, Views, image_files
 from mmairl.data.decode import Reason, UnreadableImage, as_rgb, faults_explained, installed, to_unit
 from mmairl.data.raw_values import channels_first, codec_installed
-from mmairl.errors import UserError, explained, printable
+from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS
 
 TIFFS = ('.tif', '.tiff')
@@ -26,7 +26,7 @@ OPEN_FILES = 8  # per process
 class Tiles(ViewDataset):
     """The whole `size` x `size` tiles of the large images below `root`, such as `ward/a.svs[y=512,x=1024]`, unlabeled.
 
-    A tile is background and is left out if the standard deviation of every channel is below `background`. Every image
+    A tile is background, and left out, if the standard deviation of every channel is below `background`. Every image
     is read once for that at the start, tile by tile.
 
     Args:
@@ -56,6 +56,11 @@ class Tiles(ViewDataset):
         max_unreadable: float = 0.01,
     ) -> None:
         super().__init__(views, channels)
+        if size < 1 or level < 0:
+            raise UserError(
+                f'Tiles: size must be positive and level must not be negative ({size} and {level}); correct them',
+                code='bad-tiles',
+            )
         self.root = Path(root)
         self.size = size
         self.level = level
@@ -108,12 +113,12 @@ class Tiles(ViewDataset):
             with faults_explained(b''):
                 tile = channels_first(self.scan(number).read(y, x, self.size))
         except UnreadableImage as fault:
-            raise UnreadableImage(fault.reason, printable(self.name(index))) from fault
+            raise UnreadableImage(fault.reason, self.name(index)) from fault
         if self.as_stored:
             return self.checked_format(tile, index)
         if tile.dtype != torch.uint8 or len(tile) == 2:
             raise UserError(
-                f'{printable(self.name(index))} is not 8-bit RGB; set channels={len(tile)} of the data set',
+                f'{self.name(index)}: not 8-bit RGB; set channels={len(tile)} of the data set',
                 code='not-rgb',
             )
         return tile[:3] if len(tile) >= 3 else tile.expand(3, -1, -1)
@@ -132,19 +137,21 @@ class Tiff:
     def __init__(self, path: str, level: int) -> None:
         with installed('tifffile', 'TIFF files'):
             from tifffile import TiffFile
-        with explained(f'{printable(path)} is no TIFF that can be read', 'fix or remove it'):
+        fault = f'{path}: not a readable TIFF'
+        with explained(fault, 'fix or remove it', code='unreadable-tiff'):
             levels = TiffFile(path).series[0].levels
         if level >= len(levels):
             raise UserError(
-                f'{printable(path)} has {len(levels)} levels and no level {level}; set a smaller one',
+                f'{path}: {len(levels)} levels and no level {level}; set a smaller one',
                 code='no-level',
             )
         if len(levels[level].pages) > 1:
-            raise UserError(f'{printable(path)} {Reason.PAGES.phrase}', code='pages')
+            raise UserError(f'{path} {Reason.PAGES.phrase}', code='pages')
         self.page = levels[level].pages[0]
         self.path = path
         self.shape = self.page.imagelength, self.page.imagewidth
-        self.mapped = self.page.asarray(out='memmap') if self.page.is_memmappable else None
+        with explained(fault, 'fix or remove it', code='unreadable-tiff'):
+            self.mapped = self.page.asarray(out='memmap') if self.page.is_memmappable else None
 
     def read(self, y: int, x: int, size: int) -> np.ndarray:
         """Return a square as H x W x C."""
@@ -200,7 +207,7 @@ class Slide:
             width, height = self.slide.level_dimensions[level]
         except (OpenSlideError, IndexError) as error:
             raise UserError(
-                f'{printable(path)} has no level {level} that openslide reads ({error}); set a smaller one, or remove it',
+                f'{path}: openslide reads no level {level} ({error}); set a smaller one, or remove the file',
                 code='no-level',
             ) from error
         self.level = level

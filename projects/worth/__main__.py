@@ -1,4 +1,4 @@
-"""Say whether pre-training pays on your images: a folder, a few labels, a page with the answer.
+"""Find out whether pre-training pays on your images: a folder, a few labels, a page with the answer.
 
 python -m projects.worth IMAGES --labels labels.csv --weights torchvision:resnet50 --minutes 60 [--plan]
 """
@@ -21,49 +21,78 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('images', help='a folder of images at any depth')
+    parser.add_argument('images', help='read images at any depth of this folder')
     parser.add_argument(
         '--labels',
-        help='a CSV: names of images, then their classes (default: the folders are classes)',
-    )
-    parser.add_argument('--column', help='the head of its column of classes (default: the second)')
-    parser.add_argument(
-        '--weights', nargs='+', default=[], help='released networks: torchvision:resnet50, or files'
+        help='read names of images and their classes from this CSV (default: the folders are classes)',
     )
     parser.add_argument(
-        '--method', default='mocov2plus', help='of the own pre-training, such as byol or simclr'
+        '--column', help='read classes from the column with this header (default: the second)'
     )
     parser.add_argument(
-        '--minutes', type=above_zero, help='what it may take; it chooses size, epochs and draws'
+        '--weights',
+        nargs='+',
+        default=[],
+        help='compare these released networks: torchvision:NAME, or files (default: none)',
     )
     parser.add_argument(
-        '--size', type=positive, help="the side of the crops (default: the images', 224 at most)"
+        '--method',
+        default='mocov2plus',
+        help='pre-train by this method, such as byol or simclr (default: mocov2plus)',
     )
-    parser.add_argument('--epochs', type=positive, help='of the own pre-training (default: 100)')
+    parser.add_argument(
+        '--minutes',
+        type=above_zero,
+        help='choose size, epochs and draws for this budget (default: no budget)',
+    )
+    parser.add_argument(
+        '--size',
+        type=positive,
+        help='set the side of the crops (default: that of the images, at most 224)',
+    )
+    parser.add_argument(
+        '--epochs', type=positive, help='pre-train for this many epochs (default: 100)'
+    )
     parser.add_argument(
         '--groups',
         type=groups,
-        help="a regular expression whose match in an image's name is its patient, flight, ...; or CSV:COLUMN of these",
+        help='keep groups on one side of the split: a regular expression that matches the patient, flight, ... in a name, or '
+        'CSV:COLUMN (default: no groups)',
     )
-    parser.add_argument('--batch', type=positive, help='images in a step of pre-training')
-    parser.add_argument('--workers', type=count, help='processes that load images')
     parser.add_argument(
-        '--channels', type=positive, help='of images that are read as they are stored'
+        '--batch',
+        type=positive,
+        help='set the images per step of pre-training (default: by their number)',
+    )
+    parser.add_argument(
+        '--workers', type=count, help='load images in this many processes (default: one per core)'
+    )
+    parser.add_argument(
+        '--channels',
+        type=positive,
+        help='read images as stored, with this many channels (default: RGB)',
     )
     parser.add_argument(
         '--seed',
         type=seed,
         default=0,
-        help='of the split, the draws of labels and the pre-training',
+        help='seed the split, the draws of labels and pre-training (default: 0)',
     )
     parser.add_argument(
-        '--plan', action='store_true', help='measure the speed, and say how long it will take'
+        '--plan', action='store_true', help='measure the speed, print the plan and exit'
     )
     parser.add_argument(
-        '--work-dir', dest='out', default='work_dirs/worth', help='where the page and all else goes'
+        '--work-dir',
+        dest='out',
+        default='work_dirs/worth',
+        help='write all results to this folder (default: work_dirs/worth)',
     )
     parser.add_argument(
-        '--cfg-options', dest='options', nargs='+', action=ConfigOptions, help='of the pre-training'
+        '--cfg-options',
+        dest='options',
+        nargs='+',
+        action=ConfigOptions,
+        help='set config keys of pre-training',
     )
     return parser.parse_args()
 
@@ -77,8 +106,10 @@ def groups(text: str) -> Groups:
 def main() -> None:
     try:
         found = worth(**vars(parse_args()))
-    except Stopped as stopped:  # of a run, which has no --resume here
-        raise Stopped(f'{str(stopped).partition(";")[0]}; the same command goes on') from stopped
+    except Stopped as stopped:  # its advice, --resume, does not apply here
+        raise Stopped(
+            f'{str(stopped).partition(";")[0]}; run the same command to continue'
+        ) from stopped
     print(found)
     if isinstance(found, Worth):
         print(f'the page: {found.page.resolve()}')

@@ -1,4 +1,4 @@
-"""Features compared by the labels that they need: one classifier, learning curves, and a verdict between candidates.
+"""Compares features by the labels that they need: one classifier, learning curves, and a verdict between candidates.
 
 All candidates learn from the same draws of labels and are tested on the same images. `right` of a candidate is
 (points, draws, test images): the points are numbers of labels, of which the last two are half of the labels and all of them.
@@ -23,7 +23,7 @@ Right = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Verdict:
-    """`pays`, `keep` or `undecided`; the leading candidate of either kind, and the gain of the one over the other in points."""
+    """`pays`, `keep` or `undecided`; the best candidate of either kind, and the gain of one over the other in points."""
 
     word: str
     own: str
@@ -35,7 +35,7 @@ class Verdict:
 
 
 def prepared(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
-    """Return features of mean 0 and deviation 1 over the pool, with rows of length one on average, turned to few columns."""
+    """Return features of mean 0 and deviation 1 over the pool, with rows of unit length on average, rotated to few columns."""
     mean, std = x[pool].mean(0), x[pool].std(0)
     x = (x - mean) / np.where(std > 1e-6, std, np.inf) / np.sqrt(x.shape[1])
     if x.shape[1] <= len(x):
@@ -47,9 +47,9 @@ def prepared(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
 def draw(
     y: np.ndarray, pool: np.ndarray, seed: int, draws: int = DRAWS, groups: np.ndarray | None = None
 ) -> dict[float, list[np.ndarray]]:
-    """Return for each number of labels a class some draws from the pool, each within the next larger one; then half and all.
+    """Return nested draws from the pool for each number of labels per class, then half-samples, then all labels.
 
-    Half is of the groups, which are what could have been others.
+    A half-sample is half of the groups, which are the units that could have been others.
     """
     random, groups = np.random.default_rng(seed), np.arange(len(y)) if groups is None else groups
     classes = [pool[y[pool] == label] for label in np.unique(y[pool])]
@@ -76,10 +76,10 @@ def _half(members: np.ndarray, groups: np.ndarray, random: np.random.Generator) 
 
 
 def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Return which test images are recognised by ridge regression on the classes, where each class counts the same.
+    """Return which test images ridge regression on the classes recognizes. Each class has the same weight.
 
-    The penalty is the one of the least squared error with each image left out in turn, which has a closed form (Allen, 1974).
-    With a label a class this is the nearest class.
+    The penalty has the least leave-one-out squared error, which has a closed form (Allen, 1974). With one label per class,
+    this is the nearest class.
     """
     target = np.eye(y.max() + 1)[y[fit]]
     weight = 1 / target.sum(0)[y[fit]]
@@ -102,14 +102,14 @@ def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) 
 def recognised_by_draw(
     x: np.ndarray, y: np.ndarray, points: Mapping[float, Sequence[np.ndarray]], test: np.ndarray
 ) -> np.ndarray:
-    """Return `right` of a candidate; all labels are one draw, which is learned from once."""
+    """Return `right` of a candidate. With all labels there is one draw, which is fitted once."""
     *few, whole = points.values()
     by_point = [[recognised(x, y, fit, test) for fit in draws] for draws in few]
     return np.array([*by_point, [recognised(x, y, whole[0], test)] * len(whole)])
 
 
 def class_weights(y: np.ndarray) -> np.ndarray:
-    """Return a weight for each test image by which the classes count the same; 1 on average."""
+    """Return a weight for each test image, 1 on average, with the same sum for each class."""
     classes, place, count = np.unique(y, return_inverse=True, return_counts=True)
     return len(y) / len(classes) / count[place]
 
@@ -119,7 +119,7 @@ def gain(
 ) -> tuple[float, float, float]:
     """Return by how many points one candidate is better than another with all labels, its standard error and freedom.
 
-    Two things could have come out otherwise: the test images, and the labels, whose variance is that between half-samples
+    Two things are random: the test images, and the labels, whose variance is that between half-samples
     (the delete-half jackknife, Shao and Wu, 1989). Images of one group are one thing: their differences are added (Liang and
     Zeger, 1986). As in Agresti and Min (2005) one group more differs than was seen, since no difference among few says little.
     The freedom is Satterthwaite's.
@@ -143,7 +143,7 @@ def judged(
     labelled: int,
     groups: np.ndarray | None = None,
 ) -> Verdict:
-    """Say whether a candidate of `own` is worth its training, with an error of 5 % at most whatever the truth is.
+    """Return whether a candidate of `own` is worth its training, with an error rate of at most 5 % for any true difference.
 
     `pays`: one is better than every candidate that needs no training, by one-sided t-tests of which the worst counts, with
     Holm's correction over `own`. `keep`: each of `own` is less than MARGIN better than one that needs no training, with
@@ -172,16 +172,16 @@ def judged(
 
 
 def more_labels(estimate: float, error: float, labelled: int) -> int:
-    """Return how many more labels would tell, if the gain is what it seems: the variance falls as labels come."""
+    """Return how many more labels would decide, if the estimated gain is the true one."""
     wanted = max(estimate, MARGIN - estimate) / (stats.norm.ppf(1 - LEVEL) + stats.norm.ppf(POWER))
     more = max(labelled * ((error / wanted) ** 2 - 1), labelled / 4)
     return int(round(more, 1 - len(str(round(more)))))
 
 
 def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -> np.ndarray:
-    """Return accuracies in percent (samples, candidates, points) with other draws and groups of test images, by the bootstrap.
+    """Return bootstrap accuracies in percent (samples, candidates, points), with resampled draws and groups of test images.
 
-    All candidates have the same ones in a sample.
+    All candidates of a sample share them.
     """
     random = np.random.default_rng(seed)
     draws, (kinds, place) = (
@@ -202,7 +202,7 @@ def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -
 
 
 def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
-    """Return how many labels a learning curve takes to a score, between its points on a log axis; infinity beyond its end.
+    """Return the labels that a learning curve needs for a score, interpolated on a log axis; infinity beyond its end.
 
     >>> round(needed(np.array([40.0, 60.0, 80.0]), np.array([1.0, 4.0, 16.0]), 70.0), 6)
     8.0
@@ -218,9 +218,9 @@ def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
 def saved(
     means: np.ndarray, samples: np.ndarray, labels: np.ndarray, one: int, two: int
 ) -> tuple[float, float, float, float]:
-    """Return a number of labels with which one candidate stands, and how many the other takes to that score: mean, low, high.
+    """Return a number of labels of one candidate, and how many the other needs for the same score: mean, low, high.
 
-    It is the largest number that the other's curve has an answer for, or else the smallest.
+    It is the largest number for which the other's curve reaches the score, or else the smallest.
     """
     reached = [
         place

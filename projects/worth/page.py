@@ -13,14 +13,14 @@ ENVIRONMENT.loader.searchpath.append(str(Path(__file__).with_name('templates')))
 
 
 def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
-    """Write the page: the answer, the learning curves, what labels and time cost, and how it was found."""
+    """Write the page: the answer, the learning curves, the cost in labels and time, and the method."""
     head, _, rest = record['answer'].partition(': ')
     candidates = record['candidates']
     curves = {
         name: (record['labels'], *(candidate[key] for key in CURVE))
         for name, candidate in candidates.items()
     }
-    columns = [*(f'{labels:.0f} a class' for labels in record['labels']), 'minutes of training']
+    columns = [*(f'{labels:.0f} per class' for labels in record['labels']), 'minutes of training']
     rows = []
     for name, candidate in candidates.items():
         scores = [
@@ -53,7 +53,7 @@ def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
 
 
 def saving(record: Mapping[str, Any]) -> str:
-    """Return in a sentence how many labels the leading own pre-training saves."""
+    """Return a sentence on how many labels the best pre-training saves."""
     few, (many, low, high) = record['saved']['labels'], record['saved']['instead_of']
     most = f'more than {record["labels"][-1]:.0f}'
     many, low, high = (most if end is None else f'{end:.0f}' for end in (many, low, high))

@@ -1,4 +1,4 @@
-"""The images of a comparison with few labels: read, checked, and split so that what is tested was not learned from."""
+"""The images of a comparison with few labels: reading, checks, and a split into images to learn from and to test on."""
 
 import os
 from collections import Counter
@@ -14,9 +14,9 @@ from mmairl.apis.suggest import FEWEST
 from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
 from mmairl.data.splits import (
     Groups,
-    find_groups,
+    groups_or_none,
+    image_names,
     look_alikes,
-    names_of,
     read_column,
     require_groups,
     split_by_class,
@@ -28,29 +28,30 @@ from mmairl.evaluation.duplicates import pictures
 from mmairl.evaluation.embed import dataset_of
 
 TEST = 0.5  # of the labels
+SPLIT_FOLDERS = {'train', 'val', 'validation', 'test'}
 
 
 @dataclass(frozen=True)
 class Task:
-    """The images by their names below the root, which of them have labels, and what is learned from and tested on."""
+    """The images by their names below the root, their labels, and the split."""
 
     root: Path
     names: list[str]
     labelled: list[str]
     y: np.ndarray
     classes: list[str]
-    pool: np.ndarray  # positions in `labelled`
+    pool: np.ndarray  # indices in `labelled` of images to learn from
     test: np.ndarray
-    unlabelled: list[str]  # for pre-training: all but the test images and those of their groups
+    unlabelled: list[str]  # for pre-training: all except the test images and those of their groups
     channels: int | None
-    groups: np.ndarray  # a number for each labelled image, of its own where there are none
-    ungrouped: int = 0  # images without labels that are left out for want of a group
+    groups: np.ndarray  # a number per labelled image; without groups, each image has its own
+    ungrouped: int = 0  # images without labels that are left out because they have no group
 
     def paths(self, names: Sequence[str]) -> list[Path]:
         return [self.root / name for name in names]
 
     def dataset(self, views: Views, places: Sequence[int] | None = None) -> ViewDataset:
-        """Return the labelled images, or those at some places."""
+        """Return the labelled images, or those at some indices."""
         places = np.arange(len(self.labelled)) if places is None else places
         dataset = dataset_of(
             self.paths([self.labelled[place] for place in places]), views, self.channels
@@ -67,46 +68,57 @@ def read_task(
     seed: int,
     column: str | None = None,
 ) -> Task:
-    """Return the images with their labels, split by class and where there are groups by these."""
+    """Return the images with their labels, split by class and by group."""
     if not Path(images).is_dir():
-        raise UserError(f'there is no folder of images at {Path(images).resolve()}; check the path')
-    names = names_of(UnlabelledFolder(images, channels=channels))
+        raise UserError(
+            f'{Path(images).resolve()}: there is no folder of images; check the path',
+            code='no-image-folder',
+        )
+    names = image_names(UnlabelledFolder(images, channels=channels))
     given = by_folder(names) if labels is None else by_table(names, labels, images, column)
     count = Counter(given.values())
+    if labels is None and count.keys() <= SPLIT_FOLDERS:
+        raise UserError(
+            f'{images}: the folders are parts of a data set, not classes ({", ".join(count)}); give one of them, or labels',
+            code='split-folders',
+        )
     if few := [label for label, many in count.items() if many < 2]:
         raise UserError(
-            f"class '{printable(few[0])}' has one labelled image, and one is needed to learn from and one to test on; "
-            'label another, or leave the class out'
+            f"class '{few[0]}' has one labelled image; label another to test on, or leave the class out",
+            code='class-of-one',
         )
     if len(count) < 2:
         where = 'in the folders below' if labels is None else f'in {labels} for'
         raise UserError(
-            f'there are {len(count)} classes {where} {images}; give labels of two classes or more'
+            f'there are {len(count)} classes {where} {images}; give labels of two classes or more',
+            code='one-class',
         )
     labelled, classes = sorted(given), sorted(count)
     y = np.array([classes.index(given[name]) for name in labelled])
-    own = dict(zip(names, find_groups(names, groups) if groups else names))
-    told = [own[name] for name in labelled]
-    require_groups(labelled, told, groups)
+    own = dict(zip(names, groups_or_none(names, groups) if groups else names))
+    labelled_groups = [own[name] for name in labelled]
+    require_groups(labelled, labelled_groups, groups)
     for label in classes:
         if len({own[name] for name in labelled if given[name] == label}) < 2:
             raise UserError(
-                f"the labelled images of class '{printable(label)}' are all of one group, which cannot be to learn from and "
-                'to test on at once; label images of another group, or leave the class out'
+                f"the labelled images of class '{label}' are all of one group, which cannot be on both sides of the split; "
+                'label images of another group, or leave the class out',
+                code='one-group',
             )
-    parts = split_by_class(torch.from_numpy(y), seed, TEST, told if groups else None)
+    parts = split_by_class(torch.from_numpy(y), seed, TEST, labelled_groups if groups else None)
     pool, test = (part.sort().values.numpy() for part in parts)
-    number = np.unique(told, return_inverse=True)[1]
+    number = np.unique(labelled_groups, return_inverse=True)[1]
     require_several(y, pool, test, number)
-    tested = {told[place] for place in test}
+    tested = {labelled_groups[place] for place in test}
     ungrouped = sum(group is None for group in own.values())
-    # An image without a group may be of a test image's group.
+    # An image without a group may belong to the group of a test image.
     kept = [name for name in names if own[name] is not None and own[name] not in tested]
     if len(kept) < FEWEST:
-        aside = 'are put aside to test on' + ' or have no group' * bool(ungrouped)
+        reason = 'are held out' + ' or have no group' * bool(ungrouped)
         raise UserError(
-            f'of the {len(names)} images below {images} {len(names) - len(kept)} {aside}, and the {len(kept)} '
-            f'others are too few for a pre-training; give {FEWEST - len(kept)} more, with or without labels'
+            f'{images}: {len(names) - len(kept)} of the {len(names)} images {reason}, and the {len(kept)} others are too few '
+            f'for pre-training; give {FEWEST - len(kept)} more, with or without labels',
+            code='few-images',
         )
     return Task(
         Path(images).resolve(),
@@ -124,19 +136,24 @@ def read_task(
 
 
 def require_several(y: np.ndarray, pool: np.ndarray, test: np.ndarray, groups: np.ndarray) -> None:
-    """Refuse a pool of which no class has two groups, and a test of one: how much it matters which they are is not told."""
+    """Raise unless some class in the pool has at least two groups and the test set has at least two.
+
+    The variance cannot be estimated otherwise.
+    """
     if len(set(groups[test])) < 2:
         raise UserError(
-            'a single image, or group, is to test on, and nothing tells how others would do; label more'
+            'the test set is a single image or group, so its variance is unknown; label more',
+            code='one-test-group',
         )
     if max(len(set(groups[pool[y[pool] == label]])) for label in set(y[pool])) < 2:
         raise UserError(
-            'of each class a single image, or group, is to learn from, and nothing tells how others would do; label more'
+            'each class has a single image or group to learn from, so the variance is unknown; label more',
+            code='one-training-group',
         )
 
 
 def by_folder(names: Sequence[str]) -> dict[str, str]:
-    """Return the uppermost folder of each image that lies in one."""
+    """Return the top folder of each image that is in one."""
     return {name: name.partition('/')[0] for name in names if '/' in name}
 
 
@@ -150,47 +167,49 @@ def by_table(
     given, missing = values_of(names, table, labels, Path(images).resolve().name)
     if missing:
         raise UserError(
-            f'{labels} has labels for {len(missing)} files that are not below {images}, first '
-            f"'{printable(missing[0])}', where images are named like '{printable(names[0])}'; correct the names"
+            f"{labels}: {len(missing)} names match no image below {images}, or several, first '{missing[0]}' (an image is "
+            f"named '{names[0]}'); correct the names",
+            code='unmatched-names',
         )
     return given
 
 
 def lay_out(task: Task, folder: Path) -> None:
-    """Fill a folder with links to the images of the own pre-training."""
+    """Fill a folder with links to the images for pre-training."""
     for name in task.unlabelled:
         link = folder / name
         link.parent.mkdir(parents=True, exist_ok=True)
-        if link.is_symlink() and os.readlink(link) != str(
-            task.root / name
-        ):  # the images have been moved
-            link.unlink()
+        if link.is_symlink() and os.readlink(link) != str(task.root / name):
+            link.unlink()  # the images have been moved
         if not link.is_symlink():
             link.symlink_to(task.root / name)
 
 
 def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, Any]]:
-    """Leave out unreadable images, and test images that duplicate an image to learn from; return what was left out.
+    """Leave out unreadable images and near duplicates of training images among the test images; return what was left out.
 
-    A test image whose look-alike has another label stays: it is counted and shown as a label conflict.
+    A test image whose look-alike has another label stays; it is counted and shown as a label conflict.
     """
     fine = ~np.isnan(x[:, 0])
     if (x[fine] == x[fine][0]).all():
         raise UserError(
-            f'the {fine.sum()} labelled images below {task.root} are all alike; give others'
+            f'{task.root}: the {fine.sum()} labelled images are all alike; give others',
+            code='equal-images',
         )
     pool, test = task.pool[fine[task.pool]], task.test[fine[task.test]]
     for label, name in enumerate(task.classes):
         if not (label in task.y[pool] and label in task.y[test]):
             raise UserError(
-                f"too few images of class '{printable(name)}' can be read; mend them, or leave the class out"
+                f"too few images of class '{name}' can be read; fix them, or leave the class out",
+                code='unreadable-class',
             )
     sets = [task.dataset([[]], places) for places in (pool, test)]
     alike = look_alikes(*sets, workers)
     duplicates, conflicts = split_conflicts(alike, *(part.labels for part in sets))
     if len(duplicates) == len(test):
         raise UserError(
-            f'each test image below {task.root} looks like one to learn from; take copies out'
+            f'{task.root}: each test image looks like one to learn from; remove copies',
+            code='only-duplicates',
         )
     unlike = np.delete(test, [*duplicates])
     require_several(task.y, pool, unlike, task.groups)

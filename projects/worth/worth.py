@@ -1,4 +1,4 @@
-"""Does pre-training pay on one's own images? An answer from a folder and some labels, with the curves that it rests on."""
+"""Find out whether pre-training pays on custom images, from a folder and a few labels."""
 
 import io
 import math
@@ -41,7 +41,7 @@ from mmairl.evaluation.identity import (
 )
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import read_json, write_json
-from mmairl.report.compare_page import names_of as names_of_files
+from mmairl.report.compare_page import short_names
 from projects.worth.few_labels import (
     DRAWS,
     MARGIN,
@@ -59,31 +59,30 @@ from projects.worth.few_labels import (
 from projects.worth.page import write_worth_page
 from projects.worth.task import Task, lay_out, read_task, testable
 
-SIZES = (32, 48, 64, 96, 128, 160, 224)  # of crops, among which a budget chooses
-EPOCHS, MOST = 100, 800  # by default, and the most that a budget chooses
+SIZES = (32, 48, 64, 96, 128, 160, 224)  # sides of crops that a budget can choose
+EPOCHS = 100  # default
+MOST = 800  # that a budget chooses
 # Fewer epochs cannot show that pre-training does not pay: 100 is the shortest schedule that the methods' papers report, on
 # a million images, and small sets need more. A budget chooses larger crops only if they leave time for as many.
 ENOUGH = 100
-SHARE, OF_DRAWS = (
-    0.8,
-    0.1,
-)  # of the minutes that are given, for the trainings and for the classifiers
-BUDGETED = (10, 50)  # the fewest and the most draws of labels that a budget chooses
-PIXELS = 32  # the side of the images whose raw pixels are features
-LOOKED_AT, BATCH = 32, 64  # images by which the speed of features is measured, and at a time
-STEPS, SLOW = (
-    (2, 8),
-    2.0,
-)  # by which the speed of training is measured; the second where a step takes less seconds
-Network = tuple[
-    nn.Module | None, Mapping[str, Any], Views
-]  # None for raw pixels; statistics and the view of images
-RAW, RANDOM, OWN = 'raw pixels', 'random initialisation', 'own pre-training'
+SHARE = 0.8  # of the minutes, for training
+OF_DRAWS = 0.1  # of the minutes, for classifiers
+BUDGETED = (10, 50)  # fewest and most draws of labels that a budget chooses
+PIXELS = 32  # side of the images whose raw pixels are features
+LOOKED_AT = 32  # images for measuring the speed of features
+BATCH = 64
+STEPS = (2, 8)  # for measuring the speed of training; the second number if steps are fast
+SLOW = 2.0  # seconds of a step that is not fast
+# None for raw pixels; statistics and the view of images.
+Network = tuple[nn.Module | None, Mapping[str, Any], Views]
+RAW = 'raw pixels'
+RANDOM = 'random initialisation'
+OWN = 'own pre-training'
 
 
 @dataclass(frozen=True)
 class Worth:
-    """The answer: its record, as in worth.json, and its page."""
+    """The answer: its record, as in worth.json, and the path of its page."""
 
     record: dict[str, Any]
     page: Path
@@ -94,7 +93,7 @@ class Worth:
 
 @dataclass(frozen=True)
 class Training:
-    """How long an own pre-training was, and on crops of which side in pixels."""
+    """The length of a pre-training, and the side of its crops in pixels."""
 
     size: int
     epochs: int
@@ -105,7 +104,7 @@ class Training:
 
 
 class Plan(msgspec.Struct):
-    """The wish, the side of the crops, the epochs, the seconds that each stage will take here, and the draws of labels."""
+    """The requested settings, and those chosen: side of the crops, epochs, seconds of each stage, and draws of labels."""
 
     asked: dict[str, float | None]
     size: int
@@ -128,7 +127,7 @@ class Plan(msgspec.Struct):
 
     def __str__(self) -> str:
         lines = [f'{seconds / 60:8.1f} minutes  {stage}' for stage, seconds in self.seconds.items()]
-        total = f'{sum(self.seconds.values()) / 60:8.1f} minutes in all, by the speed that was measured here'
+        total = f'{sum(self.seconds.values()) / 60:8.1f} minutes in all, at the speed measured here'
         remarks = [f'remark: {remark}' for remark in self.remarks]
         length = f'crops of {self.size} pixels, {count(self.epochs, "epoch")}'
         chosen = f'own pre-training: {length}; labels are drawn {self.draws} times'
@@ -137,7 +136,7 @@ class Plan(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The candidates of a task: the given weights by name, and how the own pre-training is done."""
+    """The candidates of a task: external weights by name, and the settings of pre-training."""
 
     task: Task
     out: Path
@@ -149,7 +148,7 @@ class Comparison:
     options: Mapping[str, Any]
 
     def identity(self) -> dict[str, Any]:
-        """Return all that the answer depends on, but for the size and the epochs, by which the networks are named."""
+        """Return all inputs of the answer except size and epochs, which are in the names of the networks."""
         task, weights = (
             self.task,
             {name: read_backbone(path).weights for name, path in self.starts.items()},
@@ -175,7 +174,7 @@ class Comparison:
         )
 
     def start(self, name: str) -> str | None:
-        """Return the weights that the own pre-training of this name goes on from."""
+        """Return the weights from which the pre-training of this name starts."""
         return self.starts.get(name.removeprefix(f'{OWN} from '))
 
     def shape(self, size: int, start: str | None) -> dict[str, Any]:
@@ -188,7 +187,7 @@ class Comparison:
         )
 
     def config(self, size: int | None, start: str | None = None, epochs: int | None = 1) -> Config:
-        """Return a config that `pretrain` trains by."""
+        """Return the config that `pretrain` uses."""
         options = {
             'train_dataloader.persistent_workers': False,
             **self.options,
@@ -205,11 +204,10 @@ class Comparison:
         )
 
     def trained(self, name: str, plan: Plan) -> tuple[Path, float]:
-        """Return the last checkpoint of the own pre-training and its seconds; train, or go on, where it is not there."""
+        """Return the last checkpoint of a pre-training and its seconds. Train, or resume, if it is missing."""
         words = re.sub(r'\W+', '_', f'{name} {plan.size} {plan.epochs}')
-        folder = (
-            self.out / 'networks' / f'{words}_{key_of(dict(name=name))[:6]}'
-        )  # names may differ in signs alone
+        # Two names may differ only in punctuation.
+        folder = self.out / 'networks' / f'{words}_{key_of(dict(name=name))[:6]}'
         last, note = folder / f'epoch_{plan.epochs}.pth', folder / 'seconds.json'
         before, began = read_json(note, float) if note.is_file() else 0.0, time.monotonic()
         if last.is_file():
@@ -219,7 +217,7 @@ class Comparison:
             with warnings.catch_warnings():
                 warnings.simplefilter(
                     'ignore'
-                )  # there is no GPU, say, which the plan has told in minutes
+                )  # such as a missing GPU, which the plan accounts for
                 shape = self.shape(plan.size, self.start(name))
                 pretrain(self.method, self.out / 'images', folder, plan.epochs, **shape, **how)
         finally:
@@ -245,7 +243,7 @@ class Comparison:
     def features(
         self, module: nn.Module | None, normal: Mapping[str, Any], views: Views
     ) -> np.ndarray:
-        """Return the features of all labelled images, NaN of those that cannot be read; kept under what they depend on."""
+        """Return the features of all labelled images, NaN if unreadable. They are cached by a digest of their inputs."""
         weights = (
             'pixels' if module is None else [weights_identity(module.state_dict()), repr(module)]
         )
@@ -258,7 +256,7 @@ class Comparison:
         return read_rows(path, len(self.task.labelled)).double().numpy()
 
     def planned(self, size: int | None, epochs: int | None, minutes: float | None) -> Plan:
-        """Measure the speed of each stage, or read what was measured for the same wish; choose what is not given."""
+        """Return the saved plan of the same request, or measure the speed of each stage and choose what is not given."""
         asked, path, task = (
             dict(size=size, epochs=epochs, minutes=minutes),
             self.out / 'plan.json',
@@ -328,51 +326,58 @@ def worth(
     options: Mapping[str, Any] | None = None,
     plan: bool = False,
 ) -> Worth | Plan:
-    """Say whether pre-training pays on the images, and write a page and a JSON file of what the answer rests on.
+    """Find out whether pre-training pays on these images, and write a page and a JSON file with the evidence.
 
-    Raw pixels, a random network, the given weights, own pre-training, and own pre-training that goes on from each of these
-    weights are compared by one classifier that learns from few labels. Half of the labelled images are put aside to test
-    on, and are in no pre-training. What was computed stays in `out`, and the same call goes on from there.
+    One classifier that learns from few labels compares raw pixels, a random network, external weights, pre-training from
+    scratch, and pre-training from each of the external weights. Half of the labelled images are held out for testing, also
+    from pre-training. Results stay in `out`, and the same call resumes from there.
 
     Args:
-        images: a folder of images at any depth.
-        labels: a CSV with images' names in the first column; without it folders are classes.
-        out: where networks, features, `worth.html` and `worth.json` go.
-        column: the head of the column of classes in that CSV; by default the second's.
-        weights: checkpoints of ResNets or ViTs, as `torchvision:resnet50` or files.
-        method: of the own pre-training.
-        minutes: what it may take; it chooses the size of the crops, the epochs, unless they are given, and the draws of labels.
-        size: the side of the crops; by default that of the images, 224 at most.
-        epochs: how often pre-training sees each image, 100 by default.
-        groups: keep a patient or a flight on one side (`mmairl.data.splits.groups_of`).
-        batch: images in a step of pre-training.
-        workers: processes that load images.
-        channels: of images that are read as they are stored.
-        seed: of the split, the draws of labels and the pre-training.
-        options: config keys of the pre-training, as `--cfg-options` has them.
-        plan: measure the speed, and return how long it will take.
+        images: Folder of images at any depth.
+        labels: CSV with names of images in the first column. Default: folders are classes.
+        out: Folder for networks, features, `worth.html` and `worth.json`.
+        column: Header of the column of classes in that CSV. Default: the second.
+        weights: Checkpoints of ResNets or ViTs, as `torchvision:resnet50` or files.
+        method: Method of pre-training.
+        minutes: Budget, which sets the size of the crops and the epochs unless given, and the draws of labels.
+        size: Side of the crops. Default: that of the images, at most 224.
+        epochs: How often pre-training sees each image. Default: 100.
+        groups: Groups, such as patients or flights, that stay on one side of the split (`mmairl.data.splits.groups_of`).
+        batch: Images per step of pre-training.
+        workers: Processes that load images.
+        channels: Channels of images that are read as they are stored.
+        seed: Seed of the split, the draws of labels and pre-training.
+        options: Config keys of pre-training, as for `--cfg-options`.
+        plan: Whether to measure the speed and return the plan only.
 
-    >>> print(worth('images/', labels='labels.csv', weights=['torchvision:resnet50']))  # doctest: +SKIP
-    Pre-train your own: ...
+    Raises:
+        UserError: If labels are missing or wrong, or if there are too few images.
+
+    Example:
+        >>> print(worth('images/', labels='labels.csv', weights=['torchvision:resnet50']))  # doctest: +SKIP
+        Pre-train your own: ...
     """
     register()
     task, out = read_task(images, labels, channels, groups, seed, column), Path(out)
     links = (out / 'images').resolve()
     if links.is_relative_to(task.root) or task.root.is_relative_to(links):
         raise UserError(
-            f'the links of {out}/images would lie among the images of {images}; name another folder (--work-dir)'
+            f'{out}/images: links to images would be among the images of {images}; use another folder (--work-dir)',
+            code='links-among-images',
         )
     weights = [weights] if isinstance(weights, str | Path) else weights
-    starts = dict(
-        zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights))
-    )
+    starts = dict(zip(short_names([Path(file).absolute() for file in weights]), map(str, weights)))
     comparison = Comparison(task, out, starts, method, seed, batch, workers, options or {})
     if minutes is not None and not (isinstance(minutes, Real) and 0 < minutes < math.inf):
         raise UserError(
-            f'minutes={minutes!r} is not a number above 0; set it, or leave it out',
+            f'minutes: expected a positive number ({minutes!r}); set it, or leave it out',
             code='bad-minutes',
         )
-    # What is wrong with the rest is said before anything is written.
+    if workers is not None and workers < 0:
+        raise UserError(
+            f'workers: must not be negative ({workers}); set 0 or more', code='bad-workers'
+        )
+    # Check the other arguments before anything is written.
     comparison.config(SIZES[0] if size is None else size, epochs=epochs)
     claim(out, comparison.identity(), ('worth.json',))
     lay_out(task, out / 'images')
@@ -407,7 +412,7 @@ def worth(
 
 
 def pace(cfg: Config) -> float:
-    """Run two steps, and more where they are fast, and return the seconds that an image of them takes."""
+    """Return the seconds of training per image, measured over two steps, or over more if they are fast."""
     for steps in STEPS:
         cfg = Config(cfg.to_dict())
         cfg.train_cfg, cfg.param_scheduler = dict(by_epoch=False, max_iters=steps), None
@@ -426,7 +431,7 @@ def pace(cfg: Config) -> float:
 
 
 def pace_of_draws(task: Task) -> float:
-    """Return the seconds of a candidate's classifiers for a draw of labels, by the one with all labels."""
+    """Return the seconds of a candidate's classifiers for a draw of labels, estimated from the one with all labels."""
     x = np.random.default_rng(0).normal(size=(len(task.y), min(512, len(task.y))))
     began = time.perf_counter()
     recognised(x, task.y, task.pool, task.test)
@@ -434,16 +439,16 @@ def pace_of_draws(task: Task) -> float:
 
 
 def announced(plan: Plan) -> Iterator[str]:
-    """Yield the stages, and say before each what time is left; pre-training and features have a bar of their own."""
+    """Yield the stages, and print the remaining time before each."""
     for place, (name, seconds) in enumerate(plan.seconds.items()):
         left = sum(list(plan.seconds.values())[place:]) / 60
-        said = f'{place + 1} of {len(plan.seconds)}: {name}, about {seconds / 60:.1f} minutes; {left:.1f} left in all'
-        print(said, file=sys.stderr, flush=True)
+        line = f'{place + 1} of {len(plan.seconds)}: {name}, about {seconds / 60:.1f} minutes; {left:.1f} left in all'
+        print(line, file=sys.stderr, flush=True)
         yield name
 
 
 def network(checkpoint: str | Path, channels: int | None = None) -> Network:
-    """Return a checkpoint's; where the images have other channels, its first kernels are made to fit."""
+    """Return the network of a checkpoint, with its first kernels adapted to the channels of the images."""
     cfg, backbone, normal, views, _ = embedding_network(checkpoint)
     if channels and channels != len(normal['mean']):
         cfg.model.backbone.in_channels = channels
@@ -463,9 +468,9 @@ def recorded(
     plan: Plan,
     seed: int,
 ) -> dict[str, Any]:
-    """Return the answer and all that is on its page, as plain values.
+    """Return the answer and the content of its page, as plain values.
 
-    `word` is the answer; `compared` is the verdict on these networks, whatever the length of their training.
+    `word` is the answer; `compared` is the verdict on these networks, regardless of the length of their training.
     """
     weight, groups, names = class_weights(task.y[task.test]), task.groups[task.test], list(right)
     own_ones, labelled = (
@@ -517,7 +522,7 @@ def recorded(
 
 
 def answer_word(verdict: Verdict, training: Training) -> str:
-    """Return `pays`, `keep` or `undecided`: a short training can show that pre-training pays, not that it does not."""
+    """Return `pays`, `keep` or `undecided`. A short training can show that pre-training pays, but not the opposite."""
     return 'undecided' if verdict.word == 'keep' and training.epochs < ENOUGH else verdict.word
 
 

@@ -49,7 +49,7 @@ def test_the_numbers_keep_their_rules(tmp_path, images, gpus):
 
 
 @pytest.mark.parametrize('method', [*METHODS, *OTHERS])
-def test_what_is_printed_is_what_a_line_of_python_trains_by(tmp_path, method):
+def test_printed_config_equals_the_one_in_python(tmp_path, method):
     shown, made = suggested(tmp_path, method, 20_000), config_for(method, 20_000, 'data/images')
     assert shown.to_dict() == made.to_dict()
     reasons = re.findall('^# (?:known|customary): ', (tmp_path / 'mine.py').read_text(), re.MULTILINE)
@@ -57,7 +57,7 @@ def test_what_is_printed_is_what_a_line_of_python_trains_by(tmp_path, method):
     assert len(reasons) == (8 if made.model.get('queue') or fewer else 7)
 
 
-def test_prototypes_are_no_more_than_images_can_share_and_both_parts_have_as_many():
+def test_prototypes_are_limited_by_the_images():
     for images, dino, swav in ((2000, 64, 64), (50_000, 2048, 2048), (2_000_000, 65_536, 3000)):
         models = [config_for(method, images, 'data/images').model for method in ('dino', 'swav')]
         assert [models[0].projector.prototypes, models[0].head.prototypes, models[1].head.prototypes] == [

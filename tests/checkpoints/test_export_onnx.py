@@ -22,7 +22,7 @@ def checkpoint(tmp_path_factory):
     return path, network
 
 
-def test_the_file_computes_what_the_network_does_for_any_number_of_images(checkpoint, tmp_path):
+def test_onnx_features_equal_torch_for_any_batch(checkpoint, tmp_path):
     runtime = pytest.importorskip('onnxruntime', reason="onnxruntime is not installed (pip install 'mmairl[onnx]')")
     pytest.importorskip('onnxscript', reason="onnxscript is not installed (pip install 'mmairl[onnx]')")
     path, network = checkpoint

@@ -467,7 +467,7 @@ WITHOUT = {
 
 @pytest.mark.parametrize('name', NETWORKS)
 @pytest.mark.parametrize('to', WRITERS)
-def test_command_converts_every_network_to_every_format(to, name, tmp_path, run_tool):
+def test_every_network_converts_to_every_format(to, name, tmp_path, run_tool):
     module, network = NETWORKS[name]()
     torch.save(module.state_dict(), tmp_path / 'a.pth')
     out = tmp_path / f'out{dict(detectron2=".pkl", safetensors=".safetensors").get(to, ".pth")}'

@@ -26,7 +26,7 @@ def refused(path: Path | str, match: str) -> None:
     assert '\n' not in str(caught.value)
 
 
-def test_what_a_training_checkpoint_holds_is_read_with_weights_only(tmp_path):
+def test_training_checkpoint_is_read_as_weights_only(tmp_path):
     history, weights = HistoryBuffer([1.0, 3.0], [1, 1]), OrderedDict(a=torch.ones(2))
     weights._metadata = OrderedDict({'': dict(version=1)})
     numbers = [np.arange(6.0).reshape(2, 3), np.asfortranarray(np.ones((2, 3), '>i2')), np.empty((0, 3), '?')]
@@ -54,7 +54,7 @@ def test_what_a_training_checkpoint_holds_is_read_with_weights_only(tmp_path):
         ),
     ],
 )
-def test_a_scripts_options_are_left_out_and_a_files_name_says_nothing_of_its_kind(tmp_path, write, name):
+def test_options_are_left_out_whatever_the_file_name(tmp_path, write, name):
     write(dict(args=argparse.Namespace(lr=0.1, of=[argparse.Namespace()]), epoch=3), tmp_path / name)
     assert load_checkpoint(tmp_path / name) == dict(args=None, epoch=3)
     (tmp_path / name).write_bytes(pickle.dumps(dict(epoch=4), 0))
@@ -121,13 +121,13 @@ def with_program(folder: Path, suffix: str, program: bytes) -> Path:
 
 @pytest.mark.parametrize('suffix', ['pth', 'pkl'])
 @pytest.mark.parametrize('name', ATTACKS)
-def test_an_attack_by_raw_bytes_or_names_is_refused(tmp_path, name, suffix):
+def test_attack_by_raw_bytes_or_names_is_refused(tmp_path, name, suffix):
     program, sentence = ATTACKS[name]
     refused(with_program(tmp_path, suffix, program), sentence)
     assert MARKER == ['what a hostile file must not reach']
 
 
-def test_programs_of_a_pickle_make_nothing_but_plain_values(tmp_path):
+def test_pickle_programs_build_only_plain_values(tmp_path):
     found = run_programs(600, seed=0, folder=tmp_path)
     assert found['failed'] == 0 and found['plain'] > 50 and found['arrays'] > 10 and found['refused'] > 50, found
 
@@ -149,13 +149,13 @@ def contains_itself() -> dict:
         (lambda: [1, 2], 'holds a list, not a dictionary'),
     ],
 )
-def test_what_is_no_plain_checkpoint_is_one_sentence(tmp_path, make, sentence):
+def test_content_that_is_not_plain_is_an_error(tmp_path, make, sentence):
     torch.save(make(), tmp_path / 'a.pth')
     refused(tmp_path / 'a.pth', sentence)
 
 
 @pytest.mark.parametrize('suffix', ['pth', 'pkl'])
-def test_keys_that_are_no_text_and_attributes_of_the_weights_do_no_harm(tmp_path, suffix):
+def test_odd_keys_and_attributes_are_harmless(tmp_path, suffix):
     weight = EMPTY + b'(K\x01K\x02\x85' + DTYPE % b'f4' + STATE % b'\x00' + b'\x89' + BYTES + b'tb'
     attributes = b'}' + b''.join(text(name) + b'K\x01s' for name in ('items', 'get', '_metadata')) + b'b'
     program = b'ccollections\nOrderedDict\n)R' + text('conv1.weight') + weight + b's' + attributes
@@ -167,7 +167,7 @@ def test_keys_that_are_no_text_and_attributes_of_the_weights_do_no_harm(tmp_path
         read_backbone(tmp_path / 'b.pth')
 
 
-def test_foreign_files_and_missing_ones_are_one_sentence(tmp_path):
+def test_foreign_or_missing_file_is_an_error(tmp_path):
     (tmp_path / 'text.pth').write_text('not a checkpoint')
     refused(tmp_path / 'text.pth', 'not a checkpoint')
     refused(tmp_path, 'no such file')
@@ -175,7 +175,7 @@ def test_foreign_files_and_missing_ones_are_one_sentence(tmp_path):
         refused(name, 'unknown released model')
 
 
-def test_a_record_that_claims_to_be_a_folder_is_refused(tmp_path):
+def test_record_marked_as_a_folder_is_an_error(tmp_path):
     """torch reads nothing from it, and the weights are whatever the memory held, which may be the right ones."""
     torch.save(dict(a=torch.arange(1000.0)), path := tmp_path / 'a.pth')
     with zipfile.ZipFile(path) as archive:

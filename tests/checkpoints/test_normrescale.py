@@ -40,7 +40,7 @@ def assert_rescaled(new: dict, source: dict, anchor: dict) -> None:
             assert not torch.equal(value, source[key])
 
 
-def test_norms_are_the_anchors_and_directions_the_sources_and_twice_is_once():
+def test_norms_are_the_anchors_directions_the_sources():
     source, anchor = weights(1, scale=9), weights(2)
     new, rows = normrescale(source, anchor)
     assert new.keys() == source.keys()
@@ -50,7 +50,7 @@ def test_norms_are_the_anchors_and_directions_the_sources_and_twice_is_once():
     assert all(torch.allclose(twice[key].double(), new[key].double(), rtol=3e-7, atol=0) for key in new)
 
 
-def test_per_channel_and_running_statistics_are_choices():
+def test_options_per_channel_and_statistics():
     source, anchor = weights(1), weights(2)
     source['conv1.weight'][3] = 0
     new, _ = normrescale(source, anchor, per='channel', statistics='rescale')  # the latter as the release did
@@ -62,7 +62,7 @@ def test_per_channel_and_running_statistics_are_choices():
     assert torch.equal(new['bn1.num_batches_tracked'], source['bn1.num_batches_tracked'])
 
 
-def test_what_cannot_be_rescaled_is_named_with_its_reason():
+def test_tensor_left_alone_is_named_with_a_reason():
     source = dict(a=torch.ones(3), b=torch.ones(2), c=torch.zeros(2), d=torch.ones(2), e=torch.ones(2))
     source |= dict(f=torch.tensor([torch.nan]), g=torch.tensor([168, 2]))
     anchor = dict(b=torch.ones(3), c=torch.ones(2), d=torch.zeros(2), e=torch.full((2,), 2.0), f=torch.ones(1))
@@ -96,7 +96,7 @@ def save_ours(path: Path, source: dict, **more) -> Path:
     return path
 
 
-def test_the_tool_changes_the_student_and_writes_weights_only(tmp_path, run_tool, capsys):
+def test_tool_changes_the_student_and_writes_weights(tmp_path, run_tool, capsys):
     source, anchor = weights(1, scale=9), weights(2)
     lars = save_ours(tmp_path / 'lars.pth', source)
     torch.save(dict(model={f'module.online_encoder.{k}': v for k, v in anchor.items()}), tmp_path / 'sgd.pth')
@@ -114,7 +114,7 @@ def test_the_tool_changes_the_student_and_writes_weights_only(tmp_path, run_tool
         assert (tmp_path / f'out_norms.{kind}').stat().st_size > 500
 
 
-def test_the_tool_reads_bare_weights_with_names_of_ours(tmp_path, run_tool):
+def test_tool_reads_bare_weights(tmp_path, run_tool):
     state = {f'backbone.{key}': value for key, value in resnet18().state_dict().items() if not key.startswith('fc.')}
     torch.save(state, tmp_path / 'a.pth')
     run_tool('tools/normrescale.py', tmp_path / 'a.pth', tmp_path / 'b.pth', '--constant', '0.5')
@@ -122,7 +122,7 @@ def test_the_tool_reads_bare_weights_with_names_of_ours(tmp_path, run_tool):
     assert torch.equal(torch.load(tmp_path / 'b.pth', weights_only=False)['state_dict'][key], state[key] / 2)
 
 
-def test_the_tool_takes_teachers_and_refuses_a_second_constant_and_another_network(tmp_path, run_tool, capsys):
+def test_tool_reads_teachers_and_checks_its_input(tmp_path, run_tool, capsys):
     source = weights(1)
     lars = save_ours(tmp_path / 'lars.pth', source)
     run_tool('tools/normrescale.py', lars, tmp_path / 'out.pth', '--constant', '0.1', '--part', 'teacher')
@@ -163,7 +163,7 @@ def test_as_an_init_cfg_the_backbone_starts_rescaled(tmp_path):
 
 
 @pytest.mark.parametrize('depth', [18, 50])
-def test_the_exact_form_takes_the_anchors_norms_and_keeps_the_function_which_the_plain_form_changes(depth):
+def test_exact_form_keeps_the_function(depth):
     networks = [MODELS.build({**SMALL, 'depth': depth}).double() for _ in range(3)]
     for number, network in enumerate(networks[:2]):
         generator = torch.Generator().manual_seed(number)
@@ -191,7 +191,7 @@ def test_the_exact_form_takes_the_anchors_norms_and_keeps_the_function_which_the
     )  # what follows the stem is a sum of branches
 
 
-def test_advice_names_a_long_network_and_the_rate_that_its_norms_predict(tmp_path, run_tool, capsys):
+def test_advice_states_growth_and_predicted_rate(tmp_path, run_tool, capsys):
     torch.manual_seed(0)
     network = MODELS.build(SMALL)
     network.init_weights()

@@ -15,7 +15,7 @@ from mmairl.checkpoints.norms import (
 )
 
 
-def test_norms_are_of_learnable_tensors_in_order_and_by_kernel():
+def test_norms_cover_learned_tensors_in_order():
     state = torchvision.models.resnet18().state_dict()
     rows = weight_norms(state)
     assert [row.name for row in rows] == [k for k in state if 'running' not in k and 'num_batches' not in k]
@@ -24,14 +24,14 @@ def test_norms_are_of_learnable_tensors_in_order_and_by_kernel():
     assert len(threes) == 16 and all(state[row.name].shape[2:] == (3, 3) for row in threes)
 
 
-def test_growth_is_one_where_kaiming_starts_at_any_width():
+def test_growth_is_one_at_kaiming_initialization():
     for shape in ((128, 64, 3, 3), (256, 512, 1, 1)):
         weight = torch.empty(shape)
         torch.nn.init.kaiming_normal_(weight, mode='fan_out', nonlinearity='relu')
         assert growth(weight) == pytest.approx(1, abs=0.02)
 
 
-def test_fine_tuning_a_grown_backbone_warns_and_a_frozen_or_small_one_does_not(tmp_path, monkeypatch):
+def test_warning_only_for_trainable_grown_backbone(tmp_path, monkeypatch):
     said, path = [], tmp_path / 'a.pth'
     monkeypatch.setattr(init, 'print_log', lambda text, *_, **__: said.append(text))
     for scale, frozen, warned in ((3, False, True), (3, True, False), (1, False, False)):
@@ -45,7 +45,7 @@ def test_fine_tuning_a_grown_backbone_warns_and_a_frozen_or_small_one_does_not(t
     assert not looks_lars_trained({'w': torch.ones(3)}), 'it has no 3x3 convolutions'
 
 
-def test_longer_kernels_want_a_higher_rate_and_longer_gains_a_lower_one():
+def test_predicted_rates_of_kernels_and_gains():
     usual = torchvision.models.resnet18().state_dict()
     long = {key: 3 * value if value.ndim == 4 else value for key, value in usual.items()}
     gains = {key: 2 * value if value.ndim == 1 and key.endswith('weight') else value for key, value in usual.items()}

@@ -121,7 +121,7 @@ def lightlys_byol(lightning: ModuleType, sequential: bool) -> nn.Module:
 
 
 @pytest.mark.parametrize('sequential, teacher', [(False, 'teacher_backbone'), (True, 'backbone_momentum')])
-def test_lightning_checkpoints_of_lightlys_byol_compute_the_same_and_run_nothing(sequential, teacher, tmp_path):
+def test_features_of_lightlys_byol_are_equal(sequential, teacher, tmp_path):
     package('lightly')
     model = lightlys_byol(lightning := package('pytorch_lightning'), sequential)
     file = written(lightning, model, tmp_path / 'a.ckpt', steps=2)
@@ -135,7 +135,7 @@ def test_lightning_checkpoints_of_lightlys_byol_compute_the_same_and_run_nothing
     assert Settings.built == 0
 
 
-def test_foreign_objects_are_left_out_in_a_sentence_beside_lightnings_weights_alone(tmp_path, monkeypatch):
+def test_foreign_objects_are_left_out_for_lightning(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(load, 'print_log', lambda text, **_: said.append(text))
     weights = {f'backbone.{key}': value for key, value in timm.create_model('resnet18').state_dict().items()}
@@ -153,7 +153,7 @@ def test_foreign_objects_are_left_out_in_a_sentence_beside_lightnings_weights_al
     assert Settings.built == 0
 
 
-def test_lightning_checkpoints_of_solo_learns_byol_compute_the_same(tmp_path, monkeypatch):
+def test_features_of_solo_learns_byol_are_equal(tmp_path, monkeypatch):
     lightning = package('pytorch_lightning')
     bolts = ModuleType(
         'pl_bolts.optimizers.lr_scheduler'
@@ -174,7 +174,7 @@ def test_lightning_checkpoints_of_solo_learns_byol_compute_the_same(tmp_path, mo
     assert facts_of(str(file))['Lightning'] == lightning.__version__
 
 
-def test_settings_of_omegaconf_are_left_out_as_newer_solo_learn_has_them(tmp_path):
+def test_settings_of_omegaconf_are_left_out(tmp_path):
     lightning, omegaconf = package('pytorch_lightning'), package('omegaconf')
 
     class BYOL(lightning.LightningModule):
@@ -193,7 +193,7 @@ def test_settings_of_omegaconf_are_left_out_as_newer_solo_learn_has_them(tmp_pat
 
 
 @pytest.mark.parametrize('method', ['BYOL', 'SimCLR'])
-def test_lightning_checkpoints_of_stable_pretraining_compute_the_same(method, tmp_path):
+def test_features_of_stable_pretraining_are_equal(method, tmp_path):
     kind = getattr(package('stable_pretraining.methods'), method)
     dims = dict(projector_dims=(32, 16), predictor_dims=(32, 16)) if method == 'BYOL' else {}
     model = kind(encoder_name='resnet18', **dims)
@@ -205,7 +205,7 @@ def test_lightning_checkpoints_of_stable_pretraining_compute_the_same(method, tm
 
 
 @pytest.mark.parametrize('name', ['resnet18', 'resnet50'])
-def test_safetensors_of_timms_resnets_compute_the_same(name, tmp_path):
+def test_features_of_timm_resnets_are_equal(name, tmp_path):
     network = moved(net := timm.create_model(name), net)
     save_for_hf(network, tmp_path, safe_serialization=True)
     network.reset_classifier(0)
@@ -214,7 +214,7 @@ def test_safetensors_of_timms_resnets_compute_the_same(name, tmp_path):
 
 @pytest.mark.parametrize('kind', ['ResNetModel', 'ResNetForImageClassification'])
 @pytest.mark.parametrize('depths, layer_type', [([2, 2, 2, 2], 'basic'), ([3, 4, 6, 3], 'bottleneck')])
-def test_safetensors_of_hugging_faces_resnets_compute_the_same(kind, depths, layer_type, tmp_path):
+def test_features_of_hugging_face_resnets_are_equal(kind, depths, layer_type, tmp_path):
     transformers = package('transformers')
     widths = [16, 32, 64, 128] if layer_type == 'basic' else [64, 128, 256, 512]
     how = dict(depths=depths, layer_type=layer_type, hidden_sizes=widths, embedding_size=16)

@@ -60,7 +60,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize('name', LAYOUTS)
-def test_student_and_teacher_are_told_apart_in_every_project(name, states, tmp_path):
+def test_student_and_teacher_of_every_project(name, states, tmp_path):
     envelope, *prefixes = LAYOUTS[name]
     beside = prefixes[0].endswith(('backbone.', '.0.'))  # nothing but the backbone is below the prefix
     head = 'projector.0.weight' if beside else f'{prefixes[0]}fc.0.weight'
@@ -106,7 +106,7 @@ def test_detectron2_pickles_are_read(prefix, protocol, states, tmp_path):
 
 
 @pytest.mark.parametrize('to', WRITERS)
-def test_round_trips_are_bit_exact_name_their_origin_and_notice_a_cut(to, states, tmp_path):
+def test_round_trip_is_exact_and_a_cut_is_noticed(to, states, tmp_path):
     torch.save(dict(state_dict=with_prefix('encoder_q.', states[0])), tmp_path / 'moco.pth')
     out = tmp_path / f'out{dict(detectron2=".pkl", safetensors=".safetensors").get(to, ".pth")}'
     write_backbone(read_backbone(tmp_path / 'moco.pth'), out, to)
@@ -122,7 +122,7 @@ def test_round_trips_are_bit_exact_name_their_origin_and_notice_a_cut(to, states
         assert '\n' not in str(caught.value)
 
 
-def test_torchvision_and_timm_and_mmpretrain_compute_the_same_from_converted_weights(tmp_path):
+def test_converted_resnet_has_equal_features(tmp_path):
     torch.manual_seed(0)
     images, network = torch.randn(2, 3, 64, 64), torchvision.models.resnet18()
     network.train()(torch.randn(4, 3, 64, 64))
@@ -146,7 +146,7 @@ def test_torchvision_and_timm_and_mmpretrain_compute_the_same_from_converted_wei
         assert torch.allclose(ours(images)[-1].mean(dim=(2, 3)), wanted, atol=1e-6)
 
 
-def test_a_vit_goes_to_timm_and_back_and_computes_the_same(tmp_path):
+def test_vit_to_timm_and_back_has_equal_features(tmp_path):
     torch.manual_seed(0)
     arch = dict(embed_dims=48, num_layers=2, num_heads=3, feedforward_channels=96)
     ours = MODELS.build(
@@ -185,7 +185,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_weights_of_another_kind_are_refused_by_whoever_reads_them(kind, states, tmp_path):
+def test_weights_of_another_kind_are_an_error(kind, states, tmp_path):
     other = {**states[0], 'layer1.0.conv1.weight': KINDS[kind](states[0]['layer1.0.conv1.weight'])}
     for content in (other, dict(state_dict=with_prefix('backbone.', other))):
         torch.save(content, tmp_path / 'a.pth')
@@ -196,7 +196,7 @@ def test_weights_of_another_kind_are_refused_by_whoever_reads_them(kind, states,
             require_same_keys(other, states[0], 'a.pth')
 
 
-def test_weights_that_are_not_finite_are_read_with_a_warning(states, tmp_path, monkeypatch):
+def test_weights_that_are_not_finite_are_warned_of(states, tmp_path, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr('mmairl.checkpoints.read.print_log', lambda text, **_: said.append(text))
     for value, heard in ((torch.nan, 1), (torch.inf, 1), (1.0, 0)):
@@ -214,7 +214,7 @@ def test_wrappers_are_taken_off_in_any_order(states, tmp_path):
         assert_equal(read_backbone(tmp_path / f'{number}.pth').weights, states[0])
 
 
-def test_what_holds_no_backbone_is_named_by_its_keys(tmp_path):
+def test_file_without_a_backbone_is_an_error(tmp_path):
     torch.save(dict(w=torch.zeros(2)), tmp_path / 'a.pth')
     with pytest.raises(UserError, match=r"keys look like \['w'\]"):
         read_backbone(tmp_path / 'a.pth')

@@ -116,7 +116,7 @@ def warned(monkeypatch) -> list[str]:
 @pytest.mark.parametrize(
     'width, heads, prefix', [(384, 12, 'module.base_encoder.'), (384, 6, ''), (1280, 16, ''), (96, 1, '')]
 )
-def test_heads_are_the_projects_or_those_of_every_released_vit_of_the_width(width, heads, prefix, tmp_path, warned):
+def test_heads_are_those_of_the_project_or_width(width, heads, prefix, tmp_path, warned):
     how = dict(img_size=SIZE, patch_size=14, embed_dim=width, depth=1, num_heads=heads, num_classes=0)
     network = restless(timm.create_model('vit_small_patch16_224', **how))
     torch.save({prefix + key: value for key, value in network.state_dict().items()}, tmp_path / 'a.pth')
@@ -127,7 +127,7 @@ def test_heads_are_the_projects_or_those_of_every_released_vit_of_the_width(widt
     assert [('1 heads of 96 dimensions' in text) for text in warned] == [True, True] * (width == 96)
 
 
-def test_heads_are_those_of_our_run_or_of_the_table_that_moco_v3_alone_has(tmp_path, warned):
+def test_heads_by_settings_or_by_moco_v3s_table(tmp_path, warned):
     network = timm.create_model('vit_small_patch16_224', depth=1, num_classes=0)
     weights = {f'backbone.{key}': value for key, value in network.state_dict().items()}
     for settings, heads in (({'arch': 'deit-small'}, 6), ({'arch.num_heads': '8'}, 8), ({'arch': '?'}, 6)):
@@ -141,7 +141,7 @@ def test_heads_are_those_of_our_run_or_of_the_table_that_moco_v3_alone_has(tmp_p
     assert '12 heads of 32 dimensions' in warned[0]
 
 
-def test_heads_of_hugging_faces_config_beside_the_weights_stay_with_what_is_made_of_them(tmp_path, run_tool, warned):
+def test_heads_of_config_json_are_kept(tmp_path, run_tool, warned):
     network = timm.create_model('vit_small_patch16_224', depth=1, num_classes=0)
     (folder := tmp_path / 'released').mkdir()
     torch.save(network.state_dict(), folder / 'pytorch_model.bin')
@@ -152,7 +152,7 @@ def test_heads_of_hugging_faces_config_beside_the_weights_stay_with_what_is_made
     assert not warned
 
 
-def test_a_vit_is_written_as_torchvision_has_it_and_read_again_or_refused(tmp_path):
+def test_vit_is_written_for_torchvision_or_refused(tmp_path):
     network = torchvision.models.VisionTransformer(SIZE, 14, num_layers=2, num_heads=2, hidden_dim=128, mlp_dim=512)
     network = restless(network)
     torch.save(network.state_dict(), tmp_path / 'a.pth')
@@ -185,7 +185,7 @@ def restless_dinov3(kind):
 
 
 @pytest.mark.parametrize('kind', DINOV3)
-def test_dinov3_of_timm_computes_the_same_and_goes_back_to_timm(kind, tmp_path):
+def test_dinov3_of_timm_is_equal_and_goes_back(kind, tmp_path):
     network = restless_dinov3(kind)
     torch.save(network.state_dict(), tmp_path / 'a.pth')
     assert_same(tmp_path / 'a.pth', lambda images: network(images[:, :, :64, :64]))

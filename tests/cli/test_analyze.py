@@ -42,7 +42,7 @@ def assert_pictures(folder: Path, *names: str) -> None:
         assert (folder / f'{name}.svg').read_text().rstrip().endswith('</svg>')
 
 
-def test_norms_need_no_config_and_are_those_of_the_weights(folder, tmp_path, run_tool):
+def test_norms_need_no_config(folder, tmp_path, run_tool):
     run_tool(TOOL, 'norms', folder / 'a.pth', folder / 'b.pth', '--out', tmp_path)
     assert_pictures(tmp_path, 'norms')
     header, *rows = numbers(tmp_path, 'norms')
@@ -52,7 +52,7 @@ def test_norms_need_no_config_and_are_those_of_the_weights(folder, tmp_path, run
     assert 'looks LARS-trained' in (tmp_path / 'norms.html').read_text()
 
 
-def test_cka_of_one_checkpoint_is_of_student_and_teacher_and_of_many_a_matrix(folder, tmp_path, run_tool):
+def test_cka_of_one_checkpoint_and_of_several(folder, tmp_path, run_tool):
     run_tool(TOOL, 'cka', folder / 'a.pth', '--full', '--recalibrate', '--out', tmp_path, *FEW)
     header, *rows = numbers(tmp_path, 'cka')
     assert header[1:] == ['layer1', 'layer2', 'layer3', 'layer4', 'pooled'] and len(rows) == 5
@@ -81,7 +81,7 @@ def test_geometry_draws_everything_on_a_page(folder, tmp_path, run_tool):
     )
 
 
-def test_measures_of_networks_stand_in_a_table_and_look_at_no_label(folder, tmp_path, run_tool, capsys):
+def test_measures_are_a_table_without_labels(folder, tmp_path, run_tool, capsys):
     few = [*FEW[:-1], 'evaluation.train.count=60', 'evaluation.test=None']
     run_tool(TOOL, 'measures', folder / 'a.pth', folder / 'b.pth', '--out', tmp_path, *few)
     assert '60 training images, labels unseen' in capsys.readouterr().out

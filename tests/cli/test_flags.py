@@ -24,7 +24,7 @@ def test_values_outside_of_their_range_are_refused(kind, good, bad):
             kind(text)
 
 
-def test_a_whole_number_below_its_least_is_not_called_none():
+def test_number_below_the_least_is_an_error():
     with pytest.raises(argparse.ArgumentTypeError, match="'-5' is not a whole number of 1 or more; give one"):
         flags.positive('-5')
 
@@ -43,7 +43,7 @@ def test_options_keep_spaces_and_nest():
 
 
 @pytest.mark.parametrize('word', ['epochs', 'a={b: [', 'a=[1,2', 'a={b: !!python/name:os.mkdir }'])
-def test_an_option_that_cannot_be_read_ends_the_command_in_a_sentence(word, capsys):
+def test_option_that_cannot_be_parsed_is_an_error(word, capsys):
     with pytest.raises(SystemExit) as left:
         parsed(word)
     assert left.value.code == 2 and 'argument --cfg-options' in capsys.readouterr().err

@@ -3,9 +3,9 @@
 import argparse
 import os
 import re
+import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,7 +101,7 @@ HUB = "get_config('mmairl::mocov2plus_r50_200e.py').total_batch_size"
         ('import mmairl.registry; from mmengine import Config', BASE),
     ],
 )
-def test_config_names_work_after_the_package_is_imported(tmp_path, imports, call):
+def test_config_names_work_after_any_import(tmp_path, imports, call):
     (tmp_path / 'mine.py').write_text("_base_ = 'mmairl::mocov2plus_r50_200e.py'\n")
     assert python(f'{imports}; print({call})', tmp_path) == '1024'
 
@@ -114,35 +114,55 @@ def test_choices_in_parsers_equal_those_of_the_package():
     assert (normrescale.PER, normrescale.STATISTICS) == (rescaling.PER, rescaling.STATISTICS)
 
 
-@pytest.fixture
-def help_of(monkeypatch) -> Callable[[str], list[argparse.Action]]:
-    """The actions of a command's parser."""
+def help_of(command: str) -> list[argparse.Action]:
+    """Return the actions of a command's parser."""
+    return [action for action in main.parser_for(*command.split())._actions if action.dest != 'help']
 
-    def actions(command: str) -> list[argparse.Action]:
-        class Parsed(BaseException):
-            pass
 
-        def stop(parser: argparse.ArgumentParser, *_: object) -> None:
-            raise Parsed(parser)
+SETTINGS = "_base_ = 'mmairl::demo/mocov2plus_shapes.py'\nevaluation = dict(settings=dict(linear=dict()))\n"
 
-        monkeypatch.setattr(argparse.ArgumentParser, 'parse_args', stop)
-        name, *page = command.split()
-        with pytest.raises(Parsed) as caught:
-            main.import_module(f'mmairl.cli.{name}').main(page)
-        return [action for action in caught.value.args[0]._actions if action.dest != 'help']
 
-    return actions
+@pytest.mark.parametrize(
+    'words, protocol',
+    [
+        (['mmairl::demo/mocov2plus_shapes.py', 'a.pth'], 'knn'),
+        (['mine.py', 'a.pth'], 'linear'),
+        (['mine.py', 'a.pth', '--protocol', 'svm'], 'svm'),
+    ],
+)
+def test_tool_test_evaluates_by_the_protocol_of_the_config(words, protocol, tmp_path, monkeypatch):
+    (tmp_path / 'mine.py').write_text(SETTINGS)
+    monkeypatch.chdir(tmp_path)
+    words_of = runpy.run_path(str(ROOT / 'tools/test.py'))['words']
+    expected = [protocol, *words[:2], '--launcher', 'none']
+    assert words_of([*words, '--launcher', 'none']) == expected
+
+
+@pytest.mark.parametrize('shell', main.SHELLS)
+def test_completion_names_commands_and_flags(shell, capsys):
+    pytest.importorskip('shtab', reason='shtab is not installed (pip install shtab)')
+    with pytest.raises(SystemExit):
+        main.main(['--print-completion', shell])
+    script = capsys.readouterr().out
+    assert 'normrescale' in script and '--anchor-prefix' in script
+
+
+def test_completion_without_shtab_is_an_error(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, 'shtab', None)
+    with pytest.raises(SystemExit, match='2'):
+        main.main(['--print-completion', 'bash'])
+    assert 'pip install shtab' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('command', [*main.COMMANDS, *(f'report {page}' for page in PAGES)])
-def test_help_of_each_flag_states_its_default(help_of, command):
+def test_help_of_each_flag_states_its_default(command):
     for action in help_of(command):
         if action.option_strings and action.help != argparse.SUPPRESS and not action.required:
             exits = re.search(r'and exit\b', action.help)
             assert exits or '(default: ' in action.help, action.option_strings
 
 
-def test_defaults_that_help_states_are_those_of_the_package(help_of):
+def test_defaults_in_help_are_those_of_the_package():
     stated = {flag: action.help for name in main.COMMANDS for action in help_of(name) for flag in action.option_strings}
     assert f'(default: {knn.TEMPERATURE})' in stated['--temperature']
     assert f'(default: {sequential.USUAL} seeds' in stated['--most']

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from data.archives import draw
+from data.archives import draw, tar
 from harness.errors import raises_code
 from PIL import Image
 
@@ -84,8 +84,8 @@ def test_bytes_do_not_depend_on_workers_or_a_kill(folder):
         assert 0 < kept < len(shards)
         make(folder, f'k{workers}.tar', workers=workers, size=5000)
         assert {path.name[2:]: path.read_bytes() for path in folder.parent.glob(f'k{workers}-*.tar')} == shards
-    with raises_code('shard-exists'):
-        make(folder, 'whole.tar', size=5000)
+    make(folder, 'whole.tar', size=5000)  # there is nothing left to do
+    assert {path.name[5:]: path.read_bytes() for path in whole.parent.glob('whole-*.tar')} == shards
     (folder / 'ant/2.png').write_bytes((folder / 'bee/4.png').read_bytes())
     with raises_code('shard-exists', match='k0-000000.tar'):
         make(folder, 'k0.tar', size=5000)
@@ -114,6 +114,15 @@ def test_unreadable_images_are_left_out_up_to_a_limit(folder):
     left_out = {'ant/1.c.jpg': Reason.NO_IMAGE.phrase, 'bee/0.jpg': Reason.EMPTY.phrase}
     assert {path: reason for path, reason in said.items() if reason} == left_out
     assert Shards(out).labels.tolist() == [0, 0, 1, 1, 1, 2]
+
+
+def test_hostile_names_stay_below_the_unpacking_folder(folder):
+    image = (folder / 'bee/4.png').read_bytes()
+    source = tar(folder.parent / 'a.tar', {'../../b.png': image, '/etc/c.png': image, './d.png': image})
+    list(pack(Shards(source), folder.parent / 'out.tar'))
+    with tarfile.open(folder.parent / 'out.tar') as packed:
+        names = [name for name in packed.getnames() if name.endswith('.png')]
+    assert names == ['b.png', 'etc/c.png', 'd.png']
 
 
 def test_command_packs_folders_and_shards(folder, run_tool, capsys):

@@ -91,3 +91,11 @@ def test_preprocessor_repeats_normalized_views_by_seed():
     assert not make.state_dict(), 'the statistics are no part of a checkpoint'
     batch = dict(data, data_samples=dict(label=torch.ones(COUNT), index=torch.arange(COUNT)))
     assert list(make(batch)['data_samples']) == ['label'] and list(batch['data_samples']) == ['label', 'index']
+
+
+def test_single_view_is_a_tensor():
+    make = ViewPreprocessor(mean=(0.5,) * 3, std=(0.2,) * 3, single_view=True)
+    batch = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
+    torch.testing.assert_close(make(dict(inputs=[batch]))['inputs'], (batch / 255 - 0.5) / 0.2)
+    with raises_code('several-views'):
+        make(dict(inputs=[batch] * 2))

@@ -1,11 +1,17 @@
 """Public sets on small trees in their published formats: images, labels, splits and errors."""
 
+import errno
 import hashlib
 import json
 import pickle
 import re
+import shutil
+import threading
 from collections.abc import Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,7 +22,16 @@ from PIL import Image
 from torchvision import datasets
 
 from mmairl.data import public
-from mmairl.data.public import CIFAR10, STL10, VOC2007, Birdsnap, Caltech101, INaturalist2018, rows_of_split
+from mmairl.data.public import (
+    CIFAR10,
+    STL10,
+    VOC2007,
+    Birdsnap,
+    Caltech101,
+    INaturalist2018,
+    download_missing,
+    rows_of_split,
+)
 
 EVERY = {
     name: kind
@@ -213,6 +228,88 @@ def test_pixels_in_memory_are_in_order_and_unchanged(tmp_path, monkeypatch):
         assert torch.equal(data[1]['inputs'][0], whole[:, at : at + 32, at : at + 32])
         data.raw(1).zero_()
         assert torch.equal(data.raw(1), whole), 'what a view does to its image stays with the view'
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A server of CIFAR-10's archive, and what it does: count requests, cut the answer, or refuse."""
+    cifar(tmp_path / 'there')
+    accept_md5(tmp_path / 'there', monkeypatch)
+    archive = shutil.make_archive(tmp_path / 'cifar', 'gztar', tmp_path / 'there')
+    content = Path(archive).read_bytes()
+    monkeypatch.setattr(datasets.CIFAR10, 'tgz_md5', hashlib.md5(content).hexdigest())
+    state = SimpleNamespace(requests=0, size=len(content))
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_) -> None:
+            pass
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            state.requests += 1
+            self.send_response(200 if state.size else 503)
+            self.send_header('Content-Length', str(len(content)))
+            self.end_headers()
+            if self.command == 'GET':
+                self.wfile.write(content[: state.size])
+
+    with ThreadingHTTPServer(('127.0.0.1', 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f'http://127.0.0.1:{server.server_port}/cifar.tar.gz'
+        monkeypatch.setattr(datasets.CIFAR10, 'url', url)
+        state.length = len(content)
+        yield state
+        server.shutdown()
+
+
+def config_of(root: Path) -> dict:
+    part = dict(type='CIFAR10', root=str(root), split='test')
+    return dict(train=dict(type='Part', dataset=part, held=False), test=[part], groups=None)
+
+
+def test_download_reads_as_the_published_set(published, tmp_path):
+    root = tmp_path / 'new'
+    download_missing(config_of(root))
+    assert contents(CIFAR10(root, 'test')) == labelled(test=TEST)['test']
+    assert sorted(path.name for path in root.iterdir()) == ['.download.lock', 'cifar-10-batches-py']
+    requests = published.requests
+    download_missing(config_of(root))
+    assert published.requests == requests, 'what is there is not downloaded again'
+
+
+@pytest.mark.parametrize('size', [0, 1000])
+def test_failed_download_leaves_nothing_and_can_be_retried(size, published, tmp_path):
+    root = tmp_path / 'new'
+    (root / '.download/cifar-10-batches-py').mkdir(parents=True)  # left over from a killed one
+    published.size = size
+    with raises_code('download-failed', 'CIFAR10'):
+        CIFAR10.download(root)
+    assert [path.name for path in root.iterdir()] == ['.download.lock']
+    published.size = published.length
+    CIFAR10.download(root)
+    assert len(CIFAR10(root, 'test')) == len(TEST)
+
+
+def test_full_disk_while_downloading_is_an_error(published, tmp_path, monkeypatch):
+    full = Mock(side_effect=OSError(errno.ENOSPC, 'No space left on device'))
+    monkeypatch.setattr('torchvision.datasets.utils._extract_tar', full)
+    monkeypatch.setitem(datasets.utils._ARCHIVE_EXTRACTORS, '.tar', full)
+    with raises_code('disk-full'):
+        CIFAR10.download(tmp_path / 'new')
+    assert [path.name for path in (tmp_path / 'new').iterdir()] == ['.download.lock']
+
+
+def test_download_replaces_no_file(published, tmp_path):
+    (tmp_path / 'new/cifar-10-batches-py').mkdir(parents=True)
+    with raises_code('download-exists'):
+        CIFAR10.download(tmp_path / 'new')
+
+
+def test_set_that_torchvision_does_not_download_is_an_error(tmp_path):
+    with raises_code('no-download', 'StanfordCars'):
+        download_missing(dict(type='StanfordCars', root=tmp_path))
 
 
 @pytest.mark.parametrize('kind', EVERY.values())

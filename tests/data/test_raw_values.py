@@ -19,7 +19,7 @@ from mmairl.data.packed import pack
 from mmairl.data.preprocess import ViewPreprocessor, require_channels
 from mmairl.data.raw_values import decode_stored
 from mmairl.data.shards.dataset import Shards
-from mmairl.data.statistics import statistics
+from mmairl.data.statistics import channel_statistics
 from mmairl.errors import UserError
 
 RANDOM = np.random.default_rng(0)
@@ -157,7 +157,7 @@ def test_a_mix_of_channels_or_depths_names_the_file(folder):
         for use in (
             lambda data: data[6],
             lambda data: list(pack(data, folder.parent / 'out.tar')),
-            statistics,
+            channel_statistics,
         ):
             with raises_code('mixed-images', f'b/9.npy: {stored} .*channels=5 of 16 bits'):
                 use(dataset)
@@ -167,10 +167,10 @@ def test_a_mix_of_channels_or_depths_names_the_file(folder):
 
 def test_statistics_are_numpys_over_all_pixels(folder, run_tool, capsys):
     pixels = np.concatenate([np.load(path).reshape(-1, 5) for path in sorted(folder.glob('*/[1-5].npy'))]) / 65535
-    found = statistics(ImageFolder(folder, channels=5))
+    found = channel_statistics(ImageFolder(folder, channels=5))
     np.testing.assert_allclose(found.mean, pixels.mean(0), rtol=1e-6)
     np.testing.assert_allclose(found.std, pixels.std(0), rtol=1e-6)
-    assert (found.images, found.unreadable) == (5, 1) and statistics(
+    assert (found.images, found.unreadable) == (5, 1) and channel_statistics(
         ImageFolder(folder, channels=5), most=3
     ).images == 2
     run_tool('tools/pack.py', folder, '--statistics', '--channels', 5, '--workers', 0)

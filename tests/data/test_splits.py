@@ -14,8 +14,8 @@ from mmairl.data.decode import Reason, UnreadableImage, decode_bytes
 from mmairl.data.shapes import Shapes
 from mmairl.data.splits import (
     groups_of,
+    image_names,
     look_alikes,
-    names_of,
     read_column,
     refuse_shared,
     split_by_class,
@@ -69,9 +69,9 @@ def test_groups_come_from_names_a_table_or_a_function(tmp_path):
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two'] == list(read_column(table).values())
     table.write_text('file;patient;age\na.png;one;3,5\np2/b.png;two;4\n')  # as a spreadsheet writes it in Germany
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two']
-    wrong = ('[', 'no regular expression'), (dict(function='no.where'), 'names no function'), ({'cvs': 1}, 'no table')
-    for groups, said in wrong:
-        with pytest.raises(UserError, match=said):
+    function = dict(function='no.where')
+    for groups, code in (('[', 'bad-pattern'), (function, 'no-function'), ({'cvs': 1}, 'no-table')):
+        with raises_code(code):
             groups_of(names, groups)
     for groups in (r'p1', dict(csv=table, column='patient')):
         with raises_code('no-group', match='first p'):
@@ -130,7 +130,7 @@ def test_held_out_part_of_a_folder_has_other_groups(tmp_path):
         folder.mkdir(exist_ok=True)
         Image.new('RGB', (8, 8), (number, 0, 0)).save(folder / f'p{number // 4}_{number}.png')
     how = dict(dataset=dict(type='ImageFolder', root=str(tmp_path)), groups=r'(p\d)_')
-    fit, held = (names_of(Part(held=held, **how)) for held in (False, True))
+    fit, held = (image_names(Part(held=held, **how)) for held in (False, True))
     parts = {'training': groups_of(fit, how['groups']), 'test': groups_of(held, how['groups'])}
     assert len(fit) + len(held) == 24 and fit[0].startswith('a/p')
     refuse_shared(parts)

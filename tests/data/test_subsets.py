@@ -201,3 +201,34 @@ def test_list_that_is_no_text_raises(root):
 def test_names_without_one_image_are_counted(root):
     with raises_code('unmatched-names', match='4 of the 5 names .* first gone.png;'):
         listed(root, 'gone.png\nn01_20.png\nn02_3.png\nn02/n02_3.png\nn01_1.png\n')
+
+
+def test_labels_replace_a_taxonomy(tmp_path):
+    data = numbered(1, 2, 3, names=['cat', 'cup', 'husky'])
+    lines = {'a.txt': 'cat 1\ncup 0\nhusky 1\n', 'b.txt': 'cat/0.JPEG 1\ncup/1.JPEG 0\ncat/2.JPEG 1\nhusky/7.JPEG 1\n'}
+    for name, text in lines.items():
+        (tmp_path / name).write_text(text)
+        merged = Relabelled(data, labels=str(tmp_path / name))
+        assert merged.classes == ['0', '1'] and len(merged) == 6
+        assert sorted(map(int, merged.labels)) == [0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    'text, code',
+    [
+        ('cat 1\ncup 0\n', 'class-without-group'),
+        ('cat 1\ncup 0\nhusky 1\ncat 0\n', 'class-in-two-groups'),
+        ('cat\n', 'bad-labels'),
+    ],
+)
+def test_incomplete_labels_are_an_error(tmp_path, text, code):
+    (tmp_path / 'a.txt').write_text(text)
+    with pytest.raises(UserError) as error:
+        Relabelled(numbered(1, 2, 3, names=['cat', 'cup', 'husky']), labels=str(tmp_path / 'a.txt'))
+    assert error.value.code == code
+
+
+def test_relabelled_requires_labels_or_a_taxonomy():
+    with pytest.raises(UserError) as error:
+        Relabelled(numbered(1, 2))
+    assert error.value.code == 'labels-or-taxonomy'

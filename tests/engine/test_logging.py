@@ -25,6 +25,10 @@ class Told(ModuleType):
         self.calls: list[tuple] = []
         self.curves: dict = defaultdict(list)
         self.info = SimpleNamespace(run_id='7')
+        self.resumed = False
+        self.summary: dict = {}
+        self.data = SimpleNamespace(metrics=['loss'])
+        self.tags: list[dict] = []
 
     def __getattr__(self, name: str):
         def call(*given, **named):
@@ -32,6 +36,18 @@ class Told(ModuleType):
             return self
 
         return call
+
+    def search_runs(self, filter_string: str, **_: object) -> list:
+        id_ = filter_string.split("'")[1]
+        return [self] if any(tags.get('mmairl.run') == id_ for tags in self.tags) else []
+
+    def start_run(self, tags: dict | None = None, **named: object) -> 'Told':
+        self.calls.append(('start_run', (), named))
+        self.tags.append(tags or {})
+        return self
+
+    def get_metric_history(self, run_id: str, name: str) -> list:
+        return [SimpleNamespace(step=step) for step, _ in self.curves[name]]
 
     def log(self, values: dict) -> None:
         self.log_metrics({key: value for key, value in values.items() if key != 'iteration'}, values['iteration'])
@@ -70,6 +86,36 @@ def test_config_loss_and_health_arrive_by_iterations(name, toy_config, monkeypat
         assert told.curves[key] == written[key], key
     assert [step for step, _ in told.curves['health_spread_key']] == [2, 4]
     assert [step for step, _ in told.curves['loss']] == [1, 2, 3, 4]
+
+
+def keep_checkpoints(cfg, kept: int) -> None:
+    """Remove the checkpoints after a step, as if the run had been killed before it wrote them."""
+    for number in range(kept + 1, 7):
+        (Path(cfg.work_dir) / f'iter_{number}.pth').unlink()
+
+
+@pytest.mark.parametrize('name', ['wandb', 'mlflow'])
+def test_resumed_run_is_the_same_at_the_service(name, toy_config, monkeypatch):
+    told = Told(name)
+    monkeypatch.setitem(sys.modules, name, told)
+    first = toy_config(steps=6, width=8)
+    run_with(first, name)
+    keep_checkpoints(first, kept=4)
+    told.curves['loss'] = told.curves['loss'][:5]
+    told.resumed = True
+    told.summary = dict(iteration=5)
+    again = toy_config(steps=6, width=8)
+    again.resume = 'auto'
+    run_with(again, name)
+    assert [step for step, _ in told.curves['loss']] == [1, 2, 3, 4, 5, 6]
+    if name == 'wandb':
+        starts = [named for called, _, named in told.calls if called == 'init']
+        assert starts[0]['id'] == starts[1]['id'] == (Path(first.work_dir) / 'run_id').read_text().strip()
+        assert starts[1]['resume'] == 'allow'
+    else:
+        starts = [named for called, _, named in told.calls if called == 'start_run']
+        assert starts[1] == dict(run_id='7') and 'run_id' not in starts[0]
+        assert len([called for called, *_ in told.calls if called == 'log_params']) == 1
 
 
 def test_failing_server_does_not_end_the_run(toy_config, monkeypatch, caplog):
@@ -134,3 +180,19 @@ def test_mlflow_itself_offline(toy_config, monkeypatch, tmp_path):
     assert run.data.params['optim_wrapper.optimizer.lr'] == str(cfg.optim_wrapper.optimizer.lr)
     history = mlflow.MlflowClient().get_metric_history(run.info.run_id, 'health_spread_key')
     assert [(one.step, one.value) for one in history] == list(zip(*read_scalars(cfg.work_dir)['health_spread_key']))
+
+
+def test_mlflow_itself_continues_a_resumed_run(toy_config, monkeypatch, tmp_path):
+    pytest.importorskip('sqlalchemy', reason="mlflow is not installed (pip install 'mmairl[log]')")
+    mlflow = pytest.importorskip('mlflow', reason="mlflow is not installed (pip install 'mmairl[log]')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('MLFLOW_TRACKING_URI', f'sqlite:///{tmp_path}/mlflow.db')
+    first = toy_config(steps=6, width=8)
+    run_with(first, 'mlflow')
+    keep_checkpoints(first, kept=4)
+    again = toy_config(steps=6, width=8)
+    again.resume = 'auto'
+    run_with(again, 'mlflow')
+    (run,) = mlflow.search_runs(experiment_names=['mmairl'], output_format='list')
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, 'loss')
+    assert [metric.step for metric in history] == [1, 2, 3, 4, 5, 6]

@@ -20,6 +20,7 @@ from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.speed import compiled_parts, make_fast, set_fast_keys
 from mmairl.errors import UserError
 from mmairl.models.heads.base import unit
+from mmairl.models.norm import norms_of
 from mmairl.registry import MODELS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
@@ -63,7 +64,7 @@ def test_a_step_is_the_same(network, fast):
             torch.testing.assert_close(found[name], tensor, atol=1e-9, rtol=1e-7, msg=name)
 
 
-def test_a_hook_that_comes_and_goes_is_called_and_nothing_is_compiled_anew(network):
+def test_adding_a_hook_recompiles_nothing(network):
     model, seen = make_fast(network(), dict(compile=dict(backend='eager'))), []
     images = views(torch.float32)[0]
     model.backbone(images)
@@ -75,7 +76,7 @@ def test_a_hook_that_comes_and_goes_is_called_and_nothing_is_compiled_anew(netwo
     assert seen == [1] and torch._dynamo.utils.counters['stats']['unique_graphs'] == 0
 
 
-def test_a_step_begins_where_graphs_may_be_replayed_over_what_they_have_put_out(network, monkeypatch):
+def test_each_forward_pass_starts_a_graph_generation(network, monkeypatch):
     """On a CPU nothing becomes a graph; what is put out before a mark is written over after it on a GPU."""
     begun = []
     monkeypatch.setattr(torch.compiler, 'cudagraph_mark_step_begin', lambda: begun.append(1))
@@ -104,7 +105,7 @@ PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)
         (dict(RESNET, depth=18), 512, 2, 2 + 6 + 6),
     ],
 )
-def test_student_and_teacher_run_their_products_compiled(toy_config, backbone, width, processes, eager):
+def test_products_of_student_and_teacher_are_compiled(toy_config, backbone, width, processes, eager):
     """All but the stems' convolutions; torch counts where graphs end."""
     if processes > 1:
         dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=processes)
@@ -156,7 +157,7 @@ def test_a_copy_of_a_fast_network_uses_its_own_weights(network):
         assert other.backbone(images)[0].abs().sum() == 0 and model.backbone(images)[0].abs().sum() > 0
 
 
-def test_every_layer_of_both_encoders_is_laid_out_and_compiled_once(network):
+def test_every_layer_is_compiled_once(network):
     model = make_fast(network(), dict(channels_last=True))
     weights = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     assert len(weights) == 2 * 20
@@ -203,7 +204,7 @@ def with_fast(name: str, options: dict | None = None, **fast) -> Config:
     return cfg
 
 
-def test_a_run_takes_what_its_config_says_and_resumes_as_if_uninterrupted(toy_config, tmp_path):
+def test_fast_run_follows_its_config_and_resumes(toy_config, tmp_path):
     """Through the runner: the same checkpoint keys as without, weights in the layout, bfloat16 within, one-pass SGD."""
     fast = dict(precision='bfloat16', channels_last=True, fused=True, **COMPILED)
     runner = run.train(toy_config(steps=4, width=8, fast=fast))
@@ -230,7 +231,7 @@ def test_a_line_sets_the_key_of_the_part_it_concerns():
     ('precision', 'products', 'tf32'),
     [('float32', 'highest', False), ('tf32', 'high', True), (None, 'medium', True)],
 )
-def test_float32_products_are_exact_unless_asked_and_only_while_a_run_trains(precision, products, tf32):
+def test_float32_precision_is_set_and_restored(precision, products, tf32):
     def now() -> tuple[str, bool]:
         return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 
@@ -247,12 +248,44 @@ def test_float32_products_are_exact_unless_asked_and_only_while_a_run_trains(pre
 
 
 @pytest.mark.parametrize(
-    ('fast', 'sentence'),
+    'code, fast',
     [
-        (dict(precision='fp8'), "unknown precision .'fp8'"),
-        (dict(compile=True, checkpointing=True), 'exclude each other'),
+        ('unknown-precision', dict(precision='fp8')),
+        ('exclusive-options', dict(compile=True, checkpointing=True)),
+        ('fused-norm-options', dict(fused_norm=True)),
+        ('fused-norm-options', dict(fused_norm=True, channels_last=True, compile=True)),
     ],
 )
-def test_a_wrong_line_is_one_sentence(fast, sentence):
-    with pytest.raises(UserError, match=sentence):
+def test_invalid_fast_raises(code, fast):
+    with pytest.raises(UserError) as error:
         make_fast(nn.Linear(1, 1), fast)
+    assert error.value.code == code
+
+
+def test_graphs_reject_accumulation():
+    """A batch's gradients lie in memory that the graphs of the next batch overwrite."""
+    graphs = dict(mode='reduce-overhead')
+    with_fast('mocov2plus_r50_200e.py', compile=graphs)
+    accumulated = {'optim_wrapper.accumulative_counts': 2}
+    with_fast('mocov2plus_r50_200e.py', accumulated, compile=True)
+    with pytest.raises(UserError) as error:
+        with_fast('mocov2plus_r50_200e.py', accumulated, compile=graphs)
+    assert error.value.code == 'graphs-with-accumulation'
+
+
+@pytest.mark.parametrize('depth', [18, 50])
+def test_fused_blocks_compute_the_same(depth):
+    """On a CPU their norms are eager, and the step is the same to the bit, also when blocks recompute."""
+    norm = dict(type='SyncBN')
+    backbone = dict(type='mmpretrain.ResNet', depth=depth, norm_cfg=norm, base_channels=8, stem_channels=8)
+    images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    results = []
+    for fast in (dict(), dict(fused_norm=True), dict(fused_norm=True, checkpointing=True)):
+        torch.manual_seed(0)
+        network = nn.ModuleDict(dict(backbone=MODELS.build(backbone))).double()
+        make_fast(network, dict(fast, channels_last=True))
+        assert all(layer.fused == ('fused_norm' in fast) for layer in norms_of(network))
+        network.backbone(images)[-1].square().sum().backward()
+        results.append([*(weight.grad for weight in network.parameters()), *network.buffers()])
+    for other in results[1:]:
+        assert all(torch.equal(*pair) for pair in zip(results[0], other))

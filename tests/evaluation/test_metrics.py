@@ -1,5 +1,7 @@
 """Every score against scikit-learn, an independent loop or a case worked by hand."""
 
+import dataclasses
+import json
 from fractions import Fraction
 
 import numpy as np
@@ -8,7 +10,17 @@ import torch
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, top_k_accuracy_score
 
 from mmairl.errors import Diverged, UserError
-from mmairl.evaluation.metrics import HeadAccuracy, ap11, average_precision, mean_ap, scores_of, shot_report
+from mmairl.evaluation.metrics import (
+    HeadAccuracy,
+    ap11,
+    average_precision,
+    confusion,
+    mean_ap,
+    scores_of,
+    shot_report,
+)
+from mmairl.evaluation.protocol import evaluate
+from mmairl.report.evaluation_page import write_evaluation_page
 
 
 def drawn(images: int, classes: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,3 +133,20 @@ def test_a_long_tail_is_scored_by_its_parts_too():
     for group, value in shot_report(scores.argmax(1), labels, torch.tensor(counts)).items():
         assert found[f'{group}-shot'] == pytest.approx(value)
     assert {'many-shot', 'medium-shot', 'few-shot', 'top-1', 'top-5'} == set(found)
+
+
+@pytest.mark.parametrize('protocol', ['knn', 'logreg'])
+def test_confusion_matrix_is_counted_and_on_the_page(cfg, tmp_path, protocol):
+    result = evaluate(cfg, protocol, 'random')
+    matrix = result.details['confusion']
+    counts = np.array(matrix['counts'])
+    assert matrix['classes'] == ['dark', 'mid', 'bright']
+    assert counts.sum(1).tolist() == [10, 10, 10]
+    assert 100 * counts.trace() / 30 == pytest.approx(next(iter(result.scores.values())))
+    record = dict(protocol=protocol, config='a.py', **dataclasses.asdict(result))
+    (tmp_path / 'x.json').write_text(json.dumps(record, default=str))
+    assert 'confusion matrix' in write_evaluation_page(tmp_path).read_text()
+
+
+def test_many_classes_have_no_confusion_matrix():
+    assert confusion(torch.tensor([0]), torch.tensor([0]), range(51)) is None

@@ -11,7 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 from mmairl.engine import run
 from mmairl.errors import UserError
-from mmairl.evaluation.online import OnlineProbeHook
+from mmairl.evaluation.online import OnlineKNNHook, OnlineProbeHook
+from mmairl.evaluation.protocol import evaluate
+from mmairl.registry import DATASETS
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
 
@@ -111,3 +113,73 @@ def test_hooks_leave_training_bit_identical(toy_config, tmp_path, monkeypatch):
     assert 'train/probe_accuracy' in runner.message_hub.log_scalars
     scores, _ = runner.message_hub.get_scalar('train/knn_accuracy').data
     assert len(scores) == 2 and all(0 <= score <= 100 for score in scores)
+
+
+class Unread(torch.utils.data.Dataset):
+    """Test images that must not be read."""
+
+    def __init__(self) -> None:
+        pytest.fail('the test images were opened')
+
+
+@pytest.fixture(autouse=True)
+def labels(monkeypatch):
+    labels = property(lambda dataset: torch.arange(len(dataset)) % 4)
+    monkeypatch.setattr(DATASETS.get('FixedViews'), 'labels', labels, raising=False)
+
+
+def watched(toy_config, folder, hook: dict, **checkpoint):
+    cfg = toy_config(width=8, work_dir=str(folder), custom_hooks=[hook])
+    cfg.train_cfg.max_iters = 6  # two epochs
+    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    cfg.evaluation = dict(train=dict(type='Shapes', count=48, size=32), test=dict(type='Unread'))
+    cfg.default_hooks.checkpoint.update(checkpoint)
+    return cfg
+
+
+@pytest.mark.parametrize(
+    'hook, score',
+    [
+        (dict(type='OnlineKNNHook', interval=1, k=5), 'knn_accuracy'),
+        (dict(PROBE, held_out=0.3), 'probe_held_out_accuracy'),
+    ],
+)
+def test_best_checkpoint_is_chosen_without_test_images(toy_config, tmp_path, monkeypatch, hook, score):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    monkeypatch.setitem(DATASETS.module_dict, 'Unread', Unread)
+    runner, weights = trained(watched(toy_config, tmp_path / 'run', hook, save_best=score, rule='greater'))
+    scores, _ = runner.message_hub.get_scalar(f'train/{score}').data
+    (best,) = (tmp_path / 'run').glob(f'best_{score}_*.pth')
+    saved = torch.load(best, weights_only=True)
+    assert saved['message_hub']['runtime_info']['best_score'] == pytest.approx(max(scores))
+    if scores[-1] > scores[0]:
+        assert all(torch.equal(saved['state_dict'][key], weights[key]) for key in weights)
+
+
+def test_probe_does_not_learn_from_held_out_images(toy_config, tmp_path):
+    runner, _ = trained(watched(toy_config, tmp_path / 'run', dict(PROBE, held_out=0.5)))
+    probe = next(hook for hook in runner.hooks if isinstance(hook, OnlineProbeHook))
+    assert 0.3 < probe.held.float().mean() < 0.7
+    before = probe.probe.weight.detach().clone()
+    probe.optimizer.state.clear()
+    samples = dict(label=torch.zeros(4, dtype=torch.long), index=probe.held.nonzero().flatten()[:4])
+    probe.features = torch.randn(4, before.shape[1])
+    probe.after_train_iter(runner, 0, dict(data_samples=samples))
+    assert torch.equal(probe.probe.weight, before)
+
+
+def test_watching_test_images_is_stated(toy_config, tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    cfg = watched(toy_config, tmp_path / 'run', dict(type='OnlineKNNHook', interval=1, k=5, images='test'))
+    cfg.evaluation.test = dict(type='Shapes', split='val', count=48, size=32)
+    runner, _ = trained(cfg)
+    assert len(runner.message_hub.get_scalar('train/knn_accuracy_on_test_images').data[0]) == 2
+    last = (tmp_path / 'run/last_checkpoint').read_text()
+    result = evaluate(runner.cfg, 'knn', last)
+    assert result.subject.endswith('whose run watched the test images')
+
+
+def test_unknown_images_to_watch_are_an_error():
+    with pytest.raises(UserError) as error:
+        OnlineKNNHook(images='all')
+    assert error.value.code == 'unknown-images'

@@ -33,6 +33,7 @@ def test_tool_extracts_once_for_all_protocols(tool, cfg, config_file, checkpoint
     reference = KNeighborsClassifier(3, metric='cosine', algorithm='brute').fit(train.x, train.y)
     assert record['scores']['k-NN, k = 3'] == pytest.approx(100 * reference.score(test.x, test.y), abs=1e-4)
     right = unpacked(record['details'].pop('right'))
+    assert record['details'].pop('confusion')['classes'] == ['dark', 'mid', 'bright']
     assert 100 * right.mean() == pytest.approx(next(iter(record['scores'].values()))) and len(right) == 30
     assert record['details'] == {'train_images': 45, 'test_images': 30, 'dimensions': 64, 'temperature': 0.07}
     monkeypatch.setattr('mmairl.evaluation.feature_store._fill', lambda *_: pytest.fail('extracted again'))

@@ -1,5 +1,7 @@
-"""Builds the libraries of the software GPU with gcc, against the headers that come with torch's and triton's wheels."""
+"""Build the libraries of the software GPU with gcc, against the headers in torch's and triton's wheels."""
 
+import fcntl
+import hashlib
 import re
 import shutil
 import subprocess
@@ -7,26 +9,42 @@ from pathlib import Path
 
 import torch
 
+from mmairl import hardware
+
 HERE = Path(__file__).parent
 SITE = Path(torch.__file__).parents[1]
 HEADERS = [SITE / path for path in ('nvidia/cu13/include', 'triton/backends/nvidia/include', 'nvidia/nccl/include')]
-# The soname that torch links to, the source of what means something, how the names begin, and which may do nothing.
+# The soname that torch links to, our source, the pattern of function names, and which functions may do nothing.
 LIBRARIES = (
     ('libcudart.so.13', 'cudart.c', '(?:__)?cuda', ''),
     ('libcuda.so.1', None, 'cu[A-Z]', ''),
     ('libnccl.so.2', 'nccl.c', 'nccl', 'nccl(Comm|Group)'),
 )
-NOTHING = 'int {name}() {{ return 0; }}'
-MISSING = 'int {name}() {{ fprintf(stderr, "the software NCCL has no {name}\\n"); return 5; }}'
+IDLE = 'int {name}() {{ return 0; }}'
+MISSING = 'int {name}() {{ fprintf(stderr, "the software NCCL lacks {name}\\n"); return 5; }}'
 
 
 def missing() -> str | None:
-    """Why the libraries cannot be built here, or None."""
+    """Return why the libraries cannot be built, or None."""
     if not (shutil.which('gcc') and shutil.which('nm')):
-        return 'the software GPU is built with gcc and nm'
+        return 'the software GPU requires gcc and nm'
     if not (torch.version.cuda or '').startswith('13.') or not all(path.is_dir() for path in HEADERS):
-        return "the software GPU wants torch's build for CUDA 13, with its headers"
+        return "the software GPU requires torch's build for CUDA 13, with its headers"
     return None
+
+
+def software_gpu() -> Path:
+    """Return the folder of the libraries, built once for these sources and this torch."""
+    sources = b''.join((HERE / name).read_bytes() for name in ('build_runtime.py', 'cudart.c', 'nccl.c'))
+    key = hashlib.sha256(sources + torch.__version__.encode()).hexdigest()[:16]
+    folder = hardware.cache() / 'softgpu' / key
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / 'lock').open('w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / 'built').exists():
+            build(folder)
+            (folder / 'built').touch()
+    return folder
 
 
 def build(folder: Path) -> None:
@@ -36,7 +54,7 @@ def build(folder: Path) -> None:
         library, sources = folder / soname, [folder / f'{soname}.c']
         known = set() if source is None else set(re.findall(r'^[\w *]*?(\w+)\(', (HERE / source).read_text(), re.M))
         names = sorted(name for name in wanted if re.match(pattern, name) and name not in known)
-        stubs = [(NOTHING if re.match(idle, name) else MISSING).format(name=name) for name in names]
+        stubs = [(IDLE if re.match(idle, name) else MISSING).format(name=name) for name in names]
         sources[0].write_text('\n'.join(['#include <stdio.h>', *stubs]))
         if source is not None:
             sources.append(HERE / source)

@@ -9,6 +9,7 @@ import copy
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -21,6 +22,7 @@ if 'SOFTGPU' in os.environ:
 import torch
 import torch.distributed as dist
 from harness import toy
+from harness.kernels import Kernels
 from harness.resume import LeftInTheMiddle
 from mmengine.config import Config
 from mmengine.dist import all_reduce, get_rank
@@ -29,6 +31,7 @@ from torch.cuda._sanitizer import CUDASanitizerErrors, enable_cuda_sanitizer
 from torch.utils.data import Subset
 
 from mmairl.engine import run as launch
+from mmairl.engine.batches import prefetch_to_device
 from mmairl.engine.checkpoint import trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.hooks import progress
@@ -37,6 +40,7 @@ from mmairl.evaluation.features import Extraction, extract
 from mmairl.evaluation.knn import knn_right
 from mmairl.evaluation.logreg import logistic_regression
 from mmairl.models.heads import unit
+from mmairl.models.norm import SyncBN, views_in_batch
 from mmairl.models.processes import own_parts
 from mmairl.registry import DATASETS, HOOKS, MODELS
 from mmairl.signals import stop_processes
@@ -287,16 +291,45 @@ def evaluated(folder: Path) -> dict:
     """Return features, k-NN and logistic regression of a fresh backbone."""
     torch.manual_seed(0)
     network = MODELS.build(dict(type='Small'))
-    settings = Extraction((0.0,) * 3, (1.0,) * 3, device=DEVICE)
+    settings = Extraction((0.0,) * 3, (1.0,) * 3, batch_size=16, device=DEVICE)
 
     def features(count: int):
         data = DATASETS.build(dict(type='Shapes', split='val', count=count, size=32))
         return extract(network, Subset(data, range(count)), settings)
 
-    train, test = features(64), features(32)
+    test = features(32)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter('always')
+        set_sync_debug_mode('warn')
+        train = features(64)  # four batches
+        set_sync_debug_mode('default')
+    waits = sum('called a synchronizing' in str(warning.message) for warning in seen)
     fitted = logistic_regression(train, test, strengths=[1e-2, 1.0], device=DEVICE)
     knn = 100 * knn_right(train, test, [5], device=DEVICE)[5].double().mean().item()
-    return dict(features=train.x.cpu(), knn=knn, logreg=fitted.scores, strength=fitted.strength)
+    results = dict(knn=knn, logreg=fitted.scores, strength=fitted.strength)
+    return dict(features=train.x.cpu(), waits=waits, **results)
+
+
+def prefetched(folder: Path) -> dict:
+    """Return the memory that the allocator holds after each of several epochs of copied batches."""
+    views = [torch.zeros(8, 3, 224, 224, dtype=torch.uint8).pin_memory() for _ in range(2)]
+    reserved = []
+    for _ in range(12):
+        for batch in prefetch_to_device(dict(inputs=views) for _ in range(4)):
+            float_views = [view.float() for view in batch['inputs']]
+        del batch, float_views
+        torch.cuda.synchronize()
+        reserved.append(torch.cuda.memory_reserved())
+    return dict(reserved=reserved)
+
+
+def normalized(folder: Path) -> dict:
+    """Return the operations of SyncBN on two views in the default layout."""
+    layer = SyncBN(8).to(DEVICE)
+    x = torch.randn(4, 8, 6, 6).to(DEVICE)
+    with Kernels(DEVICE) as seen, views_in_batch([layer], 2):
+        layer(x)
+    return dict(launches=dict(seen.launches))
 
 
 CASES: dict[str, Callable[[Path], dict]] = {
@@ -305,6 +338,8 @@ CASES: dict[str, Callable[[Path], dict]] = {
     'heads': heads,
     'resumed': resumed,
     'evaluated': evaluated,
+    'prefetched': prefetched,
+    'normalized': normalized,
 }
 
 

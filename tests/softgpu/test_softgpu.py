@@ -3,8 +3,6 @@
 Each case is a process of its own, so one that fails or hangs fails its own tests only.
 """
 
-import fcntl
-import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,8 +11,6 @@ import build_runtime
 import pytest
 import torch
 from harness.processes import rank_server
-
-from mmairl import hardware
 
 HERE = Path(__file__).parent
 REAL = torch.cuda.is_available()
@@ -34,24 +30,10 @@ TWINS = dict(
 )
 
 
-def software_gpu() -> Path:
-    """Return the folder of the libraries, built once for these sources and this torch."""
-    sources = b''.join((HERE / name).read_bytes() for name in ('build_runtime.py', 'cudart.c', 'nccl.c'))
-    key = hashlib.sha256(sources + torch.__version__.encode()).hexdigest()[:16]
-    folder = hardware.cache() / 'softgpu' / key
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / 'lock').open('w') as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / 'built').exists():
-            build_runtime.build(folder)
-            (folder / 'built').touch()
-    return folder
-
-
 @pytest.fixture(scope='module')
 def result(tmp_path_factory) -> Callable[..., dict]:
     """Return a case's result on a device ('cuda' or 'cpu') with a number of processes; each runs once."""
-    software = {} if REAL else {'SOFTGPU': str(software_gpu()), 'SOFTGPU_DEVICES': '2'}
+    software = {} if REAL else {'SOFTGPU': str(build_runtime.software_gpu()), 'SOFTGPU_DEVICES': '2'}
     environments = {'cuda': software, 'cpu': {'CUDA_VISIBLE_DEVICES': ''}}
     folders = {device: tmp_path_factory.mktemp(device) for device in environments}
     with (
@@ -121,6 +103,8 @@ def test_resumed_run_equals_the_uninterrupted_one(result):
 def test_evaluation_equals_the_cpu(result):
     one, other = dict(result('evaluated')), dict(result('evaluated', 'cpu'))
     torch.testing.assert_close(one.pop('features'), other.pop('features'), rtol=1e-4, atol=1e-5)
+    assert one.pop('waits') <= 2, 'mean and std are copied once, and batches are not waited for'
+    assert other.pop('waits') == 0
     assert one == other
 
 
@@ -150,6 +134,16 @@ def test_heads_equal_the_cpu_without_waits(result):
     one, other = result('heads'), result('heads', 'cpu')
     for name, value in other.items():
         torch.testing.assert_close(one[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_epochs_need_no_more_memory(result):
+    reserved = result('prefetched')['reserved']
+    assert reserved[-1] == reserved[2], reserved
+
+
+@pytest.mark.skipif(REAL, reason='a real GPU may choose another kernel')
+def test_default_layout_reaches_cudnn(result):
+    assert result('normalized')['launches']['cudnn_batch_norm'] == 2
 
 
 def test_failing_case_fails_alone(result):

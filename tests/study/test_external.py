@@ -14,7 +14,7 @@ from torchvision.models import resnet18, resnet50
 import mmairl
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.write import write_backbone
-from mmairl.config import load_config, write_config
+from mmairl.config import home, load_config, write_config
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.identity import difference
@@ -31,11 +31,12 @@ from mmairl.study.external import (
 from mmairl.study.fairness import compare_configs, require_fair
 from mmairl.study.model_identity import model_at
 from mmairl.study.pages.study_page import write_study_page
+from mmairl.study.planner import plan_runs, prepare_runs
 from mmairl.study.reuse import create_weights, origin
-from mmairl.study.runs import Run, plan_runs, prepare_runs
-from mmairl.study.scale import read_scale
+from mmairl.study.runs import Run
+from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Asked, RunResult, Trained, last_checkpoint
-from mmairl.study.spec import Row, Study
+from mmairl.study.spec import Row, Study, read_study
 
 OURS = Row('ours', 'byol_r50_200e.py')
 
@@ -62,7 +63,7 @@ def ours():
     return {'ours': load_config('mmairl::byol_r50_200e.py')}
 
 
-def test_the_form_has_what_the_checkpoint_says_and_what_ours_has(tmp_path, ours):
+def test_form_has_facts_of_checkpoint_and_base(tmp_path, ours):
     facts = facts_of(str(lightning(tmp_path / 'a.ckpt', 0)))
     optimizer = 'lr 0.03, decay 0.0001, momentum 0.9'
     assert facts == {'epochs': '100', 'steps': '700', 'Lightning': '2.5.0', 'optimizer': optimizer, 'tau': '0.99'}
@@ -73,7 +74,7 @@ def test_the_form_has_what_the_checkpoint_says_and_what_ours_has(tmp_path, ours)
     assert yaml.safe_load(form(row(tmp_path, {'epochs': 90}), evaluation)) == {'epochs': 90, 'optimizer': optimizer}
 
 
-def test_stated_factors_are_compared_and_the_rest_is_unknown(tmp_path, ours):
+def test_stated_factors_are_compared(tmp_path, ours):
     own = training_factors(ours['ours'])
     assert compare_stated(row(tmp_path, own), OURS, ours) == ([], [])
     differing, unknown = compare_stated(row(tmp_path, {'loss': 'InfoNCE', 'epochs': 200}), OURS, ours)
@@ -82,7 +83,7 @@ def test_stated_factors_are_compared_and_the_rest_is_unknown(tmp_path, ours):
         compare_stated(row(tmp_path, {'lose': 'InfoNCE'}), OURS, ours)
 
 
-def test_files_that_are_not_there_or_given_twice_are_refused(tmp_path):
+def test_missing_or_repeated_file_is_an_error(tmp_path):
     lightning(tmp_path / 'a.ckpt', 0)
     (tmp_path / 'b.ckpt').write_bytes((tmp_path / 'a.ckpt').read_bytes())
     with pytest.raises(UserError) as caught:
@@ -177,7 +178,7 @@ def test_half_precisions_of_one_model_are_near(tmp_path):
     assert not half.is_near(model_at(saved(tmp_path, weights, 'other')))
 
 
-def test_networks_that_do_not_fill_their_row_are_refused_before_anything_is_written(tmp_path, ours):
+def test_checkpoint_that_does_not_fit_is_an_error(tmp_path, ours):
     lightning(tmp_path / 'a.ckpt', 0)
     planned = (
         Study(title='t', rows=(OURS, row(tmp_path))),
@@ -194,13 +195,13 @@ def test_networks_that_do_not_fill_their_row_are_refused_before_anything_is_writ
     assert not (tmp_path / 'out').exists()
 
 
-def test_a_row_of_networks_from_elsewhere_cannot_become_one_that_trains(tmp_path, ours):
+def test_external_row_cannot_become_a_trained_one(tmp_path, ours):
     torch.save(resnet50().state_dict(), tmp_path / 'a.ckpt')
     how = ({**ours, 'theirs': ours['ours']}, [0], ['knn'], tmp_path)
     (_, given) = prepare_runs(Study(title='t', rows=(OURS, row(tmp_path))), *how)
     write_json(given.folder / 'trained.json', {})
     theirs = Row('theirs', 'byol_r50_200e.py', against='ours')
-    with pytest.raises(UserError, match='theirs.* was begun with another config'):
+    with pytest.raises(UserError, match='theirs.*begun with another config'):
         prepare_runs(Study(title='t', rows=(OURS, theirs)), *how)
 
 
@@ -217,7 +218,7 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     judged = mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
     (compared,) = judged.record['comparisons'].values()
     assert f'(n = 2) 0.0 {compared[0]["verdict"]}' in judged._repr_html_()
-    assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not of one factor' in str(judged)
+    assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not one factor' in str(judged)
     assert not compared[0]['blocks'] and compared[0]['seeds'] == 2
     assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
     assert said[-1] == '5 of 5 runs are finished' and '| random initialisation | no training |' in str(judged)
@@ -237,7 +238,7 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     assert (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns == kept
 
 
-def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_not_declared(tmp_path, ours, monkeypatch):
+def test_undeclared_stated_factor_is_an_error(tmp_path, ours, monkeypatch):
     lightning(tmp_path / 'a.ckpt', 0)
     theirs = row(tmp_path, {'library': 'x', 'student predictor': True}, declares=('library',))
     study, configs = Study(title='t', rows=(OURS, theirs)), {**ours, 'theirs': ours['ours']}
@@ -258,3 +259,21 @@ def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_no
     study = Study(title='t', rows=(OURS, row(tmp_path, {'library': 'x'})))
     with pytest.raises(UserError, match="'theirs' differs from 'ours' in library"):
         require_fair(compare_configs(study, {**ours, 'theirs': ours['ours']}))
+
+
+def test_release_study_measures_files_in_its_format(tmp_path, monkeypatch, run_tool):
+    monkeypatch.chdir(tmp_path)
+    scale = read_scale('half')
+    study = read_study(home() / 'configs/studies/release.yaml')
+    for place, released in enumerate(row for row in study.rows if row.weights):
+        network = load_backbone(resolve(released, scale), seed=place)
+        path = tmp_path / released.weights[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        keys = {f'module.online_encoder.{key}': value for key, value in network.state_dict().items()}
+        torch.save(dict(start_epoch=200, model=keys), path)
+    run_tool('tools/study.py', home() / 'configs/studies/release.yaml', '--scale', 'half', '--tasks', 'norms')
+    record = read_json(tmp_path / 'work_dirs/studies/release_half/study.json', dict)
+    scores = {row['name']: [run.get('scores') for run in row['runs']] for row in record['rows'] if not row['untrained']}
+    assert all(found[0]['norms'] is not None for found in scores.values())
+    assert scores['BYOL, NormRescale by MoCo v2'][0] == pytest.approx(scores['MoCo v2'][0], abs=1e-4)
+    assert [claim['verdict'] for claim in record['claims']] == ['not run']

@@ -26,7 +26,7 @@ def cfg():
 
 
 @pytest.mark.parametrize('name', HEADS)
-def test_directions_are_summed_or_averaged_as_the_head_states(cfg, name):
+def test_directions_are_summed_or_averaged_as_stated(cfg, name):
     head = MODELS.build(dict(type=name, **HEADS[name])).double().eval()
     q, k = ({view: torch.randn(6, 8, dtype=torch.float64) for view in (0, 1)} for _ in range(2))
     negatives = F.normalize(torch.randn(20, 8, dtype=torch.float64), dim=1)
@@ -46,7 +46,7 @@ def test_no_logit_is_clamped(cfg):
 
 
 @pytest.mark.parametrize('settings', [dict(type='LARS'), dict(type='LARS', inside=False), dict(type='SGD')], ids=str)
-def test_the_rate_is_inside_of_the_momentum_buffer_where_a_rate_of_zero_leaves_the_weights_moving(cfg, settings):
+def test_rate_is_inside_the_momentum_buffer_as_stated(cfg, settings):
     weight = torch.nn.Parameter(torch.ones(3))
     made = OPTIMIZERS.build(dict(params=[weight], lr=1.0, momentum=0.9, **settings))
     weight.grad = torch.ones(3)

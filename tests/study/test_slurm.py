@@ -47,9 +47,7 @@ ENDS, GOES_ON = (143, 'job 12_3 was canceled and ends\n'), (75, 'job 12_3 is req
     (OUTLIVED, [TERM], '', ENDS),
     *[(AT_ONCE, [], '', GOES_ON)] * 15,  # the shell may not know its child yet: often enough in fifteen times
 ])  # fmt: skip
-def test_a_shell_lets_its_run_save_and_goes_back_into_the_queue_when_it_should(
-    tmp_path, command, signals, reason, expected
-):
+def test_job_script_lets_runs_save_and_requeues(tmp_path, command, signals, reason, expected):
     task = dict(SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3', SLURM_JOB_ID='17', REASON=reason)
     words = ['bash', '-c', SHELL, str(ROOT / 'mmairl/signals.sh'), command]
     process = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, **task}, stdout=-1, text=True)
@@ -87,7 +85,7 @@ def test_where_there_is_no_slurm_that_is_one_sentence(tmp_path, monkeypatch):
         slurm.submit([], 1, tmp_path, Cluster(), print)
 
 
-def test_the_plain_commands_of_a_study_run_it_in_a_shell(tmp_path, monkeypatch):
+def test_plain_commands_run_in_a_shell(tmp_path, monkeypatch):
     """As a loop over the lines would start them: each after those that it names."""
     monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['touch', str(run.folder / name)] for name in 'ab'])
     source, anchor = run_in(tmp_path / 'a b' / 'source'), run_in(tmp_path / 'anchor')

@@ -24,7 +24,8 @@ from mmairl.study.collect import collect, describe
 from mmairl.study.fairness import at_scale
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import markdown
-from mmairl.study.runs import Run, measure_again, plan_runs, prepare_runs, status, unfinished
+from mmairl.study.planner import measure_again, plan_runs, prepare_runs
+from mmairl.study.runs import Run, status, unfinished
 from mmairl.study.scale import read_scale
 from mmairl.study.schema import Trained
 from mmairl.study.spec import read_study
@@ -181,7 +182,7 @@ def as_earlier(run: Run) -> None:
         (run.folder / name).write_text(json.dumps(content))
 
 
-def test_results_of_earlier_versions_are_read_and_labeled(planned):
+def test_results_of_earlier_versions_are_labeled(planned):
     for run in planned():
         as_earlier(run)
     runs = planned(prepare_runs)

@@ -21,7 +21,8 @@ from mmairl.io import write_json
 from mmairl.study import scale as scales
 from mmairl.study import worker
 from mmairl.study.fairness import at_scale
-from mmairl.study.runs import Run, plan_runs, prepare_runs
+from mmairl.study.planner import plan_runs, prepare_runs
+from mmairl.study.runs import Run
 from mmairl.study.scale import Scale, read_scale
 from mmairl.study.schema import Asked, RunResult, Trained
 from mmairl.study.spec import Row, Study, read_study
@@ -49,7 +50,7 @@ STUDY_EDITS = dict(
     rows=[STUDY['rows'][1], dict(name='base', config='byol_r50_200e.py')],
     cross=dict(config=CONFIG, factors=[dict(name='a', declares=['model'], levels={'x': {}, 'y': {'model.symmetric': False}})]),
     search=dict(budget=2, dimensions=dict(rate=RATE)), name='other',
-    tune=dict(linear=dict(trials=2, dimensions=dict(rate=RATE))),
+    tune=dict(linear=dict(trials=2, dimensions=dict(rate=RATE))), unscaled=['model.head'],
 )  # fmt: skip
 ROW_EDITS = dict(
     name=('null', 'nothing'), config=('base', 'mocov2_r50_200e.py'), options=('base', {'model.head.temperature': 0.3}),
@@ -58,7 +59,8 @@ ROW_EDITS = dict(
     along=('half', dict(of='base', part='1/1')), untrained=('null', 'pixels'), search=('base', dict(rate=RATE)),
 )  # fmt: skip
 SCALE_EDITS = dict(
-    text='other', rate=9, rate_source='other', images=63, merge={**SCALE['merge'], 'model.head.temperature': 0.3},
+    text='other', step_seconds=dict(voc07=1),
+    rate=9, rate_source='other', images=63, merge={**SCALE['merge'], 'model.head.temperature': 0.3},
     replace={**SCALE['replace'], 'total_batch_size': 8}, data={**SCALE['data'], 'count': 63}, views={}, views_on_device=False,
     parts={}, without=['auto_scale_lr'], rate_of='byol_r50_200e.py', widths=dict(features=64, hidden=16, out=16),
     queue=32, batch=8, epochs=0.02, warm_up=2, teacher=5,
@@ -67,8 +69,8 @@ SCALE_EDITS = dict(
 SAME = {
     'words on the page': {'title', 'question', 'paper', 'reading', 'factor', 'text'},
     'the page': {'analyses', 'figure', 'published', 'group', 'x', 'measured'},
-    'verdicts and fairness, which are made from the scores anew': {'equivalence', 'primary', 'against', 'declares'},
-    'the plan': {'rate', 'rate_source', 'rate_of', 'images'},
+    'verdicts and fairness, which are made from the scores anew': {'equivalence', 'primary', 'against', 'declares', 'unscaled'},
+    'the plan': {'rate', 'rate_source', 'rate_of', 'step_seconds', 'images'},
     'a page of its own': {'look'},
     'rows beside': {'floor'},
     'the folder, which is given here': {'name of study', 'name of scale'},
@@ -128,13 +130,13 @@ def edits():
 
 
 def test_each_field_is_edited():
-    of_files = {'weights', 'trained'}  # in test_given.py
+    elsewhere = {'weights', 'trained', 'claims'}  # in test_external.py and test_claims.py
     for kind, made in ((Study, STUDY_EDITS), (Row, ROW_EDITS), (Scale, SCALE_EDITS)):
-        assert made.keys() == set(kind.__struct_fields__) - of_files
+        assert made.keys() == set(kind.__struct_fields__) - elsewhere
 
 
 @pytest.mark.parametrize('edit', edits(), ids=lambda edit: edit[0])
-def test_an_edit_gives_a_new_number_or_the_same_for_a_reason(planned, edit):
+def test_edit_makes_a_score_stale_or_is_harmless(planned, edit):
     field, study, scale = edit
     before = {run.folder: run.tasks for run in planned()}
     runs = {run.folder: run for run in planned(study, scale)}
@@ -142,7 +144,7 @@ def test_an_edit_gives_a_new_number_or_the_same_for_a_reason(planned, edit):
     assert same == any({field, field.partition(' of ')[0]} & fields for fields in SAME.values())
 
 
-def test_weights_that_are_replaced_are_noticed_in_all_rows_that_are_made_from_them(planned):
+def test_replaced_weights_make_dependent_rows_stale(planned):
     base, *others = planned()
     leave_weights(base.folder, seed=1)
     assert [run.done for run in planned()] == [False, False, False, False, True]
@@ -160,14 +162,14 @@ def test_weights_that_are_replaced_are_noticed_in_all_rows_that_are_made_from_th
     (base.folder / 'gone').rename(base.folder / 'iter_8.pth')
 
 
-def test_a_row_that_did_not_train_and_now_does_is_refused(planned):
+def test_untrained_row_cannot_become_a_trained_one(planned):
     changed = {**STUDY, 'rows': [{**row, 'untrained': None} for row in STUDY['rows']]}
     assert [run.stale_reason for run in planned(changed)] == [''] * 4 + ['the config']
-    with pytest.raises(UserError, match='null.* was begun with another config'):
+    with pytest.raises(UserError, match='null.*begun with another config'):
         planned(changed, act=prepare_runs)
 
 
-def test_other_trials_of_a_task_on_the_platforms_make_its_score_old(tmp_path):
+def test_other_trials_make_a_transfer_score_stale(tmp_path):
     tried = ({}, {'optim_wrapper.optimizer.lr': 0.1})
     result = RunResult(labels={'scenes_det': 'AP'}, tuned={'scenes_det': dict(trials=list(tried))})
     same, fewer = (Asked(0, ('scenes_det',), untrained='random', tuned={'scenes_det': to}) for to in (tried, tried[:1]))

@@ -29,8 +29,9 @@ from mmairl.evaluation.sources import package_source
 from mmairl.io import read_json
 from mmairl.study import measure, reuse, worker
 from mmairl.study.collect import describe
+from mmairl.study.local_pool import execute
+from mmairl.study.planner import prepare_runs
 from mmairl.study.reuse import create_weights
-from mmairl.study.runs import execute, prepare_runs
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Asked
 from mmairl.study.spec import Along, Rescaled, Row, Study, read_study
@@ -160,7 +161,7 @@ def test_a_rescaled_network_has_fresh_statistics(out):
     assert torch.isfinite(weights['bn1.running_var']).all()
 
 
-def test_a_network_is_not_rescaled_from_a_run_that_is_not_finished(tmp_path):
+def test_rescaling_requires_a_finished_run(tmp_path):
     (tmp_path / 'source').mkdir()
     source = str(tmp_path / 'source')
     for asked in (Asked(0, rescaled=Rescaled(source, constant=0.1)), Asked(0, along=Along(source, '1/2'))):
@@ -169,7 +170,7 @@ def test_a_network_is_not_rescaled_from_a_run_that_is_not_finished(tmp_path):
         assert caught.value.code == 'source-not-finished'
 
 
-def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path, monkeypatch, capsys):
+def test_locked_run_asks_for_another_start(tmp_path, monkeypatch, capsys):
     """A node that cannot be reached goes on with it, say, while Slurm has started it on another."""
     monkeypatch.setattr(worker, 'PATIENCE', 0)
     monkeypatch.setattr(sys, 'argv', ['worker', str(tmp_path)])
@@ -179,7 +180,7 @@ def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path,
     assert left.value.code == 75 and f'{tmp_path} is locked by another process' in capsys.readouterr().err
 
 
-def test_weights_that_are_made_of_other_runs_are_made_by_the_first_process(tmp_path, monkeypatch):
+def test_first_process_creates_derived_weights(tmp_path, monkeypatch):
     (tmp_path / 'asked').mkdir()
     (tmp_path / 'asked/config.yaml').write_text('randomness: {seed: 0}')
     (tmp_path / 'asked.json').write_text(json.dumps({'seed': 0, 'along': dict(of='a', part='1/2')}))
@@ -193,7 +194,7 @@ def test_weights_that_are_made_of_other_runs_are_made_by_the_first_process(tmp_p
     assert made == ['derived', 'met by pytorch', 'met by pytorch']
 
 
-def test_a_further_score_stands_beside_what_was_published_of_it(tmp_path):
+def test_further_score_is_next_to_its_published_one(tmp_path):
     run = run_in(tmp_path / 'row')
     found = dict(
         scores=dict(linear=70.0), labels=dict(linear='top-1'), further={'linear top-5': 90.0, 'linear other': 1.0}
@@ -203,7 +204,7 @@ def test_a_further_score_stands_beside_what_was_published_of_it(tmp_path):
     assert shown['scores'] == {'linear': 70.0, 'linear top-5': 90.0} and shown['labels']['linear top-5'] == 'top-5'
 
 
-def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp_path):
+def test_replaced_checkpoint_or_data_hides_a_score(out, tmp_path):
     """Each is noticed at the next start, measured anew in a file of its own, and noticed no more."""
     folder, images = shutil.copytree(out / 'runs/sgd/seed_0', tmp_path / 'seed_0'), tmp_path / 'images'
     for number in range(8):
@@ -236,24 +237,24 @@ def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp
     assert len(list(folder.glob('knn_*.json'))) == 4  # of before, and of each change
 
 
-def test_a_run_tells_its_code_also_where_there_is_no_git(monkeypatch):
+def test_run_records_its_code_without_git(monkeypatch):
     assert ('not a checkout' in measure.git_state()) == (not (ROOT / '.git').exists())
     monkeypatch.setenv('PATH', '/none')
     assert measure.git_state() == f'not a checkout, source {package_source()}'
 
 
-def test_another_config_under_the_same_folder_is_refused(tmp_path):
+def test_other_config_in_same_folder_is_an_error(tmp_path):
     row = Row('SGD', 'mocov2plus_r50_200e.py')
     study = Study('title', (row,))
     prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
     prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
-    with pytest.raises(UserError, match='was begun with another config'):
+    with pytest.raises(UserError, match='begun with another config'):
         prepare_runs(study, {'SGD': Config(dict(batch=16))}, [0], ['knn'], tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_study_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path, number):
+def test_killed_or_stopped_study_resumes(tmp_path, number):
     """After its first run, and with the second in progress, which saves; the next start waits for that."""
     command = written(tmp_path, {**STUDY, 'seeds': [0], 'rows': STUDY['rows'][:2]}, TRAINED)
     folder = tmp_path / 'out/runs/lars/seed_0'
@@ -280,7 +281,7 @@ def test_a_study_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path, number
 @pytest.mark.slow
 @pytest.mark.skipif(bool(lacking()), reason=lacking())
 @pytest.mark.parametrize('nodes', [1, 2])
-def test_a_study_of_slurm_jobs_gives_what_one_machine_gives(tmp_path, nodes):
+def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
     """A run is put back into the queue while it trains; one that needs it waits for it. With two nodes, a process on each."""
     folders = {name: tmp_path / name for name in ('here', 'slurm')}
     commands = {}

@@ -2,6 +2,7 @@ import pytest
 
 from mmairl.config import load_config
 from mmairl.engine.run import register
+from mmairl.study.commands import missing_images, prepare_study
 from mmairl.study.cost import cost
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study
@@ -15,27 +16,42 @@ def hours(scale: str, *tasks: str) -> tuple[dict, float]:
     return task_hours(cfg, tasks, scale), cost(cfg, scale).hours
 
 
-def test_a_linear_classifier_costs_a_forward_pass_an_image_and_epoch():
+def test_linear_task_costs_forward_passes():
     tasks, training = hours('in100', 'knn', 'logreg', 'linear')
     assert tasks['linear'] == pytest.approx(100 * tasks['knn'])
     assert tasks['logreg'] == 0  # takes the features of k-NN
     assert tasks['linear'] / training == pytest.approx(100 / (200 * 8), rel=0.05)  # a step has about eight passes' work
 
 
-def test_what_only_the_data_tell_is_not_guessed():
+def test_hours_that_only_the_data_tell_are_unknown():
     unknown = (
         'svm@voc2007_r50',
-        'voc0712',
+        'cityscapes',
         'finetune@imagenet_1pct_r50',
         'knn@digits_r18',
-    )  # other sets, and a part of one
+    )  # other sets, a part of one, and a task without a stated rate
     tasks, _ = hours('in100', 'knn', *unknown)
     assert tasks['knn'] and not any(tasks[task] for task in unknown)
     tasks, _ = hours('demo', 'knn@digits_r18')  # which has no root, as Shapes has none
     assert tasks == {'knn@digits_r18': None}
 
 
-def test_networks_from_elsewhere_and_tuned_tasks_are_counted():
+def test_transfer_task_costs_its_steps_at_the_stated_rate():
+    tasks, _ = hours('in1k', 'voc07', 'coco_c4', 'cityscapes')
+    assert tasks['voc07'] == pytest.approx(9000 * 8 * 0.537 / 3600)
+    assert tasks['coco_c4'] == pytest.approx(90_000 * 8 * 0.584 / 3600)
+    assert tasks['cityscapes'] is None  # nobody states its rate
+
+
+def test_measured_rate_replaces_the_stated_one(tmp_path):
+    plans = [prepare_study('configs/studies/lars_inside.yaml', rate=rate, out=tmp_path) for rate in (None, 168)]
+    (slow, fast) = ([cost(cfg, plan.scale).hours for cfg in plan.configs.values()] for plan in plans)
+    assert fast == pytest.approx([hours / 2 for hours in slow])
+    slow, fast = (plan.scale.step_seconds['voc07'] for plan in plans)
+    assert fast == pytest.approx(slow / 2)
+
+
+def test_external_and_tuned_tasks_are_counted():
     register()
     scale = read_scale('demo')
     cfg = load_config('mmairl::evaluation/shapes_r18.py')  # without a data set to train on
@@ -46,6 +62,13 @@ def test_networks_from_elsewhere_and_tuned_tasks_are_counted():
     assert found == {'finetune': pytest.approx(3 * plain)} and unknown == {'voc0712'}
 
 
-def test_tasks_of_the_demo_take_no_longer_than_its_training():
+def test_demo_tasks_take_less_than_training():
     tasks, training = hours('demo', 'linear', 'finetune')
     assert max(tasks.values()) < training  # BYOL's fine-tuning over its grid takes 73 hours
+
+
+def test_plan_lists_missing_data_of_all_tasks(tmp_path):
+    prepared = prepare_study('configs/studies/byol_r50.yaml', out=tmp_path)
+    assert {'data/imagenet/train', 'data/food101', 'data/sun397'} <= set(missing_images(prepared))
+    prepared = prepare_study('configs/studies/taxonomies.yaml', out=tmp_path)
+    assert 'data/imagenet/wordnet.is_a.txt' in missing_images(prepared)

@@ -14,7 +14,7 @@ from mmengine.logging import print_log
 
 from mmairl.data.reading import read_file
 from mmairl.data.shards.rows import ShardRows, parse_json
-from mmairl.errors import UserError, explained
+from mmairl.errors import UserError, explained, printable
 from mmairl.io import typed
 
 INFLATED = 2**28  # bytes that a column of a small Parquet file may expand to
@@ -82,7 +82,7 @@ def read_arrow(file: Path, name: str) -> ShardRows:
                 )
             starts.append(place + offsets[:-1])
             sizes.append(np.diff(offsets))
-        return labeled_rows(starts, sizes, table, columns)
+        return labeled_rows(starts, sizes, table, columns, name)
 
 
 def read_parquet(file: Path, name: str) -> ShardRows:
@@ -92,7 +92,7 @@ def read_parquet(file: Path, name: str) -> ShardRows:
     starts = [np.full(count, group) for group, count in enumerate(groups)]
     sizes = [np.arange(count) for count in groups]
     table = opened.read([columns.label] if columns.label else [])
-    return labeled_rows(starts, sizes, table, columns, groups)
+    return labeled_rows(starts, sizes, table, columns, name, groups)
 
 
 def labeled_rows(
@@ -100,6 +100,7 @@ def labeled_rows(
     sizes: list[np.ndarray],
     table: Any,
     columns: Columns,
+    name: str,
     groups: Sequence[int] = (),
 ) -> ShardRows:
     """Return the rows of all parts of a table. A missing label becomes -1."""
@@ -111,14 +112,16 @@ def labeled_rows(
     numbers = np.full(len(starts_all), -1)
     if columns.label:
         labels = table.column(columns.label)
-        if not pyarrow('').types.is_integer(labels.type):
+        if not pyarrow(name).types.is_integer(labels.type):
             encoded = labels.combine_chunks().dictionary_encode()
             kind = 'names'
             labels = encoded.indices
             classes = encoded.dictionary.to_pylist()
         elif not classes:
             kind = 'numbers'
-        numbers = labels.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        fault = f'{name}: a label is no number of a class'
+        with explained(fault, 'correct it, or write names', (ValueError,), code='bad-label'):
+            numbers = labels.cast('int64').fill_null(-1).to_numpy()
     names = [b''] * len(numbers)
     return ShardRows(starts_all, sizes_all, numbers, names, kind, classes, groups=list(groups))
 
@@ -214,7 +217,9 @@ def find_columns(schema: Any, name: str) -> Columns:
         unused.append(f'{column} ({kind})')
     if unused:
         print_log(
-            f'{name}: {", ".join(unused)} is not used as labels, which must be integers or names; cast it',
+            printable(
+                f'{name}: {", ".join(unused)} is not used as labels, which must be integers or names; cast it'
+            ),
             logger='current',
             level=WARNING,
         )

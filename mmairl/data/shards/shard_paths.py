@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from mmairl.data.decode import installed
 from mmairl.data.shards import far
 from mmairl.data.subsets import read_lines
-from mmairl.errors import UserError
+from mmairl.errors import UserError, explained
 
 SUFFIXES = ('.tar', '.parquet', '.arrow')
+HUB = 'hf:'
 BRACES = re.compile(r'\{(?:(\d{1,18})\.\.(\d{1,18})|([^{}]*,[^{}]*))\}')
 PART = re.compile(r'(.*-)(\d{1,18})-of-(\d{1,18}\D*)')
 MAX_SHARDS = 10**6  # of one pattern
@@ -36,6 +38,9 @@ def shards_at(root: str | Path | Sequence[str]) -> list[str]:
 
 def shards_in(place: str) -> Iterator[str]:
     """Yield the shards of a place without braces; for a list file, those of its lines."""
+    if place.startswith(HUB) and not far.is_far(place):
+        yield from hub_shards(place)
+        return
     if far.is_far(place) or not place.endswith('.txt') or os.path.isdir(place):
         yield from matching_shards(place)
         return
@@ -43,6 +48,17 @@ def shards_in(place: str) -> Iterator[str]:
     for line in read_lines(place, 'shards'):
         for name in expand_braces(line if far.is_far(line) else os.path.join(folder, line)):
             yield from matching_shards(name)
+
+
+def hub_shards(place: str) -> list[str]:
+    """Return the Arrow files of `hf:NAME` or `hf:NAME:SPLIT`, which `datasets` downloads if they are missing."""
+    with installed('datasets', 'data sets of the Hugging Face hub'):
+        from datasets import load_dataset
+    name, _, split = place.removeprefix(HUB).partition(':')
+    remedy = 'check its name, the split and the network'
+    with explained(f'{place}: the data set cannot be loaded', remedy, code='bad-hub-dataset'):
+        dataset = load_dataset(name, split=split or 'train')
+    return [file['filename'] for file in dataset.cache_files]
 
 
 def matching_shards(place: str) -> list[str]:

@@ -49,9 +49,15 @@ class _LogSumExp(torch.autograd.Function):
         peak = q.new_full((len(q),), float('-inf'))
         total = q.new_zeros(len(q))
         mean = torch.zeros_like(q)
+        kind = q.device.type
+        if torch.is_autocast_enabled(kind) and q.dtype == torch.float32:
+            # Once, and not in both products of each chunk.
+            negatives = negatives.to(torch.get_autocast_dtype(kind))
+        else:
+            negatives = negatives.to(q.dtype)
         rows = max(1, CHUNK // max(1, len(q)))
         for start in range(0, len(negatives), rows):
-            chunk = negatives[start : start + rows].to(q.dtype)
+            chunk = negatives[start : start + rows]
             logits = (q @ chunk.T).to(q.dtype)
             higher = torch.maximum(peak, logits.amax(dim=1))
             weights = logits.sub_(higher.unsqueeze(1)).exp_()

@@ -69,6 +69,67 @@ def test_stored_values_are_exact(scan):
         assert np.array_equal(back, pixels)
 
 
+def test_palette_is_shown_in_its_colors():
+    from pydicom.data import get_testdata_file
+
+    path = get_testdata_file('examples_palette.dcm', download=False)
+    file = pydicom.dcmread(path)
+    colors = pydicom.pixels.apply_color_lut(file.pixel_array, file) / 65535
+    with open(path, 'rb') as opened:
+        data = opened.read()
+    shown = decode_dicom(data, MAX).permute(1, 2, 0)
+    np.testing.assert_allclose(shown / 255, colors, atol=0.51 / 255)
+    stored = decode_dicom(data, MAX, as_stored=True).permute(1, 2, 0)
+    np.testing.assert_allclose(stored.numpy() / 65535, colors, atol=1e-6)
+
+
+RGB = dict(SamplesPerPixel=3, PhotometricInterpretation='RGB', PlanarConfiguration=0)
+
+
+@pytest.mark.parametrize('bits', [8, 12, 16])
+def test_colors_of_any_depth_fill_the_range(bits):
+    kind = np.uint8 if bits == 8 else np.uint16
+    pixels = np.random.default_rng(0).integers(0, 2**bits, (6, 8, 3), kind)
+    depth = dict(BitsAllocated=8 * pixels.itemsize, BitsStored=bits, HighBit=bits - 1)
+    data = written(pixels, Rows=6, Columns=8, **depth, **RGB)
+    shown = decode_dicom(data, MAX).permute(1, 2, 0)
+    assert shown.dtype == torch.uint8
+    np.testing.assert_allclose(shown / 255, pixels / (2**bits - 1), atol=0.51 / 255)
+    stored = decode_dicom(data, MAX, as_stored=True).permute(1, 2, 0).numpy()
+    assert stored.dtype == kind
+    largest = 255 if bits == 8 else 65535
+    np.testing.assert_allclose(stored / largest, pixels / (2**bits - 1), atol=1e-5)
+
+
+def reason(data: bytes, as_stored: bool = False) -> Reason:
+    with pytest.raises(UnreadableImage) as raised:
+        decode_dicom(data, MAX, as_stored)
+    return raised.value.reason
+
+
+def test_more_than_16_bits_are_unreadable(scan):
+    depth = dict(BitsAllocated=32, BitsStored=32, HighBit=31)
+    colors = written(np.zeros((6, 8, 3), np.uint32), Rows=6, Columns=8, **depth, **RGB)
+    assert reason(colors) is Reason.NO_ARRAY
+    gray = written(scan.astype(np.uint32), **depth)
+    assert reason(gray, as_stored=True) is Reason.NO_ARRAY
+    assert torch.equal(decode_dicom(gray, MAX), decode_dicom(written(scan), MAX)), 'shown in full'
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        dict(RescaleSlope=0),
+        dict(WindowCenter='inf', WindowWidth=9),
+        dict(WindowCenter=1, WindowWidth='inf'),
+    ],
+)
+def test_unusable_window_or_slope_is_unreadable(settings, scan, monkeypatch):
+    modes = pydicom.config.settings
+    monkeypatch.setattr(modes, 'reading_validation_mode', pydicom.config.IGNORE)
+    assert reason(written(scan, **settings)) is Reason.WINDOW
+
+
 def test_folder_reads_dicom_and_names_bad_files(scan, tmp_path):
     (tmp_path / 'a.dcm').write_bytes(written(scan))
     (tmp_path / 'b.dcm').write_bytes(written(np.stack([scan, scan]), NumberOfFrames=2))

@@ -8,7 +8,6 @@ import torch
 from harness.errors import raises_code
 
 from mmairl.data.decode import UnreadableImage
-from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 from projects.imaging.tiles import Tiff, Tiles, open_scan
 
@@ -75,12 +74,10 @@ def test_channels_and_pyramid_levels_as_stored(tmp_path):
     dataset = Tiles(tmp_path, size=64, channels=5, level=1)
     assert len(dataset) == 4 and dataset.depth is torch.uint16
     assert np.array_equal(dataset.raw(3).permute(1, 2, 0), pixels[128::2, 128::2])
-    with pytest.raises(UserError) as error:
+    with raises_code('not-rgb'):
         Tiles(tmp_path, size=64).raw(0)
-    assert error.value.code == 'not-rgb'
-    with pytest.raises(UserError) as error:
+    with raises_code('no-level'):
         Tiles(tmp_path, size=64, channels=5, level=2)
-    assert error.value.code == 'no-level'
 
 
 def test_sparse_part_is_black_damaged_part_unreadable(scan, tmp_path):
@@ -105,20 +102,33 @@ def test_sparse_part_is_black_damaged_part_unreadable(scan, tmp_path):
     with pytest.raises(UnreadableImage, match=r'a.tif\[y=64,x=192\] cannot be decoded'):
         dataset.raw(place)
     (tmp_path / 'b.tif').write_bytes(b'no TIFF')
-    with pytest.raises(UserError, match='b.tif is no TIFF that can be read'):
+    with raises_code('unreadable-tiff', 'b.tif'):
         Tiles(tmp_path, size=64)
 
 
 def test_background_alone_or_pages_raise(scan, tmp_path):
     tifffile.imwrite(tmp_path / 'a.tif', np.full_like(scan, 250), photometric='rgb')
-    with pytest.raises(UserError) as error:
+    with raises_code('no-tiles'):
         Tiles(tmp_path, size=64)
-    assert error.value.code == 'no-tiles'
     open_scan.cache_clear()
     tifffile.imwrite(tmp_path / 'a.tif', np.stack([scan, scan]), photometric='rgb')
-    with pytest.raises(UserError) as error:
+    with raises_code('pages'):
         Tiles(tmp_path, size=64)
-    assert error.value.code == 'pages'
+
+
+def test_cut_uncompressed_tiff_is_an_error(scan, tmp_path):
+    path = tmp_path / 'a.tif'
+    tifffile.imwrite(path, scan, photometric='rgb')
+    path.write_bytes(path.read_bytes()[:-1000])
+    open_scan.cache_clear()
+    with raises_code('unreadable-tiff', 'a.tif'):
+        Tiles(tmp_path, size=64)
+
+
+@pytest.mark.parametrize('settings', [dict(size=0), dict(level=-1)])
+def test_impossible_tile_is_an_error(settings, tmp_path):
+    with raises_code('bad-tiles'):
+        Tiles(tmp_path, **settings)
 
 
 def test_slide_tiles_equal_openslide(scan, tmp_path):
@@ -140,7 +150,7 @@ def test_missing_package_is_named(package, file, scan, tmp_path, monkeypatch):
     tifffile.imwrite(tmp_path / file, scan, photometric='rgb')
     open_scan.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=f"the package {package}.* pip install .*mmairl.own.'"):
+    with raises_code('no-package', f"require {package}.* pip install .*mmairl.own.'"):
         Tiles(tmp_path)
 
 

@@ -15,7 +15,7 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.io import read_json, write_json, write_text
 from mmairl.study.collect import collect
 from mmairl.study.pages.study_page import write_study_page
-from mmairl.study.runs import prepare_runs
+from mmairl.study.planner import prepare_runs
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import RunResult
 from mmairl.study.spec import read_study

@@ -6,6 +6,7 @@ import pytest
 
 from projects.verdicts.__main__ import SEEDS, shares
 from projects.verdicts.__main__ import STUDIES as KINDS
+from projects.verdicts.rules import RULES, rates
 from projects.verdicts.simulate import CHANCES, SHAPES, STUDIES, chances
 
 MOST = 0.05 + 3 * math.sqrt(0.05 * 0.95 / STUDIES)
@@ -29,3 +30,17 @@ def test_rows_that_are_as_good_differ_no_more_than_promised_by_fresh_runs_and_do
 ):
     own, fresh = chances(case, searches)
     assert fresh <= MOST and own > naive
+
+
+def test_common_rules_declare_winners_among_equal_rows():
+    false = {name: rates(rule, 'normal', 5, gain=0, tables=300) for name, rule in RULES.items()}
+    assert false['mmairl'] <= 0.05
+    assert false['highest mean wins'] == pytest.approx(
+        6 / 7, abs=0.06
+    )  # unless the baseline is first
+    assert false["Welch's test, uncorrected"] > 0.05
+
+
+def test_every_rule_recognizes_a_large_difference():
+    power = {name: rates(rule, 'normal', 10, gain=20, tables=100) for name, rule in RULES.items()}
+    assert min(power.values()) > 0.95

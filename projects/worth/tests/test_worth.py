@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from harness.toy import NARROW
 from PIL import Image
 from torchvision.models import resnet18
 
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.splits import names_of
+from mmairl.data.splits import image_names
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction
 from projects.worth import few_labels
@@ -120,7 +121,7 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
         (
             ['00.png,a', '1.png,b'],
             'utf-8',
-            "1 files that are not below .* first '1.png', where images are named like '00.png'",
+            "1 names match no image below .* first '1.png' .an image is named '00.png'",
         ),
         (
             ['00.png,a', '00.png,b'],
@@ -138,7 +139,7 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
         (
             ['02.png,a', '03.png,b'],
             'no heads',
-            "begins with an image .'00.png'.; add a line of headers",
+            "first line names an image .'00.png'.; add a line of headers",
         ),
         (['00.png,Käfer', '01.png,b'], 'utf-16', 'cannot be read .* give a CSV in UTF-8'),
     ],
@@ -149,28 +150,37 @@ def test_bad_labels_are_a_sentence(images, tmp_path, lines, encoding, says):
     assert re.search(says, str(caught.value)) and not (tmp_path / 'out').exists()
 
 
+def test_folders_of_a_split_are_not_classes(images, tmp_path):
+    for part in ('train', 'test'):
+        (tmp_path / 'parts' / part).mkdir(parents=True)
+        for number in range(3):
+            shutil.copy(images / f'{number:02}.png', tmp_path / 'parts' / part)
+    with raises_code('split-folders'):
+        worth(tmp_path / 'parts', out=tmp_path / 'out')
+
+
 def test_too_few_images_and_one_group_a_class_are_a_sentence_before_anything_is_written(
     images, tmp_path
 ):
     labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
     with pytest.raises(UserError, match="class 'bright' are all of one group"):
         worth(images, labels, out, groups=lambda name: str(int(name[:2]) % 2))
-    with pytest.raises(UserError, match='of each class a single image, or group, is to learn from'):
+    with pytest.raises(UserError, match='each class has a single image or group'):
         worth(
             images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(4)]), out
         )
     table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(40)])
     for inside in (images / 'out', images.parent):  # whose own links would be in `images`
-        with pytest.raises(UserError, match='would lie among the images of .*name another folder'):
+        with pytest.raises(UserError, match='would be among the images of .*another folder'):
             worth(images, labels, inside)
     with pytest.raises(
-        UserError, match='a single image, or group, is to test on'
+        UserError, match='the test set is a single image or group'
     ):  # three patients
         worth(images, labels, out, groups=lambda name: str(max(1, int(name[:2]) // 10)), seed=2)
     for number in range(40, 80):
         (images / f'{number}.png').unlink()
     with pytest.raises(
-        UserError, match='of the 50 images .* 20 are put aside .* the 30 others .* give 34 more'
+        UserError, match='20 of the 50 images are held out.* the 30 others .* give 34 more'
     ):
         worth(images, labels, out)
     assert not out.exists()
@@ -185,7 +195,7 @@ def test_a_wrong_method_or_option_does_not_claim_the_folder(images, tmp_path):
 
 @pytest.mark.parametrize('wrong', ['size', 'epochs', 'minutes'])
 def test_a_wish_of_nothing_is_a_sentence_before_anything_is_written(images, tmp_path, wrong):
-    with pytest.raises(UserError, match=f'{wrong}=0'):
+    with pytest.raises(UserError, match=f'{wrong}.*0'):
         worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **{wrong: 0})
     assert not (tmp_path / 'out').exists()
 
@@ -202,7 +212,7 @@ def test_images_that_are_all_alike_are_a_sentence(images, tmp_path, monkeypatch)
     monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
     for path in images.iterdir():
         Image.new('RGB', (16, 16)).save(path)
-    with pytest.raises(UserError, match='the 40 labelled images below .* are all alike'):
+    with pytest.raises(UserError, match='the 40 labelled images are all alike'):
         worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
 
 
@@ -344,7 +354,7 @@ def test_without_a_table_the_folders_are_the_classes_and_other_images_have_no_la
     task = read_task(images, None, None, None, 0)
     assert task.classes == ['a', 'b'] and (len(task.labelled), len(task.unlabelled)) == (20, 80)
     lay_out(task, tmp_path / 'links')
-    assert sorted(names_of(UnlabelledFolder(tmp_path / 'links'))) == sorted(task.unlabelled)
+    assert sorted(image_names(UnlabelledFolder(tmp_path / 'links'))) == sorted(task.unlabelled)
 
 
 @pytest.mark.parametrize(

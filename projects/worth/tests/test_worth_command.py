@@ -18,7 +18,7 @@ def test_a_stopped_comparison_names_the_same_command(run_tool, monkeypatch, caps
         run_tool('projects/worth/__main__.py', 'images')
     assert left.value.code == AGAIN
     assert capsys.readouterr().err.splitlines()[-1] == (
-        'stopped by SIGTERM after 4 iterations: iter_4.pth is written; the same command goes on'
+        'stopped by SIGTERM after 4 iterations: iter_4.pth is written; run the same command to continue'
     )
 
 

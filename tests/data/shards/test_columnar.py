@@ -133,6 +133,21 @@ def test_order_by_shards_follows_row_groups(kind, bounds, tmp_path):
     assert len(set(groups)) - 1 == (np.diff(groups) != 0).sum()
 
 
+def test_data_set_of_the_hub_is_read_by_name(tmp_path, monkeypatch):
+    """A local folder is a name to `datasets`, too."""
+    datasets = pytest.importorskip('datasets', reason='pip install datasets')
+    monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'hub')
+    (tmp_path / 'birds').mkdir()
+    by_datasets(tmp_path / 'birds', 'parquet')
+    for name in ('birds', 'birds:train'):
+        data = Shards(f'hf:{tmp_path}/{name}')
+        assert data.classes == CLASSES
+        assert torch.equal(data.raw(3), IMAGES[3])
+    for name in ('birds:none', 'gone'):
+        with raises_code('bad-hub-dataset', name):
+            Shards(f'hf:{tmp_path}/{name}')
+
+
 def test_missing_name_of_a_class_is_no_label(tmp_path):
     path = parquet(tmp_path / 'a.parquet', dict(jpg=FILES[:3], label=['cat', 'dog', None]))
     assert Shards(path).labels.tolist() == [0, 1, -1]
@@ -158,6 +173,7 @@ def test_damaged_table_is_an_error(name, tmp_path):
         ('no-image-column', dict(url=['http://x/1.jpg'], n=[1])),
         ('no-image-column', dict(image=[dict(bytes=1)])),
         ('bad-label', dict(image=[FILES[0]], label=[2**40])),
+        ('bad-label', dict(image=[FILES[0]], label=pa.array([2**64 - 1], pa.uint64()))),
     ],
 )
 def test_unsuitable_table_is_an_error(code, columns, tmp_path):

@@ -23,7 +23,7 @@ def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) ->
 @pytest.mark.parametrize('dtype, tolerance', [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
 @pytest.mark.parametrize('chunk', [1, 12, 2**21])
 @pytest.mark.parametrize('count', [0, 1, 11])
-def test_loss_and_gradients_equal_the_concatenated_form(monkeypatch, count, chunk, dtype, tolerance):
+def test_loss_and_gradient_equal_concatenated_logits(monkeypatch, count, chunk, dtype, tolerance):
     """From one negative a chunk, over sizes that do not divide their number, to all in one."""
     monkeypatch.setattr(module, 'CHUNK', chunk)
     leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
@@ -37,15 +37,17 @@ def test_loss_and_gradients_equal_the_concatenated_form(monkeypatch, count, chun
     assert nearer.tolist() == [all(a @ b > a @ n for n in negatives) for a, b in zip(*leaves)]
 
 
-def test_under_autocast_only_the_products_are_in_low_precision_and_no_logit_matrix_is_made_or_kept():
+def test_autocast_narrows_only_the_products():
     """There are 4 queries and 600 000 negatives, which are more logits than a chunk may hold."""
     dtype, kept = torch.bfloat16, []
     q, k, negatives = unit(4, 8, torch.float32).requires_grad_(), unit(4, 8, torch.float32), unit(600_000, 8)
     keep = torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.numel()) or one, lambda one: one)
+    narrow = negatives.float()
     with torch.autocast('cpu', dtype), Seen() as seen, keep:
-        loss, _ = info_nce(q, k, negatives.float(), 0.2)
+        loss, _ = info_nce(q, k, narrow, 0.2)
         loss.sum().backward()
     assert loss.dtype == q.grad.dtype == torch.float32
+    assert seen.cast == negatives.numel(), 'negatives are cast once'
     assert seen.products == {dtype} and seen.widest * 4 <= module.CHUNK < negatives.shape[0] * 4
     assert max(kept) == 4 * 8, 'a mean for each query'
     exact = q.detach().double().requires_grad_()
@@ -62,9 +64,12 @@ class Seen(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.products, self.widest = set(), 0
+        self.cast = 0  # elements of negatives
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ == '_to_copy' and len(result) > 4:
+            self.cast += result.numel()
         if isinstance(result, Tensor) and result.shape[:1] == (4,) and result.ndim == 2:
             self.widest = max(self.widest, result.shape[1])
         if func.overloadpacket.__name__ == 'mm':

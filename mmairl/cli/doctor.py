@@ -1,0 +1,62 @@
+"""Find out why a run went bad: mmairl doctor RUN [--steps N] [--repeats N].
+
+Fork a fixed list of remedies from the last good checkpoint of RUN for a few hundred iterations each, and print which of them
+make the run healthier than a fork without a change. Nothing is written to RUN.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from mmairl.cli.flags import parser_of, positive
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = parser_of('doctor', __doc__)
+    parser.add_argument('run', type=Path, metavar='RUN', help='name the work dir of a training run')
+    parser.add_argument(
+        '--steps',
+        type=positive,
+        default=200,
+        help='train each fork for N iterations (default: 200)',
+    )
+    parser.add_argument(
+        '--repeats',
+        type=positive,
+        default=3,
+        help='fork each remedy N times; intervals require 2 (default: 3)',
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> None:
+    args = parse(arguments)
+    from mmairl.engine.doctor import first_sign, last_good, remedies, treat
+    from mmairl.engine.fork import Fork
+    from mmairl.engine.health import advice
+    from mmairl.engine.run import register
+    from mmairl.report.table import print_table
+
+    register()
+    sign = first_sign(args.run)
+    if sign is None:
+        print(f'{args.run}: no bad sign; see `mmairl report health {args.run}`')
+        return
+    start = last_good(args.run, sign)
+    forks = (1 + len(list(remedies(Fork(args.run).config())))) * args.repeats
+    print(f'first bad sign, at iteration {sign.iteration}: {advice(sign.quantity, sign.value)}')
+    print(
+        f'training {forks} forks of {args.steps} iterations from iteration {start.iteration if start else 0}',
+        flush=True,
+    )
+    outcomes = sorted(
+        treat(args.run, sign, args.steps, args.repeats), key=lambda one: one.gain, reverse=True
+    )
+    rows = []
+    for one in outcomes:
+        options = ', '.join(f'{key}={value}' for key, value in one.options.items())
+        verdict = one.error or ('helps' if one.helps else 'no clear effect')
+        gain = f'{one.gain:.2f} ({one.low:.2f} to {one.high:.2f})'
+        rows.append((one.remedy, [verdict, '–' if one.error else gain, options]))
+    columns = ['verdict', 'gain in health (95 %)', '--cfg-options']
+    print_table(columns, rows, 'Remedies, the best first', head='remedy')

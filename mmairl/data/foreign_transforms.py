@@ -1,0 +1,88 @@
+"""Steps of a view from other libraries: transforms of torchvision and albumentations, and functions."""
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmairl.data.transforms import interleaved
+from mmairl.errors import UserError, explained
+from mmairl.registry import TRANSFORMS
+
+# Transforms that were passed from Python, by the text that stands for them in a config.
+OBJECTS: dict[str, Callable[..., Any]] = {}
+
+
+def as_configs(steps: Sequence[dict | Callable[..., Any]]) -> list[dict]:
+    """Return the configs of steps, in which an object of this process is named by a text."""
+    configs = []
+    for step in steps:
+        if not isinstance(step, dict):
+            kind = getattr(step, '__qualname__', '')
+            name = f'{step.__module__}.{kind}' if kind else repr(step)
+            while OBJECTS.setdefault(name, step) is not step:
+                name += "'"
+            step = dict(type='ForeignTransform', transform=name)
+        configs.append(step)
+    return configs
+
+
+@TRANSFORMS.register_module()
+class ForeignTransform:
+    """Applies a transform of torchvision v2 or albumentations, or a function, to one image at a time.
+
+    A seed repeats a run, as with the transforms of mmairl, if random numbers come from torch, NumPy, Python or
+    albumentations. A function receives the image as a tensor C x H x W, of bytes or of floats, and returns such a tensor.
+
+    Args:
+        transform: The transform, or the name 'module.name' of a class, an instance or a function.
+        settings: Arguments of the class or the function.
+
+    Raises:
+        UserError: If there is no such transform, or if it does not return one image of as many channels.
+
+    Example:
+        >>> step = ForeignTransform('torchvision.transforms.v2.RandomRotation', degrees=30)
+        >>> step(torch.zeros(3, 8, 8)).shape
+        torch.Size([3, 8, 8])
+    """
+
+    def __init__(self, transform: str | Callable[..., Any], **settings: Any) -> None:
+        self.name = str(transform)
+        transform = OBJECTS.get(self.name, transform)
+        if isinstance(transform, str):
+            remedy = "set 'module.name' of an installed package, or pass the object from Python"
+            with explained(f'{transform}: there is no such transform', remedy, code='no-transform'):
+                transform = resolve_name(transform)
+        if isinstance(transform, type):
+            transform = transform(**settings)
+        elif settings:
+            transform = partial(transform, **settings)
+        self.transform = transform
+        self.is_albumentations = type(transform).__module__.startswith('albumentations')
+
+    def __call__(self, image: Tensor) -> Tensor:
+        if self.is_albumentations:
+            # It has generators of its own, which neither torch nor the data loader seeds.
+            seed = int(torch.randint(2**62, ()))
+            self.transform.set_random_state(np.random.default_rng(seed), random.Random(seed))
+            pixels = self.transform(image=interleaved(image.cpu()))['image']
+            changed = torch.from_numpy(np.atleast_3d(pixels).transpose(2, 0, 1).copy())
+        else:
+            changed = self.transform(image)
+        if not isinstance(changed, Tensor) or changed.shape[:-2] != image.shape[:-2]:
+            kind = list(getattr(changed, 'shape', ())) or type(changed).__name__
+            raise UserError(
+                f'{self.name}: a step of a view must return one image of {len(image)} channels ({kind}); correct it, or use '
+                'another transform',
+                code='not-one-image',
+            )
+        return changed
+
+    def batch(self, images: Tensor) -> Tensor:
+        return torch.stack([self(image).to(images.device) for image in images])

@@ -1,0 +1,98 @@
+"""Image retrieval by cosine similarity: recall at k and mean average precision."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmairl.errors import UserError
+from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
+from mmairl.evaluation.protocol import Scores
+from mmairl.registry import PROTOCOLS
+
+QUERIES = 512  # ranked at a time
+
+
+@PROTOCOLS.register_module('retrieval')
+@dataclass(frozen=True)
+class Retrieval(FeatureProtocol):
+    """Rank a gallery by cosine similarity to each query: mAP, and the share of queries with a match among the first k.
+
+    A match is an image of the query's class. In `Landmarks`, the training images are the queries, and column q of the test
+    labels states which images match query q (1), do not (0), or do not count (-1).
+
+    Args:
+        gallery: 'test' ranks all other test images for each test image, 'train' the training images. Default: 'test'.
+        ks: Values of k. Default: 1, 5 and 10.
+    """
+
+    gallery: Literal['test', 'train'] = 'test'
+    ks: Sequence[int] = (1, 5, 10)
+
+    labels: ClassVar = ('single', 'queries')
+    metric: ClassVar = 'mAP'
+
+    def __post_init__(self) -> None:
+        if self.gallery not in ('test', 'train'):
+            raise UserError(
+                f"retrieval.gallery: expected test or train ('{self.gallery}')",
+                code='unknown-gallery',
+            )
+
+    def score(self, split: Split) -> tuple[Scores, dict]:
+        listed = split.test.y.ndim == 2
+        if listed and split.train.unreadable:
+            raise UserError(
+                f'retrieval: {len(split.train.unreadable)} query images cannot be read; replace the files',
+                code='unreadable-query',
+            )
+        queries = split.train if listed else split.test
+        bank = split.train if self.gallery == 'train' and not listed else split.test
+        gallery = F.normalize(bank.x.to(self.device)).T
+        precision = []
+        first = []
+        for start in range(0, len(queries.x), QUERIES):
+            rows = torch.arange(start, min(start + QUERIES, len(queries.x)))
+            relevance = bank.y[:, rows].T if listed else bank.y == queries.y[rows, None]
+            relevance = relevance.long()
+            if bank is queries:
+                relevance[rows - start, rows] = -1  # the query itself
+            similarity = F.normalize(queries.x[rows].to(self.device)) @ gallery
+            of_block, place = ranked(similarity.cpu(), relevance)
+            precision.append(of_block)
+            first.append(place)
+        precision = torch.cat(precision)
+        first = torch.cat(first)
+        found = precision.isfinite()
+        if not found.any():
+            raise UserError(
+                'retrieval: no query has a match in the gallery; use images with several of each class',
+                code='no-positives',
+            )
+        scores = {'retrieval, mAP': 100 * precision[found].mean().item()}
+        for k in self.ks:
+            scores[f'retrieval, recall@{k}'] = 100 * (first[found] < k).double().mean().item()
+        return scores, dict(queries=int(found.sum()), without_match=int((~found).sum()))
+
+
+def ranked(similarity: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each query's average precision, NaN without a match, and the rank of its first match.
+
+    As in the evaluation of Oxford and Paris, the precision is averaged over both ends of each step of recall, and images
+    with a relevance of -1 are removed from the ranking.
+    """
+    counted = relevance >= 0
+    order = similarity.masked_fill(~counted, -torch.inf).argsort(
+        dim=1, descending=True, stable=True
+    )
+    match = relevance.gather(1, order) == 1
+    number = match.cumsum(1).double()
+    rank = torch.arange(1, match.shape[1] + 1, dtype=torch.float64)
+    after = number / rank
+    before = ((number - 1) / (rank - 1)).masked_fill(rank == 1, 1.0)
+    matches = match.sum(1)
+    precision = ((after + before) / 2 * match).sum(1) / matches
+    return precision, match.long().argmax(dim=1)

@@ -1,0 +1,138 @@
+"""Run what is missing on this machine, several runs at a time."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import torch
+
+from mmairl.errors import UserError
+from mmairl.hardware import cores
+from mmairl.io import appending, write_text
+from mmairl.signals import AGAIN, SIGNALS, start, stop
+from mmairl.study.runs import FAILURES, LAST_WORDS, Run, settle_failed_trials, unfinished
+from mmairl.study.task_names import is_local
+
+STOPPED = (AGAIN, *(-number for number in SIGNALS))  # a run that handles no signals yet dies of one
+POLL = 0.2  # seconds
+
+
+def commands(run: Run, devices: int) -> list[list[str]]:
+    """Return the command that trains and measures a run, and the one for tasks on mmdet and mmseg."""
+    module = ['-m', 'mmairl.study.worker', str(run.folder.absolute())]
+    worker = [sys.executable, *module]
+    first = worker
+    if devices > 1:
+        options = [f'--nproc_per_node={devices}', '--max-restarts=3']
+        launcher = [sys.executable, '-m', 'mmairl.engine.launcher', *options]
+        first = [*launcher, *module, '--launcher', 'pytorch']
+    if all(is_local(task) for task in run.tasks):
+        return [first]
+    return [first, [*worker, '--transfer', str(devices)]]
+
+
+def execute(
+    runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run, str], None]
+) -> None:
+    """Run what is not done, `jobs` runs at a time on `devices` GPUs each.
+
+    A failed run is reported and the others continue. A stopped run is resumed by the next call.
+    """
+    waiting = unfinished(runs)
+    active: list[ActiveRun] = []
+
+    def ready() -> list[Run]:
+        changing = {run.folder for run in [*waiting, *(process.run for process in active)]}
+        return [run for run in waiting if run.ready and not changing & set(run.needs)]
+
+    shares = device_shares(jobs, devices, needed=min(jobs, len(waiting)))
+    try:
+        while waiting or active:
+            for run in ready()[: len(shares)]:
+                waiting.remove(run)
+                active.append(ActiveRun(run, commands(run, devices), shares.pop(0)))
+                report(run, 'running')
+            for process in list(active):
+                code = process.poll()
+                if code is not None:
+                    active.remove(process)
+                    shares.append(process.share)
+                    report(process.run, process.describe_end(code))
+            if not active and not ready():
+                settled = settle_failed_trials(runs)
+                for run in settled:
+                    report(run, 'failed twice with the same error, so it counts as the worst trial')
+                if not settled:
+                    break  # the remaining runs need a run that has failed
+            time.sleep(POLL)
+    finally:
+        with suppress(OSError):  # a closed terminal
+            for process in active:
+                report(process.run, 'stopping')
+        stop([process.process for process in active])
+
+
+def device_shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
+    """Return the environment of each parallel run: its GPUs, of those that this process may use, or its number of cores."""
+    if not torch.cuda.is_available():
+        threads = os.environ.get('OMP_NUM_THREADS') or max(1, cores() // (jobs * devices))
+        return [{'OMP_NUM_THREADS': str(threads)} for _ in range(jobs)]
+    count = torch.cuda.device_count()
+    if needed * devices > count:
+        raise UserError(
+            f'--jobs: {needed} parallel runs on {devices} GPU(s) each require more than {count} GPU(s); reduce --jobs or '
+            '--per-run',
+            code='too-few-gpus',
+        )
+    visible = os.environ.get('CUDA_VISIBLE_DEVICES')  # indices or UUIDs
+    names = visible.split(',') if visible else list(map(str, range(count)))
+    starts = range(0, min(jobs, count // devices) * devices, devices)
+    return [{'CUDA_VISIBLE_DEVICES': ','.join(names[at : at + devices])} for at in starts]
+
+
+class ActiveRun:
+    """A run in progress: its commands run one after the other and append their output to its log."""
+
+    def __init__(self, run: Run, commands: Sequence[Sequence[str]], share: dict[str, str]) -> None:
+        self.run = run
+        self.share = share
+        self.log = run.folder / 'log.txt'
+        self.remaining = list(commands)
+        self.log_start = self.log.stat().st_size if self.log.is_file() else 0
+        self._start_next()
+
+    def _start_next(self) -> None:
+        with appending(self.log) as log:
+            self.process = start(self.remaining.pop(0), self.share, stdout=log, stderr=log)
+
+    def poll(self) -> int | None:
+        """Return the exit code of the last command, or of the one that failed; None while commands run."""
+        code = self.process.poll()
+        if code == 0 and self.remaining:
+            self._start_next()
+            return None
+        return code
+
+    def describe_end(self, code: int) -> str:
+        """Describe a run's end by its exit code. A failed run's last message is written to failed.txt."""
+        failed = self.run.folder / FAILURES[-1]
+        if code == 0:
+            failed.unlink(missing_ok=True)
+            return 'done'
+        if code in STOPPED:
+            return 'stopped'
+        message = self._last_message() or f'exit code {code}'
+        if failed.is_file():
+            failed.replace(self.run.folder / FAILURES[0])
+        write_text(failed, message)
+        return f'failed: {message}'
+
+    def _last_message(self) -> str:
+        """Return the last error in the output of this start, or else its last line."""
+        output = self.log.read_bytes()[self.log_start :].decode(errors='replace')
+        lines = [line for line in output.splitlines() if line.strip()]
+        errors = [line for line in lines if re.search(LAST_WORDS, line)]
+        return next(reversed(errors or lines), '')

@@ -1,0 +1,222 @@
+"""Plan the runs of a study, and write into each run's folder what its worker reads."""
+
+import copy
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from msgspec.structs import replace
+
+from mmairl.config import config_text
+from mmairl.errors import UserError
+from mmairl.evaluation.sets import SPLITS, held_out
+from mmairl.evaluation.sources import outside_sources
+from mmairl.io import read_json, write_json, write_text
+from mmairl.registry import PROTOCOLS
+from mmairl.study.external import checkpoint_path, require_networks, stated_factors
+from mmairl.study.measure import forget
+from mmairl.study.runs import CONFIG, Run, settle_failed_trials
+from mmairl.study.schema import Asked, Chosen, set_aside
+from mmairl.study.search import FIRST, trial_options
+from mmairl.study.spec import Row, Study
+from mmairl.study.task_names import is_local, is_measured, recipe, trains_classifier
+from mmairl.study.trials import trial_counts
+from mmairl.transfer.tasks import require_platform
+
+Trials = Mapping[str, Sequence[Run]]  # of one search, by row
+
+
+def plan_runs(
+    study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
+) -> list[Run]:
+    """Return the runs, seeds outermost, so that every row has a result early."""
+    planner = Planner(study, configs, tuple(tasks), out)
+    if study.search:
+        return list(planner.searches(seeds))
+    return [run for seed in seeds for run in planner.rows(seed)]
+
+
+def prepare_runs(
+    study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
+) -> list[Run]:
+    """Plan the runs, and write each run's config and request into its folder.
+
+    Raises:
+        UserError: If a run was begun with another config, or is in progress and its source code has changed.
+    """
+    require_networks(study.rows, configs)
+    runs = plan_runs(study, configs, seeds, tasks, out)
+    changes = {run: run.changed_since_start for run in runs}
+    for run, change in changes.items():
+        if change == CONFIG:
+            raise UserError(
+                f'{run.folder}: begun with another config; set --out to another folder, or remove this one to start again',
+                code='other-config',
+            )
+    for run, change in changes.items():
+        if change:
+            set_changed_run_aside(run, change)
+        # In a folder of its own, because mmengine writes the config that it runs into the work dir under the same name.
+        write_text(run.folder / 'asked' / 'config.yaml', run.config)
+        write_json(run.folder / 'asked.json', _with_known_sources(run))
+    settle_failed_trials(runs)
+    return runs
+
+
+def set_changed_run_aside(run: Run, change: str) -> None:
+    """Move a run that other source code trained to another folder, so that it is trained again and nothing is lost."""
+    if run.is_running:
+        raise UserError(
+            f'{run.name}: {change} has changed during the run; stop it or wait for its end, and start the study again',
+            code='source-changed-while-running',
+        )
+    earlier = set_aside(run.folder)
+    print(
+        f'{run.name}: {change} has changed; the earlier run was moved to {earlier}', file=sys.stderr
+    )
+
+
+def _with_known_sources(run: Run) -> Asked:
+    """Return a run's request. A run that an earlier version began keeps its sources unknown."""
+    path = run.folder / 'asked.json'
+    begun = path.is_file() and (run.folder / 'last_checkpoint').is_file()
+    return replace(run.asked, sources=read_json(path, Asked).sources) if begun else run.asked
+
+
+def measure_again(runs: Sequence[Run]) -> None:
+    """Remove the scores of finished runs, but not their weights."""
+    for run in runs:
+        if run.is_running:
+            raise UserError(
+                f'--remeasure: {run.name} is running; wait for its end, or stop it',
+                code='remeasure-running',
+            )
+    for run in runs:
+        (run.folder / 'result.json').unlink(missing_ok=True)
+        for task in run.tasks:
+            forget(run.folder, task)
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Creates the runs of a study.
+
+    Args:
+        study: The study.
+        configs: The config of each row.
+        tasks: The tasks to measure.
+        out: The study's folder.
+    """
+
+    study: Study
+    configs: Mapping[str, Config]
+    tasks: tuple[str, ...]
+    out: Path
+
+    def rows(
+        self, seed: int, folder: str = 'runs', part: str = 'compared', trials: Trials | None = None
+    ) -> Iterator[Run]:
+        """Yield a run of each row from one seed. With `trials`, rows use the settings of their best trial."""
+        # One run of an untrained row is enough, and external checkpoints have seeds of their own.
+        first = seed == min(self.study.seeds) and part == 'compared'
+        for row in self.study.rows:
+            if row.trains or row.others:
+                yield self._run(row, seed, folder, part, (trials or {}).get(row.name, ()))
+            elif first:
+                for number in row.weights or [seed]:
+                    yield self._run(row, number, folder, part)
+
+    def _run(self, row: Row, seed: int, folder: str, part: str, trials: Sequence[Run] = ()) -> Run:
+        cfg = self.configs[row.name]
+        tasks = tuple(task for task in self.tasks if is_measured(row.untrained, task))
+        rows = {other.name: other for other in self.study.rows}
+        sources = {
+            role: self._folder(rows[name], seed, folder) for role, name in row.others.items()
+        }
+        absolute = {role: str(path.absolute()) for role, path in sources.items()}
+        asked = Asked(
+            seed,
+            tasks,
+            untrained=row.untrained,
+            rescaled=row.rescaled and replace(row.rescaled, **absolute),
+            along=row.along and replace(row.along, **absolute),
+            external=checkpoint_path(row, seed) if row.weights else '',
+            stated=stated_factors(row),
+            chosen=self._choice(row, seed, trials) if trials else None,
+            tuned=self._recipe_trials(row, seed),
+            sources=outside_sources(cfg) if row.trains else None,
+        )
+        needs = (*sources.values(), *(trial.folder for trial in trials))
+        place = self._folder(row, seed, folder)
+        return Run(row, seed, place, tasks, needs, part, asked, config_text(cfg))
+
+    def _folder(self, row: Row, seed: int, folder: str = 'runs') -> Path:
+        return self.out / folder / row.slug / f'seed_{seed}'
+
+    def _choice(self, row: Row, seed: int, trials: Sequence[Run]) -> Chosen:
+        folders = tuple(str(trial.folder.absolute()) for trial in trials)
+        published = str(self._folder(row, seed).absolute())
+        return Chosen(folders, self.study.search.criterion, published)
+
+    def _recipe_trials(self, row: Row, number: int) -> dict[str, tuple[dict[str, Any], ...]]:
+        """Return the trials of each tuned task's recipe: the same relative points for every row."""
+        trials = {}
+        for task, tune in self.study.tune.items():
+            if task in self.tasks:
+                cfg = tunable_recipe(self.configs[row.name], task)
+                trials[task] = tuple(trial_options(tune, row, cfg, number, tune.trials))
+        return trials
+
+    def searches(self, numbers: Sequence[int]) -> Iterator[Run]:
+        """Yield the rows as published, the trials of each search, and its winners, which are compared.
+
+        A winner's seed is its search's number, so that a study that was begun without a search keeps its runs as published.
+        """
+        counts = trial_counts(self.study, self.configs)
+        for number in numbers:
+            yield from self.rows(number, part='published')
+            trials = {}
+            for row in self.study.rows:
+                if row.trains:
+                    trials[row.name] = list(self._trials(row, number, counts[row.name]))
+            # A trial of every row before the second of any, so that an interrupted search has treated all rows equally.
+            for turn in zip_longest(*trials.values()):
+                yield from filter(None, turn)
+            yield from self.rows(number, 'tuned', trials=trials)
+
+    def _trials(self, row: Row, number: int, count: int) -> Iterator[Run]:
+        """Yield the trials of a row in one search, measured on images that are held out of the training labels."""
+        search = self.study.search
+        cfg = self.configs[row.name]
+        splits = {key: value for key, value in cfg.to_dict()['evaluation'].items() if key in SPLITS}
+        for trial, options in enumerate(trial_options(search, row, cfg, number, count)):
+            changed = copy.deepcopy(cfg)
+            changed.merge_from_dict(options)
+            fit, held = held_out(cfg.evaluation)
+            others = {key: value for key, value in cfg.evaluation.items() if key != 'val'}
+            changed.evaluation = dict(others, train=fit, test=held)
+            tasks = (search.criterion,)
+            sources = outside_sources(changed)
+            asked = Asked(FIRST + number, tasks, trial=options, splits=splits, sources=sources)
+            folder = self.out / 'trials' / row.slug / f'search_{number}' / str(trial)
+            text = config_text(changed)
+            yield Run(row, asked.seed, folder, tasks, (), 'trial', asked, text)
+
+
+def tunable_recipe(cfg: Config, task: str) -> Config:
+    """Return the config that a task trains by, which must have images to choose by."""
+    if not is_local(task):
+        require_platform([task])
+    own = recipe(cfg, task)
+    if not trains_classifier(task) and 'held_out' not in own:
+        tunable = [name for name in PROTOCOLS.names() if trains_classifier(name)]
+        raise UserError(
+            f"tune: the task has no images to choose by ('{task}'); tune {', '.join(tunable)}, or a task whose config has "
+            '`held_out` images',
+            code='not-tunable',
+        )
+    return own

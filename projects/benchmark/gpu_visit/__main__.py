@@ -1,0 +1,138 @@
+"""Check and measure mmairl on a GPU: python -m projects.benchmark.gpu_visit, or make gpu.
+
+Jobs run in order of priority, each in a process of its own. OUT/results.jsonl gets one line per number when it is known, so
+a visit that is killed loses nothing it has finished. OUT/log.txt has what the jobs print, and OUT/index.html the page.
+
+For a machine without a package index, prepare the wheels, bring them along, and install them in the same command:
+
+    python -m projects.benchmark.gpu_visit --prepare wheels --installed freeze.txt   # freeze.txt: that machine's `pip freeze`
+    python3 -m projects.benchmark.gpu_visit --wheels wheels --out visit              # there; at most 560 s
+    python3 -m projects.benchmark.gpu_visit --wheels wheels --out again --after visit/results.jsonl --seconds 200
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+START = float(os.environ.setdefault('GPU_VISIT_START', str(time.monotonic())))
+ROOT = Path(__file__).resolve().parents[3]
+SCRATCH = Path(tempfile.gettempdir()) / 'mmairl-gpu-visit'
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--out',
+        type=Path,
+        default=Path('work_dirs/gpu_visit'),
+        help='add results to this folder (default: work_dirs/gpu_visit)',
+    )
+    parser.add_argument(
+        '--seconds',
+        type=float,
+        default=550,
+        help='stop everything after this time, installation included (default: 550)',
+    )
+    parser.add_argument(
+        '--device',
+        choices=['cuda', 'software', 'cpu'],
+        default='cuda',
+        help='choose the device; software and cpu rehearse at tiny sizes (default: cuda)',
+    )
+    parser.add_argument('--only', nargs='+', metavar='JOB', help='run these jobs (default: all)')
+    parser.add_argument(
+        '--after', type=Path, metavar='RESULTS', help='skip jobs that succeeded in RESULTS'
+    )
+    parser.add_argument(
+        '--patience',
+        type=float,
+        default=1,
+        help="multiply the jobs' limits, for rehearsals on a busy machine (default: 1)",
+    )
+    parser.add_argument('--prepare', type=Path, metavar='DIR', help='download wheels and exit')
+    parser.add_argument(
+        '--installed',
+        type=Path,
+        metavar='FREEZE',
+        help='with --prepare: leave out packages in this output of pip freeze',
+    )
+    parser.add_argument(
+        '--wheels', type=Path, metavar='DIR', help='install these wheels in a scratch folder first'
+    )
+    parser.add_argument('--list', action='store_true', help='print the jobs and exit')
+    parser.add_argument('--page', action='store_true', help='write the page of OUT and exit')
+    parser.add_argument('--job', help=argparse.SUPPRESS)  # run this job here, without a fork
+    return parser.parse_args()
+
+
+def set_up(args: argparse.Namespace) -> None:
+    """Prepare paths and the environment. Torch must not be imported before."""
+    os.chdir(ROOT)
+    folders = [str(ROOT)]
+    if args.wheels:
+        site = SCRATCH / 'site'
+        if not site.exists():
+            wheels = sorted(map(str, args.wheels.glob('*.whl')))
+            pip = [sys.executable, '-m', 'pip', 'install', '-q', '--no-index', '--no-deps']
+            subprocess.run([*pip, '--target', site, *wheels], check=True)
+        folders.append(str(site))
+    if args.device == 'software':
+        folders.append(str(ROOT / 'tests/softgpu'))
+    sys.path[:0] = folders
+    inherited = os.environ.get('PYTHONPATH')
+    os.environ['PYTHONPATH'] = os.pathsep.join([*folders, *([inherited] if inherited else [])])
+    if args.device == 'software':
+        build = 'import build_runtime; print(build_runtime.software_gpu())'
+        done = subprocess.run(
+            [sys.executable, '-c', build], check=True, stdout=subprocess.PIPE, text=True
+        )
+        os.environ['SOFTGPU'] = done.stdout.strip()
+        import softgpu  # noqa: F401  must precede torch
+    # mmengine searches for GPUs on import. By NVML this does not start CUDA, which could not be used in forks then.
+    os.environ['PYTORCH_NVML_BASED_CUDA_CHECK'] = '1'
+    os.environ['PYTHONUNBUFFERED'] = '1'
+    os.environ['PYTHONWARNINGS'] = 'ignore'
+    os.environ['HF_HUB_OFFLINE'] = '1'
+    os.environ.setdefault('TORCHINDUCTOR_CACHE_DIR', str(SCRATCH / 'inductor'))
+
+
+def main() -> int:
+    args = parse_args()
+    args.out = args.out.absolute()
+    for name in ('wheels', 'after', 'prepare', 'installed'):
+        if getattr(args, name):
+            setattr(args, name, getattr(args, name).absolute())
+    set_up(args)
+    if args.prepare:
+        from projects.benchmark.gpu_visit.wheels import download
+
+        return download(args.prepare, args.installed)
+    if args.page:
+        from projects.benchmark.gpu_visit.results import write_page
+
+        print(write_page(args.out))
+        return 0
+    from projects.benchmark.gpu_visit.plan import PLAN
+    from projects.benchmark.gpu_visit.schedule import Context, Visit, finished_jobs, run_here
+
+    if args.list:
+        print('\n'.join(f'{job.name:20} at most {job.limit:.0f} s' for job in PLAN))
+        return 0
+    context = Context(args.device, args.out, SCRATCH, START, args.patience)
+    if args.job:
+        return run_here(next(job for job in PLAN if job.name == args.job), context)
+    done = finished_jobs(args.after) if args.after else set()
+    chosen = [
+        job for job in PLAN if job.name not in done and (args.only is None or job.name in args.only)
+    ]
+    return Visit(chosen, context, args.seconds).run()
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Count the bytes, operations and kernels of a step of MoCo v2+ on one GPU, without a GPU.
+
+python -m projects.benchmark.traffic [--batch 256] [--way fast]
+
+ResNet-50 at 224 pixels runs on tensors without values, from the views on the device to the queue. An operation moves its
+tensors once, except that batch norm reads its input once for the statistics and once for the output (backward, the same
+holds for the gradient), and that the backward pass of a convolution reads its tensors for each of two products.
+"""
+
+if __name__ == '__main__':
+    from mmairl.cli import prepare
+
+    prepare()  # before the imports below, which take seconds
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from unittest.mock import patch
+
+import torch
+from mmengine.config import ConfigDict
+from mmengine.optim import build_optim_wrapper
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from mmairl.cli.flags import positive
+from mmairl.engine.optim.autocast import FiniteFlag
+from mmairl.engine.run import register
+from mmairl.engine.speed import make_fast, set_fast_keys
+from mmairl.models import fused_norm
+from mmairl.models.heads.base import unit
+from mmairl.models.norm import SyncBN
+from mmairl.report.table import print_table
+from projects.benchmark.step import ON_GPU, SGD, Size, siamese
+
+FREE = {
+    'empty',
+    'empty_strided',
+    'empty_like',
+    'new_empty',
+    'new_empty_strided',
+    'detach',
+    'alias',
+    'lift_fresh',
+    'view',
+    '_unsafe_view',
+}
+BFLOAT16 = dict(precision='bfloat16', channels_last=True, fused=True)
+WAYS = {
+    'float32': {},
+    'fast': BFLOAT16,
+    'fused norm': dict(BFLOAT16, fused_norm=True),
+}
+
+
+def size_of(*trees: object) -> int:
+    leaves = tree_leaves(trees)
+    return sum(x.numel() * x.element_size() for x in leaves if isinstance(x, Tensor))
+
+
+class Traffic(TorchDispatchMode):
+    """Count bytes, operations and kernels by kind.
+
+    Attributes:
+        bytes: Bytes read and written.
+        flops: Floating-point operations of convolutions and products.
+        launches: Kernels; a multi-tensor operation is one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: Counter[str] = Counter()
+        self.flops: Counter[str] = Counter()
+        self.launches: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        outputs = func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        aliases = [result.alias_info for result in func._schema.returns]
+        is_view = aliases and all(alias is not None and not alias.is_write for alias in aliases)
+        if func.namespace != 'aten' or name in FREE or is_view:
+            return outputs
+        moved = size_of(args, kwargs, outputs)
+        if name == 'native_batch_norm':
+            moved = 2 * size_of(args[0]) + size_of(kwargs.get('out', outputs[0]))
+        elif name == 'native_batch_norm_backward':
+            moved += size_of(args[:2])
+        elif name == 'convolution_backward':
+            moved = 2 * size_of(args[:3]) + size_of(outputs)
+        elif name.startswith('_foreach') and name.endswith('_'):
+            moved += size_of(args[0])
+        elif name == '_fused_sgd_':
+            moved = 2 * size_of(args[0], args[2]) + size_of(args[1])
+        self.add(name, moved)
+        if func.overloadpacket in flop_registry:
+            count = flop_registry[func.overloadpacket]
+            self.flops[name] += count(*args, **kwargs, out_val=outputs)
+        return outputs
+
+    def add(self, name: str, moved: int) -> None:
+        self.launches[name] += 1
+        self.bytes[name] += moved
+
+
+def count_step(fast: dict, size: Size) -> Traffic:
+    """Count the second step. The first creates the momenta."""
+    model = siamese(size, 'mocov2plus')
+    make_fast(model, fast)
+    cfg = ConfigDict(
+        fast=fast,
+        model=dict(data_preprocessor=dict(type='ViewPreprocessor')),
+        optim_wrapper=dict(type='AutocastOptimWrapper', optimizer=dict(SGD)),
+    )
+    set_fast_keys(cfg)
+    if fast.get('channels_last'):
+        model.data_preprocessor.layout = torch.channels_last
+    shape = (size.batch, 3, size.image, size.image)
+    with FakeTensorMode(allow_non_fake_inputs=True), patch.object(FiniteFlag, 'read', bool):
+        model.to_empty(device='cpu')
+        wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+        wrapper._waits = False  # as on a GPU
+        batch = dict(
+            inputs=[torch.empty(shape, dtype=torch.uint8) for _ in range(2)], data_samples={}
+        )
+        for _ in range(2):
+            traffic = Traffic()
+            with traffic, fused_kernels(traffic) if fast.get('fused_norm') else nullcontext():
+                model.train_step(batch, wrapper)
+                model.teacher.follow(model, 0.99)
+                model.queue.enqueue(unit(model.keys[0]))
+    return traffic
+
+
+@contextmanager
+def fused_kernels(traffic: Traffic) -> Iterator[None]:
+    """Have SyncBN call its Triton kernels, replaced by functions that count the tensors they read and write."""
+
+    def statistics(x: Tensor, views: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        traffic.add('statistics_kernel', size_of(x))
+        means = x.new_empty(views, 1, x.shape[1], dtype=torch.float32)
+        return means, means, means.new_empty(1)
+
+    def gradient_sums(x: Tensor, mean: Tensor, *others: Tensor | None) -> Tensor:
+        traffic.add('sums_kernel', size_of(x, others))
+        return mean.new_empty(2, *mean.shape)
+
+    def each_tile(kernel, views: int, x: Tensor, *tensors: Tensor | None, **_: bool) -> None:
+        traffic.add(kernel.__name__, size_of(x, tensors))
+
+    def join(means: Tensor, invstds: Tensor, *_: object, track: bool) -> tuple[Tensor, Tensor]:
+        traffic.add('batch_norm_gather_stats_with_counts', size_of(means, invstds))
+        return means[0], invstds[0]
+
+    def forward(
+        layer: SyncBN, x: Tensor, residual: Tensor | None = None, relu: bool = False
+    ) -> Tensor:
+        if not (layer.fused and fused_norm.FusedBatchNorm.supports(x, layer)):
+            return eager(layer, x, residual, relu)
+        return fused_norm.FusedBatchNorm.apply(x, layer.weight, layer.bias, residual, layer, relu)
+
+    eager = SyncBN.forward
+    with (
+        patch.object(fused_norm, 'statistics', statistics),
+        patch.object(fused_norm, 'gradient_sums', gradient_sums),
+        patch.object(fused_norm, 'each_tile', each_tile),
+        patch.object(fused_norm, 'join', join),
+        patch.object(SyncBN, 'forward', forward),
+    ):
+        yield
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        '--batch', type=positive, default=256, help='count this many images (default: 256)'
+    )
+    parser.add_argument('--way', choices=WAYS, help='count this way of a step (default: all)')
+    args = parser.parse_args()
+    register()
+    for way in [args.way] if args.way else WAYS:
+        traffic = count_step(WAYS[way], replace(ON_GPU, batch=args.batch))
+        total = traffic.bytes.total()
+        rows = [
+            (name, [str(traffic.launches[name]), f'{moved / 1e9:.1f}', f'{moved / total:.0%}'])
+            for name, moved in traffic.bytes.most_common(16)
+        ]
+        title = (
+            f'{way}, batch {args.batch}: {total / 1e9:.1f} GB, {traffic.flops.total() / 1e12:.2f} TFLOP, '
+            f'{traffic.launches.total()} kernels'
+        )
+        print_table(['kernels', 'GB', 'share'], rows, title, head='operation')
+
+
+if __name__ == '__main__':
+    main()

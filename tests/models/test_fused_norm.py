@@ -1,0 +1,53 @@
+"""The Triton kernels of batch norm, in Triton's interpreter, against float64."""
+
+import fused_norm_in_interpreter as script
+import pytest
+import torch
+from harness.processes import rank_server
+from torch import Tensor
+
+pytest.importorskip('triton', reason='Triton comes with torch on Linux only')
+
+
+@pytest.fixture(scope='module', params=[1, 2], ids=['one process', 'two processes'])
+def results(request, tmp_path_factory) -> dict[str, dict[str, Tensor]]:
+    folder = tmp_path_factory.mktemp('fused')
+    with rank_server(folder / 'output.txt', {'TRITON_INTERPRET': '1'}) as run:
+        run(request.param, script.__file__, folder / 'results.pth')
+    return torch.load(folder / 'results.pth', weights_only=True)
+
+
+def expected(shape: str, views: int, residual: bool, relu: bool) -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    channels = script.SHAPES[shape][1]
+    kind = torch.nn.BatchNorm2d if shape == 'image' else torch.nn.BatchNorm1d
+    layer = kind(channels)
+    torch.nn.init.normal_(layer.weight)
+    torch.nn.init.normal_(layer.bias)
+    layer.double()
+    values = torch.randn(3, *script.SHAPES[shape])
+    values[:2] = values[:2] * 3 + 7
+    x, other, grad = values.double()
+    x.requires_grad_()
+    other.requires_grad_()
+    y = torch.cat([layer(view) for view in x.chunk(views)])
+    y = y + other if residual else y
+    y = y.relu() if relu else y
+    y.backward(grad)
+    return {
+        'y': y.detach(),
+        'x': x.grad,
+        **({'residual': other.grad} if residual else {}),
+        **{name: weight.grad for name, weight in layer.named_parameters()},
+        'mean': layer.running_mean,
+        'var': layer.running_var,
+    }
+
+
+@pytest.mark.parametrize('case', script.CASES, ids=str)
+def test_kernels_equal_float64(results, case):
+    found, wanted = results[str(case)], expected(*case)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        scale = value.abs().max().item()
+        torch.testing.assert_close(found[name].double(), value, atol=4e-6 * scale, rtol=1e-5)

@@ -1,0 +1,55 @@
+"""The page of all claims: every claim once, published effects everywhere, and the verdicts of finished studies."""
+
+from mmairl.io import write_json
+from mmairl.study.claims import StudyRuns, judge, shared
+from mmairl.study.collect import printed_numbers
+from mmairl.study.pages.claims_page import claim_entries, effects, summary, write_claims_page
+
+SEEDS = 8
+
+
+def finished_ladder(folder, gain):
+    """Write the record of a ladder at half scale whose rows gain this much each."""
+    study = next(entry.study for entry in claim_entries(folder) if entry.study.name == 'ladder')
+    rows = []
+    for place, row in enumerate(study.rows):
+        scores = [30 + gain * place + 0.1 * (seed * 7919 % 5) for seed in range(SEEDS)]
+        runs = [dict(seed=seed, state='done', scores=dict(knn=score)) for seed, score in enumerate(scores)]
+        rows.append(dict(name=row.name, runs=runs))
+    record = dict(name='ladder', scale=dict(name='half', text=''), metrics=[dict(key='knn')], rows=rows)
+    record['claims'] = judge(study.claims, StudyRuns(record, 'half'), printed_numbers(study))
+    write_json(folder / 'ladder_half' / 'study.json', record)
+
+
+def test_page_has_every_claim_and_every_reason(tmp_path):
+    page = write_claims_page(tmp_path, tmp_path / 'claims.html').read_text()
+    entries = list(claim_entries(tmp_path))
+    assert all(entry.study.name in page and not entry.measured for entry in entries)
+    assert f'{len(entries)} claims: {len(entries)} not run.' in page
+    assert all(paper.title in page for paper in shared().papers.values())
+    assert page.count('<li>“') == len(shared().untested)
+
+
+def test_finished_study_gives_verdicts_next_to_published_effects(tmp_path):
+    finished_ladder(tmp_path, gain=4.0)
+    found = {entry.claim.name: entry for entry in claim_entries(tmp_path)}
+    entry = found['configurations_improve_linear']
+    assert entry.measured['half']['verdict'] == 'supported'
+    assert effects(entry.measured['half'], 'measured') == '+16.0' and effects(entry.published, 'published') == '+4.8'
+    assert found['each_configuration_improves_linear'].measured['half']['verdict'] == 'supported'
+    assert 'supported' in summary(list(found.values()))
+    page = write_claims_page(tmp_path, tmp_path / 'claims.html').read_text()
+    assert 'supported (half)' in page and 'knn instead of linear' in page
+
+
+def test_opposite_results_contradict(tmp_path):
+    finished_ladder(tmp_path, gain=-4.0)
+    found = {entry.claim.name: entry for entry in claim_entries(tmp_path)}
+    assert found['configurations_improve_linear'].measured['half']['verdict'] == 'contradicted'
+
+
+def test_unreadable_records_are_left_out(tmp_path):
+    (tmp_path / 'broken').mkdir()
+    (tmp_path / 'broken' / 'study.json').write_text('[1, 2')
+    write_json(tmp_path / 'other' / 'study.json', dict(claims=[dict(name=3)]))
+    assert not any(entry.measured for entry in claim_entries(tmp_path))

@@ -1,0 +1,62 @@
+"""Counts of work are kept in the user's cache folder, so that a second plan counts nothing."""
+
+import pytest
+from mmengine.config import Config
+
+from mmairl.engine.run import register
+from mmairl.study import cost as module
+from mmairl.study.cost import checkpoint_bytes, work_per_image
+from mmairl.study.scale import read_scale, resolve
+from mmairl.study.spec import Row
+
+
+@pytest.fixture
+def cfg(tmp_path, monkeypatch) -> Config:
+    """A config at the demo scale, with an empty cache."""
+    register()
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    monkeypatch.setattr(module, 'COUNTS', {})
+    return resolve(Row('', 'mocov2_r50_200e.py'), read_scale('demo'))
+
+
+def forget_process(monkeypatch) -> None:
+    """Continue as a new process that must not count."""
+    monkeypatch.setattr(module, 'COUNTS', {})
+    for name in ('_count_work', '_count_bytes'):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail('it was counted again'))
+
+
+def test_second_process_reads_counts(cfg, monkeypatch):
+    first = work_per_image(cfg), checkpoint_bytes(cfg)
+    forget_process(monkeypatch)
+    assert (work_per_image(cfg), checkpoint_bytes(cfg)) == first
+
+
+def test_network_that_cannot_be_counted_is_remembered(cfg, monkeypatch):
+    monkeypatch.setattr(module, '_count_work', lambda *_: None)
+    assert work_per_image(cfg) is None
+    forget_process(monkeypatch)
+    assert work_per_image(cfg) is None
+
+
+def test_other_model_batch_or_code_is_counted_again(cfg, monkeypatch):
+    monkeypatch.setattr(module, '_count_work', lambda *_: dict(flops=1, bytes=1))
+    work_per_image(cfg)
+    changed = [cfg.copy() for _ in range(2)]
+    changed[0].model.projector.out_channels = 32
+    changed[1].total_batch_size = 64
+    counted = []
+    monkeypatch.setattr(module, '_count_work', lambda *_: counted.append(1) or dict(flops=1, bytes=1))
+    for other in changed:
+        work_per_image(other)
+    monkeypatch.setattr(module, 'counting_code', lambda: 'another version')
+    work_per_image(cfg)
+    assert len(counted) == 3
+
+
+def test_damaged_count_is_counted_again(cfg, tmp_path, monkeypatch):
+    expected = checkpoint_bytes(cfg)
+    for path in tmp_path.glob('mmairl/plans/*.json'):
+        path.write_text('{')
+    monkeypatch.setattr(module, 'COUNTS', {})
+    assert checkpoint_bytes(cfg) == expected

@@ -1,0 +1,95 @@
+"""Scales change all rows in the same way, test the paper's factor, and leave small configs as they are."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from study.test_spec import at, written
+
+from mmairl.config import load_config
+from mmairl.data.shapes import Shapes
+from mmairl.errors import UserError
+from mmairl.study.commands import prepare_study
+from mmairl.study.cost import cost, epochs
+from mmairl.study.fairness import at_scale
+from mmairl.study.scale import network_names, read_scale, resolve
+from mmairl.study.spec import Row, read_study
+
+ROOT = Path(__file__).parents[2]
+SHAPES = 'demo/mocov2plus_shapes.py'
+
+
+def gray_probabilities(cfg) -> set[float]:
+    views = cfg.model.data_preprocessor.get('views') or cfg.train_dataloader.dataset.get('views')
+    return {step.get('p') for view in views for step in view if step['type'] == 'RandomGrayscale'}
+
+
+def test_gray_shapes_have_equal_channels():
+    color, gray = (Shapes('val', count=12, gray=value)[1]['inputs'][0] for value in (False, True))
+    assert not torch.equal(color[0], color[1])
+    assert torch.equal(gray[0], gray[1]) and torch.equal(gray[1], gray[2])
+
+
+def test_gray_keeps_its_probability_or_leaves():
+    for scale, expected in (('in1k', {0.2}), ('cifar', {0.2}), ('demo', set()), ('half', set())):
+        study, configs = at('augmentation', scale)
+        assert gray_probabilities(configs[study.rows[0].name]) == expected
+        assert gray_probabilities(configs['MoCo v2+, no grey']) == set()
+
+
+def test_row_without_gray_is_left_out_where_images_are_gray():
+    study = read_study(ROOT / 'configs/studies/augmentation.yaml')
+    _, _, left_out = at_scale(study, read_scale('demo'), ['knn'])
+    assert len(left_out) == 3 and all('no grey' in sentence for sentence in left_out)
+
+
+@pytest.mark.parametrize('scale, expected', [('demo', 12), ('cifar', 200), ('in100', 200), ('in1k', 200)])
+def test_runs_counted_in_iterations_keep_their_epochs(scale, expected):
+    study, configs = at('data_variation', scale)
+    for row in study.rows:
+        if row.group != 'supervised':
+            assert epochs(configs[row.name], read_scale(scale).images) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize('name', ['architectures_r18', 'architectures_r101', 'taxonomies'])
+def test_scale_that_changes_the_question_is_an_error(name):
+    for scale in ('demo', 'cifar', 'half'):
+        with pytest.raises(UserError) as error:
+            prepare_study(ROOT / f'configs/studies/{name}.yaml', scale)
+        assert error.value.code == 'scale-changes-question'
+
+
+def test_caption_names_the_networks_of_the_rows(tmp_path):
+    captions = []
+    for name, scale in (('architectures_r101', 'in1k'), ('byol_wide', 'in1k'), ('ladder', 'cifar')):
+        prepared = prepare_study(ROOT / f'configs/studies/{name}.yaml', scale, out=tmp_path)
+        captions.append(prepared.scale.text.partition(' on ')[0])
+    assert captions[0] == 'ResNet-101' and captions[2] == 'ResNet-18 (CIFAR stem)'
+    assert captions[1].startswith('ResNet-50, ResNet-50 of base width 128, ')
+    assert network_names([load_config('configs/vit/byol_vit_s16_300e.py')]) == 'VisionTransformer'
+
+
+def test_small_config_is_left_as_it_is(tmp_path):
+    rows = (dict(config=SHAPES), dict(config=SHAPES, options={'model.symmetric': False}, declares=['model.symmetric']))
+    study = read_study(written(tmp_path, *rows))
+    _, configs, _ = at_scale(study, read_scale('demo'), ['knn'])
+    own = load_config(f'configs/{SHAPES}')
+    assert configs['one'].to_dict() == own.to_dict()
+    assert cost(configs['one'], read_scale('demo')).epochs == own.train_cfg.max_epochs
+
+
+def test_undeclared_small_config_is_an_error():
+    with pytest.raises(UserError) as error:
+        resolve(Row('a', 'mocov2_r50_200e.py', options={'model.backbone.base_channels': 16}), read_scale('demo'))
+    assert error.value.code == 'already-small'
+
+
+def test_config_is_found_next_to_its_study(tmp_path, monkeypatch):
+    (tmp_path / 'configs').mkdir()
+    (tmp_path / 'configs' / 'own.py').write_text("_base_ = 'mmairl::mocov2plus_r50_200e.py'\n")
+    path = tmp_path / 'study.yaml'
+    path.write_text(yaml.safe_dump(dict(title='t', rows=[dict(name='a', config='configs/own.py')])))
+    monkeypatch.chdir('/')
+    row = read_study(path).rows[0]
+    assert resolve(row, read_scale('in1k')).filename == str(tmp_path / 'configs' / 'own.py')

@@ -1,0 +1,32 @@
+"""Evaluate a checkpoint with OpenMMLab's command line: tools/test.py CONFIG CHECKPOINT [--protocol NAME] [arguments].
+
+It is `mmairl evaluate PROTOCOL CONFIG CHECKPOINT [arguments]`. Without --protocol, the protocol is the one that the config
+has `evaluation.settings` for, or knn.
+"""
+
+import argparse
+import sys
+
+from mmairl.cli.main import main
+
+
+def words(arguments: list[str]) -> list[str]:
+    """Return the arguments of `mmairl evaluate`."""
+    parser = argparse.ArgumentParser(description=__doc__, add_help=False)
+    parser.add_argument('config')
+    parser.add_argument('checkpoint')
+    parser.add_argument('--protocol')
+    args, others = parser.parse_known_args(arguments)
+    return [args.protocol or protocol_of(args.config), args.config, args.checkpoint, *others]
+
+
+def protocol_of(config: str) -> str:
+    from mmairl.config import load_config
+
+    settings = load_config(config).get('evaluation', {}).get('settings', {})
+    return next(iter(settings)) if len(settings) == 1 else 'knn'
+
+
+if __name__ == '__main__':
+    asks_help = {'-h', '--help'} & set(sys.argv)
+    main(['evaluate', *(['--help'] if asks_help else words(sys.argv[1:]))])
