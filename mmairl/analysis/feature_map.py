@@ -139,7 +139,7 @@ def nearest_cells(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Cells:
+class ImageCells:
     """The nearest cells of some images.
 
     Args:
@@ -164,7 +164,7 @@ def find_nearest_cells(
     weights: Backbone,
     dataset: Dataset,
     extraction: Extraction,
-) -> Cells:
+) -> ImageCells:
     """Return the nearest cells of `count` images, evenly spaced among the readable ones."""
     places = np.linspace(0, len(readable) - 1, min(count, len(readable)))
     chosen = np.unique(places.round().astype(int)).tolist()
@@ -175,7 +175,7 @@ def find_nearest_cells(
         )
         distance, position = nearest_cells(torch.tensor(x), min(NEAREST_CELLS, len(chosen) - 1))
     rows, columns = (len(np.unique(coordinates[:, axis])) for axis in (0, 1))
-    return Cells(chosen, rows, columns, distance, position)
+    return ImageCells(chosen, rows, columns, distance, position)
 
 
 def distance_limits(distances: Tensor) -> tuple[float, float]:
@@ -239,7 +239,7 @@ class Group:
     central: list[int]
 
 
-def find_groups(x: Tensor, seed: int) -> list[Group]:
+def find_clusters(x: Tensor, seed: int) -> list[Group]:
     """Return groups by k-means of the principal components, with the best silhouette over `GROUP_COUNTS`, largest first."""
     components = principal_components(x, seed)
     counts = [count for count in GROUP_COUNTS if 4 * count <= len(components)]

@@ -183,7 +183,7 @@ def sample_features(
     with same_randomness():
         torch.manual_seed(0)
         for _ in range(VIEWS // 2):
-            first, second = _embed_views(network, few)
+            first, second = embed_views(network, few)
             lidar.update(first)
             lidar.update(second)
     changed = invariance(embed, few.first(CHANGED), strengths=(0.5, 1.0))
@@ -191,7 +191,8 @@ def sample_features(
     return Sample(features, moments, lidar, (first, second), kept)
 
 
-def _embed_views(network: nn.Module, images: Images) -> tuple[Tensor, Tensor]:
+def embed_views(network: nn.Module, images: Images) -> tuple[Tensor, Tensor]:
+    """Return the features of two augmented views of each image."""
     firsts: list[Tensor] = []
     seconds: list[Tensor] = []
     for first, second in images.views():

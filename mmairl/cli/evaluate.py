@@ -213,6 +213,7 @@ def main(arguments: Sequence[str]) -> None:
 
     register()
     cfg = load_config(args.config, args.cfg_options)
+    use_released_network(cfg, args)
     out = args.out or default_out(args)
     output(out, args.checkpoint, args.config)
     settings = settings_of(args, out, cfg)
@@ -227,6 +228,18 @@ def main(arguments: Sequence[str]) -> None:
     if is_main_process():
         write(args, result, out)
     stop_processes()
+
+
+def use_released_network(cfg: 'Config', args: argparse.Namespace) -> None:
+    """Replace the network and the normalization of a config by those of a model of the hub."""
+    from mmairl.checkpoints.read import read_backbone
+    from mmairl.checkpoints.released import is_hub
+
+    if args.checkpoint and is_hub(args.checkpoint):
+        backbone = read_backbone(args.checkpoint, prefix=args.prefix)
+        cfg.model.backbone = backbone.network
+        images = backbone.input
+        cfg.model.data_preprocessor.update(mean=list(images.mean), std=list(images.std))
 
 
 def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol':

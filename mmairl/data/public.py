@@ -124,7 +124,7 @@ class Published:
 
 def publish_files(folder: Path, root: Path) -> None:
     """Move downloaded files below the root, without their archives."""
-    for path in folder.rglob('*'):
+    for path in list(folder.rglob('*')):
         if path.suffix in ('.tar', '.tgz', '.gz', '.zip'):
             path.unlink()
     for path in folder.iterdir():
@@ -545,6 +545,8 @@ class Landmarks(Published, FileDataset):
         root = Path(root)
         with self.reading(root, split):
             lists = sorted((root / 'groundtruth').glob('*_query.txt'))
+            if not lists:
+                raise FileNotFoundError('no queries in groundtruth')
             self.classes = [path.name.removesuffix('_query.txt') for path in lists]
             files = {path.stem: path for path in sorted((root / 'images').rglob('*.jpg'))}
             if split == 'query':

@@ -240,11 +240,13 @@ def start_of(work_dir: Path, step: int) -> Kept | None:
 
 
 def _state_before(work_dir: Path, step: int, start: Kept | None, folder: str) -> Path | None:
-    """Return a checkpoint of the iteration before `step`, or None for the initial weights."""
+    """Return a checkpoint before the optimizer step that contains an iteration, or None for the initial weights."""
     first = start.iteration if start else 0
-    if first == step - 1:
+    accumulated = Fork(work_dir).config().optim_wrapper.get('accumulative_counts', 1)
+    last = (step - 1) // accumulated * accumulated
+    if first == last:
         return start and start.path
-    saver = SaveAt(step - 1)
+    saver = SaveAt(last)
     _train(work_dir, f'{folder}/before', start and start.path, saver)
     return saver.path
 

@@ -1,4 +1,4 @@
-"""The output of tools/analyze.py: pictures as PNG and SVG, numbers as CSV, and a page that shows them."""
+"""The output of `mmairl analyze`: a page, pictures as PNG and SVG, and numbers as CSV."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mmairl.analysis.cka import full_cka, network_cka, stage_cka
 from mmairl.analysis.geometry import STRENGTHS, alignment, invariance, spectrum, uniformity
-from mmairl.analysis.measures import MEASURES, measure_network, training_loss
+from mmairl.analysis.measures import MEASURES, embed_views, measure_network, training_loss
 from mmairl.analysis.subjects import Images
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.checkpoints.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
@@ -21,148 +21,152 @@ from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, show_progress
-from mmairl.models.backbones import pooled
 from mmairl.models.spectrum import rankme, spread
 from mmairl.report.charts import chart
 from mmairl.report.figures import heat_map, lines, norm_curves, norm_lines, save_figure
 from mmairl.report.page import Page
 from mmairl.report.sections import add_maps, add_neighbours
-from mmairl.report.table import html_table, print_table, save_table
+from mmairl.report.table import ABSENT, html_table, print_table, save_table
 
 Subjects = Mapping[str, tuple[str, str]]  # name to (checkpoint, part)
-CHANGED = 256  # images that each augmentation alone is tried on
+Published = Mapping[str, Mapping[str, float]]  # by network and number
+CHANGED = 256  # images for each change of the invariances
+SMALLEST_SHARE = 1e-12  # eigenvalues below this are rounding
+BETTER = {math.inf: 'higher', -math.inf: 'lower', 0.0: 'lower'}
+NUMBERS = ('alignment', 'uniformity', 'RankMe', 'spread')
 
 
 def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
-    """Fig. 3a over any number of checkpoints."""
+    """Write the weight norms of any number of checkpoints (Fig. 3a)."""
     norms = {name: weight_norms(backbone.weights, kernel=3) for name, backbone in networks.items()}
-    layers = list(dict.fromkeys(row.name for rows in norms.values() for row in rows))
     by_name = {name: {row.name: row.norm for row in rows} for name, rows in norms.items()}
-    table = [(layer, *(by_layer.get(layer) for by_layer in by_name.values())) for layer in layers]
-    save_table(('tensor', *norms), table, out / 'norms')
+    layers = dict.fromkeys(row.name for rows in norms.values() for row in rows)
+    table = [[layer, *(known.get(layer) for known in by_name.values())] for layer in layers]
+    save_table(['tensor', *norms], table, out / 'norms')
     title = 'norms of the 3x3 convolutions'
     save_figure(norm_lines(norms, title), out / 'norms')
-    page = Page('Weight norms', 'How long the weight vectors of each network are.')
-    page.add_named(
-        'norms', figure=chart(**norm_curves(norms), title=title, x='convolution', wide=True)
+    page = Page('Weight norms', 'The norm of the weights of each convolution, by depth.')
+    page.add(
+        'Layer by layer',
+        'Without weight decay, norms grow with every step. LARS without L2 leaves them about ten times as large as SGD '
+        'with L2, which makes the usual fine-tuning rates too low.',
+        chart(**norm_curves(norms), title=title, x='convolution', wide=True),
     )
-    columns, verdicts = ('growth', 'looks LARS-trained'), []
+    columns = ['growth', 'looks LARS-trained']
+    verdicts = []
     for name, backbone in networks.items():
         growth = typical_growth(backbone.weights)
         looks = 'yes' if looks_lars_trained(backbone.weights) else 'no'
-        verdicts.append((name, ('–' if growth is None else f'{growth:.2f}', looks)))
-    page.add_named('growth', limit=LARS_GROWTH, figure=html_table(columns, verdicts))
+        verdicts.append((name, [ABSENT if growth is None else f'{growth:.2f}', looks]))
+    page.add(
+        'LARS-trained weights',
+        f'Growth: the norm of the typical 3x3 convolution over its norm at initialization. Above {LARS_GROWTH}, the '
+        'weights look as if trained by LARS without L2 on batch norm; apply NormRescale before fine-tuning.',
+        html_table(columns, verdicts),
+    )
     print_table(columns, verdicts)
     return page.write(out / 'norms.html')
 
 
 def cka_page(
-    subjects: Subjects, images: Images, stage: str, full: bool, anew: bool, out: Path
+    subjects: Subjects, images: Images, stage: str, full: bool, recalibrate: bool, out: Path
 ) -> Path:
-    """Two networks by stages, or more at one stage."""
-    networks = _networks(subjects, images, anew)
-    names, two, batches = list(networks), len(networks) == 2, _watched(images, 'CKA')
-    lead = f'How alike what networks say of the same {len(images)} images is: 1 for the same, 0 for unrelated.'
-    page = Page('CKA', lead)
-    if two:
-        values, rows, columns = stage_cka(*networks.values(), batches)
-        heading = 'Stage by stage'
-        text = f'Each stage of {names[0]}, in rows, with each of {names[1]}; equal stages lie on the diagonal.'
-        figure = heat_map(values, rows, columns, 'linear CKA', names)
+    """Write the CKA of two networks stage by stage, or of more networks at one stage."""
+    networks = _networks(subjects, images, recalibrate)
+    names = list(networks)
+    page = Page('CKA', _cka_lead(images))
+    if len(networks) == 2:
+        values, rows, columns = stage_cka(*networks.values(), _watched(images, 'CKA'))
+        title = 'linear CKA'
+        axes = names
+        page_text = f'Rows: stages of {names[0]}. Columns: stages of {names[1]}. Equal stages are on the diagonal.'
     else:
-        values, rows, columns = network_cka(list(networks.values()), batches, stage), names, names
-        heading, text = 'Network by network', f'Each network with each other, at {stage}.'
-        figure = heat_map(values, rows, columns, f'linear CKA at {stage}', ('', ''))
-    save_table(
-        ('', *columns), [(row, *line) for row, line in zip(rows, values.tolist())], out / 'cka'
+        values = network_cka(list(networks.values()), _watched(images, 'CKA'), stage)
+        rows = columns = names
+        title = f'linear CKA at {stage}'
+        axes = ['', '']
+        page_text = f'All pairs of networks, at {stage}.'
+    table = list(zip(rows, values.tolist()))
+    save_table(['', *columns], [[name, *line] for name, line in table], out / 'cka')
+    save_figure(heat_map(values, rows, columns, title, axes), out / 'cka')
+    page.add(
+        title.capitalize() if title.islower() else title,
+        page_text,
+        html_table(columns, _formatted(table, 2), heat=True),
     )
-    save_figure(figure, out / 'cka')
-    shaded = [(name, [f'{value:.2f}' for value in row]) for name, row in zip(rows, values.tolist())]
-    page.add(heading, text, html_table(columns, shaded, heat=True))
-    if not two:
-        print_table(
-            names, [(name, [f'{v:.3f}' for v in row]) for name, row in zip(names, values.tolist())]
-        )
+    if len(networks) != 2:
+        print_table(names, _formatted(table, 3))
         return page.write(out / 'cka.html')
-    _equal_stages(page, {' and '.join(names): values.diagonal().tolist()}, rows, out)
+    _add_equal_stages(page, {' and '.join(names): values.diagonal().tolist()}, rows, out)
     if full:
         number = full_cka(*networks.values(), _watched(images, 'CKA over all images'))
-        page.add(
-            'Pooled features, all images at once',
-            f'The biased estimate, as papers report it: {number:.4f}.',
-        )
+        text = f'The biased estimate, as papers report it: {number:.4f}.'
+        page.add('Pooled features, all images at once', text)
         print(f'pooled features, all images at once, biased: {number:.4f}')
     return page.write(out / 'cka.html')
 
 
-def cka_lines_page(subjects: Subjects, images: Images, anew: bool, out: Path) -> Path:
-    """The first network beside each other one, at equal stages: a line each, as Fig. 3b of the paper."""
-    (first, network), *others = _networks(subjects, images, anew).items()
-    page, found = (
-        Page(
-            'CKA',
-            f'How alike what networks say of the same {len(images)} images is, stage by stage.',
-        ),
-        {},
-    )
+def cka_lines_page(subjects: Subjects, images: Images, recalibrate: bool, out: Path) -> Path:
+    """Write the CKA of the first network with each other one at equal stages, a line each (Fig. 3b)."""
+    (first, network), *others = _networks(subjects, images, recalibrate).items()
+    by_pair = {}
     for name, other in others:
         values, stages, _ = stage_cka(network, other, _watched(images, 'CKA'))
-        found[f'{first} and {name}'] = values.diagonal().tolist()
-    save_table(('', *stages), [(name, *line) for name, line in found.items()], out / 'cka')
-    _equal_stages(page, found, stages, out)
+        by_pair[f'{first} and {name}'] = values.diagonal().tolist()
+    save_table(['', *stages], [[name, *line] for name, line in by_pair.items()], out / 'cka')
+    page = Page('CKA', _cka_lead(images))
+    _add_equal_stages(page, by_pair, stages, out)
     return page.write(out / 'cka.html')
 
 
-def _equal_stages(
-    page: Page, found: Mapping[str, list[float]], stages: Sequence[str], out: Path
+def _cka_lead(images: Images) -> str:
+    return f'Similarity of the features of {len(images)} images: 1 for equal features, 0 for unrelated ones.'
+
+
+def _formatted(
+    table: Iterable[tuple[str, Sequence[float]]], digits: int
+) -> list[tuple[str, list[str]]]:
+    return [(name, [f'{value:.{digits}f}' for value in line]) for name, line in table]
+
+
+def _add_equal_stages(
+    page: Page, by_pair: Mapping[str, list[float]], stages: Sequence[str], out: Path
 ) -> None:
-    series = {name: (range(len(line)), line) for name, line in found.items()}
+    series = {name: (range(len(line)), line) for name, line in by_pair.items()}
     save_figure(lines(series, 'equal stages', y='CKA', ticks=stages), out / 'cka_stages')
-    page.add(
-        'Equal stages',
-        'As in Fig. 3b of the paper.',
-        chart(series, 'CKA', 'stage', ticks=stages, wide=True),
-    )
-    print_table(
-        stages, [(name, [f'{value:.4f}' for value in line]) for name, line in found.items()]
-    )
+    drawn = chart(series, 'CKA', 'stage', ticks=stages, wide=True)
+    page.add('Equal stages', 'As in Fig. 3b of the paper.', drawn)
+    print_table(stages, _formatted(by_pair.items(), 4))
 
 
 def geometry_page(
     subjects: Subjects,
     images: Images,
-    anew: bool,
+    recalibrate: bool,
     out: Path,
     seed: int,
-    published: Mapping[str, Mapping[str, float]] = {},
+    published: Published | None = None,
 ) -> Path:
-    """Every instrument that needs one network, over any number of them; published numbers of a network stand below its own."""
-    networks = _networks(subjects, images, anew)
-    page = Page(
-        'Geometry',
-        f'How each network lays out {len(images)} images, and what it has learned to ignore.',
-    )
-    features, measured, kept = {}, {}, {}
+    """Write alignment, uniformity, rank, spectrum, invariances, maps and neighbors of any number of networks."""
+    networks = _networks(subjects, images, recalibrate)
+    page = Page('Geometry', f'How each network distributes {len(images)} images.')
+    features = {}
+    numbers = {}
+    kept = {}
+    few = images.first(CHANGED)
     for name, network in networks.items():
         embed = partial(images.embed, network)
-        features[name] = torch.cat(
-            [embed(batch).cpu() for batch in _watched(images.raw(), name, images)]
-        )
-        measured[name] = _measure(network, images, features[name], seed)
-        few = torch.cat(
-            [batch for batch, _ in zip(images.raw(), range(-(-CHANGED // images.batch_size)))]
-        )[:CHANGED]
+        batches = _watched(images.raw(), name, images)
+        features[name] = torch.cat([embed(batch).cpu() for batch in batches])
+        numbers[name] = _four_numbers(network, images, features[name], seed)
         kept[name] = invariance(embed, few)
-    _add_geometry(page, features, measured, published, out)
+    _add_geometry(page, features, numbers, published or {}, out)
     add_invariance(page, kept)
-    rows = [
-        (name, change, *values)
-        for name, changes in kept.items()
-        for change, values in changes.items()
-    ]
-    save_table(
-        ('network', 'change', *(f'strength {s}' for s in STRENGTHS)), rows, out / 'invariance'
-    )
+    rows = []
+    for name, changes in kept.items():
+        rows += [[name, change, *values] for change, values in changes.items()]
+    strengths = [f'strength {strength}' for strength in STRENGTHS]
+    save_table(['network', 'change', *strengths], rows, out / 'invariance')
     labelled = {name: Features(x, images.labels) for name, x in features.items()}
     add_maps(page, labelled, images.classes, seed)
     for name, bank in labelled.items():
@@ -172,145 +176,145 @@ def geometry_page(
 
 
 @torch.inference_mode()
-def _measure(network: nn.Module, images: Images, x: Tensor, seed: int) -> tuple[float, ...]:
-    """Alignment, of two augmented views of each image, uniformity, RankMe and spread."""
-    first, second = x, x.new_full(x.shape, torch.nan)  # an evaluation config augments nothing
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        if images.cfg.get('train_dataloader'):
-            pairs = [
-                tuple(pooled(network(view)).float().cpu() for view in views)
-                for views in images.views()
-            ]
-            first, second = (torch.cat(side) for side in zip(*pairs))
-    return alignment(first, second), uniformity(x), rankme(x), spread(x)
+def _four_numbers(network: nn.Module, images: Images, x: Tensor, seed: int) -> list[float]:
+    """Return alignment, uniformity, RankMe and spread; alignment is NaN if the config has no training views."""
+    apart = math.nan
+    if images.cfg.get('train_dataloader'):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            apart = alignment(*embed_views(network, images))
+    return [apart, uniformity(x), rankme(x), spread(x)]
 
 
-def beside_published(
-    columns: Sequence[str],
-    measured: Mapping[str, Sequence[float]],
-    published: Mapping[str, Mapping[str, float]],
+def with_published(
+    columns: Sequence[str], measured: Mapping[str, Sequence[float]], published: Published
 ) -> list[tuple[str, list[str]]]:
-    """Return the rows of a table: a network's measured numbers, and below them what was published of it.
+    """Return the measured numbers of each network, each followed by its published ones.
 
-    >>> beside_published(['alignment', 'spread'], {'BYOL': [0.5, 0.91]}, {'BYOL': {'top1': 71.9, 'alignment': 0.25}})
-    [('BYOL', ['0.500', '0.910']), ('BYOL, as published', ['0.25', '–'])]
+    Example:
+        >>> with_published(['alignment', 'spread'], {'BYOL': [0.5, 0.91]}, {'BYOL': {'top1': 71.9, 'alignment': 0.25}})
+        [('BYOL', ['0.500', '0.910']), ('BYOL, as published', ['0.25', '–'])]
     """
-    shown = []
-    for name, row in measured.items():
-        shown.append((name, [f'{value:.3f}' if value == value else '–' for value in row]))
+    rows = []
+    for name, numbers in measured.items():
+        rows.append((name, [ABSENT if math.isnan(value) else f'{value:.3f}' for value in numbers]))
         printed = published.get(name, {})
         if printed.keys() & {*columns}:
-            shown.append(
-                (f'{name}, as published', [str(printed.get(column, '–')) for column in columns])
-            )
-    return shown
+            cells = [str(printed.get(column, ABSENT)) for column in columns]
+            rows.append((f'{name}, as published', cells))
+    return rows
 
 
 def _add_geometry(
     page: Page,
     features: Mapping[str, Tensor],
-    numbers: Mapping[str, tuple[float, ...]],
-    published: Mapping[str, Mapping[str, float]],
+    numbers: Mapping[str, Sequence[float]],
+    published: Published,
     out: Path,
 ) -> None:
-    columns = ('alignment', 'uniformity', 'RankMe', 'spread')
-    rows = [
-        (name, *row, features[name].shape[1], len(features[name])) for name, row in numbers.items()
-    ]
-    save_table(('network', *columns, 'dimensions', 'images'), rows, out / 'geometry')
-    shown = beside_published(columns, numbers, published)
-    page.add_named('four_numbers', figure=html_table(columns, shown))
-    print_table(columns, shown)
+    rows = [[name, *row, *reversed(features[name].shape)] for name, row in numbers.items()]
+    save_table(['network', *NUMBERS, 'dimensions', 'images'], rows, out / 'geometry')
+    shown = with_published(NUMBERS, numbers, published)
+    page.add(
+        'Geometry in four numbers',
+        'Alignment: distance of two views of an image (0 is best). Uniformity: evenness over the sphere (lower is more '
+        'even). RankMe: dimensions in use. Spread: 1 for an even cloud, 0 after a collapse.',
+        html_table(NUMBERS, shown),
+    )
+    print_table(NUMBERS, shown)
     spectra = {name: spectrum(x) for name, x in features.items()}
     longest = max(map(len, spectra.values()))
     padded = [F.pad(values, (0, longest - len(values))).tolist() for values in spectra.values()]
-    save_table(
-        ('rank', *spectra),
-        [(rank + 1, *row) for rank, row in enumerate(zip(*padded))],
-        out / 'spectrum',
-    )
-    kept = {name: values[values > 1e-12].tolist() for name, values in spectra.items()}
-    series = {name: (range(1, len(values) + 1), values) for name, values in kept.items()}
-    title, axes = 'eigenvalues of the covariance', ('rank', 'share of the variance')
+    rows = [[rank, *row] for rank, row in enumerate(zip(*padded), start=1)]
+    save_table(['rank', *spectra], rows, out / 'spectrum')
+    series = {}
+    for name, values in spectra.items():
+        values = values[values > SMALLEST_SHARE].tolist()
+        series[name] = (range(1, len(values) + 1), values)
+    axes = ('rank', 'share of the variance')
+    title = 'eigenvalues of the covariance'
     save_figure(lines(series, title, *axes, log='xy'), out / 'spectrum')
-    figure = chart(series, f'{title}, {axes[1]}', axes[0], log='xy', wide=True)
-    page.add('Spectrum', 'A steep fall means that few directions carry all there is.', figure)
+    drawn = chart(series, f'{title}, {axes[1]}', axes[0], log='xy', wide=True)
+    page.add('Spectrum', 'A steep fall means that few directions carry the variance.', drawn)
 
 
 def measures_page(
-    subjects: Subjects, cfg: Config, count: int, how: Mapping[str, Any], anew: bool, out: Path
+    subjects: Subjects,
+    cfg: Config,
+    count: int,
+    loading: Mapping[str, Any],
+    recalibrate: bool,
+    out: Path,
 ) -> Path:
-    """Every measure that needs no label, over any number of networks."""
+    """Write every measure that needs no labels, for any number of networks."""
     if 'train_dataloader' not in cfg:
         raise UserError(
-            f'{cfg.filename} has no training, whose views LiDAR and alignment need; give the config of a pre-training'
+            f"measures: '{cfg.filename}' has no train_dataloader, whose views LiDAR and alignment require; give the "
+            'config of a pre-training',
+            code='no-training-views',
         )
-    images, found = Images(cfg, count, part='train', **how), {}
-    for name, network in _networks(subjects, images, anew).items():
+    images = Images(cfg, count, part='train', **loading)
+    measured = {}
+    for name, network in _networks(subjects, images, recalibrate).items():
         path = Path(subjects[name][0])
         meta = load_checkpoint(path).get('meta') if path.is_file() else None
         steps = meta.get('iter', math.inf) if isinstance(meta, dict) else math.inf
-        found[name] = measure_network(network, cfg, training_loss(path.parent, steps), count, **how)
-    names = [name for name in MEASURES if name in next(iter(found.values()))]
-    values = torch.tensor(
-        [[numbers[name] for name in names] for numbers in found.values()], dtype=torch.float64
+        loss = training_loss(path.parent, steps)
+        measured[name] = measure_network(network, cfg, loss, count, **loading)
+    names = [name for name in MEASURES if name in next(iter(measured.values()))]
+    save_table(
+        ['network', *names],
+        [[network, *(numbers[name] for name in names)] for network, numbers in measured.items()],
+        out / 'measures',
     )
-    save_table(('network', *names), list(zip(found, *values.T.tolist())), out / 'measures')
-    better = {math.inf: 'higher', -math.inf: 'lower', 0.0: 'lower'}
-    rows = [
-        (
-            name,
-            [
-                better.get(measure.best, f'near {measure.best:g}'),
-                measure.images,
-                *('–' if math.isnan(value) else f'{value:.4g}' for value in column),
-            ],
-        )
-        for name, column in zip(names, values.T.tolist())
-        if (measure := MEASURES[name])
-    ]
-    columns = ('better', 'images', *found)
-    print_table(columns, rows, f'{len(images)} training images, labels unseen')
-    page = Page(
-        'Measures without labels',
-        f'Of the features of {len(images)} training images, labels unseen.',
-    )
-    page.add_named('all_measures', figure=html_table(columns, rows))
-    axis = dict(x='network', ticks=list(found), dots=True)
-    drawn = [
-        (name, column)
-        for name, column in zip(names, values.T.tolist())
-        if any(map(math.isfinite, column))
-    ]
+    rows = []
+    charts = []
+    for name in names:
+        measure = MEASURES[name]
+        values = [numbers[name] for numbers in measured.values()]
+        better = BETTER.get(measure.best, f'near {measure.best:g}')
+        cells = [ABSENT if math.isnan(value) else f'{value:.4g}' for value in values]
+        rows.append((name, [better, measure.images, *cells]))
+        if any(map(math.isfinite, values)):
+            series = {name: (range(len(values)), values)}
+            charts.append(chart(series, name, 'network', ticks=list(measured), dots=True))
+    columns = ['better', 'images', *measured]
+    title = f'{len(images)} training images, labels not used'
+    print_table(columns, rows, title)
+    page = Page('Measures without labels', f'Features of {title}.')
     page.add(
-        'One by one', '', [chart({name: (range(len(y)), y)}, name, **axis) for name, y in drawn]
+        'All measures',
+        'Images: the number from which on a measure changes by less than 5 % with more. Which measures predict accuracy: '
+        'docs/reference/measures.md.',
+        html_table(columns, rows),
     )
+    page.add('One by one', '', charts)
     return page.write(out / 'measures.html')
 
 
 def add_invariance(page: Page, kept: Mapping[str, Mapping[str, list[float]]]) -> None:
-    """Add a chart for each change: how much likeness is left as it grows, one line a network."""
-    changes = next(iter(kept.values()))
-    curves = {
-        change: {name: (STRENGTHS, left[change]) for name, left in kept.items()}
-        for change in changes
-    }
-    charts = [
-        chart(series, change, 'strength', normal=(0.0, 1.0)) for change, series in curves.items()
-    ]
-    page.add_named('invariance', figure=charts)
+    """Add a chart for each change of the images, a line per network."""
+    charts = []
+    for change in next(iter(kept.values())):
+        series = {name: (STRENGTHS, changes[change]) for name, changes in kept.items()}
+        charts.append(chart(series, change, 'strength', normal=(0.0, 1.0)))
+    page.add(
+        'Invariances',
+        'Test images after one change of growing strength. 1: the features do not change. 0: the changed image is no more '
+        'similar to the original than another image is.',
+        charts,
+    )
 
 
-def _networks(subjects: Subjects, images: Images, anew: bool) -> dict[str, nn.Module]:
+def _networks(subjects: Subjects, images: Images, recalibrate: bool) -> dict[str, nn.Module]:
     networks = {name: images.network(*subject) for name, subject in subjects.items()}
-    if anew:
+    if recalibrate:
         for name, network in networks.items():
             refresh_statistics(network, _watched(images, f'BN statistics of {name}'))
     return networks
 
 
 def _watched(batches: Iterable, label: str, images: Images | None = None) -> Iterable:
-    """The batches, with a progress bar where somebody watches."""
+    """Return the batches, with a progress bar in a terminal."""
     images = images or batches
-    return show_progress(batches, label, -(-len(images) // images.batch_size))
+    return show_progress(batches, label, math.ceil(len(images) / images.batch_size))

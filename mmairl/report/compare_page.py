@@ -48,7 +48,7 @@ class Scores(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Run:
+class LoggedRun:
     """A run as read from its work directory.
 
     Args:
@@ -103,7 +103,7 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
         raise UserError(
             'report compare: expected two or more work directories, got one', code='one-run'
         )
-    names = names_of([Path(folder).resolve() for folder in folders])
+    names = short_names([Path(folder).resolve() for folder in folders])
     runs = [_read(folder, name) for folder, name in zip(folders, names)]
     for run in runs:
         if not any(steps for steps, _ in run.curves.values()):
@@ -125,18 +125,18 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     return page.write(out)
 
 
-def _count(runs: Sequence[Run], name: str) -> int:
+def _count(runs: Sequence[LoggedRun], name: str) -> int:
     return sum(name in run.curves for run in runs)
 
 
-def _lead(runs: Sequence[Run]) -> str:
+def _lead(runs: Sequence[LoggedRun]) -> str:
     if len(runs) >= MOST_NAMED:
         return f'{len(runs)} runs'
     # Isolating characters keep a right-to-left name from reversing the others.
     return ', '.join(f'\u2068{run.name}\u2069' for run in runs)
 
 
-def names_of(folders: Sequence[Path]) -> list[str]:
+def short_names(folders: Sequence[Path]) -> list[str]:
     """Return the names of folders, with as many parent folders as make them unique.
 
     Raises:
@@ -152,7 +152,7 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     )
 
 
-def _read(folder: str | Path, name: str) -> Run:
+def _read(folder: str | Path, name: str) -> LoggedRun:
     settings = read_run_config(folder)
     if 'load_from' in settings:  # a resumed start names its own checkpoint there
         settings['load_from'] = read_run_config(folder, 0).get('load_from')
@@ -164,7 +164,7 @@ def _read(folder: str | Path, name: str) -> Run:
     if result.is_file():
         for score, value in read_json(result, Scores).scores.items():
             scores[score, '', ''] = value
-    return Run(
+    return LoggedRun(
         name,
         curves=read_scalars(folder),
         config={key: str(value) for key, value in flat(settings).items()},
@@ -191,7 +191,7 @@ def differences(configs: Mapping[str, Mapping[str, str]]) -> tuple[list[str], li
     return columns, list(zip(configs, values_by_run))
 
 
-def _add_differences(page: Page, runs: Sequence[Run]) -> None:
+def _add_differences(page: Page, runs: Sequence[LoggedRun]) -> None:
     columns, rows = differences({run.name: run.config for run in runs})
     heading = 'Differences between the configs'
     if rows:
@@ -201,7 +201,7 @@ def _add_differences(page: Page, runs: Sequence[Run]) -> None:
         page.add(heading, 'All settings are equal.')
 
 
-def _add_ends(page: Page, runs: Sequence[Run]) -> None:
+def _add_ends(page: Page, runs: Sequence[LoggedRun]) -> None:
     """Add a table of the final values of each run, with its seed and interruptions."""
     parts = 3 if any(map(_has_several_subjects, runs)) else 2
     measured = [
@@ -226,7 +226,7 @@ def _add_ends(page: Page, runs: Sequence[Run]) -> None:
     page.add('Final values', text, html_table(columns, rows))
 
 
-def _has_several_subjects(run: Run) -> bool:
+def _has_several_subjects(run: LoggedRun) -> bool:
     """Return whether a score of the run was measured at several checkpoints on the same data."""
     return len({key[:2] for key in run.scores}) < len(run.scores)
 
@@ -235,14 +235,14 @@ def _score_label(parts: Sequence[str]) -> str:
     return ', '.join(filter(None, parts))
 
 
-def _last_value(run: Run, name: str) -> str:
+def _last_value(run: LoggedRun, name: str) -> str:
     if name not in run.curves:
         return MISSING
     _, values = percent(name, run.curves[name])
     return f'{values[-1]:.4g}' if values else MISSING
 
 
-def _curve_chart(runs: Sequence[Run], name: str, units: Sequence[str]) -> str:
+def _curve_chart(runs: Sequence[LoggedRun], name: str, units: Sequence[str]) -> str:
     """Return a chart of one quantity with a line per run, along each unit that the reader can choose."""
     series = {}
     for run in runs:

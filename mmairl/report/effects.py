@@ -46,8 +46,8 @@ COLORS = {
 }
 
 
-def number(value: float | None) -> str:
-    return '—' if value is None else signed(value)
+def number(value: float | None, digits: int) -> str:
+    return '—' if value is None else signed(value, digits)
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Effect:
         published: The published effect.
         agreement: How the effect relates to the published one.
         group: The heading above this effect and those of the same group that follow.
+        digits: Decimals of the numbers.
     """
 
     name: str
@@ -81,18 +82,21 @@ class Effect:
     published: float | None = None
     agreement: str = ''
     group: str = ''
+    digits: int = 1
 
     @property
     def size(self) -> str:
-        return number(self.estimate)
+        return number(self.estimate, self.digits)
 
     @property
     def range(self) -> str:
-        return '' if self.low is None else f'{signed(self.low)} to {signed(self.high)}'
+        if self.low is None:
+            return ''
+        return f'{signed(self.low, self.digits)} to {signed(self.high, self.digits)}'
 
     @property
     def published_size(self) -> str:
-        return number(self.published)
+        return number(self.published, self.digits)
 
     @property
     def numbers(self) -> list[float]:
@@ -137,8 +141,7 @@ class EffectsFigure:
 
     @property
     def labels(self) -> list[str]:
-        digits = 0 if all(tick == round(tick) for tick in self.ticks) else 1
-        return [signed(tick, digits) for tick in self.ticks]
+        return [f'{tick:+.4g}'.replace('-', '−') if tick else '0' for tick in self.ticks]
 
     def place(self, value: float) -> float:
         """Return a value's position along the axis, in percent."""
@@ -152,8 +155,9 @@ class EffectsFigure:
             columns.append(f'published: {self.published}')
         rows = []
         for effect in self.effects:
-            sizes = [number(value) for value in (effect.estimate, effect.low, effect.high)]
-            cells = [effect.name, *sizes, effect.verdict, number(effect.published)]
+            numbers = (effect.estimate, effect.low, effect.high)
+            sizes = [number(value, effect.digits) for value in numbers]
+            cells = [effect.name, *sizes, effect.verdict, effect.published_size]
             rows.append(cells[: len(columns)])
         return columns, rows
 
@@ -163,7 +167,7 @@ def draw_effects(shown: EffectsFigure, width: str = 'text') -> Figure:
     """Return the figure at the width of a column or of the text."""
     narrow = width == 'column'
     count = len(shown.effects)
-    words = [f'effect on {short(shown.score)}, points; {LEGEND}']
+    words = [f'effect on {short(shown.score)}; {LEGEND}']
     if shown.published:
         words.append(f'◇ published: {shown.published}{shown.published_note}')
     caption = '\n'.join(wrap('\n'.join(words), 62 if narrow else 120, replace_whitespace=False))

@@ -19,12 +19,12 @@ from torch.utils.data import Dataset
 from mmairl.analysis.feature_map import (
     PIXELS,
     SAME,
-    Cells,
     Group,
+    ImageCells,
     Outstanding,
     differ,
     extract_map_features,
-    find_groups,
+    find_clusters,
     find_nearest_cells,
     find_outstanding,
     nearest_cells,
@@ -39,7 +39,7 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import Images, dataset_of, embedding_network
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.report.compare_page import names_of
+from mmairl.report.compare_page import short_names
 from mmairl.report.figures import feature_map, png
 from mmairl.report.page import write_page
 from mmairl.report.sections import REACH
@@ -67,54 +67,62 @@ def map_images(
     device: str | None = None,
     seed: int = 0,
 ) -> Path:
-    """Write a page with a map of the images by the checkpoint's features, and return where it is.
+    """Write a page with a map of images by the features of checkpoints.
 
     Args:
-        checkpoint: of a ResNet, from a run of ours or of any project that `tools/evaluate.py` reads; of several, each has a
-            map, and duplicates and groups are by the last.
-        images: a folder with or without classes, an archive of tools/pack.py, several of these, which are coloured by where
-            an image is from, or a list of files or of Pillow's images.
-        out: the page, one HTML file.
+        checkpoint: One checkpoint or several, in any format that `mmairl evaluate` reads. Each has a map; duplicates and
+            groups are by the last.
+        images: A folder with or without classes, an archive of `mmairl pack`, several of these (colored by source), or a
+            list of files or Pillow images.
+        out: The page, one HTML file.
         part: 'student' or 'teacher'.
-        size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
-        config: the config of a network that is no ResNet.
-        colours: a CSV file whose first column names the images, and the column that colours them.
-        patches: of so many images, evenly spaced by name, a click on a cell or a ViT's patch shows the nearest in other images;
-            86 bytes of the page for each.
-        batch: images at a time.
-        workers: processes that load images.
-        device: by default the GPU, where there is one.
-        seed: of the random weights, the maps and the groups.
+        size: The side of the central crop. Default: that of the training crops if the checkpoint states it, else 224.
+        config: The config of a network that is not a ResNet or ViT.
+        colours: A CSV file whose first column names the images, and the column to color by.
+        patches: The number of images, evenly spaced by name, whose cells or ViT patches are compared with each other.
+        batch: Images at a time.
+        workers: Processes that load images.
+        device: Default: the GPU if there is one.
+        seed: The seed of random weights, maps and groups.
 
-    >>> mmairl.map_images('runs/a/epoch_100.pth', 'images/', 'map.html')  # doctest: +SKIP
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: If fewer than three images are readable, all features are equal, or the CSV names no image.
+
+    Example:
+        >>> mmairl.map_images('runs/a/epoch_100.pth', 'images/', 'map.html')  # doctest: +SKIP
     """
-    paths = [
-        Path(path) for path in ([checkpoint] if isinstance(checkpoint, str | Path) else checkpoint)
-    ]
-    titles = names_of([path.absolute() for path in paths]) if len(paths) > 1 else ['after training']
+    paths = [Path(path) for path in _listed(checkpoint)]
+    titles = short_names([path.absolute() for path in paths]) if paths[1:] else ['after training']
     features: dict[str, Tensor] = {}
     for path, title in zip(paths, titles):
         cfg, weights, normal, views, channels = embedding_network(path, part, config, size=size)
         dataset = dataset_of(images, views, channels)
-        how = Extraction(
+        extraction = Extraction(
             **normal, batch_size=batch, device=device or default_device(), workers=workers
         )
         networks = [load_backbone(cfg, weights)]
-        if not features:
+        is_first = not features
+        if is_first:
             networks.append(load_backbone(cfg, None, seed=seed))
-            sheets = Sheets(len(dataset), how, dataset.as_stored)
-        on_images = None if features else sheets.add
+            sheets = Sheets(len(dataset), extraction, dataset.as_stored)
         (pixels, trained, *untrained), readable = extract_map_features(
-            networks, dataset, how, on_images
+            networks, dataset, extraction, sheets.add if is_first else None
         )
         require_differences(pixels, trained, len(dataset), str(path))
-        for random in untrained:
-            features |= {f'raw pixels, {PIXELS} x {PIXELS}': pixels, 'random weights': random}
+        if is_first:
+            features |= {f'raw pixels, {PIXELS} x {PIXELS}': pixels, 'random weights': untrained[0]}
         features[title] = trained
     kept = readable.nonzero().flatten().tolist()
     names = [name_of(dataset, i) for i in kept]
     classes, labels = by_column(names, *colours) if colours else by_class(dataset, kept, names)
     maps = [mapped(title, x, labels, classes, seed) for title, x in features.items() if differ(x)]
+    cells = None
+    if patches:
+        found = find_nearest_cells(patches, kept, cfg, weights, dataset, extraction)
+        cells = _cells_data(found)
     data = dict(
         names=names,
         classes=classes,
@@ -122,40 +130,49 @@ def map_images(
         side=sheets.side,
         sheet=SHEET,
         same=SAME,
-        cells=None,
+        count=min(NEAREST, len(names) - 1),
+        maps=[subject['data'] for subject in maps],
+        cells=cells,
     )
-    data |= dict(count=min(NEAREST, len(names) - 1), maps=[subject['data'] for subject in maps])
-    if patches:
-        data['cells'] = _cells_data(find_nearest_cells(patches, kept, cfg, weights, dataset, how))
-    data['key'] = sha256(repr(data).encode()).hexdigest()[
-        :8
-    ]  # by which a link knows whether it was made here
-    by = ', '.join(str(path) for path in paths)
+    data['key'] = sha256(repr(data).encode()).hexdigest()[:8]  # links hold for this map only
+    unreadable = [name_of(dataset, i) for i in (~readable).nonzero().flatten().tolist()]
     return write_page(
         out,
         'map.html',
+        wide=True,
         title=f'{len(names):,} images by {", ".join(path.name for path in paths)}',
-        lead=f'What the {part} of {by} finds alike, beside what pixels say and what it said before it was trained.',
+        lead=f'Similarity by the {part} of {", ".join(map(str, paths))}, compared with raw pixels and random weights.',
         data=data,
         maps=maps,
         names=names,
-        unreadable=[name_of(dataset, i) for i in (~readable).nonzero().flatten().tolist()],
-        groups=[_group_entry(group, labels, classes) for group in find_groups(trained, seed)],
+        unreadable=unreadable,
+        groups=[_group_entry(group, labels, classes) for group in find_clusters(trained, seed)],
         sheets=sheets.finished(),
         **_outstanding(find_outstanding(trained, maps[-1]['distance'])),
     )
 
 
-class Sheets:
-    """Pictures of all images, SHEET by SHEET in one JPEG, since a file for each would be half header."""
+def _listed(checkpoint: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    return [checkpoint] if isinstance(checkpoint, str | Path) else checkpoint
 
-    def __init__(self, count: int, how: Extraction, as_stored: bool = False) -> None:
+
+class Sheets:
+    """Pictures of all images, SHEET by SHEET in one JPEG; a file per picture would be half header.
+
+    Args:
+        count: The number of images.
+        extraction: The statistics and device of the images.
+        as_stored: Whether the images are not photographs.
+    """
+
+    def __init__(self, count: int, extraction: Extraction, as_stored: bool = False) -> None:
         self.as_stored = as_stored
         self.side = (
             96 if count <= 2000 else 64 if count <= 20_000 else 40
         )  # so that the page can be mailed
         self.mean, self.std = (
-            torch.tensor(list(v), device=how.device).view(-1, 1, 1) for v in (how.mean, how.std)
+            torch.tensor(list(v), device=extraction.device).view(-1, 1, 1)
+            for v in (extraction.mean, extraction.std)
         )
         self.waiting = torch.empty(
             0, 3, self.side, self.side, dtype=torch.uint8
@@ -163,7 +180,7 @@ class Sheets:
         self.sheets: list[str] = []
 
     def add(self, images: Tensor) -> None:
-        """The next images, normalised as a network is given them."""
+        """Add the next normalized images."""
         whole = images / (2 * REACH) + 0.5 if self.as_stored else images * self.std + self.mean
         whole = whole[:, :3] if whole.shape[1] >= 3 else whole[:, :1].expand(-1, 3, -1, -1)
         small = F.interpolate(whole, (self.side, self.side), mode='bilinear', antialias=True)
@@ -172,7 +189,7 @@ class Sheets:
             self._encode()
 
     def finished(self) -> list[str]:
-        """The sheets for a page, the last one filled up with black."""
+        """Return the sheets for a page, the last one padded with black."""
         if len(self.waiting):
             self._encode()
         return self.sheets
@@ -188,7 +205,7 @@ class Sheets:
 
 
 def name_of(dataset: Dataset, index: int) -> str:
-    """An image's path below its folder or in its archive, in characters that a page can have."""
+    """Return an image's path below its folder or in its archive, in valid Unicode."""
     name = dataset.member(index) if hasattr(dataset, 'member') else dataset.name(index)
     return name.encode('utf-8', 'backslashreplace').decode()
 
@@ -196,7 +213,7 @@ def name_of(dataset: Dataset, index: int) -> str:
 def by_class(
     dataset: Dataset, kept: Sequence[int], names: Sequence[str]
 ) -> tuple[list[str], Tensor]:
-    """Name the set of each image, where there are several, or its class: an archive's, or its uppermost folder."""
+    """Return the names and labels of sets of images, of an archive's classes, or of the topmost folders."""
     if isinstance(dataset, Mixture):
         return list(dataset.sets), dataset.origins[kept]
     if dataset.classes:
@@ -219,12 +236,13 @@ def _kinds(values: Sequence[str]) -> tuple[list[str], Tensor]:
 
 
 def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list[str], Tensor]:
-    """The images' values in a column of a CSV, as kinds; many numbers become fifths of equal size."""
+    """Return the names and labels of the values in a column of a CSV; many numbers become quintiles."""
     given, _ = values_of(names, read_column(path, column), path)
     values = [given.get(name, '') for name in names]
     if not any(values):
         raise UserError(
-            f'the first column of {path} names none of the images; it should say {names[0]}, for example'
+            f"--colours: the first column of {path} names no image; expected names such as '{names[0]}'",
+            code='no-named-image',
         )
     try:
         numbers = np.array([float(value or 'nan') for value in values])
@@ -268,7 +286,7 @@ def _packed(values: np.ndarray) -> str:
     return base64.b64encode(values.tobytes()).decode()
 
 
-def _cells_data(cells: Cells) -> dict[str, Any]:
+def _cells_data(cells: ImageCells) -> dict[str, Any]:
     data = dict(
         of=cells.images, rows=cells.rows, columns=cells.columns, count=cells.distance.shape[1]
     )

@@ -190,12 +190,8 @@ class Page:
         Returns:
             The page itself.
         """
-        return self.add_named('section', heading=heading, text=text, figure=figure, caption=caption)
-
-    def add_named(self, name: str, **values: object) -> 'Page':
-        """Append the section that templates/sections.html defines under this name."""
         sections = ENVIRONMENT.get_template('sections.html').module
-        self.sections.append(getattr(sections, name)(**values))
+        self.sections.append(sections.section(heading, text, figure, caption))
         return self
 
     def write(self, path: str | Path) -> Path:

@@ -96,7 +96,13 @@ def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], 
     """Add a t-SNE map of the same images for each entry of `features`."""
     maps = [_map(title, bank, classes, seed) for title, bank in features.items()]
     count = min(MAPPED, *(len(bank.x) for bank in features.values()))
-    page.add_named('maps', count=count, figure=maps)
+    page.add(
+        'Feature map',
+        'Every dot is an image, colored by its class. Similar images are near each other, so islands of one color are '
+        'classes that were learned without labels.',
+        maps,
+        f't-SNE of {count} test images. Distances between islands mean little.',
+    )
 
 
 def _map(title: str, bank: Features, classes: Sequence[str], seed: int) -> Markup:
@@ -146,10 +152,9 @@ def add_neighbours(
         label = int(query.y[first])
         image = picture(test_picture(first), str(classes[label]))
         shown.append((image, [neighbor(row, label) for row in rows]))
-    page.add_named(
-        'neighbours',
-        heading=title,
-        classes=len(firsts),
-        count=NEIGHBORS,
-        figure=fill('pictures.html', pairs=(), neighbours=shown),
+    page.add(
+        title,
+        f'The first test image of {len(firsts)} classes (left, not selected by hand), and the {NEIGHBORS} other images with '
+        'the most similar features.',
+        fill('pictures.html', pairs=(), neighbours=shown),
     )

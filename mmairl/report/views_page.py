@@ -76,11 +76,21 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         title='Views of the training images',
         lead=lead,
         shown=shown,
-        images=innermost_dataset(dataset),
-        reach=REACH,
+        channels=_channels(innermost_dataset(dataset)),
         named=named if is_named else '',
         reasons=reasons(named) if is_named else (),
     )
+
+
+def _channels(dataset: ViewDataset) -> str:
+    """Return how the channels of images that are not photographs are shown."""
+    if not dataset.as_stored:
+        return ''
+    if dataset.channels < 3:
+        shown = f'Channel 1 of {dataset.channels} is shown as gray'
+    else:
+        shown = f'Channels 1 to 3 of {dataset.channels} are shown as red, green and blue'
+    return f'{shown}, from {REACH} standard deviations below the mean to {REACH} above.'
 
 
 def _original(dataset: ViewDataset, preprocessor: ViewPreprocessor, index: int) -> Tensor:

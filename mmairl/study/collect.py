@@ -26,7 +26,7 @@ from mmairl.study.spec import Row, Study
 from mmairl.study.stale import unverified
 from mmairl.study.statistics import sequential
 from mmairl.study.statistics.attribution import attribute
-from mmairl.study.statistics.compare_rows import compare, mean_intervals
+from mmairl.study.statistics.compare_rows import compare_scores, mean_intervals
 from mmairl.study.statistics.equal_cost import at_equal_cost, costs
 from mmairl.study.statistics.noise import noise
 from mmairl.study.task_names import recipe, unit_of
@@ -208,14 +208,14 @@ def add_statistics(record: Record, study: Study, out: Path) -> None:
     scores = [metric['key'] for metric in record['metrics']]
     margin = study.equivalence
     plan = sequential.read(out)
-    compare_scores = partial(sequential.compare_sequentially, plan=plan) if plan else compare
-    families = {key: compare_scores(record, key, margin) for key in scores}
+    compare_family = partial(sequential.compare_sequentially, plan=plan) if plan else compare_scores
+    families = {key: compare_family(record, key, margin) for key in scores}
     record['intervals'] = {key: mean_intervals(record, key) for key in scores}
     record['comparisons'] = {key: list(map(asdict, family)) for key, family in families.items()}
     if published := record.get('as_published'):
         published['comparisons'] = {}
         for key in scores:
-            family = compare_scores({**record, **published}, key, margin)
+            family = compare_family({**record, **published}, key, margin)
             published['comparisons'][key] = list(map(asdict, family))
     if plan and scores:
         lines = sequential.format_analyses(families[scores[0]], plan, len(record['seeds']))

@@ -47,8 +47,8 @@ FACTS: dict[str, Callable[..., dict[str, str]]] = {
     'LARS': lambda inside=True, **_: {
         'rate': f'{"inside" if inside else "outside"} of the momentum buffer'
     },
-    'MomentumHook': lambda schedule='cosine', **_: {
-        "teacher's update": f'each optimizer step k = 1..K, {schedule}'
+    'MomentumHook': lambda schedule='cosine', first_step=1, **_: {
+        "teacher's update": f'each optimizer step k = {"1..K" if first_step else "0..K-1"}, {schedule}'
     },
 }
 
@@ -141,7 +141,7 @@ def _augmentation(cfg: Config) -> str:
 
 def _transform(step: dict) -> str:
     """Return a transform's name and its probability, or a crop's smallest area."""
-    name = TRANSFORMS.get(step['type'], step['type'])
+    name = TRANSFORMS.get(step['type'], step.get('transform', step['type']))
     return f'{name} {step["scale"][0]}' if name == 'crop' else f'{name} {step.get("p", 0.5)}'
 
 

@@ -25,8 +25,8 @@ from mmairl.study.reuse import last_checkpoint
 from mmairl.study.runs import Run
 from mmairl.study.search import own_value
 from mmairl.study.spec import Row, Study
-from mmairl.study.statistics.tuning import worth
 from mmairl.study.task_names import recipe
+from projects.normrescale.trials import trial_benefit
 
 RATE = 'optim_wrapper.optimizer.lr'
 Curve = Sequence[tuple[float, float]]  # rates, ascending, and scores
@@ -103,7 +103,7 @@ def _pair(row: Row, rows: Mapping[str, BySeed]) -> dict[str, Any]:
     seeds = sorted(original.keys() & rescaled.keys())
     if not seeds:
         return {}
-    benefit = worth(
+    benefit = trial_benefit(
         [original[seed].halves for seed in seeds], [rescaled[seed].halves[0] for seed in seeds]
     )
     best_rates = [original[seed].best_rate for seed in seeds]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mmairl.report.table import print_table
-from mmairl.study.statistics.tuning import Worth, worth
+from projects.normrescale.trials import TrialBenefit, trial_benefit
 
 STUDIES, MANY = 1000, 4000  # of each case, and networks that tell the truth
 TRIALS, SEEDS = 5, (3, 5, 10)
@@ -46,14 +46,14 @@ def networks(
     return score[..., None] + HALF * random.normal(size=(*places.shape, 2))
 
 
-def study(random: np.random.Generator, case: str, seeds: int) -> Worth:
+def study(random: np.random.Generator, case: str, seeds: int) -> TrialBenefit:
     """Return the worth that a study of so many seeds finds."""
     height, spread, best, wide, gain = CASES[case]
     rescaled = networks(random, seeds, 1, height + gain, spread, 0, wide)[:, 0]
-    return worth(networks(random, seeds, TRIALS, height, spread, best, wide), rescaled)
+    return trial_benefit(networks(random, seeds, TRIALS, height, spread, best, wide), rescaled)
 
 
-def holds(found: Worth, truth: Worth) -> bool:
+def holds(found: TrialBenefit, truth: TrialBenefit) -> bool:
     """Whether the true number of trials is in the interval; None is more than all."""
     low, true, high = (
         found.most + 1 if end is None else end for end in (found.low, truth.trials, found.high)

@@ -41,7 +41,7 @@ from mmairl.evaluation.identity import (
 )
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import read_json, write_json
-from mmairl.report.compare_page import names_of as names_of_files
+from mmairl.report.compare_page import short_names
 from projects.worth.few_labels import (
     DRAWS,
     MARGIN,
@@ -366,9 +366,7 @@ def worth(
             code='links-among-images',
         )
     weights = [weights] if isinstance(weights, str | Path) else weights
-    starts = dict(
-        zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights))
-    )
+    starts = dict(zip(short_names([Path(file).absolute() for file in weights]), map(str, weights)))
     comparison = Comparison(task, out, starts, method, seed, batch, workers, options or {})
     if minutes is not None and not (isinstance(minutes, Real) and 0 < minutes < math.inf):
         raise UserError(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmairl.analysis.feature_map import distance_limits, find_groups, find_outstanding, linked_groups, nearest_cells
+from mmairl.analysis.feature_map import distance_limits, find_clusters, find_outstanding, linked_groups, nearest_cells
 
 
 @pytest.fixture
@@ -82,6 +82,6 @@ def test_groups_have_their_central_images():
     generator = torch.Generator().manual_seed(0)
     middles = 10 * torch.eye(4, 8).repeat_interleave(30, 0)
     x = middles + torch.randn(120, 8, generator=generator) * torch.linspace(0.2, 2, 30).repeat(4)[:, None]
-    groups = find_groups(x, 0)
+    groups = find_clusters(x, 0)
     assert sorted(group.members.tolist() for group in groups) == [[*range(30 * n, 30 * n + 30)] for n in range(4)]
     assert all(np.mean([image % 30 for image in group.central]) < 10 for group in groups)

@@ -176,6 +176,16 @@ def test_large_annotations_are_read(tmp_path, monkeypatch):
     assert mmengine.load(tmp_path / 'a.pkl') == annotations
 
 
+@pytest.mark.parametrize('suffix', ['pth', 'pkl'])
+@pytest.mark.parametrize('key', [np.float64(0.5), np.float32(0.5), np.int64(3), np.bool_(True)])
+def test_numpy_number_may_be_a_key(key, suffix, tmp_path):
+    path = tmp_path / f'a.{suffix}'
+    content = dict(scores={key: 1.0})
+    torch.save(content, path) if suffix == 'pth' else path.write_bytes(pickle.dumps(content))
+    ((loaded, value),) = load_checkpoint(path)['scores'].items()
+    assert (loaded, value) == (key.item(), 1.0) and type(loaded) in (float, int, bool)
+
+
 def doubled(kind: type, value: object, times: int = 40) -> object:
     """A value of `times` lists or the like, which stands for 2 ** times values."""
     for _ in range(times):

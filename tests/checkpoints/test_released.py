@@ -100,6 +100,15 @@ def test_released_model_is_read_by_its_name(name, hub):
     assert found.record['file'] == name
 
 
+def test_released_model_is_evaluated_in_one_line(hub, tmp_path, run_tool):
+    publish(hub / 'org/vit')
+    counts = ['evaluation.train.count=32', 'evaluation.test.count=16', 'evaluation.batch_size=16']
+    config = 'mmairl::demo/mocov2plus_shapes.py'
+    words = ['knn', config, 'hf-hub:org/vit', '--k', 3, '--workers', 0, '--no-cache', '--out', tmp_path / 'knn.json']
+    run_tool('tools/evaluate.py', *words, '--cfg-options', *counts)
+    assert json.loads((tmp_path / 'knn.json').read_text())['scores']
+
+
 def test_default_tag_is_that_of_timm(monkeypatch):
     assert released.hub_repository('timm:resnet18') == f'timm/resnet18.{timm.get_pretrained_cfg("resnet18").tag}'
     assert released.hub_repository('timm:resnet18.tag') == 'timm/resnet18.tag'

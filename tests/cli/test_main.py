@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,25 @@ def test_choices_in_parsers_equal_those_of_the_package():
 def help_of(command: str) -> list[argparse.Action]:
     """Return the actions of a command's parser."""
     return [action for action in main.parser_for(*command.split())._actions if action.dest != 'help']
+
+
+SETTINGS = "_base_ = 'mmairl::demo/mocov2plus_shapes.py'\nevaluation = dict(settings=dict(linear=dict()))\n"
+
+
+@pytest.mark.parametrize(
+    'words, protocol',
+    [
+        (['mmairl::demo/mocov2plus_shapes.py', 'a.pth'], 'knn'),
+        (['mine.py', 'a.pth'], 'linear'),
+        (['mine.py', 'a.pth', '--protocol', 'svm'], 'svm'),
+    ],
+)
+def test_tool_test_evaluates_by_the_protocol_of_the_config(words, protocol, tmp_path, monkeypatch):
+    (tmp_path / 'mine.py').write_text(SETTINGS)
+    monkeypatch.chdir(tmp_path)
+    words_of = runpy.run_path(str(ROOT / 'tools/test.py'))['words']
+    expected = [protocol, *words[:2], '--launcher', 'none']
+    assert words_of([*words, '--launcher', 'none']) == expected
 
 
 @pytest.mark.parametrize('shell', main.SHELLS)

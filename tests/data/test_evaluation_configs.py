@@ -16,6 +16,7 @@ FOLDER = Path(__file__).parents[2] / 'configs' / 'evaluation'
 TWELVE = dict.fromkeys(['birdsnap', 'cifar10', 'cifar100', 'dtd', 'food101', 'stanford_cars', 'sun397'], 'top-1')
 TWELVE |= dict.fromkeys(('caltech101', 'fgvc_aircraft', 'flowers102', 'oxford_iiit_pet'), 'mean per class')
 TWELVE['voc2007'] = '11-point mAP'
+OTHERS = {'batch_size', 'held_out', 'views', 'settings', 'robustness'}
 CONFIGS = {path.stem: path for path in sorted(FOLDER.glob('*.py'))}
 assert {f'{name}_r50' for name in TWELVE} <= set(CONFIGS)
 
@@ -30,9 +31,10 @@ def kinds(settings: dict) -> list[tuple[type, dict]]:
 @pytest.mark.parametrize('name', CONFIGS)
 def test_each_part_of_a_config_is_another_one(name):
     evaluation = Config.fromfile(CONFIGS[name]).evaluation.to_dict()
-    assert evaluation.pop('batch_size') == 256
-    parts = {part: settings for part, settings in evaluation.items() if part not in ('held_out', 'views')}
-    assert {'train', 'test'} <= set(parts) <= {'train', 'val', 'test'}
+    parts = {part: evaluation.pop(part) for part in ('train', 'val', 'test') if part in evaluation}
+    assert {'train', 'test'} <= parts.keys()
+    assert evaluation.keys() <= OTHERS
+    assert evaluation.get('batch_size', 256) == 256
     for settings in parts.values():
         for kind, arguments in kinds(settings):
             inspect.signature(kind).bind(**arguments)

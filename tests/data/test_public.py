@@ -315,7 +315,7 @@ def test_set_that_torchvision_does_not_download_is_an_error(tmp_path):
 @pytest.mark.parametrize('kind', EVERY.values())
 def test_missing_set_or_split_is_an_error(kind, tmp_path):
     with raises_code('unreadable-set', re.escape(kind.layout)) as raised:
-        kind(tmp_path / 'gone')
+        kind(tmp_path / 'gone', kind.splits[0])
     assert 'download=True' not in str(raised.value)
     assert not (tmp_path / 'gone').exists(), 'no folder is created'
     with raises_code('unknown-split'):

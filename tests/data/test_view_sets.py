@@ -84,7 +84,7 @@ def test_suggestion_names_views_for_the_images(kind, tmp_path):
         Image.fromarray(drawn(kind, rng).clip(0, 255).astype(np.uint8)).save(tmp_path / f'{number}.png')
     assert domain_of(UnlabelledFolder(tmp_path)) == (None if kind == 'photographs' else kind)
     text = suggest_for(tmp_path, 'byol')
-    assert '70 images without labels' in text
+    assert '70 unlabeled images' in text
     assert (f'# customary, for {kind}: ' in text) == (kind != 'photographs')
 
 

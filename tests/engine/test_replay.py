@@ -42,6 +42,17 @@ def test_whole_run_is_reproduced(kept):
     assert sorted(kept.rglob('*')) == before
 
 
+@pytest.mark.parametrize('case', ['workers', 'views_of_the_batch', 'lars_accumulated'])
+def test_other_recipes_are_reproduced(tmp_path, case):
+    """With data workers, which a replay has not, with views on the device, and with accumulated batches."""
+    run = tmp_path / 'run'
+    last = resuming.run(resuming.config(case, str(run), epochs=2, steps=2, every=2))
+    verdicts = [check_stretch(run, stretch) for stretch in stretches_of(run)]
+    assert {verdict.status for verdict in verdicts} == {'reproduced'}, verdicts
+    logged = load_checkpoint(last)['message_hub']['log_scalars']['train/loss'].data[0]
+    assert replay_step(run, 4)[0].values['loss'] == logged[3]
+
+
 def checkpoint_edit(change):
     """Return a function that edits the checkpoint of iteration 8."""
 

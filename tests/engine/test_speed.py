@@ -64,7 +64,7 @@ def test_a_step_is_the_same(network, fast):
             torch.testing.assert_close(found[name], tensor, atol=1e-9, rtol=1e-7, msg=name)
 
 
-def test_a_hook_that_comes_and_goes_is_called_and_nothing_is_compiled_anew(network):
+def test_adding_a_hook_recompiles_nothing(network):
     model, seen = make_fast(network(), dict(compile=dict(backend='eager'))), []
     images = views(torch.float32)[0]
     model.backbone(images)
@@ -76,7 +76,7 @@ def test_a_hook_that_comes_and_goes_is_called_and_nothing_is_compiled_anew(netwo
     assert seen == [1] and torch._dynamo.utils.counters['stats']['unique_graphs'] == 0
 
 
-def test_a_step_begins_where_graphs_may_be_replayed_over_what_they_have_put_out(network, monkeypatch):
+def test_each_forward_pass_starts_a_graph_generation(network, monkeypatch):
     """On a CPU nothing becomes a graph; what is put out before a mark is written over after it on a GPU."""
     begun = []
     monkeypatch.setattr(torch.compiler, 'cudagraph_mark_step_begin', lambda: begun.append(1))
@@ -105,7 +105,7 @@ PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)
         (dict(RESNET, depth=18), 512, 2, 2 + 6 + 6),
     ],
 )
-def test_student_and_teacher_run_their_products_compiled(toy_config, backbone, width, processes, eager):
+def test_products_of_student_and_teacher_are_compiled(toy_config, backbone, width, processes, eager):
     """All but the stems' convolutions; torch counts where graphs end."""
     if processes > 1:
         dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=processes)
@@ -157,7 +157,7 @@ def test_a_copy_of_a_fast_network_uses_its_own_weights(network):
         assert other.backbone(images)[0].abs().sum() == 0 and model.backbone(images)[0].abs().sum() > 0
 
 
-def test_every_layer_of_both_encoders_is_laid_out_and_compiled_once(network):
+def test_every_layer_is_compiled_once(network):
     model = make_fast(network(), dict(channels_last=True))
     weights = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     assert len(weights) == 2 * 20
@@ -204,7 +204,7 @@ def with_fast(name: str, options: dict | None = None, **fast) -> Config:
     return cfg
 
 
-def test_a_run_takes_what_its_config_says_and_resumes_as_if_uninterrupted(toy_config, tmp_path):
+def test_fast_run_follows_its_config_and_resumes(toy_config, tmp_path):
     """Through the runner: the same checkpoint keys as without, weights in the layout, bfloat16 within, one-pass SGD."""
     fast = dict(precision='bfloat16', channels_last=True, fused=True, **COMPILED)
     runner = run.train(toy_config(steps=4, width=8, fast=fast))
@@ -231,7 +231,7 @@ def test_a_line_sets_the_key_of_the_part_it_concerns():
     ('precision', 'products', 'tf32'),
     [('float32', 'highest', False), ('tf32', 'high', True), (None, 'medium', True)],
 )
-def test_float32_products_are_exact_unless_asked_and_only_while_a_run_trains(precision, products, tf32):
+def test_float32_precision_is_set_and_restored(precision, products, tf32):
     def now() -> tuple[str, bool]:
         return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 

@@ -6,7 +6,7 @@ from mmairl.models.backbones import parameters_by_stage, stages
 from mmairl.registry import MODELS
 
 
-def test_a_vision_transformer_falls_into_stem_quarters_and_top():
+def test_vision_transformer_has_quarters_as_stages():
     vit = dict(type='mmpretrain.VisionTransformer', arch='deit-tiny', img_size=32, patch_size=16, out_type='cls_token')
     backbone = MODELS.build(vit)
     parts = parameters_by_stage(nn.ModuleDict(dict(backbone=backbone)))

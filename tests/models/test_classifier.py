@@ -35,7 +35,7 @@ def train(network: Classifier, optimizer: torch.optim.Optimizer, schedule: list[
 
 
 @pytest.mark.parametrize('nesterov', [False, True])
-def test_heads_side_by_side_are_the_heads_one_by_one(nesterov):
+def test_stacked_heads_train_like_single_heads(nesterov):
     pairs = list(itertools.product([30.0, 1.0, 0.1], [0.0, 1e-2]))
     rates, decays = zip(*pairs)
     schedule = [1.0] * 6 + [0.1] * 6
@@ -51,7 +51,7 @@ def test_heads_side_by_side_are_the_heads_one_by_one(nesterov):
         torch.testing.assert_close(together.fc.bias[block], alone.fc.bias, rtol=1e-5, atol=1e-9)
 
 
-def test_supervised_training_is_cross_entropy_on_pooled_features():
+def test_supervised_loss_is_cross_entropy():
     network, (images, labels) = model(frozen=False), next(batches())
     scores = network(images) @ network.fc.weight.T + network.fc.bias
     expected = -(scores.log_softmax(1)[range(8), labels['label']]).mean().float()
@@ -61,7 +61,7 @@ def test_supervised_training_is_cross_entropy_on_pooled_features():
     assert error.value.code == 'no-labels'
 
 
-def test_a_frozen_backbone_keeps_weights_and_statistics_and_another_one_learns():
+def test_frozen_backbone_keeps_weights_and_statistics():
     for frozen in (True, False):
         network = model(frozen=frozen)
         before = {key: value.clone() for key, value in network.backbone.blocks.state_dict().items()}
@@ -71,7 +71,7 @@ def test_a_frozen_backbone_keeps_weights_and_statistics_and_another_one_learns()
         assert network.training and network.backbone.training != frozen
 
 
-def test_uncounted_labels_teach_nothing():
+def test_unknown_labels_have_no_gradient():
     images, _ = next(batches())
     labels = torch.randint(0, 2, (8, 4))
     labels[:, 1] = -1

@@ -26,7 +26,7 @@ def views(count: int = 2) -> list[torch.Tensor]:
     return [torch.randn(4, 3, 64, 64) for _ in range(count)]
 
 
-def test_the_loss_reaches_the_student_and_not_the_teacher_which_starts_as_its_copy(build):
+def test_teacher_starts_as_a_copy_without_gradient(build):
     model = build(**{'model.teacher_predictor': True})
     assert all(torch.equal(p, model.get_parameter(name)) for name, p in model.teacher.named_parameters())
     assert model.teacher.predictor is not None
@@ -35,7 +35,7 @@ def test_the_loss_reaches_the_student_and_not_the_teacher_which_starts_as_its_co
         assert (p.grad is None) == name.startswith('teacher.'), name
 
 
-def test_the_backbone_has_torchvisions_keys_and_tensor_mode_pools_its_features(build):
+def test_backbone_has_torchvision_keys_and_is_pooled(build):
     model, images = build().eval(), views()[0]
     keys = {k.removeprefix('backbone.') for k in model.state_dict() if k.startswith('backbone.')}
     assert keys == {k for k in torchvision.models.resnet18().state_dict() if not k.startswith('fc.')}
@@ -44,13 +44,13 @@ def test_the_backbone_has_torchvisions_keys_and_tensor_mode_pools_its_features(b
     torch.testing.assert_close(model(images, mode='tensor'), expected)
 
 
-def test_a_block_that_the_student_drops_at_random_is_there_in_the_teacher():
+def test_teacher_has_no_drop_path():
     student, images = DropPath(0.5), torch.ones(64, 3)
     teacher = Teacher(student, torch.nn.Identity(), None).train()
     assert torch.equal(teacher.backbone(images), images) and not student(images).all()
 
 
-def test_the_views_that_become_keys_are_a_key(build):
+def test_key_views_select_the_keys(build):
     """As in a multi-crop: the teacher sees the large crops, and the small ones are compared with both."""
     model = build(**{'model.key_views': [0, 1], 'model.head': dict(_delete_=True, type='RegressionHead')})
     images = [torch.randn(4, 3, size, size) for size in (64, 64, 32)]

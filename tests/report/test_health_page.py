@@ -37,7 +37,7 @@ def work_dir(tmp_path) -> Path:
 
 def states(text: str) -> dict[str, str]:
     """The word on each tile, by its label."""
-    tile = r'class="vital \w+"><span class="state"><i aria-hidden="true">(.)</i> ([\w ]+)</span>([^<]+)<b>'
+    tile = r'<i aria-hidden="true">(.)</i> ([\w ]+)</span>\s*([^<]+)<b>'
     found = re.findall(tile, text)
     words = {'■': 'bad', '▲': 'watch', '●': 'good', '○': 'no range'}
     assert all(words[shape] == word for shape, word, _ in found)
@@ -50,7 +50,7 @@ def test_tiles_show_states_worst_first(work_dir, tmp_path):
     assert list(found.items())[:2] == [('spread of the keys', 'bad'), ('own key nearer than others by', 'watch')]
     assert found['similarity to the own key'] == 'good' and found['loss'] == 'no range'
     assert 'standard deviation of the keys is 0.02 of' in text
-    assert 'At iteration 150: 1 bad, 1 to watch, 2 good.' in text
+    assert 'At iteration 150: 1 bad (spread of the keys), 1 to watch (own key nearer than others by), 2 good.' in text
     # A curve a quantity, the gradients by stage, and those of reference runs.
     sound(text)
     assert text.count('class="curves') == 6 + 1 + REFERENCE

@@ -97,7 +97,7 @@ def test_the_tool_draws_a_users_own_folder(tmp_path, run_tool, capsys):
     assert "there are no views 'microscop'; did you mean 'microscopy'?" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run_tool('tools/report.py', 'views', folder, '--root', tmp_path / 'none', '--out', page)
-    assert 'none does not exist' in capsys.readouterr().err
+    assert 'none: the image folder does not exist' in capsys.readouterr().err
 
 
 def test_data_of_another_kind_are_one_sentence(tmp_path):

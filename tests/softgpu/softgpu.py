@@ -1,10 +1,10 @@
-"""A GPU in software: torch's own CUDA code on a runtime without kernels, with the numbers of the CPU's kernels.
+"""A GPU in software: torch's own CUDA code on a runtime without kernels, with numbers from the CPU's kernels.
 
-Import it before torch; the environment's SOFTGPU names the folder that build_runtime.py has filled. Devices, streams,
-events, the caching allocator, pinned memory, `torch.cuda.set_sync_debug_mode` and NCCL's process group are torch's own
-code. Under
-`Numbers` each operation on CUDA tensors runs twice: as it is, with its checks and allocations and without kernels, and on CPU
-tensors over the same memory, which fills in the numbers. It finds wrong devices and waits; it says nothing of speed.
+Import it before torch. The environment variable SOFTGPU names the folder that build_runtime.py has filled. Devices,
+streams, events, the caching allocator, pinned memory, `torch.cuda.set_sync_debug_mode` and NCCL's process group are torch's
+own code. Under `Numbers`, each operation on CUDA tensors runs twice: as it is, with its checks and allocations but without
+kernels, and on CPU tensors over the same memory, which computes the numbers. This finds wrong devices and waits, but says
+nothing about speed.
 """
 
 import ctypes
@@ -28,13 +28,13 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten  # noqa: E402
 
 aten = torch.ops.aten
-# Operations that make memory, or read what is there.
+# Operations that allocate memory or read it.
 PLAIN = {
     *(aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided, aten.resize_, aten.set_),
     *(aten.detach, aten.alias, aten.record_stream, aten.is_pinned, aten.pin_memory, aten._pin_memory, aten.lift_fresh),
     *(aten._reshape_alias, aten._local_scalar_dense),
 }
-# Operations that would reach into cuBLAS, cuDNN or cuSOLVER: the CPU's alone runs.
+# Operations of cuBLAS, cuDNN or cuSOLVER: only the CPU's runs.
 LIBRARIES = {
     *('convolution', 'convolution_backward', 'mm', 'addmm', 'addmm_', '_addmm_activation', 'bmm', 'baddbmm', 'mv'),
     *(
@@ -50,12 +50,12 @@ LIBRARIES = {
 }
 SIZED = {'equal', 'nonzero', 'masked_select', '_unique2', 'unique_dim', 'unique_consecutive', 'bincount'}
 MASKED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
-ON_CUDA_ONLY: dict[str, Callable] = {}  # what the CPU has no operation for
+ON_CUDA_ONLY: dict[str, Callable] = {}  # by name: operations that the CPU lacks
 launches = 0  # operations on the device so far
 
 
 class Numbers(TorchDispatchMode):
-    """Fills in what kernels would have computed. The CPU's generator draws, so that a run is that of a CPU."""
+    """Compute what kernels would have computed. The CPU's generator draws, so a run equals one on a CPU."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -89,7 +89,7 @@ class Numbers(TorchDispatchMode):
 
 
 def work() -> dict[str, int]:
-    """How many operations, and copies by the kinds of memory, the runtime was asked for so far."""
+    """Return the number of operations so far, and of copies by kinds of memory."""
     return dict(launches=launches) | {
         f'{source} to {to}': RUNTIME.softgpu_copies(number, other)
         for number, source in enumerate(MEMORY)
@@ -108,7 +108,7 @@ def is_view(func) -> bool:
 
 
 def wait() -> None:
-    """Say what torch says where it waits for a number that decides a shape."""
+    """Warn or raise like torch if the host would wait for a number that decides a shape."""
     mode = torch.cuda.get_sync_debug_mode()
     if mode == 2:
         raise RuntimeError('called a synchronizing CUDA operation')
@@ -117,7 +117,7 @@ def wait() -> None:
 
 
 def alias(tensor: Tensor) -> Tensor:
-    """A CPU tensor over a CUDA tensor's memory."""
+    """Return a CPU tensor over a CUDA tensor's memory."""
     storage = tensor.untyped_storage()
     if storage.nbytes() == 0:  # `fully_shard` gives memory back under its tensors
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
@@ -126,7 +126,7 @@ def alias(tensor: Tensor) -> Tensor:
 
 
 def host(leaf: Any) -> Any:
-    """An argument for the CPU's operation; the device's generator is replaced by the CPU's."""
+    """Return an argument for the CPU's operation. The device's generator becomes the CPU's."""
     if isinstance(leaf, Tensor):
         return alias(leaf) if leaf.device.type == 'cuda' else leaf
     if isinstance(leaf, torch.device):
@@ -141,7 +141,7 @@ def device(number: Tensor) -> Tensor:
 
 
 def fill(found: Any, right: Any) -> Any:
-    """The CUDA results with the CPU's numbers."""
+    """Return the CUDA results with the CPU's numbers."""
     results, structure = tree_flatten(found)
     filled = []
     for one, number in zip(results, tree_leaves(right)):
@@ -161,7 +161,7 @@ def fill(found: Any, right: Any) -> Any:
 
 
 def on_host(func, args, kwargs):
-    """The CPU's operation alone, laid out as there."""
+    """Run only the CPU's operation, and return its results in its layout."""
     for leaf in tree_leaves((args, kwargs)):
         if isinstance(leaf, Tensor) and leaf.device.type == 'cpu' and leaf.ndim:
             raise RuntimeError(f'Expected all tensors to be on the same device, but got one on the CPU in {func}')
@@ -183,7 +183,7 @@ def copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def convert(func, args, kwargs):
-    """A copy to another device or type; the device's own memory is read where it goes to the host."""
+    """Copy to another device or type."""
     found = func(*args, **kwargs)
     host(found).copy_(host(args[0]))
     return found
@@ -214,7 +214,7 @@ def cudnn_batch_norm_backward(func, args, kwargs):
 
 
 def as_ours(func, args, kwargs):
-    """One of the kernels of batch norm over processes, with the numbers of ours for CPUs."""
+    """Run a kernel of batch norm over processes, with the numbers of our kernel for CPUs."""
     from mmairl.models.sync_norm import CPUKernels
 
     found, there = func(*args, **kwargs), {key: host(value) for key, value in kwargs.items()}

@@ -191,7 +191,7 @@ def test_checkpoint_that_does_not_fit_is_an_error(tmp_path, ours):
     with pytest.raises(UserError, match='a.ckpt holds another architecture'):
         prepare_runs(*planned)
     torch.save(dict(optimizer_states=[dict(state={0: dict(sum=torch.ones(2))})]), tmp_path / 'a.ckpt')
-    with pytest.raises(UserError, match='a.ckpt .* it has no weights at all'):
+    with pytest.raises(UserError, match='a.ckpt .* it has no weights'):
         prepare_runs(*planned)
     assert not (tmp_path / 'out').exists()
 
@@ -235,7 +235,7 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     kept = (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns
     for networks, more, said in (
         ({'a': paths}, {}, 'two networks or more'), (paths, {}, 'each by its name'),
-        ({'a': paths[:2], 'b': [paths[2], tmp_path / 'bad.pth']}, {}, 'no weights at all'),
+        ({'a': paths[:2], 'b': [paths[2], tmp_path / 'bad.pth']}, {}, 'it has no weights'),
         ({'a': paths[:2], 'b': paths[2:]}, dict(tasks=['knnn']), "task: 'knnn' is unknown; use knn, .*finetune, .*voc07"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=said):

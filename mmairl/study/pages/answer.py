@@ -39,15 +39,15 @@ def quoted(name: str) -> Markup:
     return text('<bdi>“{}”</bdi>', name)
 
 
-def joined(parts: Sequence[str]) -> Markup:
+def in_words(parts: Sequence[str]) -> Markup:
     """Return 'a', 'a and b', or 'a, b and c'."""
     *rest, last = parts
     return text('{} and {}', Markup(', ').join(rest), last) if rest else text('{}', last)
 
 
-def listed(parts: Sequence[str], most: int = MOST_LISTED) -> Markup:
+def enumerated(parts: Sequence[str], most: int = MOST_LISTED) -> Markup:
     more = len(parts) - most
-    return joined([*parts[:most], f'{more} more'] if more > 0 else parts)
+    return in_words([*parts[:most], f'{more} more'] if more > 0 else parts)
 
 
 def counted(number: int, noun: str) -> str:
@@ -88,7 +88,7 @@ def _confounded(found: Findings) -> Iterator[Markup]:
         yield text(
             '<b>{} is confounded.</b> It also changes {}, undeclared, so its effect has no verdict{}.',
             quoted(finding.name),
-            listed(keys),
+            enumerated(keys),
             f'; {counted(later, "row")} build on it' if later else '',
         )
 
@@ -105,7 +105,7 @@ def rows_on(study: Record, name: str) -> list[str]:
 def _collapsed(found: Findings) -> Iterator[Markup]:
     for name, seeds in found.collapsed.items():
         affected = [quoted(one.name) for one in found.all if name in (one.name, one.on)]
-        consequence = text('; the means are not compared for {}', listed(affected))
+        consequence = text('; the means are not compared for {}', enumerated(affected))
         yield text(
             '<b>{} of {} runs of {} collapsed</b>{}.',
             len(seeds),
@@ -119,7 +119,7 @@ def _one_seed(found: Findings) -> Iterator[Markup]:
     single = [finding for finding in found.all if finding.verdict == ONE_SEED]
     if not single:
         return
-    names = listed([quoted(finding.name) for finding in single])
+    names = enumerated([quoted(finding.name) for finding in single])
     which = 'All comparisons rest' if len(single) == len(found.all) else text('{} rests', names)
     yield text('<b>One seed.</b> {} on one seed, so differences cannot be told from noise.', which)
 
@@ -131,7 +131,7 @@ def _unstated(study: Record) -> Iterator[Markup]:
                 '<b>Not one factor.</b> {} and {} were trained elsewhere; not stated are {}.',
                 quoted(check['row']),
                 quoted(check['on']),
-                listed(unknown, 6),
+                enumerated(unknown, 6),
             )
 
 
@@ -145,7 +145,7 @@ def _unequal(study: Record) -> Iterator[Markup]:
         yield text(
             '<b>Not the same in all rows: {}.</b> Differences may be due to it. '
             '<a href="#fairness">Fairness</a>',
-            listed(names),
+            enumerated(names),
         )
 
 
@@ -171,7 +171,7 @@ def _runs(study: Record) -> Iterator[Markup]:
         )
     told = [cause for cause in causes if cause[0] not in ('missing', 'waiting')]
     for cause in told[:MOST_LISTED]:
-        yield text('{}: {}.', listed(causes[cause]), cause[1])
+        yield text('{}: {}.', enumerated(causes[cause]), cause[1])
     if len(told) > MOST_LISTED:
         yield text('{} more problems: <a href="#runs">Runs</a>', len(told) - MOST_LISTED)
 
@@ -200,9 +200,9 @@ def answer(study: Record) -> list[Markup]:
     ]
 
 
-def claim(finding: Finding) -> Markup:
+def effect_size(finding: Finding, unit: str) -> Markup:
     """Return the size of an effect with its interval and the published effect."""
-    parts = [text('<b>{} points</b>', signed(finding.estimate))]
+    parts = [text('<b>{} {}</b>', finding.effect().size, unit)]
     if finding.interval:
         parts.append(text('(95&nbsp;% interval {})', finding.interval))
     return Markup(' ').join(parts)
@@ -247,7 +247,7 @@ def _headline(found: Findings) -> Markup:
         found.noun,
         quoted(largest.name),
         largest.verdict,
-        claim(largest),
+        effect_size(largest, found.unit),
         found.label,
         paper(found, largest),
     )
@@ -268,7 +268,7 @@ def _largest(found: Findings, finding: Finding) -> Markup:
         quoted(finding.name),
         'is ' if len(found.all) == 1 else 'has the largest decided effect and is ',
         finding.verdict,
-        claim(finding),
+        effect_size(finding, found.unit),
         found.label,
         of_all,
         paper(found, finding),
@@ -298,7 +298,7 @@ def _largest_open(found: Findings) -> Finding | None:
 def _by_verdict(findings: Sequence[Finding]) -> Markup:
     """Return how many findings have each verdict, e.g. '2 are inconclusive and 1 is confounded'."""
     counts = Counter(one.verdict for one in findings)
-    return joined(
+    return in_words(
         [
             f'{number} {"is" if number == 1 else "are"} {verdict}'
             for verdict, number in counts.most_common()
@@ -320,7 +320,7 @@ def _others(found: Findings) -> Iterator[Markup]:
             )
             for one in decided
         ]
-        yield text('{}.', listed(sizes))
+        yield text('{}.', enumerated(sizes))
     named = _decided(found)
     rest = [one for one in found.all if one not in named]
     if not rest or (not named and len({one.verdict for one in rest}) == 1 and len(rest) > 1):
@@ -330,7 +330,7 @@ def _others(found: Findings) -> Iterator[Markup]:
     equal = [quoted(one.name) for one in rest if one.verdict == EQUIVALENT]
     if equal:
         verb = 'is' if len(equal) == 1 else 'are'
-        yield text('{} {} equivalent within ±{:g}.', listed(equal), verb, rest[0].margin)
+        yield text('{} {} equivalent within ±{:g}.', enumerated(equal), verb, rest[0].margin)
     open_ones = [one for one in rest if one.verdict != EQUIVALENT]
     if open_ones:
         noun = counted(len(found.all), found.noun)
@@ -345,7 +345,7 @@ def _larger(found: Findings) -> Iterator[Markup]:
         yield text(
             '{} differs more ({}), but is <b>{}</b>.',
             quoted(largest.name),
-            signed(largest.estimate),
+            largest.effect().size,
             largest.verdict,
         )
 
@@ -362,7 +362,7 @@ def _shares(found: Findings) -> Iterator[Markup]:
     yield text(
         'Of the total of {}, the factors bring {}, averaged over all orders of adding them.',
         signed(gain),
-        listed(parts),
+        enumerated(parts),
     )
 
 
@@ -373,7 +373,7 @@ def _other_scores(found: Sequence[Findings]) -> Iterator[Markup]:
         differing = [one for one in other.all if one.verdict != verdicts.get(one.name)]
         if differing:
             names = [text('{}: {}', quoted(one.name), one.verdict) for one in differing]
-            yield text('The verdicts on {} differ ({}).', other.label, listed(names, 2))
+            yield text('The verdicts on {} differ ({}).', other.label, enumerated(names, 2))
         else:
             yield text('The verdicts on {} are the same.', other.label)
 
@@ -394,7 +394,7 @@ def _axis(found: Findings) -> Iterator[Markup]:
         ends = f'{first:.1f} at {rows[0]["x"]:g} to {last:.1f} at {rows[-1]["x"]:g}'
         parts.append(text('{} from {}', quoted(group), ends) if group else text('from {}', ends))
     if parts:
-        yield text('Along {}: {}.', study['figure'].get('x') or 'x', listed(parts))
+        yield text('Along {}: {}.', study['figure'].get('x') or 'x', enumerated(parts))
 
 
 def _tuned(study: Record) -> Iterator[Markup]:
@@ -406,7 +406,7 @@ def _tuned(study: Record) -> Iterator[Markup]:
         for one in summary['ahead']
     ]
     undecided = len(summary['unknown'])
-    said = listed(pairs) if pairs else 'no row is ahead of its base'
+    said = enumerated(pairs) if pairs else 'no row is ahead of its base'
     tail = f'; {counted(undecided, "pair")} inconclusive' if undecided else ''
     yield text('Every row was tuned with the same budget: {}{}.', said, tail)
 
@@ -423,7 +423,7 @@ def _sequential(study: Record) -> Iterator[Markup]:
 def _claims(study: Record) -> Iterator[Markup]:
     if claims := study.get('claims'):
         counts = Counter(claim['verdict'] for claim in claims)
-        verdicts = joined([f'{number} {verdict}' for verdict, number in counts.most_common()])
+        verdicts = in_words([f'{number} {verdict}' for verdict, number in counts.most_common()])
         number = counted(len(claims), 'claim')
         yield text('Of {} of the paper: {}. <a href="#claims">All claims</a>', number, verdicts)
 
@@ -507,7 +507,7 @@ def _fix_confounded(found: Findings) -> Iterator[Step]:
     yield Step(
         text(
             'Remove the undeclared change of {}, or declare it',
-            listed([text('<code>{}</code>', key) for key in keys]),
+            enumerated([text('<code>{}</code>', key) for key in keys]),
         ),
         text('then rerun {}', counted(len(affected), 'row')),
         cost_of(study, len(affected) * len(study['seeds'])),

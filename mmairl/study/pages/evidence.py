@@ -31,7 +31,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class EvidencePart:
     """A folded part of the evidence.
 
     Args:
@@ -56,7 +56,7 @@ def trained_runs(study: Record) -> list[Record]:
 
 def evidence_parts(
     study: Record, found: Sequence[Findings], lines: Sequence[Line]
-) -> Iterator[Part]:
+) -> Iterator[EvidencePart]:
     if study.get('claims'):
         yield _claims(study['claims'])
     if paired := study.get('paired_images'):
@@ -70,7 +70,7 @@ def evidence_parts(
         yield _cost(study, cost)
     if study.get('search'):
         summary = f'{study["search"]["searches"]} searches of each row, equal budgets'
-        yield Part('tuning', 'Tuning', summary, search_section(study))
+        yield EvidencePart('tuning', 'Tuning', summary, search_section(study))
     yield _run_list(study, lines)
     yield _methods(study, found)
     if study.get('assumptions'):
@@ -78,11 +78,11 @@ def evidence_parts(
     if study['reading'].strip():
         paragraphs = [Markup('<p>{}</p>').format(part) for part in study['reading'].split('\n\n')]
         summary = 'by the authors of the study, on earlier runs'
-        yield Part('comments', 'Comments', summary, Markup().join(paragraphs))
+        yield EvidencePart('comments', 'Comments', summary, Markup().join(paragraphs))
     yield _reproduction(study)
 
 
-def _claims(claims: Sequence[Record]) -> Part:
+def _claims(claims: Sequence[Record]) -> EvidencePart:
     rows = []
     for claim in claims:
         sizes = [
@@ -97,7 +97,9 @@ def _claims(claims: Sequence[Record]) -> Part:
     heads = ['verdict', 'published effect', 'measured effect', 'comment']
     verdicts = Counter(claim['verdict'] for claim in claims)
     summary = ', '.join(f'{number} {verdict}' for verdict, number in verdicts.most_common())
-    return Part('claims', 'Claims', summary, html_table(heads, rows, words=True, head='claim'))
+    return EvidencePart(
+        'claims', 'Claims', summary, html_table(heads, rows, words=True, head='claim')
+    )
 
 
 def _effect(value: float | None) -> str:
@@ -124,11 +126,11 @@ def fairness_summary(study: Record) -> tuple[str, bool]:
     return f'no undeclared difference, {states.count("good")} of {len(states)} checks equal', False
 
 
-def _fairness(study: Record) -> Part:
+def _fairness(study: Record) -> EvidencePart:
     fairness = study['fairness']
     summary, bad = fairness_summary(study)
     if not fairness:
-        return Part('fairness', 'Fairness', summary, Markup('<p>No check is recorded.</p>'))
+        return EvidencePart('fairness', 'Fairness', summary, Markup('<p>No check is recorded.</p>'))
     before = []
     for entry in fairness['before']:
         keys = [_listing(entry[key]) for key in ('declared', 'found', 'undeclared')]
@@ -142,7 +144,7 @@ def _fairness(study: Record) -> Part:
         external=[_external(row) for row in study['rows'] if row.get('given')],
         **_hidden_factors(fairness.get('hidden', ())),
     )
-    return Part('fairness', 'Fairness', summary, body, bad)
+    return EvidencePart('fairness', 'Fairness', summary, body, bad)
 
 
 def _check(check: Record) -> tuple[str, str, str | Record]:
@@ -183,7 +185,7 @@ def _decimals(value: float | None, form: str = '.2f') -> str:
     return BLANK if value is None else format(value, form)
 
 
-def _noise(study: Record, found: Sequence[Findings]) -> Part | None:
+def _noise(study: Record, found: Sequence[Findings]) -> EvidencePart | None:
     labels = labels_of(study)
     tables = []
     for key, family in study.get('noise', {}).items():
@@ -211,7 +213,7 @@ def _noise(study: Record, found: Sequence[Findings]) -> Part | None:
         'Effects: standard error of the difference to the base row. Intervals above include the seeds only. '
         '“none”: the classifier is not trained, or the first column contains it.</p>'
     )
-    return Part('noise', 'Noise and power', _power(found), text + Markup().join(tables))
+    return EvidencePart('noise', 'Noise and power', _power(found), text + Markup().join(tables))
 
 
 def _power(found: Sequence[Findings]) -> str:
@@ -237,7 +239,7 @@ def with_prefix(flops: float) -> str:
     return FLOPS(float(f'{flops:.4g}'))
 
 
-def _cost(study: Record, cost: Record) -> Part:
+def _cost(study: Record, cost: Record) -> EvidencePart:
     labels = labels_of(study)
     rows = []
     for name, run in cost['rows'].items():
@@ -269,7 +271,7 @@ def _cost(study: Record, cost: Record) -> Part:
         summary = (
             f'up to {max(ratios):.1f} × the FLOPs of the first row' if ratios else 'FLOPs unknown'
         )
-    return Part('cost', 'Cost', summary, body)
+    return EvidencePart('cost', 'Cost', summary, body)
 
 
 def _equal_cost_table(label: str, family: Sequence[Record]) -> Markup:
@@ -297,7 +299,7 @@ def _equal_cost_table(label: str, family: Sequence[Record]) -> Markup:
     )
 
 
-def _run_list(study: Record, lines: Sequence[Line]) -> Part:
+def _run_list(study: Record, lines: Sequence[Line]) -> EvidencePart:
     finished, asked = progress(study)
     labels = labels_of(study)
     rows = []
@@ -324,7 +326,7 @@ def _run_list(study: Record, lines: Sequence[Line]) -> Part:
     machines = {run['hardware']: None for run in trained_runs(study) if run.get('hardware')}
     hardware = f'Hardware: {", ".join(machines)}.' if machines else ''
     body = fill('study_runs.html', rows=rows, hardware=hardware)
-    return Part('runs', 'Runs', f'{finished} of {asked} finished', body, finished < asked)
+    return EvidencePart('runs', 'Runs', f'{finished} of {asked} finished', body, finished < asked)
 
 
 def _run(run: Record, anchor: str, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -396,7 +398,7 @@ def _settings(runs: Sequence[Record]) -> dict[str, str]:
         return {}
 
 
-def _methods(study: Record, found: Sequence[Findings]) -> Part:
+def _methods(study: Record, found: Sequence[Findings]) -> EvidencePart:
     notes = []
     looks = study.get('looks', ())
     plan = study.get('sequential')
@@ -419,7 +421,7 @@ def _methods(study: Record, found: Sequence[Findings]) -> Part:
     paired = all(one.stored.get('blocks', True) for each in found[:1] for one in each.all)
     pairing = 'paired by seed' if paired else 'not all pairs share seeds'
     margin = f', equivalence margin ±{found[0].all[0].margin:g}' if found else ''
-    return Part('methods', 'Methods', f'{pairing}, Holm-corrected{margin}', body)
+    return EvidencePart('methods', 'Methods', f'{pairing}, Holm-corrected{margin}', body)
 
 
 def _design_notes(effects: Record) -> list[str]:
@@ -447,20 +449,22 @@ def _improvement_table(found: Findings) -> Markup:
     return html_table(heads, rows, words=True, head=found.label)
 
 
-def _assumptions(study: Record) -> Part:
+def _assumptions(study: Record) -> EvidencePart:
     items = []
     for assumption, names in study['assumptions'].items():
         rows = ', '.join(names) if len(names) < len(study['rows']) else 'all rows'
         items.append(Markup('<li>{} <span class="quiet">({})</span></li>').format(assumption, rows))
     body = Markup('<ul>{}</ul>').format(Markup().join(items))
     summary = f'{len(items)} choices that the papers do not state'
-    return Part('assumptions', 'Assumptions', summary, body)
+    return EvidencePart('assumptions', 'Assumptions', summary, body)
 
 
-def _reproduction(study: Record) -> Part:
+def _reproduction(study: Record) -> EvidencePart:
     body = Markup(
         '<p><code>{}</code></p><p>Next to this page: <code>study.json</code> has every number, <code>table.md</code> '
         'and <code>table.tex</code> the table of scores. Figures for papers: <code>mmairl report study . --figures '
         'figures</code></p>'
     ).format(command(study))
-    return Part('reproduce', 'Reproduction', 'command, study.json, configs, checkpoints', body)
+    return EvidencePart(
+        'reproduce', 'Reproduction', 'command, study.json, configs, checkpoints', body
+    )

@@ -45,6 +45,7 @@ class Finding:
         cost: The compute of the row relative to its base, if known.
         published: The published effect, if both numbers are published.
         asked_seeds: Seeds that the study asks for.
+        digits: Decimals of the effect.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Finding:
     cost: float | None = None
     published: float | None = None
     asked_seeds: int = 0
+    digits: int = 1
 
     @property
     def verdict(self) -> str:
@@ -86,10 +88,18 @@ class Finding:
         row, base = self.stored['collapsed']
         return f'collapsed runs: {row} against {base}'
 
+    @property
+    def _excludes_zero(self) -> bool:
+        low, high = self.stored['low'], self.stored['high']
+        return low is not None and low * high > 0
+
     def notes(self) -> list[str]:
+        """Return remarks that belong to the verdict."""
         notes = []
         if self.undeclared:
             notes.append(f'{", ".join(self.undeclared)} also changed')
+        if self.verdict == INCONCLUSIVE and self._excludes_zero:
+            notes.append('not after correction (Holm)')
         if self.collapses and 'collapsed' in self.stored:
             notes.append(self.collapsed_runs)
         if self.verdict == OTHER_COLLAPSES:
@@ -104,12 +114,14 @@ class Finding:
 
     def agreement(self) -> str:
         """Return how the measured effect relates to the published one."""
-        if self.published is None:
+        if self.published is None or KINDS.get(self.verdict) is None:
             return ''
         if self.differs:
             same = (self.estimate > 0) == (self.published > 0)
             return 'same sign' if same else 'opposite sign'
-        return 'not found here' if self.verdict == EQUIVALENT else 'open here'
+        if self.verdict == EQUIVALENT:
+            return 'agrees' if abs(self.published) <= self.margin else 'not found here'
+        return 'open here'
 
     def effect(self, group: str = '') -> Effect:
         """Return the line of the effects figure."""
@@ -128,6 +140,7 @@ class Finding:
             published=self.published,
             agreement=self.agreement(),
             group=group,
+            digits=self.digits,
         )
 
 
@@ -148,8 +161,23 @@ class Findings:
         return {row['name']: row for row in self.study['rows']}
 
     @cached_property
+    def metric(self) -> Record:
+        return next(one for one in self.study['metrics'] if one['key'] == self.key)
+
+    @property
     def label(self) -> str:
-        return next(one['label'] for one in self.study['metrics'] if one['key'] == self.key)
+        return self.metric['label']
+
+    @property
+    def unit(self) -> str:
+        unit = self.metric.get('unit', '%')
+        return 'points' if unit == '%' else unit or 'its unit'
+
+    @cached_property
+    def digits(self) -> int:
+        """One decimal for percentages, three for quantities around 1."""
+        means = [abs(self.mean(name) or 0) for name in self.rows]
+        return 1 if max(means) >= 10 or not any(means) else 3
 
     @cached_property
     def crossed(self) -> Record | None:
@@ -190,6 +218,7 @@ class Findings:
             cost=self._cost(pair),
             published=None if None in numbers else round(numbers[0] - numbers[1], 6),
             asked_seeds=0 if sequential else len(self.study['seeds']),
+            digits=self.digits,
         )
 
     def _cost(self, pair: Record) -> float | None:
@@ -252,7 +281,7 @@ class Findings:
 
     def shown_mean(self, row: str) -> str:
         value = self.mean(row)
-        return f'{row}: —' if value is None else f'{row}: {value:.1f}'
+        return f'{row}: —' if value is None else f'{row}: {value:.{self.digits}f}'
 
     @cached_property
     def total(self) -> Effect | None:
@@ -275,19 +304,20 @@ class Findings:
             f'{last}, less {first}',
             '',
             'problem',
-            round(ends[0], 1) - round(ends[1], 1),
+            round(ends[0], self.digits) - round(ends[1], self.digits),
             compared.low,
             compared.high,
             note='includes a confounded step' if confounded else '',
+            digits=self.digits,
         )
 
     def figure(self) -> EffectsFigure:
         """Return the effects figure of this score."""
         chain = self.chain
         if self.crossed:
-            title = f'Effects of the factors on {self.label}, in points'
+            title = f'Effects of the factors on {self.label}, in {self.unit}'
         else:
-            title = f'Effect of each {self.noun} on {self.label}, in points'
+            title = f'Effect of each {self.noun} on {self.label}, in {self.unit}'
         return EffectsFigure(
             title=title,
             effects=self._lines(),

@@ -121,8 +121,13 @@ def _facts(study: Record) -> dict[str, str]:
         Scale=f'{scale["name"]}: {scale["text"]}; effects may differ at other scales',
         Runs=f'{finished} of {asked} finished, {seeds}{time}',
         Fairness=fairness_summary(study)[0],
-        Paper=study['paper'].get('where') or 'not from a paper',
+        Paper=_paper(study),
     )
+
+
+def _paper(study: Record) -> str:
+    where = study['paper'].get('where') or 'none'
+    return where if study['published_metrics'] else f'{where}, no published numbers for these rows'
 
 
 def _figure(found: Findings) -> tuple[EffectsFigure, str, list[tuple[str, str]]]:

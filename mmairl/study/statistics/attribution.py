@@ -227,7 +227,11 @@ class DesignRuns:
     @cached_property
     def collapsed(self) -> np.ndarray:
         return np.array(
-            [self.scores[name][seed] < self.limits[name] for name, seed in self.finished], bool
+            [
+                self.scores[name][seed] < self.limits.get(name, -math.inf)
+                for name, seed in self.finished
+            ],
+            bool,
         )
 
     @cached_property

@@ -219,7 +219,7 @@ def _with_known(p: np.ndarray, known: np.ndarray, decision: str) -> np.ndarray:
     return np.select([known == decision, np.isin(known, DECISIONS)], [0.0, 1.0], p)
 
 
-def compare(
+def compare_scores(
     study: Record,
     metric: str,
     margin: float,

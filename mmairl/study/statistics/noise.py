@@ -29,7 +29,7 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
     without_training = is_on_features(metric)
     entries = []
     for row in study['rows']:
-        seeds, probes = spread(row, metric)
+        seeds, probes = score_spread(row, metric)
         comparison = comparisons.get(row['name'], {})
         row_images = recognized[row['name']]
         base_images = recognized.get(comparison.get('on'))
@@ -49,7 +49,7 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
+def score_spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
     """Return the standard deviations by the pre-training seed and by the classifier's seed.
 
     What the classifiers leave in a run's mean is removed from the first: s^2 - s_probes^2 mean(1 / probes).

@@ -22,7 +22,7 @@ from mmairl.errors import UserError
 from mmairl.io import Declared, read_json, write_json
 from mmairl.study.schema import EarlierAnalyses
 from mmairl.study.spec import Row, Study
-from mmairl.study.statistics.compare_rows import LEVEL, Comparison, compare
+from mmairl.study.statistics.compare_rows import LEVEL, Comparison, compare_scores
 from mmairl.study.statistics.verdict_words import DECISIONS, INCONCLUSIVE, decision_of
 
 USUAL = 12  # seeds per row, if no budget is given
@@ -129,13 +129,13 @@ def compare_sequentially(
 
     This depends on the record alone. An analysis counts only comparisons whose rows have all of its seeds.
     """
-    current = [_undecided(pair) for pair in compare(study, metric, margin)]
+    current = [_undecided(pair) for pair in compare_scores(study, metric, margin)]
     for count, level in plan.analyses:
         seeds = sorted(study['seeds'])[:count]
         if len(seeds) < count:
             break
         known = [decision_of(pair.verdict) for pair in current]
-        analysis = compare(with_seeds(study, seeds), metric, margin, level, known)
+        analysis = compare_scores(with_seeds(study, seeds), metric, margin, level, known)
         for number, pair in enumerate(analysis):
             if known[number] not in DECISIONS and pair.seeds >= count:
                 current[number] = pair

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 REQUIREMENTS = Path(__file__).parents[3] / 'requirements'
-EXTRAS = ['pytest', 'pytest-timeout', 'simplejpeg', 'lightly', 'lightly-utils']
+EXTRAS = ['pytest', 'pytest-timeout', 'simplejpeg', 'lightly==1.6.0', 'lightly-utils==0.0.2']
 WITH_TORCH = re.compile('torch|torchvision|triton|nvidia-.*|cuda-.*')  # any GPU machine has them
 PYTHON = '3.12'
 PLATFORMS = ['manylinux_2_28_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64']
@@ -53,7 +53,10 @@ def missing_packages(frozen: str = '', python: str = PYTHON) -> list[str]:
         try:
             package = distribution(name)
         except PackageNotFoundError:
-            continue  # optional, and not installed here
+            for pinned in requirement.specifier:  # otherwise it is optional
+                if pinned.operator == '==':
+                    found[name] = pinned.version
+            continue
         found[name] = package.version
         wanted += map(Requirement, package.requires or ())
     return [f'{name}=={version}' for name, version in sorted(found.items())]

@@ -27,7 +27,7 @@ def test_each_suite_runs_at_test_size(name):
         assert row.ours > 0 and row.peer > 0
 
 
-def test_sides_run_in_turn_and_the_ratio_is_of_the_medians(monkeypatch):
+def test_sides_alternate_and_ratio_is_of_medians(monkeypatch):
     ran, clock = [], iter([0, 1, 10, 14, 20, 22, 30, 38, 40, 43, 50, 51])
     monkeypatch.setattr(timing.time, 'perf_counter', lambda: float(next(clock)))
     work = dict(images=10, flops=30, moved=2, note='why')
@@ -72,7 +72,7 @@ def test_the_check_sees_a_different_step(monkeypatch):
         step.same_step({**ours, 'first': (1 + 1e-3) * ours['first']}, theirs)
 
 
-def test_lightly_takes_the_same_step_from_the_same_weights():
+def test_lightly_takes_the_same_step():
     pytest.importorskip(
         'lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly'
     )
@@ -81,9 +81,7 @@ def test_lightly_takes_the_same_step_from_the_same_weights():
     crops.check_one_step()
 
 
-def test_small_crops_take_lightlys_step_in_two_processes_as_well(
-    run_processes, monkeypatch, capsys
-):
+def test_two_processes_take_lightlys_step_on_crops(run_processes, monkeypatch, capsys):
     monkeypatch.setattr(sys, 'argv', ['benchmark', '--suite', 'step', '--processes', '2'])
     with pytest.raises(SystemExit, match='2'):
         main()

@@ -137,9 +137,7 @@ def apart(ours: Moves, theirs: Moves) -> float:
 @pytest.mark.parametrize(
     'name, theirs, constant', [('lightly', moves_of_lightly, 4), ('solo', moves_of_solo_learn, 0)]
 )
-def test_the_librarys_end_takes_the_first_steps_of_its_own_code_and_our_end_others(
-    name, theirs, constant
-):
+def test_library_row_takes_steps_of_the_librarys_code(name, theirs, constant):
     moves, ours = theirs(), our_moves(name, 1)
     assert apart(ours, moves) < 1e-5
     for one, other in zip(ours, moves):
@@ -150,7 +148,7 @@ def test_the_librarys_end_takes_the_first_steps_of_its_own_code_and_our_end_othe
 
 
 @pytest.mark.parametrize('name', list(STUDIES))
-def test_the_ends_are_rows_and_their_views_are_ours_and_byols_pair(name):
+def test_first_and_last_rows_are_ours_and_the_librarys(name):
     options = {row.name: row.options for row in study(name).rows}
     ours, theirs = (
         load_config('mmairl::byol_lars_r50_200e.py', options[end(name, level)]) for level in (0, 1)
@@ -169,7 +167,7 @@ def test_the_ends_are_rows_and_their_views_are_ours_and_byols_pair(name):
 
 
 @pytest.mark.parametrize('name', list(STUDIES))
-def test_every_row_differs_in_its_factors_alone_at_the_scale_of_the_demo(name):
+def test_rows_differ_in_their_factors_only(name):
     planned, configs, left_out = at_scale(study(name), read_scale('demo'), ['knn'])
     require_fair(compare_configs(planned, configs))
     assert left_out == ["the factor 'precision' is left out: at demo its levels are the same"]
@@ -185,7 +183,7 @@ def test_every_row_differs_in_its_factors_alone_at_the_scale_of_the_demo(name):
 
 
 @pytest.mark.parametrize('name', list(STUDIES))
-def test_a_planted_gap_is_told_as_that_of_its_two_factors_and_of_no_other(name):
+def test_planted_gap_is_attributed_to_its_factors(name):
     """Two effects in made scores of the study's own rows, with a spread of half a point: no training."""
     design, draw = study(name).design, np.random.default_rng(0)
     planted = {'rate and momentum buffer': -4.0, 'blur of the second view': 2.5}

@@ -7,7 +7,7 @@ import pytest
 from projects.parity import compare, precision
 
 
-def test_a_library_that_is_not_installed_is_a_row_that_says_so(monkeypatch):
+def test_missing_library_is_reported_in_its_row(monkeypatch):
     monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
     found = compare.rows()
     assert len(found) == len(compare.COMPARISONS)
@@ -15,7 +15,7 @@ def test_a_library_that_is_not_installed_is_a_row_that_says_so(monkeypatch):
 
 
 @pytest.mark.parametrize('package', compare.PACKAGES)
-def test_their_code_is_equal_to_ours_but_for_named_factors(package):
+def test_libraries_equal_ours_except_named_factors(package):
     pytest.importorskip(package, reason='an extra of projects/parity alone')
     apart = ('warm-up', 'momentum over a run')  # what the table is there to show
     mine = [row for row in compare.rows() if row[0] == compare.PACKAGES[package]]
@@ -25,7 +25,7 @@ def test_their_code_is_equal_to_ours_but_for_named_factors(package):
 
 
 @pytest.mark.slow
-def test_the_gradient_of_bfloat16_is_measured_as_training_goes_on(monkeypatch):
+def test_bfloat16_gradient_is_measured_during_training(monkeypatch):
     monkeypatch.setitem(precision.NETWORKS, 18, (512, (0, 1)))
     found = [line.strip('| ').split(' | ') for line in precision.rows(18, batch=4, size=32)]
     assert [cells[1] for cells in found] == ['0', '1'] and found[0][2] != found[1][2]

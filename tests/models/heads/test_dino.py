@@ -11,7 +11,7 @@ def rows(count: int = 6, dim: int = 5) -> Tensor:
     return torch.randn(count, dim, dtype=torch.float64)
 
 
-def test_dino_is_the_cross_entropy_with_the_other_view_and_its_centre_the_moving_mean_of_the_keys():
+def test_dino_equals_loops_over_the_formula():
     head = DINOHead(prototypes=5).double()
     head.centre.copy_(rows()[0])
     centre, k = head.centre.clone(), {0: rows(), 1: rows()}

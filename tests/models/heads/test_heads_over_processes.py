@@ -13,7 +13,7 @@ def two(tmp_path_factory, run_processes):
 
 
 @pytest.mark.parametrize('name', script.HEADS)
-def test_a_head_of_two_processes_is_that_of_the_joined_batch(two, name):
+def test_two_processes_equal_the_joined_batch(two, name):
     expected = script.step(name)
     assert two[name].keys() == expected.keys()
     for key, value in expected.items():

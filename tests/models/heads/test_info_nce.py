@@ -23,7 +23,7 @@ def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) ->
 @pytest.mark.parametrize('dtype, tolerance', [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
 @pytest.mark.parametrize('chunk', [1, 12, 2**21])
 @pytest.mark.parametrize('count', [0, 1, 11])
-def test_loss_and_gradients_equal_the_concatenated_form(monkeypatch, count, chunk, dtype, tolerance):
+def test_loss_and_gradient_equal_concatenated_logits(monkeypatch, count, chunk, dtype, tolerance):
     """From one negative a chunk, over sizes that do not divide their number, to all in one."""
     monkeypatch.setattr(module, 'CHUNK', chunk)
     leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
@@ -37,7 +37,7 @@ def test_loss_and_gradients_equal_the_concatenated_form(monkeypatch, count, chun
     assert nearer.tolist() == [all(a @ b > a @ n for n in negatives) for a, b in zip(*leaves)]
 
 
-def test_under_autocast_only_the_products_are_in_low_precision_and_no_logit_matrix_is_made_or_kept():
+def test_autocast_narrows_only_the_products():
     """There are 4 queries and 600 000 negatives, which are more logits than a chunk may hold."""
     dtype, kept = torch.bfloat16, []
     q, k, negatives = unit(4, 8, torch.float32).requires_grad_(), unit(4, 8, torch.float32), unit(600_000, 8)

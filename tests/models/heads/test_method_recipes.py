@@ -121,7 +121,7 @@ CASES = {
 
 @pytest.mark.parametrize('name', [pytest.param(n, marks=[] if n == 'simsiam' else pytest.mark.slow) for n in CASES])
 @torch.no_grad()
-def test_the_method_does_not_collapse_and_without_its_remedy_it_does(tmp_path, name):
+def test_method_collapses_only_without_its_remedy(tmp_path, name):
     remedy, measure = CASES[name]
     with torch.enable_grad():
         sound, collapsed = (trained(name, tmp_path / str(len(options)), options) for options in ({}, remedy))

@@ -8,7 +8,7 @@ from mmairl.models.heads import OptimalLinearHead, RegressionHead
 
 
 @pytest.mark.parametrize('weight', [1.0, 0.25])
-def test_the_regression_is_the_squared_distance_of_unit_vectors(weight):
+def test_regression_is_distance_of_unit_vectors(weight):
     """A quarter of it, both directions summed, is 1 more than SimSiam's loss."""
     (q, p), (k, j) = ([3 * torch.randn(4, 6, dtype=torch.float64) for _ in range(2)] for _ in range(2))
     found = RegressionHead(weight)({0: q, 1: p}, {0: k, 1: j}, None)['loss']

@@ -25,7 +25,7 @@ def test_swav_is_mmpretrains_with_small_crops():
     assert_same(ours, expected, list(z.values()), 1e-10)
 
 
-def test_frozen_prototypes_keep_their_place_and_let_the_rest_learn():
+def test_frozen_prototypes_stay_and_the_rest_learns():
     neck = PrototypeNeck(prototypes=4, in_channels=5, hidden_channels=None, out_channels=3)
     head = SwAVHead(channels=5, prototypes=4)
     for part, run in (

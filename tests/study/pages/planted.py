@@ -9,7 +9,7 @@ import numpy as np
 
 from mmairl.study.published import rows as published_rows
 from mmairl.study.statistics.attribution import attribute
-from mmairl.study.statistics.compare_rows import compare, mean_intervals
+from mmairl.study.statistics.compare_rows import compare_scores, mean_intervals
 from mmairl.study.statistics.designs import Design
 
 COLUMNS = ('in1k', 'voc07_ap50', 'cityscapes_miou')
@@ -55,7 +55,7 @@ def study(rows: list[Record], metrics: Sequence[str] = ('k-NN', 'linear'), **cha
         paper=dict(where='Tab. 1'),
         scale=dict(name='demo', text='small networks'),
         seeds=[0, 1, 2],
-        metrics=[dict(key=label.lower(), label=label, unit='top-1 %') for label in metrics],
+        metrics=[dict(key=label.lower(), label=label, unit='%') for label in metrics],
         published_metrics=[dict(key=key, label=key) for key in printed],
         figure=dict(kind='bars'),
         rows=rows,
@@ -63,7 +63,7 @@ def study(rows: list[Record], metrics: Sequence[str] = ('k-NN', 'linear'), **cha
         reading='First.\n\nSecond.',
     )
     scores = [metric['key'] for metric in found['metrics']]
-    found['comparisons'] = {key: [asdict(one) for one in compare(found, key, 1.0)] for key in scores}
+    found['comparisons'] = {key: [asdict(one) for one in compare_scores(found, key, 1.0)] for key in scores}
     found['intervals'] = {key: mean_intervals(found, key) for key in scores}
     return {**found, **changes}
 

@@ -200,7 +200,7 @@ def test_effects_have_interval_verdict_and_marks(pages):
     effects = section(text, 'effects')
     symmetric = found['comparisons']['k-nn'][1]
     low, high = (f'{symmetric[end]:+.1f}'.replace('-', '−') for end in ('low', 'high'))
-    assert f'+5.8 {low} to {high} inconclusive 2 of 3 seeds' in text_of(effects)
+    assert f'+5.8 {low} to {high} inconclusive not after correction (Holm); 2 of 3 seeds' in text_of(effects)
     assert effects.count('class="seed"') == 2 * 6
     assert text_of(effects).count('confounded optim_wrapper.lr also changed') == 2
 

@@ -8,7 +8,7 @@ from scipy import stats
 from study.small_runs import START, recorded
 
 from mmairl.study.statistics.compare_rows import (
-    compare,
+    compare_scores,
     holm,
     improvement,
     paired,
@@ -89,7 +89,7 @@ def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START))
     (None, False),  # runs of before this was recorded
 ])  # fmt: skip
 def test_seeds_are_blocks_only_where_they_mean_the_same_in_both_rows(start, blocks):
-    (found,) = compare(record([41.0, 45.0, 49.0], [43.0, 47.1, 50.9], starts=(START, start)), 'knn', 1.0)
+    (found,) = compare_scores(record([41.0, 45.0, 49.0], [43.0, 47.1, 50.9], starts=(START, start)), 'knn', 1.0)
     assert found.blocks == blocks and found.verdict == ('higher' if blocks else 'inconclusive')
     assert found.estimate == pytest.approx(2.0)
     # by hand: differences of 2.0, 2.1 and 1.9 have a standard deviation of 0.1
@@ -111,7 +111,7 @@ def test_seeds_are_blocks_only_where_they_mean_the_same_in_both_rows(start, bloc
     ([41.0, 45.0, 49.0], [46.0, 12.0, 55.0], 'not tested (collapsed runs)'),
 ])  # fmt: skip
 def test_what_cannot_be_told_is_said(one, two, verdict):
-    (found,) = compare(record(one, two), 'knn', 1.0)
+    (found,) = compare_scores(record(one, two), 'knn', 1.0)
     assert found.verdict == verdict
     assert (found.low is None) == (verdict in ('not measured', 'not tested (one seed)', 'not tested (no spread)'))
     plan_seeds([found], 1.0)
@@ -127,7 +127,7 @@ def test_runs_near_the_untrained_rows_have_collapsed_and_how_many_did_is_what_is
         recorded('pixels', [14.0], untrained='pixels'),
         recorded('random', [19.0, 21.0], untrained='random'),
     ]
-    (found,) = compare(found, 'knn', 1.0)
+    (found,) = compare_scores(found, 'knn', 1.0)
     assert (found.verdict, found.collapsed, found.share) == (
         verdict,
         (sum(score < 25 for score in row), 0),
@@ -146,7 +146,7 @@ def test_collapse_limit_is_quarter_of_median_gain():
     """Untrained rows score 20 and the median is 45, so runs below 20 + 25 / 4 = 26.25 have collapsed."""
     study = record([41.0, 45.0, 49.0, 46.0, 44.0], [26.0, 27.0, 46.0, 43.1, 49.9])
     study['rows'].append(recorded('random', [19.0, 21.0], untrained='random'))
-    (found,) = compare(study, 'knn', 1.0)
+    (found,) = compare_scores(study, 'knn', 1.0)
     assert found.collapsed == (1, 0)
 
 

@@ -8,7 +8,7 @@ from mmairl.evaluation.metrics import packed
 from mmairl.io import write_json
 from mmairl.study.collect import fold_probes
 from mmairl.study.schema import Measured, result_file
-from mmairl.study.statistics.noise import error_by_images, noise, spread
+from mmairl.study.statistics.noise import error_by_images, noise, score_spread
 from mmairl.study.task_names import is_local
 
 
@@ -31,10 +31,10 @@ def test_the_seeds_of_pre_training_and_of_the_classifier_are_told_apart():
         dict(seed=s, state='done', scores=dict(linear=scores.mean()), probes=dict(linear=scores.tolist()))
         for s, scores in enumerate(probes)
     ]
-    seeds, classifiers = spread(dict(runs=runs), 'linear')
+    seeds, classifiers = score_spread(dict(runs=runs), 'linear')
     assert seeds == pytest.approx(3, rel=0.1) and classifiers == pytest.approx(2, rel=0.06)
     alone = [{**run, 'probes': {}} for run in runs]
-    assert spread(dict(runs=alone), 'linear') == (pytest.approx(10**0.5, rel=0.1), None)
+    assert score_spread(dict(runs=alone), 'linear') == (pytest.approx(10**0.5, rel=0.1), None)
 
 
 def test_further_seeds_of_a_classifier_become_one_score():

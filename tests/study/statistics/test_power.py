@@ -7,7 +7,7 @@ import pytest
 from test_attribution import HALF, simulated
 from test_compare_rows import record
 
-from mmairl.study.statistics.compare_rows import compare, verdicts
+from mmairl.study.statistics.compare_rows import compare_scores, verdicts
 from mmairl.study.statistics.power import more_runs, plan_seeds, power, seeds_for, visible_effect
 
 
@@ -21,7 +21,7 @@ def test_the_seeds_that_are_planned_are_the_fewest_with_the_power():
 
 def test_the_spread_that_is_planned_with_is_of_two_runs_however_many_each_row_has():
     few, many = [41.0, 46.0], [40.0, 43.0, 47.0, 44.0, 41.0, 46.0]
-    (pair,) = compare(record(few, many, starts=(None, None)), 'knn', 1.0)
+    (pair,) = compare_scores(record(few, many, starts=(None, None)), 'knn', 1.0)
     assert pair.deviation == pytest.approx(math.hypot(np.std(few, ddof=1), np.std(many, ddof=1)))
     ((_, spread, _, _, wanted),) = plan_seeds([pair], 4.0)
     assert (spread, wanted) == (f'{pair.deviation:.2f}', str(seeds_for(4.0, pair.deviation, 1)))
