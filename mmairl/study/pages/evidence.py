@@ -62,7 +62,7 @@ def evidence_parts(
     if paired := study.get('paired_images'):
         body = [Markup('<p>{}</p>').format(line) for line in paired]
         summary = 'two checkpoints, image by image'
-        yield Part('images', 'Test images', summary, Markup().join(body))
+        yield EvidencePart('images', 'Test images', summary, Markup().join(body))
     yield _fairness(study)
     if noise := _noise(study, found):
         yield noise
