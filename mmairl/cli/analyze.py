@@ -1,27 +1,32 @@
-"""Compare representations: mmairl analyze {norms,cka,geometry,measures} CKPT... [--config CONFIG] [--out DIR].
+"""Compare representations: mmairl analyze {norms,cka,geometry,measures,patches} CKPT... [--config CONFIG] [--out DIR].
 
 norms     plot the weight norms of each checkpoint (Fig. 3a); reads the files only
 cka       compare two checkpoints stage by stage (Fig. 3b), one checkpoint's student and teacher, or many as a heat map
 geometry  measure alignment, uniformity, rank and spectrum, draw a map and neighbors, and test invariances
 measures  compute measures that need no labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ..., on training images
+patches   draw the features of whole test images: principal components as colors, and the attention of a ViT's last layer
 
 CONFIG names the images, as in `mmairl evaluate`, and the network unless it is a ResNet. A checkpoint is of any known project,
 or a released model such as torchvision:resnet50. The output is PNG, SVG and CSV files and a page.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mmairl.cli.flags import add_config_options, count, device, parser_of, positive, seed
 from mmairl.errors import UserError
+
+if TYPE_CHECKING:
+    from mmengine import Config
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('analyze', __doc__)
     parser.add_argument(
         'instrument',
-        choices=['norms', 'cka', 'geometry', 'measures'],
+        choices=['norms', 'cka', 'geometry', 'measures', 'patches'],
         help='choose one of the analyses above',
     )
     parser.add_argument('checkpoints', nargs='+', metavar='CKPT', help='analyze these checkpoints')
@@ -65,7 +70,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--images',
         type=positive,
         metavar='N',
-        help='use at most N images (default: 5000; measures: 25600)',
+        help='use at most N images (default: 5000; measures: 25600; patches: 8)',
+    )
+    parser.add_argument(
+        '--size',
+        type=positive,
+        default=448,
+        metavar='PIXELS',
+        help='patches: resize the shorter side of images to about this size (default: 448)',
     )
     parser.add_argument(
         '--batch-size',
@@ -113,6 +125,9 @@ def main(arguments: Sequence[str]) -> None:
     register()
     cfg = load_config(args.config, args.cfg_options)
     check_parts(cfg, ('model', 'evaluation'))
+    if args.instrument == 'patches':
+        print(_draw_patches(subjects, cfg, args))
+        return
     settings = dict(
         batch_size=args.batch_size, workers=args.workers, device=args.device or default_device()
     )
@@ -140,6 +155,22 @@ def main(arguments: Sequence[str]) -> None:
                 subjects, images, args.stage, args.full, args.recalibrate, args.out
             )
         )
+
+
+def _draw_patches(
+    subjects: Mapping[str, tuple[str, str]], cfg: 'Config', args: argparse.Namespace
+) -> Path:
+    from mmairl.analysis.patch_pictures import picture, whole_images
+    from mmairl.evaluation.backbone import load_backbone
+    from mmairl.io import explained_disk_errors, output
+
+    path = output(args.out / 'patches.png')
+    backbones = {name: load_backbone(cfg, *subject) for name, subject in subjects.items()}
+    image = picture(backbones, list(whole_images(cfg, args.images or 8, args.size)), cfg)
+    with explained_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+    return path
 
 
 def named(paths: list[str]) -> dict[str, str]:

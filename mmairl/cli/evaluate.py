@@ -35,6 +35,7 @@ PROTOCOLS = (
     'finetune',
     'segment',
     'depth_probe',
+    'retrieval',
     'uniformity',
     'norms',
 )

@@ -170,7 +170,7 @@ class DenseProtocol(Protocol):
     def _features_key(self, identity: Mapping[str, Any]) -> str:
         parts = {name: identity[name] for name in ('weights', 'network', 'input', 'code')}
         own = [list(self.layers), self.size, self.crop, self.permuted and self.seed]
-        source = room_source((*FEATURE_CODE, 'layers', 'dense_protocol'))
+        source = room_source((*FEATURE_CODE, 'dense_protocol'))
         return key_of(dict(parts, data=identity['data']['train'], own=own, source=source))
 
     def trained_heads(

@@ -157,8 +157,10 @@ def each_tile(
 
 def in_rows(x: Tensor | None) -> Tensor | None:
     """Return a (rows, channels) tensor, channels last; a view if x is laid out like that."""
-    if x is None or x.ndim == 2:
-        return x
+    if x is None:
+        return None
+    if x.ndim == 2:
+        return x.contiguous()
     return x.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1).flatten(0, 2)
 
 
@@ -167,8 +169,10 @@ class FusedBatchNorm(torch.autograd.Function):
 
     @staticmethod
     def supports(x: Tensor, layer: nn.Module) -> bool:
-        channels_last = x.ndim == 2 or x.is_contiguous(memory_format=torch.channels_last)
-        return layer.affine and channels_last and x.shape[1] % COLUMNS.value == 0
+        rows = x.is_contiguous(
+            memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format
+        )
+        return layer.affine and x.ndim in (2, 4) and rows and x.shape[1] % COLUMNS.value == 0
 
     @staticmethod
     def forward(

@@ -47,8 +47,8 @@ FACTS: dict[str, Callable[..., dict[str, str]]] = {
     'LARS': lambda inside=True, **_: {
         'rate': f'{"inside" if inside else "outside"} of the momentum buffer'
     },
-    'MomentumHook': lambda schedule='cosine', **_: {
-        "teacher's update": f'each optimizer step k = 1..K, {schedule}'
+    'MomentumHook': lambda schedule='cosine', first_step=1, **_: {
+        "teacher's update": f'each optimizer step k = {"1..K" if first_step else "0..K-1"}, {schedule}'
     },
 }
 

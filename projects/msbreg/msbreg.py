@@ -14,17 +14,23 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class CentroidHead(nn.Module):
-    """Draws each view's prediction to the centre of the other views' targets: 2 mean_k (2 - 2 q_k . c_{-k}).
+    """Draw each view's prediction to the center of the other views' targets: 2 mean_k (2 - 2 q_k . c_{-k}).
 
-    c_{-k} is the normalised mean of the teacher's z of all views but k; with K = 2 this is BYOL's symmetric loss. The
-    alternative `centroid='mean'` compares the two networks' normalised means over all views: 2 (2 - 2 q . z).
+    Args:
+        centroid: One of three readings of the paper. ``'leave_one_out'``: c_{-k} is the normalized mean of the teacher's z
+            of all views but k; with K = 2 this is BYOL's symmetric loss. ``'all'``: the mean includes view k, as in a public
+            implementation. ``'mean'``: the normalized means of both networks over all views are compared, 2 (2 - 2 q . z).
+
+    Raises:
+        UserError: If `centroid` is unknown, or there are fewer than two views.
     """
 
     def __init__(self, centroid: str = 'leave_one_out') -> None:
         super().__init__()
-        if centroid not in ('leave_one_out', 'mean'):
+        if centroid not in ('leave_one_out', 'all', 'mean'):
             raise UserError(
-                f"CentroidHead.centroid='{centroid}' is not known; say leave_one_out or mean"
+                f"CentroidHead.centroid: unknown ('{centroid}'); set leave_one_out, all or mean",
+                code='unknown-centroid',
             )
         self.centroid = centroid
 
@@ -39,7 +45,8 @@ class CentroidHead(nn.Module):
         if self.centroid == 'mean':
             cosines = F.normalize(queries.mean(0), dim=1) * F.normalize(keys.mean(0), dim=1)
         else:
-            cosines = queries * F.normalize(keys.sum(0) - keys, dim=2)
+            own = 0 if self.centroid == 'all' else keys
+            cosines = queries * F.normalize(keys.sum(0) - own, dim=-1)
         similarity = cosines.sum(-1).mean()
         return dict(loss=2 * (2 - 2 * similarity), similarity=similarity.detach())
 

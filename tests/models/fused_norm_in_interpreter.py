@@ -33,7 +33,7 @@ def step(shape: str, views: int, residual: bool, relu: bool) -> dict[str, Tensor
     other.requires_grad_()
     with views_in_batch([layer], views):
         y = FusedBatchNorm.apply(x, layer.weight, layer.bias, other if residual else None, layer, relu)
-    y.backward(grad)
+    y.backward(grad.mT.contiguous().mT)  # not contiguous
     found = {'y': y.detach(), 'x': x.grad, **({'residual': other.grad} if residual else {})}
     # Rows in the order of one process: view by view, and in each view process by process.
     joined = {

@@ -2,6 +2,7 @@
 
 import math
 import random
+from typing import Literal
 
 import torch
 from mmengine.dist import broadcast
@@ -41,12 +42,15 @@ class MomentumHook(Hook):
     Args:
         base: Initial momentum, from 0 to 1.
         schedule: `'cosine'` ascends to 1 at the end of the run; `'constant'` stays at `base`.
+        first_step: Number of the first step: 1, or 0 as in BYOL's release, whose first step has exactly `base`.
 
     Raises:
         UserError: If a setting is out of range.
     """
 
-    def __init__(self, base: float = 0.99, schedule: str = 'cosine') -> None:
+    def __init__(
+        self, base: float = 0.99, schedule: str = 'cosine', first_step: Literal[0, 1] = 1
+    ) -> None:
         if schedule not in ('cosine', 'constant') or not 0 <= base <= 1:
             raise UserError(
                 f"MomentumHook: expected schedule 'cosine' or 'constant' and base from 0 to 1 ('{schedule}', '{base}'); "
@@ -55,6 +59,7 @@ class MomentumHook(Hook):
             )
         self.base = base
         self.schedule = schedule
+        self.first_step = first_step
 
     def before_train(self, runner: Runner) -> None:
         self.keys: list[Tensor] = []
@@ -85,7 +90,7 @@ class MomentumHook(Hook):
 
     def momentum(self, runner: Runner) -> float:
         every = runner.optim_wrapper.accumulated
-        step = math.ceil((runner.iter + 1) / every)
+        step = math.ceil((runner.iter + 1) / every) - 1 + self.first_step
         steps = math.ceil(runner.max_iters / every)
         return momentum_at(step, steps, self.base, self.schedule)
 

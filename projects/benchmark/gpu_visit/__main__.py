@@ -124,6 +124,11 @@ def main() -> int:
     if args.list:
         print('\n'.join(f'{job.name:20} at most {job.limit:.0f} s' for job in PLAN))
         return 0
+    if args.device == 'cuda':
+        import torch
+
+        if not torch.cuda.is_available():
+            sys.exit('gpu_visit: torch finds no GPU; --device software and --device cpu rehearse')
     context = Context(args.device, args.out, SCRATCH, START, args.patience)
     if args.job:
         return run_here(next(job for job in PLAN if job.name == args.job), context)

@@ -7,6 +7,7 @@ import torch
 from harness.losses import assert_same, rows, units
 
 from mmairl.config import load_config
+from mmairl.errors import UserError
 from mmairl.models.heads import RegressionHead
 from projects.msbreg.msbreg import BrownianTerm, CentroidHead, SingularValueTerm
 
@@ -37,6 +38,20 @@ def test_the_means_of_both_networks_can_be_compared_instead():
         [2 * (2 - 2 * (x @ y) / (x.norm() * y.norm())) for x, y in zip(a, b)]
     ).mean()
     assert_same(CentroidHead('mean')(q, k, None)['loss'], expected, list(q.values()))
+
+
+def test_centroid_can_include_the_own_view():
+    q, k = rows(3, 6), rows(3, 6)
+    center = sum(units(k).values())
+    pulls = [2 - 2 * (x @ c) / c.norm() for side in units(q).values() for x, c in zip(side, center)]
+    expected = 2 * torch.stack(pulls).mean()
+    assert_same(CentroidHead('all')(q, k, None)['loss'], expected, list(q.values()))
+
+
+def test_unknown_centroid_is_an_error():
+    with pytest.raises(UserError) as error:
+        CentroidHead('median')
+    assert error.value.code == 'unknown-centroid'
 
 
 def test_the_singular_value_term_is_that_of_the_singular_values():

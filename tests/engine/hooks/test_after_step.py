@@ -28,16 +28,19 @@ def test_accumulation_moves_teacher_and_queue_once(toy_config):
     assert torch.allclose(queue.vectors[:8], unit(runner.model.keys[1]))
 
 
-def test_momentum_at_first_middle_and_last_step(toy_config):
-    """m(k) = 1 - (1 - m0) (cos(pi k / K) + 1) / 2 for k = 1, 2, 3 = K."""
-    cfg = toy_config(width=8, steps=3, **{'default_hooks.momentum.base': 0.96})
+@pytest.mark.parametrize('first_step', [1, 0])
+def test_momentum_at_first_middle_and_last_step(toy_config, first_step):
+    """m(k) = 1 - (1 - m0) (cos(pi k / K) + 1) / 2 for k = 1, 2, 3 = K, or from 0."""
+    options = {'default_hooks.momentum.base': 0.96, 'default_hooks.momentum.first_step': first_step}
+    cfg = toy_config(width=8, steps=3, **options)
     run.share_batch(cfg, 1)
     runner = run.build_runner(cfg)
     momenta = []
     follow = runner.model.teacher.follow
     runner.model.teacher.follow = lambda student, momentum: (momenta.append(momentum), follow(student, momentum))
     runner.train()
-    assert momenta == pytest.approx([1 - 0.04 * 0.75, 1 - 0.04 * 0.25, 1.0])
+    ascending = [0.96, 1 - 0.04 * 0.75, 1 - 0.04 * 0.25, 1.0]
+    assert momenta == pytest.approx(ascending[first_step : first_step + 3])
 
 
 @pytest.mark.parametrize('wrong', [dict(schedule='linear'), dict(base=1.5)])

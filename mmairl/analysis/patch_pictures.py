@@ -1,0 +1,109 @@
+"""Pictures of patch features: their principal components as colors, and the attention of a ViT's class token."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+import torch
+import torch.nn.functional as F
+from mmengine import Config
+from mmpretrain.models.backbones.vision_transformer import VisionTransformer
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms.v2 import functional as T
+
+from mmairl.data.decode import UnreadableImage
+from mmairl.data.preprocess import normalize
+from mmairl.errors import UserError
+from mmairl.evaluation.sets import with_views
+from mmairl.models.layers import layer_outputs, patch_size
+from mmairl.registry import DATASETS
+
+STEP = 32  # sides are multiples of it, so that most networks see whole patches
+GAP = 4  # pixels between pictures
+
+
+def whole_images(cfg: Config, count: int, size: int) -> Iterator[Tensor]:
+    """Yield the first test images uncropped, as floats, with a shorter side of about `size` pixels."""
+    dataset = DATASETS.build(with_views(cfg.evaluation.test, None))
+    for index in range(min(count, len(dataset))):
+        with suppress(UnreadableImage):
+            image = dataset[index]['inputs'][0]
+            scale = size / min(image.shape[1:])
+            sides = [max(STEP, round(scale * side / STEP) * STEP) for side in image.shape[1:]]
+            yield T.resize(T.to_dtype(image, torch.float32, scale=True), sides, antialias=True)
+
+
+@torch.no_grad()
+def picture(
+    backbones: Mapping[str, nn.Module], images: Sequence[Tensor], cfg: Config
+) -> Image.Image:
+    """Return a row per image: the image, and for each backbone its components and, of a ViT, the attention of each head."""
+    if not images:
+        raise UserError(
+            'analyze: no test image can be read; check evaluation.test', code='no-images'
+        )
+    normal = cfg.model.data_preprocessor
+    inputs = [normalize(image[None], normal.mean, normal.std) for image in images]
+    columns = [[image[:3].expand(3, -1, -1)] for image in images]
+    for backbone in backbones.values():
+        maps = [layer_outputs(backbone, x, [-1])[0].features[0] for x in inputs]
+        for shown, x, colors in zip(columns, inputs, component_colors(maps)):
+            attention = (
+                class_attention(backbone, x) if isinstance(backbone, VisionTransformer) else ()
+            )
+            pictures = [colors, *(head.expand(3, -1, -1) for head in attention)]
+            size = x.shape[2:]
+            shown += [F.interpolate(one[None], size, mode='nearest')[0] for one in pictures]
+    rows = [
+        torch.cat([F.pad(one, (0, GAP), value=1.0) for one in shown], dim=2) for shown in columns
+    ]
+    width = max(row.shape[2] for row in rows)
+    rows = [F.pad(row, (0, width - row.shape[2], 0, GAP), value=1.0) for row in rows]
+    pixels = (255 * torch.cat(rows, dim=1).clamp(0, 1)).byte()
+    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
+
+
+def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
+    """Return maps (C, rows, columns) as colors (3, rows, columns), by one fit for all, as DINOv2 shows them.
+
+    The first component separates the foreground, whose sign is such that the borders of the images are background. The next
+    three components of the foreground are red, green and blue. The background is black.
+    """
+    cells = torch.cat([features.flatten(1).T for features in maps])
+    first = _components(cells, cells, 1)[:, 0]
+    border = torch.cat([_border(features) for features in maps])
+    foreground = first > 0 if first[border].mean() < 0 else first < 0
+    colors = torch.zeros(len(cells), 3)
+    if foreground.sum() > 3:
+        values = _components(cells[foreground], cells[foreground], 3)
+        low, high = values.quantile(torch.tensor([0.02, 0.98]), dim=0)
+        colors[foreground] = ((values - low) / (high - low).clamp_min(1e-6)).clamp(0, 1)
+    parts = colors.split([features[0].numel() for features in maps])
+    return [part.T.unflatten(1, features.shape[1:]) for part, features in zip(parts, maps)]
+
+
+def _components(fit: Tensor, x: Tensor, count: int) -> Tensor:
+    """Return the projections of `x` on the first principal axes of `fit`."""
+    mean = fit.mean(0)
+    axes = torch.linalg.eigh(torch.cov((fit - mean).T))[1].flip(1)[:, :count]
+    return (x - mean) @ axes
+
+
+def _border(features: Tensor) -> Tensor:
+    border = torch.ones(features.shape[1:], dtype=torch.bool)
+    border[1:-1, 1:-1] = False
+    return border.flatten()
+
+
+def class_attention(backbone: VisionTransformer, images: Tensor) -> Tensor:
+    """Return how much the class token attends to each patch in the last layer, (heads, rows, columns), at most 1."""
+    attention = backbone.layers[-1].attn
+    seen: list[Tensor] = []
+    hook = attention.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    backbone(images)
+    hook.remove()
+    query, key, _ = attention.qkv(seen[0]).unflatten(2, (3, attention.num_heads, -1)).unbind(2)
+    scores = torch.einsum('bhc,bnhc->bhn', query[:, 0], key) * attention.head_dims**-0.5
+    rows, columns = (-(-side // patch_size(backbone)) for side in images.shape[2:])
+    heads = scores.softmax(dim=2)[0, :, -rows * columns :].unflatten(1, (rows, columns))
+    return heads / heads.amax(dim=(1, 2), keepdim=True)
