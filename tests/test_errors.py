@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from harness.error_messages import LIST, listing
 
 from mmairl.data.shards.far import filesystem
 from mmairl.engine import run
@@ -107,3 +108,8 @@ def test_no_output_contains_a_secret(url, tmp_path, toy_config, run_tool, monkey
     told = capfd.readouterr()
     assert not [path for path in left if b'verysecret' in path.read_bytes()]
     assert 'verysecret' not in told.out + told.err and told.err.count('error: ') == 7
+
+
+def test_list_of_messages_is_current():
+    """The list shows changes of wording in one place."""
+    assert LIST.read_text() == listing(), 'run PYTHONPATH=tests python -m harness.error_messages'

@@ -1,4 +1,4 @@
-"""Measure a checkpoint by k-NN, a linear or fine-tuned classifier, logistic regression or SVMs.
+"""Measure a checkpoint by k-NN, a linear or fine-tuned classifier, logistic regression, SVMs, dense probes or retrieval.
 
 PROTOCOL is one of these, or one that CONFIG registers by its custom_imports. CONFIG is the config of the pre-training, or one
 of configs/evaluation for another data set. CKPT is a checkpoint of any known project, or a released model such as
@@ -35,6 +35,7 @@ PROTOCOLS = (
     'finetune',
     'segment',
     'depth_probe',
+    'retrieval',
     'uniformity',
     'norms',
 )

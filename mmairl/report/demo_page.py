@@ -1,4 +1,4 @@
-"""The demo: pre-train, measure beside the baselines, and leave a page to look at."""
+"""The demo: pre-train, compare with two baselines, and write a page."""
 
 import math
 import platform
@@ -41,12 +41,12 @@ from mmairl.report.table import print_results, results_table
 
 K = 20
 PAIRS = 8  # images that are shown with their views
-LOOKED_AT = 256  # test images that each change alone is tried on
+CHANGED = 256  # test images for each change of the invariances
 SCORE = f'k-NN, k = {K}'
 
 
 def run_demo(cfg: Config, seed: int, device: str) -> Path:
-    """Pre-train `cfg` from `seed`, measure the student and two baselines, and return the page's path."""
+    """Pre-train `cfg` from `seed`, measure the student and two baselines, and return the path of the page."""
     console = Console()
     cfg.randomness = {**cfg.get('randomness', {}), 'seed': seed}
     console.print(f'[bold]1/3[/] pre-training, seed {seed}')
@@ -62,7 +62,7 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
 
     console.print('[bold]3/3[/] drawing the page')
     page = draw(cfg, data, results, features, seed)
-    images = Images(cfg, LOOKED_AT, device=device)
+    images = Images(cfg, CHANGED, device=device)
     raw, networks = (
         torch.cat(list(images.raw())),
         {'random initialisation': None, 'trained student': checkpoint},
@@ -73,10 +73,10 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     }
     add_invariance(page, {name: invariance(embed, raw) for name, embed in embeddings.items()})
     page.add(
-        'How was this made?',
+        'Method',
         f'MoCo v2+ by {Path(cfg.filename).name}, seed {seed}: {minutes:.1f} minutes of pre-training on '
         f'{torch.get_num_threads()} threads ({platform.machine()}, torch {torch.__version__}). '
-        'Neither the seed nor the checkpoint was chosen by its result.',
+        'Neither the seed nor the checkpoint was selected by its result.',
     )
     return page.write(Path(cfg.work_dir) / 'report.html')
 
@@ -84,7 +84,7 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
 def measure_subjects(
     cfg: Config, data: tuple[Dataset, Dataset], checkpoint: str, seed: int, device: str
 ) -> tuple[list[Result], dict[str, tuple[Features, ...]]]:
-    """k-NN and linear scores of raw pixels, the untrained network and the student, and the features of each."""
+    """Return k-NN and linear scores of raw pixels, the untrained network and the student, and their features."""
     results, kept = [], {}
     for subject in ('pixels', 'random', checkpoint):
         start = time.perf_counter()
@@ -111,19 +111,19 @@ def measure_subjects(
 
 
 def halved(pixels: Tensor) -> Tensor:
-    """Images at half their size: the logistic regression of all 6 912 pixels would take minutes."""
+    """Return images at half their size; logistic regression on all 6 912 pixels would take minutes."""
     side = math.isqrt(pixels.shape[1] // 3)
     return F.avg_pool2d(pixels.view(-1, 3, side, side), 2).flatten(1)
 
 
 def verdict(results: list[Result]) -> str:
-    """Say in a sentence with numbers how the student compares with the baselines."""
+    """Return a sentence that compares the student with the better baseline."""
     *baselines, student = results
     better = max(baselines, key=lambda result: result.scores[SCORE])
     ratio = student.scores[SCORE] / max(better.scores[SCORE], 1e-9)
     return (
-        f'With {K} nearest neighbours the trained student is right on {student.scores[SCORE]:.1f} % of the test '
-        f'images, {ratio:.1f} times the {better.scores[SCORE]:.1f} % of the better baseline ({better.subject}).'
+        f'With {K} nearest neighbors, the trained student classifies {student.scores[SCORE]:.1f} % of the test images '
+        f'correctly, {ratio:.1f} times the {better.scores[SCORE]:.1f} % of the better baseline ({better.subject}).'
     )
 
 
@@ -134,16 +134,18 @@ def draw(
     features: dict[str, tuple[Features, ...]],
     seed: int,
 ) -> Page:
-    """The page of one demo run, for a reader who does not know the field."""
+    """Return the page of a demo run, for readers who do not know the field."""
     train_set, test_set = data
-    lead = f'A small network looked at {len(train_set):,} images without a single label. {verdict(results)}'
+    lead = (
+        f'A small network trained on {len(train_set):,} images without labels. {verdict(results)}'
+    )
     page = Page('What a network learns without labels', lead)
     page.add(
-        'How good are the features?',
-        'Both tests ask whether images of one class lie close together: k-NN lets the nearest labelled images vote, '
-        'logistic regression draws straight borders between the classes. Pre-training never saw a label.',
+        'Quality of the features',
+        'Both tests measure whether images of one class have similar features: k-NN lets the nearest labeled images vote, '
+        'logistic regression separates the classes by linear boundaries. Pre-training used no label.',
         results_table(results),
-        'Top-1 accuracy in percent on images that neither pre-training nor the tests have learnt from.',
+        'Top-1 accuracy in percent on images that neither pre-training nor the classifiers used.',
     )
     trained = DATASETS.build(cfg.train_dataloader.dataset)
     chosen = some(trained, PAIRS, seed)
@@ -153,9 +155,9 @@ def draw(
         for i, one, two in zip(chosen, first, second)
     ]
     page.add(
-        'What does the network see?',
-        'Each training image (left) is cropped and altered at random, twice. All that the network is told is that '
-        'the two copies belong together; it is never told what they show.',
+        'Views',
+        'Each training image (left) is cropped and altered at random, twice. The network learns only that the two copies '
+        'belong together, not what they show.',
         fill('pictures.html', pairs=pairs),
     )
     maps = {result.subject: features[result.subject][1] for result in (results[0], results[-1])}
@@ -167,10 +169,10 @@ def draw(
     curves = read_scalars(cfg.work_dir)
     shown = {name: title for name, title in CURVES.items() if name in curves}
     page.add(
-        'How did the training go?',
-        'The loss falls as the network learns to tell that two altered copies come from the same image; instance '
-        'accuracy is how often it picks the right copy from among all the others.',
+        'Training',
+        'The loss falls as the network learns to recognize two copies of one image. Instance accuracy: how often it picks '
+        'the right copy among all others.',
         [chart({'': percent(name, curves[name])}, title, 'step') for name, title in shown.items()],
-        'The teacher is a slow running average of the student: the nearer its momentum to 1, the slower it follows.',
+        'The teacher is a running average of the student; the closer its momentum to 1, the slower it follows.',
     )
     return page

@@ -19,6 +19,7 @@ from mmairl.report.table import TABLE_FORMATS, signed
 
 WIDTHS = {'column': 3.35, 'text': 6.9}  # inches, as in two-column papers
 ROW_HEIGHT = 0.34
+TALLEST = 8000  # pixels of a PNG
 PAPER = {
     'font.size': 7.5,
     'xtick.color': '#1a2233',
@@ -217,17 +218,20 @@ def _draw_effect(axes: Axes, row: int, effect: Effect) -> None:
 def figure_files(figure: Figure) -> dict[str, bytes]:
     """Return a figure as SVG, PDF and PNG. The same figure gives the same bytes; fonts are embedded."""
     dates = dict(svg=dict(Date=None), pdf=dict(CreationDate=None), png={})
+    dpi = min(300, TALLEST / figure.get_figheight())
     files = {}
     for kind, metadata in dates.items():
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, metadata=metadata, dpi=300, facecolor='white')
+        figure.savefig(buffer, format=kind, metadata=metadata, dpi=dpi, facecolor='white')
         files[kind] = buffer.getvalue()
     return files
 
 
 def effect_files(shown: EffectsFigure, width: str = 'text') -> dict[str, bytes]:
     """Return the figure, and its numbers as tables, as the content of files by their extension."""
-    files = figure_files(draw_effects(shown, width))
-    for kind, write in TABLE_FORMATS.items():
-        files[kind] = write(*shown.table()).encode()
-    return files
+    return figure_files(draw_effects(shown, width)) | effect_tables(shown)
+
+
+def effect_tables(shown: EffectsFigure) -> dict[str, bytes]:
+    table = shown.table()
+    return {kind: write(*table).encode() for kind, write in TABLE_FORMATS.items()}

@@ -8,6 +8,7 @@ from mmengine.config import Config
 
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.checkpoints.read import weights_file
+from mmairl.checkpoints.released import is_released, released_file
 from mmairl.config import home
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.backbone import load_backbone
@@ -129,12 +130,13 @@ def external_runs(rows: Sequence[Row]) -> Iterator[tuple[Row, int]]:
 
 
 def checkpoint_path(row: Row, seed: int) -> str:
-    """Return the absolute path of a checkpoint; of a Hugging Face folder, that of its weights.
+    """Return the absolute path of a checkpoint: of the weights in a folder, or of a released model's file in the cache.
 
     Raises:
         UserError: If it does not exist.
     """
-    path = Path(weights_file(row.weights[seed])).absolute()
+    name = row.weights[seed]
+    path = Path(released_file(name) if is_released(name) else weights_file(name)).absolute()
     if not path.is_file():
         raise UserError(
             f"row '{row.name}', seed {seed}: checkpoint does not exist ('{path}'); correct its path",

@@ -17,6 +17,8 @@ from mmairl.checkpoints import released
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released, released_file
 from mmairl.errors import UserError
+from mmairl.study.external import checkpoint_path
+from mmairl.study.spec import Row
 
 COMMIT = 'a' * 40
 
@@ -107,6 +109,12 @@ def test_released_model_is_evaluated_in_one_line(hub, tmp_path, run_tool):
     words = ['knn', config, 'hf-hub:org/vit', '--k', 3, '--workers', 0, '--no-cache', '--out', tmp_path / 'knn.json']
     run_tool('tools/evaluate.py', *words, '--cfg-options', *counts)
     assert json.loads((tmp_path / 'knn.json').read_text())['scores']
+
+
+def test_row_of_a_study_may_be_a_released_model(hub):
+    publish(hub / 'org/vit')
+    path = checkpoint_path(Row('vit', '', weights={0: 'hf-hub:org/vit'}), 0)
+    assert read_backbone(path).network == read_backbone('hf-hub:org/vit').network
 
 
 def test_default_tag_is_that_of_timm(monkeypatch):

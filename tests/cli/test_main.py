@@ -166,6 +166,6 @@ def test_defaults_in_help_are_those_of_the_package():
     stated = {flag: action.help for name in main.COMMANDS for action in help_of(name) for flag in action.option_strings}
     assert f'(default: {knn.TEMPERATURE})' in stated['--temperature']
     assert f'(default: {sequential.USUAL} seeds' in stated['--most']
-    assert f'measures: {measures.IMAGES})' in next(
+    assert f'measures: {measures.IMAGES}' in next(
         action.help for action in help_of('analyze') if action.dest == 'images'
     )

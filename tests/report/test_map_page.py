@@ -128,7 +128,7 @@ def test_a_column_colours_by_kinds_or_by_fifths(tmp_path):
     for wrong, said in (('dept', "did you mean 'depth'"), ('', 'has no column')):
         with pytest.raises(UserError, match=said):
             by_column(names, tmp_path / 'a.csv', wrong)
-    with pytest.raises(UserError, match='names none of the images; it should say other.png'):
+    with pytest.raises(UserError, match="names no image; expected names such as 'other.png'"):
         by_column(['other.png'], tmp_path / 'a.csv', 'kind')
 
 

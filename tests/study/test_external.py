@@ -37,6 +37,7 @@ from mmairl.study.runs import Run
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Asked, RunResult, Trained, last_checkpoint
 from mmairl.study.spec import Row, Study, read_study
+from mmairl.study.statistics.paired_images import NO_DIFFERENCE
 
 OURS = Row('ours', 'byol_r50_200e.py')
 
@@ -205,7 +206,7 @@ def test_external_row_cannot_become_a_trained_one(tmp_path, ours):
         prepare_runs(Study(title='t', rows=(OURS, theirs)), *how)
 
 
-def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
+def test_compare_measures_checkpoints_and_continues(tmp_path):
     for part, count in (('train', 6), ('val', 4)):
         for colour in ('red', 'blue'):
             folder = tmp_path / 'images' / part / colour
@@ -223,18 +224,23 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
     assert said[-1] == '5 of 5 runs are finished' and '| random initialisation | no training |' in str(judged)
     assert 'has not run' not in str(mmairl.compare({'a': paths[:2], 'b': paths[2:3]}, **how))
+    assert 'paired_images' not in judged.record
+    single = mmairl.compare({'a': paths[:1], 'b': paths[2:3]}, **how)
+    assert 'k-NN' in single.record['paired_images'][0] and NO_DIFFERENCE in str(single)
+    assert 'two checkpoints, image by image' in single.page.read_text()
     lightning(paths[3], 9)
     mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
     assert any('b, seed 1 is measured anew' in line for line in said)
     torch.save(dict(optimizer=dict(state={})), tmp_path / 'bad.pth')
     kept = (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns
-    for networks, more, said in (
-        ({'a': paths}, {}, 'two networks or more'), (paths, {}, 'each by its name'),
-        ({'a': paths[:2], 'b': [paths[2], tmp_path / 'bad.pth']}, {}, 'it has no weights'),
-        ({'a': paths[:2], 'b': paths[2:]}, dict(tasks=['knnn']), "task: 'knnn' is unknown; use knn, .*finetune, .*voc07"),
+    for networks, more, code in (
+        ({'a': paths}, {}, 'too-few-networks'), (paths, {}, 'too-few-networks'),
+        ({'a': paths[:2], 'b': [paths[2], tmp_path / 'bad.pth']}, {}, 'no-backbone'),
+        ({'a': paths[:2], 'b': paths[2:]}, dict(tasks=['knnn']), 'unknown-task'),
     ):  # fmt: skip
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError) as error:
             mmairl.compare(networks, **{**how, **more})
+        assert error.value.code == code
     assert (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns == kept
 
 

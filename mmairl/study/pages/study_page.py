@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from mmairl.io import replacing
 from mmairl.report.charts import chart
-from mmairl.report.effects import WIDTHS, EffectsFigure, effect_files, figure_files
+from mmairl.report.effects import WIDTHS, EffectsFigure, effect_files, effect_tables, figure_files
 from mmairl.report.figures import lines, study_lines, study_scatter
 from mmairl.report.page import write_page
 from mmairl.report.table import html_table
@@ -31,6 +31,7 @@ MARKS = dict(
     share='M0 -7v14',
     published='M0 -5l5 5l-5 5l-5 -5z',
 )
+MOST_DRAWN = 60  # effects that the page has as pictures; `report study --figures` draws any number
 TYPES = dict(
     svg='image/svg+xml',
     pdf='application/pdf',
@@ -133,8 +134,10 @@ def _paper(study: Record) -> str:
 def _figure(found: Findings) -> tuple[EffectsFigure, str, list[tuple[str, str]]]:
     """Return an effects figure, the name of its files, and their content as links."""
     figure = found.figure()
+    is_long = len(figure.effects) > MOST_DRAWN
+    files = effect_tables(figure) if is_long else effect_files(figure)
     links = []
-    for kind, content in effect_files(figure).items():
+    for kind, content in files.items():
         links.append((kind, f'data:{TYPES[kind]};base64,{b64encode(content).decode()}'))
     return figure, f'effects_{_file_name(found.key)}', links
 

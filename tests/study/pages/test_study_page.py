@@ -1,6 +1,7 @@
 """The page of a study and its tables: numbers, blanks, links, and hostile names."""
 
 import html
+import json
 import math
 import re
 
@@ -404,3 +405,11 @@ def test_figures_are_reproducible(tmp_path):
         write_figures(costly(), tmp_path / name)
     for path in (tmp_path / 'a').iterdir():
         assert path.read_bytes() == (tmp_path / 'b' / path.name).read_bytes()
+
+
+def test_report_study_writes_page_or_figures(tmp_path, run_tool):
+    (tmp_path / 'study.json').write_text(json.dumps(costly()))
+    run_tool('tools/report.py', 'study', tmp_path)
+    assert (tmp_path / 'page.html').is_file()
+    run_tool('tools/report.py', 'study', tmp_path, '--figures', tmp_path / 'out')
+    assert (tmp_path / 'out' / 'effects_k_nn_column.pdf').is_file()
