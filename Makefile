@@ -12,7 +12,7 @@ test: full lint
 # again, so an interrupted call can be repeated. Tests that need Slurm or a browser fail where these are missing.
 test-all: full lint build/deepspeed-venv/.installed
 	MMAIRL_REQUIRED="Slurm browser" OMP_NUM_THREADS=1 PYTHONPATH=tests .venv/bin/python -m harness.portions
-	MMAIRL_REQUIRED=DeepSpeed OMP_NUM_THREADS=1 build/deepspeed-venv/bin/python -m pytest tests/engine/sharding/test_deepspeed.py
+	MMAIRL_REQUIRED=DeepSpeed OMP_NUM_THREADS=1 build/deepspeed-venv/bin/python -m pytest -m 'slow or not slow' tests/engine/sharding/test_deepspeed.py
 
 # DeepSpeed in an environment on top of .venv, because mmengine imports it at each start where it is installed.
 build/deepspeed-venv/.installed: requirements/deepspeed.txt | full

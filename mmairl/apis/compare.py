@@ -12,7 +12,10 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.config import load_config, write_config
 from mmairl.engine.run import register
 from mmairl.errors import UserError, cleared_frames
+from mmairl.evaluation.sets import own_groups
 from mmairl.hardware import cores
+from mmairl.io import write_json
+from mmairl.registry import DATASETS
 from mmairl.report.table import html_table
 from mmairl.study.collect import collect
 from mmairl.study.external import require_distinct_models, require_networks
@@ -23,6 +26,8 @@ from mmairl.study.planner import prepare_runs
 from mmairl.study.run_study import complete_runs
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
+from mmairl.study.statistics.noise import recognized_images
+from mmairl.study.statistics.paired_images import compare_images, paired_lines
 from mmairl.study.task_names import require_known
 
 UNCHANGED = Scale(
@@ -44,7 +49,7 @@ class ComparedCheckpoints:
     page: Path
 
     def __str__(self) -> str:
-        return markdown(self.record)
+        return '\n'.join([markdown(self.record), *self.record.get('paired_images', ())])
 
     def _repr_html_(self) -> str:
         heads = columns(self.record)
@@ -71,7 +76,8 @@ def compare(
 ) -> ComparedCheckpoints:
     """Measure checkpoints by the same tasks and test which model is better; finished measurements are kept.
 
-    A randomly initialized network is measured, too. Collapsed checkpoints are recognized by it.
+    A randomly initialized network is measured, too. Collapsed checkpoints are recognized by it. Two single checkpoints are
+    also compared image by image; that verdict concerns the two files, not their recipes.
 
     Args:
         networks: By name, the checkpoints of one recipe from several seeds. Each recipe is compared with the first.
@@ -117,7 +123,28 @@ def compare(
     runs = prepare_runs(study, configs, study.seeds, tasks, out)
     complete_runs(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
     record = collect(study, configs, UNCHANGED, runs, out, left_out)
+    if lines := compared_images(record, rows, configs, out):
+        record['paired_images'] = lines
+        write_json(out / 'study.json', record)
     return ComparedCheckpoints(record, write_study_page(record, out / 'page.html'))
+
+
+def compared_images(
+    record: Mapping[str, Any], rows: Sequence[Row], configs: Mapping[str, Config], out: Path
+) -> list[str]:
+    """Return a line for each score of two single checkpoints, compared image by image; none for other comparisons."""
+    if [len(row.weights) for row in rows] != [1, 1]:
+        return []
+    described = {row['name']: row for row in record['rows']}
+    test_set = DATASETS.build(configs[rows[0].name].evaluation.test)
+    groups = own_groups(configs[rows[0].name], test_set)
+    found = {}
+    for metric in record['metrics']:
+        answers = [recognized_images(described[row.name], metric['key'], out) for row in rows]
+        sizes = {None if answer is None else len(answer) for answer in answers}
+        if sizes == {len(test_set)}:
+            found[metric['label']] = compare_images(*(answer > 0.5 for answer in answers), groups)
+    return paired_lines(*(row.name for row in rows), found)
 
 
 def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Row | None) -> Row:

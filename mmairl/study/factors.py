@@ -90,6 +90,7 @@ def factors_of(cfg: Config) -> dict[str, str]:
     """Return the factors in which the papers' frameworks differ, as a config sets them.
 
     Example:
+        >>> from mmairl.config import load_config
         >>> factors_of(load_config('configs/mocov2plus_r50_200e.py'))['student predictor']
         'yes'
     """

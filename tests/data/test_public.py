@@ -280,7 +280,7 @@ def test_download_reads_as_the_published_set(published, tmp_path):
 
 
 @pytest.mark.parametrize('size', [0, 1000])
-def test_failed_download_leaves_nothing_and_can_be_retried(size, published, tmp_path):
+def test_failed_download_leaves_nothing(size, published, tmp_path):
     root = tmp_path / 'new'
     (root / '.download/cifar-10-batches-py').mkdir(parents=True)  # left over from a killed one
     published.size = size
@@ -307,7 +307,7 @@ def test_download_replaces_no_file(published, tmp_path):
         CIFAR10.download(tmp_path / 'new')
 
 
-def test_set_that_torchvision_does_not_download_is_an_error(tmp_path):
+def test_set_without_a_download_is_an_error(tmp_path):
     with raises_code('no-download', 'StanfordCars'):
         download_missing(dict(type='StanfordCars', root=tmp_path))
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from mmairl.apis.compare import compare
 from mmairl.config import load_config
 from mmairl.data.dense import IGNORED, DenseDataset
 from mmairl.errors import UserError
 from mmairl.evaluation import dense_protocol
+from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.dense_protocol import Windows, points_of
 from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.registry import DATASETS
@@ -228,3 +230,26 @@ def test_shipped_dense_configs_are_complete():
         cfg = load_config(f'mmairl::evaluation/{name}.py')
         for protocol in cfg.evaluation.settings:
             settings_for(protocol, cfg)
+
+
+@pytest.mark.slow
+def test_comparison_has_a_dense_task(tmp_path):
+    data = tmp_path / 'scenes.py'
+    data.write_text("""
+_base_ = 'mmairl::evaluation/scenes_r18.py'
+model = dict(backbone=dict(base_channels=8, stem_channels=8), in_channels=64)
+evaluation = dict(
+    train=dict(count=8), test=dict(count=4), settings=dict(segment=dict(size=32, epochs=1, heads=['linear']))
+)
+""")
+    cfg = load_config(str(data))
+    networks = {}
+    for row, name in enumerate('ab'):
+        networks[name] = [tmp_path / f'{name}_{seed}.pth' for seed in (0, 1)]
+        for seed, path in enumerate(networks[name]):
+            state = load_backbone(cfg, None, seed=2 * row + seed).state_dict()
+            torch.save(dict(state_dict={f'backbone.{key}': value for key, value in state.items()}), path)
+    compared = compare(networks, data=str(data), tasks=['segment'], out=tmp_path / 'out', jobs=1)
+    rows = {row['name']: row for row in compared.record['rows']}
+    assert {'a', 'b', 'random initialisation'} <= rows.keys()
+    assert all(math.isfinite(run['scores']['segment']) for row in rows.values() for run in row['runs'])

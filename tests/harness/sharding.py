@@ -28,6 +28,7 @@ from harness import toy
 from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
+from mmairl.engine.hooks.saving import ExactCheckpointHook
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
 from mmairl.models.backbones import blocks
 from mmairl.models.processes import own_parts
@@ -210,6 +211,22 @@ def resumed(work_dir: str, case: str, strategy: str) -> None:
     run.train(again, 'pytorch')
 
 
+def resume_alone(case: str, checkpoint: Path, work_dir: Path, strategy: str | None) -> dict:
+    """Restore a checkpoint in this process alone, and return what it would save."""
+    cfg = config(case, str(work_dir), strategy, 6)
+    cfg.merge_from_dict(dict(resume=True, load_from=str(checkpoint)))
+    run.complete_config(cfg, 'none')
+    try:
+        runner = run.build_runner(cfg)
+        runner.param_schedulers = runner.build_param_scheduler(runner.param_schedulers)
+        runner.load_or_resume()
+        next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)).states = []
+        return runner.snapshot(dict(epoch=0, iter=6), True, True)
+    finally:
+        if dist.is_initialized():  # by a strategy
+            dist.destroy_process_group()
+
+
 def held(work_dir: str, strategy: str) -> tuple[float, int]:
     """Return this process's share of the weights, and how many of the blocks' are whole after the forward pass."""
     cfg = config('byol', f'{work_dir}/held_{strategy}', strategy)
@@ -243,11 +260,13 @@ def zero_suite(work_dir: str) -> dict:
 
 
 def deepspeed_suite(work_dir: str) -> dict:
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
     resumed(work_dir, 'mocov2plus', 'deepspeed2')
     switched(work_dir)
     for stage, half in ((2, True), (3, False)):
         save_folder(Path(work_dir), stage, half)
-    return {}
+    return dict(compiled=list(OpBuilder._loaded_ops))
 
 
 def switched(work_dir: str) -> None:

@@ -37,6 +37,7 @@ from mmairl.study.runs import Run
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Asked, RunResult, Trained, last_checkpoint
 from mmairl.study.spec import Row, Study, read_study
+from mmairl.study.statistics.paired_images import NO_DIFFERENCE
 
 OURS = Row('ours', 'byol_r50_200e.py')
 
@@ -223,6 +224,10 @@ def test_compare_measures_checkpoints_and_continues(tmp_path):
     assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
     assert said[-1] == '5 of 5 runs are finished' and '| random initialisation | no training |' in str(judged)
     assert 'has not run' not in str(mmairl.compare({'a': paths[:2], 'b': paths[2:3]}, **how))
+    assert 'paired_images' not in judged.record
+    single = mmairl.compare({'a': paths[:1], 'b': paths[2:3]}, **how)
+    assert 'k-NN' in single.record['paired_images'][0] and NO_DIFFERENCE in str(single)
+    assert 'two checkpoints, image by image' in single.page.read_text()
     lightning(paths[3], 9)
     mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
     assert any('b, seed 1 is measured anew' in line for line in said)

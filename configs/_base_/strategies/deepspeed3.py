@@ -1,2 +1,2 @@
-# An error that gives the reason and names zero3, which shards the weights as well.
+# Not supported: raises an error that gives the reason and the alternative, zero3.
 strategy = dict(type='DeepSpeedStrategy', zero_optimization=dict(stage=3))

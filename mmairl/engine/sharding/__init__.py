@@ -1,4 +1,4 @@
-"""Strategies: what each process of a run holds, when it is not the whole model and optimizer."""
+"""Strategies split the model and the optimizer of a run over its processes."""
 
 import json
 import os
@@ -19,10 +19,10 @@ from mmairl.registry import STRATEGIES
 
 
 class Strategy:
-    """A strategy has two more methods.
+    """Base of strategies.
 
-    `shard(model)` initializes the model and returns it ready for training. `shard_optimizer(wrapper, model)` divides the
-    wrapped optimizer in place.
+    Subclasses define `shard(model)`, which initializes the model and returns it ready for training, and
+    `shard_optimizer(wrapper, model)`, which splits the wrapped optimizer in place.
     """
 
     def complete(self, cfg: Config) -> None:
@@ -47,8 +47,8 @@ def strategy_of(cfg: Config) -> Strategy | None:
     return STRATEGIES.build(cfg.strategy)
 
 
-def require_known(where: str, section: dict[str, Any], known: Sequence[str]) -> None:
-    """Raise for a key that is not known, and for an offload to other than the CPU."""
+def require_supported(where: str, section: dict[str, Any], known: Sequence[str]) -> None:
+    """Raise for an unknown key, and for an offload to a device other than the CPU."""
     for key, value in section.items():
         if key not in known:
             raise UserError(
@@ -77,7 +77,7 @@ def initialize(model: nn.Module, device: torch.device | str) -> None:
 
 
 def read_config(config: str | dict | None) -> dict[str, Any]:
-    """Return a DeepSpeed config. A text is the path of its JSON file."""
+    """Return a DeepSpeed config, given itself or the path of its JSON file."""
     if not isinstance(config, str):
         return config or {}
     with explained(

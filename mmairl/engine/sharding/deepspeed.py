@@ -1,11 +1,11 @@
-"""ZeRO by DeepSpeed, stages 1 and 2: each process holds a part of the optimizer's state and, in stage 2, of the gradients.
+"""ZeRO by DeepSpeed, stages 1 and 2: each process holds a part of the optimizer state and, in stage 2, of the gradients.
 
     strategy = dict(type='DeepSpeedStrategy', zero_optimization=dict(stage=2))
 
-Each process holds the whole weights of student and teacher in float32, so the teacher, the queue and the hooks work as in
-an ordinary run; precision comes from autocast. DeepSpeed averages and clips the gradients and steps. It joins parameters
-into flat tensors and divides these, so the optimizer must treat each element by itself. Checkpoints are those of an
-ordinary run.
+Each process holds the full weights of student and teacher in float32, so the teacher, the queue and the hooks work as in an
+ordinary run; mixed precision comes from autocast. DeepSpeed averages and clips the gradients and steps the optimizer. It
+joins parameters into flat tensors and splits these at any element, so only elementwise optimizers are correct. Checkpoints
+are those of an ordinary run.
 """
 
 import logging
@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from mmengine._strategy.deepspeed import register_deepspeed_optimizers
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import get_rank, is_main_process
@@ -25,10 +24,10 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
-from mmairl.engine.sharding import Strategy, initialize, read_config, require_known
-from mmairl.errors import UserError
+from mmairl.engine.sharding import Strategy, initialize, read_config, require_supported
+from mmairl.errors import UserError, explained
 from mmairl.models.processes import gather
-from mmairl.registry import OPTIM_WRAPPERS, STRATEGIES
+from mmairl.registry import OPTIM_WRAPPERS, OPTIMIZERS, STRATEGIES
 
 ZERO_KEYS = (
     'stage',
@@ -49,21 +48,23 @@ PLACES = {
 DTYPES = {'bf16': 'bfloat16', 'fp16': 'float16'}
 WITHOUT_EFFECT = ('steps_per_print', 'wall_clock_breakdown')
 KEYS = ('zero_optimization', 'gradient_clipping', *PLACES, *DTYPES, *WITHOUT_EFFECT)
-ELEMENTWISE = ('SGD', 'Adam', 'AdamW', 'DeepSpeedCPUAdam')
+ELEMENTWISE = ('SGD', 'AdamW', 'DeepSpeedCPUAdam')
 
 with suppress(ImportError):
-    register_deepspeed_optimizers()
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    OPTIMIZERS.register_module(module=DeepSpeedCPUAdam)
 
 
 @STRATEGIES.register_module()
 class DeepSpeedStrategy(Strategy):
-    """ZeRO by DeepSpeed, for optimizers that treat each element by itself.
+    """ZeRO by DeepSpeed, for elementwise optimizers.
 
-    Batch sizes, accumulation, clipping and precision set the keys of the config that mean the same. `'auto'` keeps them.
+    Batch sizes, accumulation, clipping and precision set the corresponding keys of the training config.
 
     Args:
-        config: A DeepSpeed config, or the path of its JSON file. The other arguments take precedence.
-        keys: Keys of a DeepSpeed config.
+        config: A DeepSpeed config, or the path of its JSON file. Default: none.
+        keys: Keys of a DeepSpeed config. They take precedence over `config`; `'auto'` keeps the training config's value.
 
     Raises:
         UserError: If a key is not supported.
@@ -75,19 +76,19 @@ class DeepSpeedStrategy(Strategy):
     def __init__(self, config: str | dict | None = None, **keys: Any) -> None:
         keys = {**read_config(config), **keys}
         self.keys = {key: value for key, value in keys.items() if value not in (None, 'auto')}
-        require_known('strategy', self.keys, KEYS)
+        require_supported('strategy', self.keys, KEYS)
         self.zero = self.keys.get('zero_optimization', {})
-        require_known('strategy.zero_optimization', self.zero, ZERO_KEYS)
+        require_supported('strategy.zero_optimization', self.zero, ZERO_KEYS)
         if self.zero.get('stage') not in (1, 2):
             raise UserError(
-                f"strategy.zero_optimization.stage: DeepSpeedStrategy has stages 1 and 2 ('{self.zero.get('stage')}'), "
-                'because in stage 3 the teacher would not follow whole weights; set one of them, or '
-                "strategy=dict(type='ZeroStrategy', zero_optimization=dict(stage=3))",
+                f"strategy.zero_optimization.stage: DeepSpeedStrategy supports 1 and 2 ('{self.zero.get('stage')}'), "
+                'because stage 3 would also split the teacher, which then could not follow the student; set 1 or 2, or use '
+                'ZeroStrategy (--strategy zero3)',
                 code='unsupported-stage',
             )
 
     def complete(self, cfg: Config) -> None:
-        """Set keys of the config to those of DeepSpeed that mean the same."""
+        """Set the keys of the training config that correspond to keys of DeepSpeed."""
         wrapper = cfg.optim_wrapper
         wrapper.type = 'DeepSpeedOptimWrapper'
         if norm := self.keys.get('gradient_clipping'):
@@ -96,26 +97,28 @@ class DeepSpeedStrategy(Strategy):
             if self.keys.get(key, {}).get('enabled') is True:
                 wrapper.dtype = dtype
         cfg.merge_from_dict({PLACES[key]: self.keys[key] for key in PLACES if key in self.keys})
+        if wrapper.optimizer.type == 'DeepSpeedCPUAdam':
+            compile_cpu_adam()
 
     def shard(self, model: nn.Module) -> nn.Module:
-        """Initialize the model. Its weights stay whole."""
+        """Initialize the model. Each process keeps full weights."""
         if find_spec('deepspeed') is None:
             raise UserError(
-                "strategy: DeepSpeedStrategy requires the package deepspeed; pip install 'mmairl[deepspeed]', or set "
-                f"strategy=dict(type='ZeroStrategy', zero_optimization=dict(stage={self.zero['stage']}))",
+                "strategy: DeepSpeedStrategy requires deepspeed, which is not installed; pip install 'mmairl[deepspeed]', or "
+                f'use ZeroStrategy (--strategy zero{self.zero["stage"]})',
                 code='no-deepspeed',
             )
         initialize(model, get_device())
         return model
 
     def shard_optimizer(self, wrapper: 'DeepSpeedOptimWrapper', model: nn.Module) -> None:
-        """Give the optimizer's parameters and their gradients to DeepSpeed."""
+        """Let DeepSpeed split the optimizer and run forward, backward and step."""
         kind = type(wrapper.optimizer).__name__
         if kind not in ELEMENTWISE:
             raise UserError(
-                f"optim_wrapper.optimizer: DeepSpeedStrategy divides layers at any element, for which '{kind}' is wrong or "
-                f'untested; set one of {", ".join(ELEMENTWISE)}, or '
-                f"strategy=dict(type='ZeroStrategy', zero_optimization=dict(stage={self.zero['stage']}))",
+                f'optim_wrapper.optimizer: DeepSpeedStrategy splits layers at any element, which is wrong or untested for '
+                f"this optimizer ('{kind}'); set one of {', '.join(ELEMENTWISE)}, or use "
+                f'ZeroStrategy (--strategy zero{self.zero["stage"]})',
                 code='not-elementwise',
             )
         clip = wrapper.clip_grad_kwargs or {}
@@ -125,22 +128,22 @@ class DeepSpeedStrategy(Strategy):
                 code='unknown-norm',
             )
         config = dict(
-            train_micro_batch_size_per_gpu=1,  # required, and unused: the data are ours
+            train_micro_batch_size_per_gpu=1,  # required; unused, since DeepSpeed loads no data
             gradient_clipping=clip.get('max_norm', 0.0),
             zero_optimization=self.zero,
             zero_allow_untested_optimizer=True,
             zero_force_ds_cpu_optimizer=False,
         )
         wrapper.optimizer = PartitionedOptimizer(wrapper.optimizer, model, config)
-        # mmengine calls the model itself, and DeepSpeed has to see the forward pass.
+        # mmengine's train_step would call the model directly, without DeepSpeed's hooks on the forward pass.
         model._run_forward = partial(type(model)._run_forward, wrapper.optimizer.engine)
 
 
 @OPTIM_WRAPPERS.register_module()
 class DeepSpeedOptimWrapper(AutocastOptimWrapper):
-    """AutocastOptimWrapper for `DeepSpeedStrategy`, which sets it.
+    """AutocastOptimWrapper with DeepSpeed's backward pass and step. `DeepSpeedStrategy` sets it.
 
-    A step is skipped as without DeepSpeed: if the loss or a gradient is not finite in any process.
+    As without DeepSpeed, the step is skipped if the loss or a gradient is not finite in any process.
 
     Example:
         >>> optim_wrapper = dict(type='DeepSpeedOptimWrapper', optimizer=dict(type='AdamW', lr=1e-3))
@@ -153,7 +156,7 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
             yield
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """Add to the gradients, which become NaN if the loss is not finite, so that DeepSpeed drops them."""
+        """Accumulate gradients. A loss that is not finite makes them NaN, so that DeepSpeed drops them."""
         engine = self.optimizer.engine
         if self.loss_scaler.is_enabled():
             self.optimizer.grad_scale = self.loss_scaler.scale(torch.ones_like(loss)).item()
@@ -162,7 +165,7 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
         self._inner_count += 1
 
     def _check_gradients(self) -> None:
-        """Drop the gradients if the loss is not finite; `step` checks them otherwise."""
+        """Drop the gradients if the loss is not finite. Otherwise `step` checks them."""
         if not self.finite:
             self.optimizer.engine.step()
 
@@ -173,8 +176,8 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
         if not self.loss_scaler.is_enabled():
             self.finite = finite
         if not finite:
-            engine.step()  # drops them
-        # The scaler steps or lowers its scale by the gradients it sees, and those of DeepSpeed are out of its sight.
+            engine.step()  # drops the gradients
+        # The scaler steps or lowers its scale depending on gradients, but cannot see DeepSpeed's.
         param = self.optimizer.joined[0][1][0]
         param.grad = torch.full_like(param, 0.0 if finite else torch.inf)
         if finite or self.loss_scaler.is_enabled():
@@ -185,13 +188,13 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
 
 
 class PartitionedOptimizer(Optimizer):
-    """The optimizer of whole parameters that hooks, schedules and checkpoints see. DeepSpeed holds the divided one.
+    """The optimizer of full parameters, for hooks, schedules and checkpoints. DeepSpeed steps the split one.
 
-    Groups of equal settings are joined, because DeepSpeed exchanges data once per group.
+    Groups with equal settings are joined, because DeepSpeed communicates once per group.
 
     Args:
-        optimizer: The optimizer to divide.
-        model: The model of its parameters.
+        optimizer: The optimizer to split.
+        model: The model that it trains.
         config: The DeepSpeed config.
     """
 
@@ -205,7 +208,7 @@ class PartitionedOptimizer(Optimizer):
             trained = [param for param in group['params'] if param.requires_grad]
             if trained:
                 joined.setdefault(str(settings), (number, [], settings))[1].extend(trained)
-        # The number of the first group that is joined, the whole parameters, and the group in which DeepSpeed puts parts.
+        # The index of the first of the joined groups, full parameters, and the group whose parameters DeepSpeed replaces.
         self.joined = list(joined.values())
         for _, params, group in self.joined:
             group['params'] = list(params)
@@ -215,7 +218,7 @@ class PartitionedOptimizer(Optimizer):
         self.engine = start_engine(model, optimizer, config)
 
     def step(self, closure: None = None) -> None:
-        """Step in all processes, with the current settings and weights."""
+        """Step with the current settings and weights, which schedules and hooks may have changed; all processes call this."""
         self.zero_grad()
         for number, _, part in self.joined:
             settings = self.param_groups[number].items()
@@ -224,7 +227,7 @@ class PartitionedOptimizer(Optimizer):
         self.engine.step()
 
     def register_step_pre_hook(self, hook: Callable) -> RemovableHandle:
-        """Register a hook, which sees whole gradients in the parameters."""
+        """Register a hook that sees full gradients in the parameters."""
         return super().register_step_pre_hook(partial(self._with_gradients, hook))
 
     def _with_gradients(self, hook: Callable, *args: Any) -> None:
@@ -240,10 +243,10 @@ class PartitionedOptimizer(Optimizer):
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of whole parameters in host memory, and none in other processes; all processes call this."""
+        """Return the state of full parameters in host memory of the first process; all processes call this."""
         for _, params, group in self.joined:
             for key, value in self.parts.state.get(group['params'][0], {}).items():
-                for param, own in zip(params, whole_values(key, value, params)):
+                for param, own in zip(params, full_values(key, value, params)):
                     self.state[param][key] = own
         state = super().state_dict()
         self.state.clear()
@@ -251,7 +254,7 @@ class PartitionedOptimizer(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of whole parameters, and keep this process's part."""
+        """Load the state of full parameters, and keep this process's part."""
         super().load_state_dict(state_dict)
         for _, params, group in self.joined:
             part = group['params'][0]
@@ -262,8 +265,8 @@ class PartitionedOptimizer(Optimizer):
         self.state.clear()
 
 
-def whole_values(key: str, value: Any, params: list[Tensor]) -> list[Any]:
-    """Return a value of each parameter's state, in the first process; none in others."""
+def full_values(key: str, value: Any, params: list[Tensor]) -> list[Any]:
+    """Gather one value of the optimizer state, per parameter, into the first process; others get an empty list."""
     if key == 'step':
         return [value] * len(params)
     flat = gather(value.to(params[0].device))
@@ -275,7 +278,7 @@ def whole_values(key: str, value: Any, params: list[Tensor]) -> list[Any]:
 
 
 def part_of(key: str, values: list[Any], part: Tensor) -> Any:
-    """Return this process's part of a value of the parameters' states."""
+    """Return this process's part of one value of the optimizer state."""
     if key == 'step':
         return values[0]
     flat = torch.cat([value.flatten() for value in values])
@@ -285,10 +288,20 @@ def part_of(key: str, values: list[Any], part: Tensor) -> Any:
     return own
 
 
+def compile_cpu_adam() -> None:
+    """Compile DeepSpeedCPUAdam, unless that has been done."""
+    from deepspeed.ops.op_builder import CPUAdamBuilder
+
+    advice = "install a C++ compiler, in an environment whose path has no space, or set optim_wrapper.optimizer.type='AdamW'"
+    with explained('DeepSpeedCPUAdam: cannot be compiled', advice, code='not-compiled'):
+        CPUAdamBuilder().load()
+
+
 def start_engine(model: nn.Module, optimizer: Optimizer, config: dict[str, Any]) -> Any:
-    """Return DeepSpeed's engine for a model on its device."""
+    """Start DeepSpeed's engine for a model on its device."""
     import deepspeed
 
     logging.getLogger('DeepSpeed').setLevel(logging.WARNING)
-    deepspeed.ops.__compatible_ops__ = {}  # compile nothing; a CPU would compile a collective for inference
+    # On CPUs, DeepSpeed would compile a collective that only inference uses.
+    deepspeed.ops.__compatible_ops__ = {}
     return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]

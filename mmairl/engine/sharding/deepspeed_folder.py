@@ -1,7 +1,7 @@
 """Read checkpoint folders of DeepSpeed, such as those of mmengine's DeepSpeedStrategy, without running code from them.
 
-DeepSpeed's own converter runs whatever the files ask for. A folder of stage 1, 2 or 3 has files of the model, and one of the
-optimizer for each process, with its part of the float32 weights.
+DeepSpeed's own converter unpickles any object. A folder has files of the model, and one file of the optimizer for each
+process, with its part of the float32 weights.
 """
 
 import math
@@ -22,7 +22,7 @@ def is_deepspeed_folder(folder: Path) -> bool:
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint with `meta` and a `state_dict` of whole weights, trained ones in float32.
+    """Return a checkpoint with `meta` and a `state_dict` of full weights. Trained weights are in float32.
 
     Raises:
         UserError: If a file is missing, damaged or not as DeepSpeed writes it.
@@ -35,14 +35,16 @@ def read_folder(folder: Path) -> dict[str, Any]:
         weights = dict(model['module'])
         for name, shape in (model['frozen_param_shapes'] or {}).items():
             pieces = [file['frozen_param_fragments'][name] for file in models]
-            weights[name] = joined(pieces, shape)
+            weights[name] = join_pieces(pieces, shape)
         if 'fp32_flat_groups' in parts[0]:  # stage 3 divides each parameter
             shapes = {name: group[name] for group in model['param_shapes'] for name in group}
-            weights.update(layers(shapes, [torch.cat(part['fp32_flat_groups']) for part in parts]))
+            weights.update(
+                weights_of(shapes, [torch.cat(part['fp32_flat_groups']) for part in parts])
+            )
             return dict(meta=model.get('meta', {}), state_dict=weights)
         for number, shapes in enumerate(model['param_shapes']):
             pieces = [part['single_partition_of_fp32_groups'][number] for part in parts]
-            weights.update(layers(shapes, [torch.cat(pieces)]))
+            weights.update(weights_of(shapes, [torch.cat(pieces)]))
         return dict(meta=model.get('meta', {}), state_dict=weights)
 
 
@@ -52,14 +54,14 @@ def by_rank(folder: Path, pattern: str) -> list[dict[str, Any]]:
     return [load_checkpoint(path) for path in files]
 
 
-def joined(pieces: list[Tensor], shape: torch.Size) -> Tensor:
-    """Return the first elements of joined pieces in this shape. The rest is padding."""
+def join_pieces(pieces: list[Tensor], shape: torch.Size) -> Tensor:
+    """Join the pieces of a tensor of this shape, without the padding at the end."""
     return torch.cat(pieces)[: shape.numel()].view(shape)
 
 
-def layers(shapes: dict[str, torch.Size], flat: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights that are joined in flat tensors, each of which has an equal part of every layer."""
+def weights_of(shapes: dict[str, torch.Size], flat: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield weights from flat tensors, each of which holds an equal part of every weight, in this order."""
     for name, shape in shapes.items():
         size = math.ceil(shape.numel() / len(flat))
-        yield name, joined([part[:size] for part in flat], shape)
+        yield name, join_pieces([part[:size] for part in flat], shape)
         flat = [part[size:] for part in flat]

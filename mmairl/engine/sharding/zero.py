@@ -1,17 +1,17 @@
-"""ZeRO by torch's `fully_shard`: each process holds a part of the weights, the gradients and the optimizer's state.
+"""ZeRO by torch's `fully_shard` (FSDP2): each process holds a shard of the weights, gradients and optimizer state.
 
     strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=2))
 
-The results equal those of an ordinary run. Between steps, each parameter of student and teacher is a float32 DTensor, of
-which each process holds some rows; the optimizer and the teacher's average work on these rows. In a forward pass, each
-block is gathered before it runs. The stages differ in when it is released again:
+Results equal those of an ordinary run. Between steps, each parameter of student and teacher is a float32 DTensor, of which
+each process stores some rows. The optimizer and the teacher's average work on these rows. The forward pass gathers each
+block before it runs. The stages differ in when the gathered block is freed:
 
     1  after the backward pass; accumulated batches exchange gradients once, at the last batch
-    2  after the backward pass; each batch exchanges and shards its gradients at once
-    3  after the forward pass as well, so that only the running blocks are whole
+    2  after the backward pass; each batch reduces and shards its gradients
+    3  after the forward pass as well, so that only the running blocks are gathered
 
-Norms of whole tensors (LARS, clipping, health) sum the squares over the processes. Checkpoints are those of an ordinary
-run: one file with whole tensors, readable with any number of processes, any stage and without a strategy.
+Norms of full tensors (LARS, clipping, health) sum the squares over the processes. Checkpoints are those of an ordinary run:
+one file with full tensors, readable with any number of processes, under any strategy or none.
 """
 
 import copy
@@ -36,7 +36,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from mmairl.engine.sharding import Strategy, initialize, require_known
+from mmairl.engine.sharding import Strategy, initialize, require_supported
 from mmairl.errors import UserError
 from mmairl.models.backbones import blocks
 from mmairl.models.norm import norms_of
@@ -63,7 +63,7 @@ class ZeroStrategy(Strategy):
     """
 
     def __init__(self, zero_optimization: dict, bf16: dict | None = None) -> None:
-        require_known('strategy.zero_optimization', zero_optimization, KEYS)
+        require_supported('strategy.zero_optimization', zero_optimization, KEYS)
         self.stage = zero_optimization.get('stage')
         if self.stage not in (1, 2, 3):
             raise UserError(
@@ -88,9 +88,8 @@ class ZeroStrategy(Strategy):
             offload_policy=offload if self.offload else OffloadPolicy(),
             reshard_after_forward=self.stage == 3,
         )
-        if (
-            self.half
-        ):  # running statistics are float32, and batch norm requires weights of the same type
+        if self.half:
+            # Running statistics are float32, and batch norm requires weights of the same type.
             for layer in norms_of(model):
                 policy = MixedPrecisionPolicy(cast_forward_inputs=False)
                 fully_shard(layer, mp_policy=policy, **settings)
@@ -105,18 +104,18 @@ class ZeroStrategy(Strategy):
         return model
 
     def shard_optimizer(self, wrapper: OptimWrapper, model: nn.Module) -> None:
-        """Have an optimizer of sharded parameters clip by the norm of whole gradients, and save whole tensors."""
+        """Make the optimizer clip by the norm of full gradients, and save and load full tensors."""
         optimizer = wrapper.optimizer
         wrapper.device_type = get_device()  # of the model, whose shards may be in host memory
         wrapper.clip_func = clip
         optimizer.register_state_dict_post_hook(lambda _, state: on_first_host(state))
         optimizer.register_load_state_dict_pre_hook(shard_state)
-        if self.stage == 1:  # exchange gradients once, at the last accumulated batch
+        if self.stage == 1:
 
-            def before_forward(*_: Any) -> None:
+            def exchange_at_last_batch(*_: Any) -> None:
                 model.set_requires_gradient_sync(wrapper.should_sync())
 
-            model.register_forward_pre_hook(before_forward, prepend=True)
+            model.register_forward_pre_hook(exchange_at_last_batch, prepend=True)
 
     def weights(self, model: nn.Module) -> OrderedDict[str, Any]:
         """Return the model's state as an ordinary run saves it, in the first process; all processes call this."""
@@ -128,10 +127,10 @@ class ZeroStrategy(Strategy):
 
 @torch.no_grad()
 def clip(params: Iterable[nn.Parameter], max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """Do what `clip_grad_norm_` does, for sharded gradients."""
+    """Clip sharded gradients as `clip_grad_norm_` clips full ones."""
     if norm_type != 2:
         raise UserError(
-            f'clip_grad.norm_type={norm_type}: ZeRO only clips gradients by their 2-norm; set 2',
+            f"optim_wrapper.clip_grad.norm_type: ZeRO clips by the 2-norm ('{norm_type}'); set 2",
             code='unknown-norm',
         )
     grads = [param.grad for param in params]
@@ -142,37 +141,37 @@ def clip(params: Iterable[nn.Parameter], max_norm: float, norm_type: float = 2.0
     return total
 
 
-def whole(part: Tensor) -> Tensor:
-    """Return a DTensor as a whole tensor; all processes call this."""
+def full(part: Tensor) -> Tensor:
+    """Gather a DTensor; all processes call this."""
     return part.detach().to(part.device_mesh.device_type).full_tensor()
 
 
 def on_first_host(tree: Any) -> Any:
-    """Return a structure with its DTensors gathered one by one in the first process's host memory, and None in others."""
+    """Gather the DTensors of a structure one by one into host memory of the first process; others get None for each."""
 
     def gather(part: DTensor) -> Tensor | None:
-        tensor = whole(part)
+        tensor = full(part)
         return tensor.cpu() if dist.get_rank() == 0 else None
 
     return apply_to(tree, lambda part: isinstance(part, DTensor), gather)
 
 
-def like(value: Tensor, part: Tensor) -> Tensor:
-    """Return this process's rows of a whole tensor, sharded like `part`."""
+def shard_like(value: Tensor, part: Tensor) -> Tensor:
+    """Return this process's rows of a full tensor, sharded like `part`."""
     mesh = part.device_mesh
     sharded = distribute_tensor(value.detach().to(mesh.device_type), mesh, part.placements)
     return sharded.to(part.to_local().device)
 
 
 def shard_weights(model: nn.Module, state: dict[str, Any], *_: Any) -> None:
-    """Before loading, shard whole tensors like those of the model."""
+    """Shard full tensors like those of the model, before it loads them."""
     for name, part in model.named_parameters(remove_duplicate=False):
         if isinstance(part, DTensor) and name in state and state[name].shape == part.shape:
-            state[name] = like(state[name], part)
+            state[name] = shard_like(state[name], part)
 
 
 def shard_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Before loading, shard the state of each element, such as the momentum, like its parameter."""
+    """Shard optimizer state of a parameter's shape, such as momentum, like the parameter, before it is loaded."""
     params = [param for group in optimizer.param_groups for param in group['params']]
     sharded = {}
     for number, values in state['state'].items():
@@ -180,12 +179,12 @@ def shard_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         sharded[number] = dict(values)
         for key, value in values.items():
             if isinstance(value, Tensor) and value.shape == part.shape:
-                sharded[number][key] = like(value, part)
+                sharded[number][key] = shard_like(value, part)
     return {**state, 'state': sharded}
 
 
 def without_storage(module: nn.Module) -> nn.Module:
-    """Return a copy whose parameters have a shape but no memory."""
+    """Return a copy whose parameters have shapes but no memory."""
     memo = {
         id(p): nn.Parameter(p.detach().to('meta'), p.requires_grad) for p in module.parameters()
     }
@@ -194,12 +193,12 @@ def without_storage(module: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def plain_copy(module: nn.Module, empty: nn.Module, memo: dict) -> nn.Module:
-    """Deep-copy a part of a sharded model, as a plain module with whole weights in every process."""
+    """Deep-copy a part of a sharded model into a plain module with full weights in every process."""
     plain = copy.deepcopy(empty, memo)
     weights = module.state_dict()
     for name, value in weights.items():
         if isinstance(value, DTensor):
-            weights[name] = whole(value)
+            weights[name] = full(value)
     plain.load_state_dict(weights, assign=True)
     for target, source in zip(plain.buffers(), module.buffers()):
         target.data = source.detach().clone()

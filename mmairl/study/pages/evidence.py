@@ -59,6 +59,10 @@ def evidence_parts(
 ) -> Iterator[EvidencePart]:
     if study.get('claims'):
         yield _claims(study['claims'])
+    if paired := study.get('paired_images'):
+        body = [Markup('<p>{}</p>').format(line) for line in paired]
+        summary = 'two checkpoints, image by image'
+        yield EvidencePart('images', 'Test images', summary, Markup().join(body))
     yield _fairness(study)
     if noise := _noise(study, found):
         yield noise

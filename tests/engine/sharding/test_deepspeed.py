@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from harness import resume as resuming
 from harness import sharding
 from harness.errors import raises_code
@@ -17,11 +19,20 @@ from mmengine.config import Config
 from mmairl.engine import run
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
 from mmairl.engine.sharding import strategy_of
+from projects.faults.compare import differing
 
 ROOT = Path(__file__).parents[3]
 needs_deepspeed = pytest.mark.skipif(
     find_spec('deepspeed') is None, reason='DeepSpeed is not installed (requirements/deepspeed.txt)'
 )
+
+
+@pytest.fixture(autouse=True)
+def leave_group() -> Iterator[None]:
+    """Leave the group of one process that a strategy joins."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.fixture(scope='module')
@@ -52,6 +63,20 @@ def test_run_switches_strategies_in_the_middle(two):
     switched, ddp = (load_checkpoint(two[1] / part / 'iter_8.pth') for part in ('switched', 'ddp'))
     for part in ('state_dict', 'optimizer', 'param_schedulers'):
         sharding.assert_close(switched[part], ddp[part])
+
+
+@needs_deepspeed
+def test_nothing_is_compiled(two):
+    """DeepSpeed would compile a collective for CPUs, for 90 s, and fail if the environment's path has a space."""
+    assert two[0]['compiled'] == []
+
+
+@needs_deepspeed
+def test_one_process_resumes_checkpoint_of_two(two, tmp_path):
+    path = two[1] / 'whole' / 'iter_6.pth'
+    found, saved = sharding.resume_alone('mocov2plus', path, tmp_path, 'deepspeed1'), load_checkpoint(path)
+    for part in ('state_dict', 'optimizer', 'param_schedulers'):
+        assert differing(saved[part], found[part], part) == []
 
 
 @needs_deepspeed
@@ -144,6 +169,26 @@ def test_dist_train_stops_resumes_and_mmpretrain_loads(tmp_path):
     checkpoint = tmp_path / 'run' / 'epoch_2.pth'
     environment['PYTHONPATH'] = ''
     assert run_command(sys.executable, '-c', IN_MMPRETRAIN, checkpoint) == 0, (tmp_path / 'log.txt').read_text()[-3000:]
+
+
+@needs_deepspeed
+@pytest.mark.slow
+def test_deepspeed_cpu_adam_equals_adamw(tmp_path):
+    """The first use compiles it, which takes minutes."""
+    optimizer = {'optim_wrapper.optimizer': {**sharding.ADAMW, 'type': 'DeepSpeedCPUAdam'}}
+    plain = run.train(sharding.config('vit', str(tmp_path / 'plain'), None, 4)).model.state_dict()
+    cfg = sharding.config('vit', str(tmp_path / 'cpu_adam'), 'deepspeed2_offload', 4, **optimizer)
+    torch.testing.assert_close(dict(run.train(cfg).model.state_dict()), dict(plain), atol=1e-6, rtol=1e-5)
+
+
+@needs_deepspeed
+def test_failed_compilation_is_an_error(tmp_path, monkeypatch):
+    from deepspeed.ops.op_builder import CPUAdamBuilder
+
+    monkeypatch.setattr(CPUAdamBuilder, 'load', lambda _: torch.zeros(1).view(2))
+    optimizer = {'optim_wrapper.optimizer': {**sharding.ADAMW, 'type': 'DeepSpeedCPUAdam'}}
+    with raises_code('not-compiled'):
+        run.train(sharding.config('vit', str(tmp_path), 'deepspeed2', **optimizer))
 
 
 ZERO = dict(stage=2)

@@ -1,0 +1,95 @@
+"""Compare two single checkpoints image by image: an exact sign-flip test.
+
+If both checkpoints are equally good on a distribution of images, swapping their answers on any group of images is as likely as
+the observed answers. The test compares the observed difference with all 2^groups swaps. With one image per group it is
+McNemar's exact test. It concerns these two files, not the recipes that trained them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmairl.study.statistics.compare_rows import LEVEL
+
+DIFFER = 'The checkpoints differ on images from this distribution. This does not compare training recipes.'
+NO_DIFFERENCE = 'No difference is shown on images from this distribution. This does not show that the checkpoints are equal.'
+
+
+@dataclass(frozen=True)
+class PairedImages:
+    """Two checkpoints on the same test images.
+
+    Args:
+        images: Number of test images.
+        groups: Number of groups of images that are swapped together.
+        only_one: Images that only the first checkpoint recognizes.
+        only_other: Images that only the second recognizes.
+        p: Two-sided p-value of the exact test.
+    """
+
+    images: int
+    groups: int
+    only_one: int
+    only_other: int
+    p: float
+
+    @property
+    def difference(self) -> float:
+        """How many points of accuracy the second checkpoint is ahead."""
+        return 100 * (self.only_other - self.only_one) / self.images
+
+    @property
+    def verdict(self) -> str:
+        return DIFFER if self.p <= LEVEL else NO_DIFFERENCE
+
+
+def compare_images(
+    one: np.ndarray, other: np.ndarray, groups: Sequence[str] | None = None
+) -> PairedImages:
+    """Compare which images two checkpoints recognize.
+
+    Args:
+        one: (images,) Whether the first checkpoint recognizes each image.
+        other: The same for the second checkpoint.
+        groups: Group of each image, such as the patient. None makes each image a group.
+
+    Example:
+        >>> compare_images(np.zeros(8, bool), np.ones(8, bool)).p
+        0.0078125
+    """
+    signs = other.astype(int) - one.astype(int)
+    if groups is None:
+        differences = signs
+    else:
+        _, places = np.unique(np.asarray(groups), return_inverse=True)
+        differences = np.bincount(places, weights=signs).astype(int)
+    return PairedImages(
+        images=len(signs),
+        groups=len(differences),
+        only_one=int((signs < 0).sum()),
+        only_other=int((signs > 0).sum()),
+        p=sign_flip_p(differences),
+    )
+
+
+def sign_flip_p(differences: np.ndarray) -> float:
+    """Return the two-sided p-value of integer differences under independent sign flips, exactly."""
+    sizes = abs(differences[differences != 0])
+    total = int(sizes.sum())
+    chances = np.zeros(2 * total + 1)  # of each sum, from -total to total
+    chances[total] = 1.0
+    for size in sizes:
+        chances = (np.roll(chances, size) + np.roll(chances, -size)) / 2
+    observed = abs(int(differences.sum()))
+    sums = np.arange(-total, total + 1)
+    return float(min(1.0, chances[abs(sums) >= observed].sum()))
+
+
+def paired_lines(name: str, other: str, found: Mapping[str, PairedImages]) -> list[str]:
+    """Return a line for each score of two checkpoints."""
+    return [
+        f'{label}: {other} is {pair.difference:+.1f} points from {name} ({pair.only_other} images that only {other} '
+        f'recognizes, {pair.only_one} that only {name} does; p = {pair.p:.3g}). {pair.verdict}'
+        for label, pair in found.items()
+    ]

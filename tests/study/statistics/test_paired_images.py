@@ -1,0 +1,73 @@
+"""Two checkpoints image by image: exact against McNemar's test and full enumeration, with simulated error rates."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from mmairl.study.statistics.paired_images import DIFFER, NO_DIFFERENCE, compare_images, paired_lines, sign_flip_p
+
+PAIRS = 8000
+LIMIT = 0.05 + 3 * np.sqrt(0.05 * 0.95 / PAIRS)
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_single_images_give_mcnemars_exact_test(seed):
+    draw = np.random.default_rng(seed)
+    one, other = draw.random(60) < 0.6, draw.random(60) < 0.7
+    found = compare_images(one, other)
+    expected = stats.binomtest(found.only_other, found.only_one + found.only_other, 0.5).pvalue
+    assert found.p == pytest.approx(expected)
+    assert found.difference == pytest.approx(100 * (other.mean() - one.mean()))
+
+
+def test_groups_are_swapped_together():
+    differences = np.array([3, -1, 0, 2, 1, 1])
+    sums = [np.dot(signs, differences) for signs in product((-1, 1), repeat=len(differences))]
+    assert sign_flip_p(differences) == pytest.approx(np.mean(np.abs(sums) >= differences.sum()))
+    one, other = np.zeros(6, bool), np.array([1, 1, 1, 0, 1, 1], bool)
+    by_group = compare_images(one, other, groups=['a', 'a', 'a', 'b', 'c', 'c'])
+    assert (by_group.groups, by_group.only_other) == (3, 5)
+    assert by_group.p == pytest.approx(sign_flip_p(np.array([3, 0, 2]))) and by_group.p > compare_images(one, other).p
+
+
+def rejections(gain, images=300, groups=None, agreement=0.8):
+    """Return the fraction of simulated pairs that differ; `agreement` of the images are as hard for both checkpoints."""
+    draw = np.random.default_rng(0)
+    count = 0
+    for _ in range(PAIRS):
+        hard = draw.random(images)
+        if groups is not None:
+            hard = draw.random(groups.max() + 1)[groups]
+        own = [np.where(draw.random(images) < agreement, hard, draw.random(images)) for _ in range(2)]
+        one, other = own[0] < 0.6, own[1] < 0.6 + gain
+        count += compare_images(one, other, groups).p <= 0.05
+    return count / PAIRS
+
+
+def test_equal_checkpoints_differ_in_at_most_five_percent():
+    assert rejections(gain=0.0) <= LIMIT
+
+
+def test_power_is_close_to_the_paired_optimum():
+    """The optimum knows the discordant probabilities; the exact test is a few points below because it is discrete."""
+    gain, images, agreement = 0.1, 300, 0.8
+    draw = np.random.default_rng(1)
+    signs = []
+    for _ in range(200):
+        hard = draw.random(images)
+        own = [np.where(draw.random(images) < agreement, hard, draw.random(images)) for _ in range(2)]
+        signs.append((own[1] < 0.6 + gain).astype(int) - (own[0] < 0.6).astype(int))
+    signs = np.concatenate(signs)
+    effect = signs.mean() / signs.std() * np.sqrt(images)
+    optimum = stats.norm.sf(1.96 - effect)
+    assert rejections(gain) >= optimum - 0.04
+
+
+def test_verdict_never_speaks_of_recipes():
+    same = compare_images(np.ones(9, bool), np.ones(9, bool))
+    apart = compare_images(np.zeros(9, bool), np.ones(9, bool))
+    assert (same.p, same.verdict, apart.verdict) == (1.0, NO_DIFFERENCE, DIFFER)
+    line = paired_lines('a', 'b', {'k-NN': apart})[0]
+    assert 'b is +100.0 points from a' in line and line.endswith(DIFFER)
