@@ -52,7 +52,7 @@ Known = Callable[[str, str], float | None]  # the number of a row by a score
 Weights = dict[str, dict[str, float]]  # by row and score
 
 
-class Part(NamedTuple):
+class ClaimPart(NamedTuple):
     """A weighted sum of scores of rows, which is claimed to exceed `least`, or to be within `margin` of zero."""
 
     weights: Weights
@@ -84,7 +84,7 @@ class Form(Declared, frozen=True, tag_field='form'):
         """Every row that the claim names."""
         return tuple(dict.fromkeys(row for part in self.parts(_unit) for row in part.weights))
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         raise NotImplementedError
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
@@ -114,8 +114,8 @@ def _sum(*parts: Weights) -> Weights:
     return total
 
 
-def _difference(one: str, other: str, score: str, **claimed: float) -> Part:
-    return Part(_gain(one, other, score), **claimed)
+def _difference(one: str, other: str, score: str, **claimed: float) -> ClaimPart:
+    return ClaimPart(_gain(one, other, score), **claimed)
 
 
 class _Scored(Form, frozen=True):
@@ -130,7 +130,7 @@ class Difference(_Scored, frozen=True, tag='difference', kw_only=True):
     than: str
     at_least: float = 0.0
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         return [
             _difference(self.better, self.than, score, least=self.at_least) for score in self.scores
         ]
@@ -142,7 +142,7 @@ class Similar(_Scored, frozen=True, tag='equivalence', kw_only=True):
     of: Annotated[tuple[str, ...], Meta(min_length=2)]
     margin: Margin | None = None
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         return [
             _difference(one, other, score, margin=self.margin or margin(score))
             for score in self.scores
@@ -157,7 +157,7 @@ class NotWorse(_Scored, frozen=True, tag='not_worse', kw_only=True):
     than: str
     margin: Margin | None = None
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         return [
             _difference(self.row, self.than, score, least=-(self.margin or margin(score)))
             for score in self.scores
@@ -183,7 +183,7 @@ class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
                 code='claim-interaction',
             )
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         parts = []
         for score in self.scores:
             for other in self.than_scores or (score,):
@@ -192,16 +192,16 @@ class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
                 parts.append(self._claimed(_sum(first, second), margin(score)))
         return parts
 
-    def _claimed(self, weights: Weights, margin: float) -> Part:
+    def _claimed(self, weights: Weights, margin: float) -> ClaimPart:
         if self.relation == 'similar':
-            return Part(weights, margin=margin)
+            return ClaimPart(weights, margin=margin)
         if self.relation == 'larger':
-            return Part(weights)
+            return ClaimPart(weights)
         opposite = {
             row: {score: -weight for score, weight in scores.items()}
             for row, scores in weights.items()
         }
-        return Part(opposite, least=-margin)
+        return ClaimPart(opposite, least=-margin)
 
 
 class Largest(_Scored, frozen=True, tag='largest', kw_only=True):
@@ -210,9 +210,9 @@ class Largest(_Scored, frozen=True, tag='largest', kw_only=True):
     pair: Two
     among: Annotated[tuple[Two, ...], Meta(min_length=1)]
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         return [
-            Part(_sum(_gain(*self.pair, score), _gain(*other, score, -1.0)))
+            ClaimPart(_sum(_gain(*self.pair, score), _gain(*other, score, -1.0)))
             for score in self.scores
             for other in self.among
         ]
@@ -231,11 +231,11 @@ class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
                 f"trend: `after` is not among its rows ('{self.after}')", code='claim-row'
             )
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         rows = self.over[self.over.index(self.after) if self.after else 0 :]
         return [part for score in self.scores for part in self._of(rows, score, margin)]
 
-    def _of(self, rows: Sequence[str], score: str, margin: Callable) -> Iterator[Part]:
+    def _of(self, rows: Sequence[str], score: str, margin: Callable) -> Iterator[ClaimPart]:
         if self.shape in ('rises', 'falls'):
             for early, late in pairwise(rows):
                 pair = (late, early) if self.shape == 'rises' else (early, late)
@@ -255,9 +255,9 @@ class Property(_Scored, frozen=True, tag='property', kw_only=True):
     than: str
     at_least: float = 0.0
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         return [
-            Part({self.larger: {score: 1.0}, self.than: {score: -1.0}}, least=self.at_least)
+            ClaimPart({self.larger: {score: 1.0}, self.than: {score: -1.0}}, least=self.at_least)
             for score in self.scores
         ]
 
@@ -275,11 +275,11 @@ class Rival(Form, frozen=True, tag='rival', kw_only=True):
     def scores(self) -> tuple[str, ...]:
         return tuple(self.numbers)
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         parts = []
         for score, number in self.numbers.items():
             sign = -1.0 if (score in LOWER_IS_BETTER) != (self.relation == 'worse') else 1.0
-            part = Part({self.row: {score: sign}}, offset=sign * number)
+            part = ClaimPart({self.row: {score: sign}}, offset=sign * number)
             if self.relation == 'similar':
                 part = part._replace(margin=margin(score))
             if self.relation == 'not_worse':
@@ -309,7 +309,7 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
     def scores(self) -> tuple[str, ...]:
         return (self.x, self.y)
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         return []
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
@@ -321,12 +321,12 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
             sign = -1.0 if self.slope == 'falls' else 1.0
             contrast = claim_tests.common_slope(x, sign * y, labels)
             margin = self.flat if self.slope == 'none' else None
-            tests.append(_tested(contrast, Part({}, margin=margin)))
+            tests.append(_tested(contrast, ClaimPart({}, margin=margin)))
         names = list(self.groups)
         places = [names.index(name) for name in self.ranking]
         for higher, lower in pairwise(places):
             contrast = claim_tests.intercept_difference(x, y, labels, higher, lower)
-            tests.append(_tested(contrast, Part({})))
+            tests.append(_tested(contrast, ClaimPart({})))
         return claim_tests.all_hold(tests)
 
 
@@ -341,7 +341,7 @@ class Collapse(Form, frozen=True, tag='collapse', kw_only=True):
     def rows(self) -> tuple[str, ...]:
         return self.of
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         return []
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
@@ -363,7 +363,7 @@ class Every(Form, frozen=True, tag='all', kw_only=True):
 
     of: Annotated[tuple['Test', ...], Meta(min_length=2)]
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         return [part for test in self.of for part in test.parts(margin)]
 
     @property
@@ -399,7 +399,7 @@ class OnlyDiffer(Form, frozen=True, tag='configs', kw_only=True):
     def scores(self) -> tuple[str, ...]:
         return ()
 
-    def parts(self, margin: Callable[[str], float]) -> list[Part]:
+    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
         return []
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
@@ -491,7 +491,7 @@ class Shared(Declared, frozen=True):
 
 
 @cache
-def shared() -> Shared:
+def shared_claims() -> Shared:
     return read_yaml(home() / 'configs/studies/_claims.yaml', Shared)
 
 
@@ -519,8 +519,8 @@ def check_claims(claims: Sequence[Claim], rows: Sequence[str], scores: Sequence[
     for claim in claims:
         _require_known(claim.name, 'row', claim.test.rows, rows)
         _require_known(claim.name, 'score', claim.test.scores, scores)
-        _require_known(claim.name, 'paper', [claim.paper], [*shared().papers])
-        patterns = shared().papers[claim.paper].places
+        _require_known(claim.name, 'paper', [claim.paper], [*shared_claims().papers])
+        patterns = shared_claims().papers[claim.paper].places
         for place in claim.where:
             if not any(re.fullmatch(pattern, place) for pattern in patterns):
                 raise UserError(
@@ -564,7 +564,7 @@ class StudyRuns:
 
     @property
     def stand_ins(self) -> dict[str, str]:
-        known = shared().scales.get(self.scale)
+        known = shared_claims().scales.get(self.scale)
         return known.stand_ins if known else {}
 
     def measured(self, score: str) -> str | None:
@@ -574,18 +574,18 @@ class StudyRuns:
         return name if name in keys else None
 
     def margin(self, score: str) -> float:
-        known = shared().scales.get(self.scale)
+        known = shared_claims().scales.get(self.scale)
         margin = known and known.margins.get(self.measured(score) or score, known.other)
         return margin or math.nan
 
-    def test_all(self, parts: Sequence[Part], seeds: int | None) -> list[Evidence]:
+    def test_all(self, parts: Sequence[ClaimPart], seeds: int | None) -> list[Evidence]:
         """Test each part. At small scales, scores that nothing stands in for are left out."""
         measured = [part for part in parts if all(map(self.measured, part.scores))]
         if measured and self.scale != FULL_SCALE:
             parts = measured
         return [self.test(part, seeds) for part in parts]
 
-    def test(self, part: Part, seeds: int | None) -> Evidence:
+    def test(self, part: ClaimPart, seeds: int | None) -> Evidence:
         rows = self._rows(part.weights)
         if len(rows) < len(part.weights) or not all(map(self.measured, part.scores)):
             return Evidence(reason=NOT_RUN)
@@ -658,7 +658,7 @@ class StudyRuns:
         return self.differences(one, other)
 
 
-def _tested(contrast: Contrast, part: Part, seeds: int | None = None) -> Evidence:
+def _tested(contrast: Contrast, part: ClaimPart, seeds: int | None = None) -> Evidence:
     if contrast.seeds < 2:
         return Evidence(reason=ONE_SEED)
     if math.isnan(contrast.error):
@@ -690,7 +690,7 @@ def judge(claims: Sequence[Claim], runs: StudyRuns, printed: Known) -> list[dict
         entry = dict(
             name=claim.name,
             quote=claim.quote,
-            paper=shared().papers[claim.paper].title,
+            paper=shared_claims().papers[claim.paper].title,
             where=list(claim.where),
             verdict=verdict,
             reason=one.reason if verdict in (INCONCLUSIVE, NOT_RUN) else '',

@@ -7,7 +7,7 @@ import yaml
 
 from mmairl.config import home
 from mmairl.errors import UserError
-from mmairl.study.claims import Claim, StudyRuns, check_claims, judge, shared, word_hashes
+from mmairl.study.claims import Claim, StudyRuns, check_claims, judge, shared_claims, word_hashes
 from mmairl.study.collect import printed_numbers
 from mmairl.study.spec import read_study
 
@@ -222,7 +222,7 @@ def test_malformed_tests_are_rejected(test):
 
 
 def test_every_margin_has_a_reason():
-    assert all(scale.reason and scale.margins for scale in shared().scales.values())
+    assert all(scale.reason and scale.margins for scale in shared_claims().scales.values())
 
 
 def test_hashes_do_not_depend_on_case_or_punctuation():
@@ -240,11 +240,11 @@ def test_claims_cover_all_three_papers_under_unique_names():
     names = [claim.name for claim in claims]
     assert len(set(names)) == len(names)
     assert {name for claim in claims for name in claim.see} <= {*names}
-    assert {claim.paper for claim in claims} == {*shared().papers}
+    assert {claim.paper for claim in claims} == {*shared_claims().papers}
 
 
 def test_untested_claims_quote_their_paper_and_say_why():
-    for claim in shared().untested:
+    for claim in shared_claims().untested:
         quoted = dict(name=claim.quote, quote=claim.quote, paper=claim.paper, where=[claim.where], published='none')
         test = msgspec.convert(dict(form='configs', of=['a', 'b'], only_in=['model']), Claim.__annotations__['test'])
         check_claims([Claim(**quoted, test=test)], ROWS, [])

@@ -13,7 +13,7 @@ from mmairl.errors import UserError
 from mmairl.io import read_json
 from mmairl.report.page import write_page
 from mmairl.report.table import html_table, signed
-from mmairl.study.claims import Claim, StudyRuns, judge, shared
+from mmairl.study.claims import Claim, StudyRuns, judge, shared_claims
 from mmairl.study.collect import printed_numbers
 from mmairl.study.pages.study_tables import BLANK
 from mmairl.study.spec import Study, read_study
@@ -45,9 +45,9 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
     """
     entries = list(claim_entries(Path(folder)))
     papers = []
-    for key, paper in shared().papers.items():
+    for key, paper in shared_claims().papers.items():
         own = [entry for entry in entries if entry.claim.paper == key]
-        untested = [claim for claim in shared().untested if claim.paper == key]
+        untested = [claim for claim in shared_claims().untested if claim.paper == key]
         table = html_table(HEADS, list(map(_row, own)), words=True, head='claim')
         papers.append((paper.title, summary(own), table, untested))
     return write_page(
@@ -57,7 +57,7 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
         lead=f'{summary(entries)} Small scales test stand-ins, so their verdicts concern that scale only.',
         wide=True,
         papers=papers,
-        margins={name: scale.reason for name, scale in shared().scales.items()},
+        margins={name: scale.reason for name, scale in shared_claims().scales.items()},
     )
 
 

@@ -1,7 +1,7 @@
 """The page of all claims: every claim once, published effects everywhere, and the verdicts of finished studies."""
 
 from mmairl.io import write_json
-from mmairl.study.claims import StudyRuns, judge, shared
+from mmairl.study.claims import StudyRuns, judge, shared_claims
 from mmairl.study.collect import printed_numbers
 from mmairl.study.pages.claims_page import claim_entries, effects, summary, write_claims_page
 
@@ -26,8 +26,8 @@ def test_page_has_every_claim_and_every_reason(tmp_path):
     entries = list(claim_entries(tmp_path))
     assert all(entry.study.name in page and not entry.measured for entry in entries)
     assert f'{len(entries)} claims: {len(entries)} not run.' in page
-    assert all(paper.title in page for paper in shared().papers.values())
-    assert page.count('<li>“') == len(shared().untested)
+    assert all(paper.title in page for paper in shared_claims().papers.values())
+    assert page.count('<li>“') == len(shared_claims().untested)
 
 
 def test_finished_study_gives_verdicts_next_to_published_effects(tmp_path):
