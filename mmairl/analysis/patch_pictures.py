@@ -34,7 +34,7 @@ def whole_images(cfg: Config, count: int, size: int) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def picture(
+def patch_picture(
     backbones: Mapping[str, nn.Module], images: Sequence[Tensor], cfg: Config
 ) -> Image.Image:
     """Return a row per image: the image, and for each backbone its components and, of a ViT, the attention of each head."""

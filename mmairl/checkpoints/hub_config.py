@@ -276,10 +276,10 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def channel_statistics(value: Any, name: str, path: str | Path, scale: float = 1.0) -> list[float]:
+def parse_statistics(value: Any, name: str, path: str | Path, scale: float = 1.0) -> list[float]:
     """Return one number per channel, divided by `scale`. Text is parsed as JSON.
 
-    >>> channel_statistics('[0.5, 0.5, 0.5]', 'mean', 'a.safetensors')
+    >>> parse_statistics('[0.5, 0.5, 0.5]', 'mean', 'a.safetensors')
     [0.5, 0.5, 0.5]
     """
     if isinstance(value, str):
@@ -320,8 +320,8 @@ def _timm_input(fields: Mapping[str, Any], path: Path) -> Input:
     shape = fields.get('input_size')
     interpolation = fields.get('interpolation')
     return Input(
-        mean=channel_statistics(fields['mean'], 'mean', path),
-        std=channel_statistics(fields['std'], 'std', path),
+        mean=parse_statistics(fields['mean'], 'mean', path),
+        std=parse_statistics(fields['std'], 'std', path),
         size=Input.size if shape is None else side(shape, 'input_size', path),
         interpolation=interpolation if interpolation in INTERPOLATIONS else Input.interpolation,
         origin=path.name,
@@ -345,8 +345,8 @@ def _hugging_face_input(fields: Mapping[str, Any], path: Path) -> Input:
     name = 'crop_size' if is_cropped and fields.get('crop_size') is not None else 'size'
     size = fields.get(name)
     return Input(
-        mean=channel_statistics(mean, 'image_mean', path, scale),
-        std=channel_statistics(std, 'image_std', path, scale),
+        mean=parse_statistics(mean, 'image_mean', path, scale),
+        std=parse_statistics(std, 'image_std', path, scale),
         size=Input.size if size is None else side(size, name, path),
         interpolation=PILLOW_INTERPOLATIONS.get(fields.get('resample'), Input.interpolation),
         origin=path.name,

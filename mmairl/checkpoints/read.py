@@ -19,7 +19,7 @@ from mmairl.checkpoints.architecture import backbone_of, first_few, require_comp
 from mmairl.checkpoints.hub_config import (
     HubConfig,
     Input,
-    channel_statistics,
+    parse_statistics,
     hub_config,
     is_number,
 )
@@ -117,8 +117,8 @@ class Backbone:
         if 'mean' in self.origin and 'std' in self.origin:
             size = str(self.origin.get('size', ''))
             return Input(
-                mean=channel_statistics(self.origin['mean'], 'mean', self.path),
-                std=channel_statistics(self.origin['std'], 'std', self.path),
+                mean=parse_statistics(self.origin['mean'], 'mean', self.path),
+                std=parse_statistics(self.origin['std'], 'std', self.path),
                 size=int(size) if re.fullmatch(r'[1-9]\d{0,3}', size) else Input.size,
                 origin='its record',
             )

@@ -160,13 +160,13 @@ def main(arguments: Sequence[str]) -> None:
 def _draw_patches(
     subjects: Mapping[str, tuple[str, str]], cfg: 'Config', args: argparse.Namespace
 ) -> Path:
-    from mmairl.analysis.patch_pictures import picture, whole_images
+    from mmairl.analysis.patch_pictures import patch_picture, whole_images
     from mmairl.evaluation.backbone import load_backbone
     from mmairl.io import explained_disk_errors, output
 
     path = output(args.out / 'patches.png')
     backbones = {name: load_backbone(cfg, *subject) for name, subject in subjects.items()}
-    image = picture(backbones, list(whole_images(cfg, args.images or 8, args.size)), cfg)
+    image = patch_picture(backbones, list(whole_images(cfg, args.images or 8, args.size)), cfg)
     with explained_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         image.save(path)

@@ -115,7 +115,7 @@ def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
     """Return the complete backbone of the source, with the statistics of the flags, the file or the config."""
     from dataclasses import replace
 
-    from mmairl.checkpoints.hub_config import channel_statistics
+    from mmairl.checkpoints.hub_config import parse_statistics
     from mmairl.checkpoints.read import read_backbone, warn_of_assumed_statistics
     from mmairl.evaluation.backbone import tensors_of_config
 
@@ -130,7 +130,7 @@ def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
         )
     if args.mean:
         given = {
-            name: channel_statistics(getattr(args, name), f'--{name}', args.src)
+            name: parse_statistics(getattr(args, name), f'--{name}', args.src)
             for name in ('mean', 'std')
         }
         return replace(backbone, origin={**backbone.origin, **given}, settings={})

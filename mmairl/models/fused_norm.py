@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from mmairl.models.processes import own_group
-from mmairl.models.sync_norm import join, joined_statistics
+from mmairl.models.sync_norm import join_statistics, joined_statistics
 
 ROWS = tl.constexpr(64)  # that are loaded at a time
 COLUMNS = tl.constexpr(64)  # must divide the number of channels
@@ -189,7 +189,7 @@ class FusedBatchNorm(torch.autograd.Function):
         ctx.group = own_group(layer.group)
         alone = get_world_size(ctx.group) == 1
         *own, counts = statistics(rows, layer.views, layer.eps)
-        joined = [join(*view, counts, layer, track=alone) for view in zip(*own)]
+        joined = [join_statistics(*view, counts, layer, track=alone) for view in zip(*own)]
         if not alone:
             joined, counts = joined_statistics(joined, len(rows) // layer.views, layer)
         mean, invstd = (torch.stack(statistic) for statistic in zip(*joined))

@@ -185,10 +185,10 @@ def joined_statistics(
     *statistics, counts = everyone.split([*[len(own[0][0])] * 2 * len(own), 1], dim=1)
     counts = counts.flatten()
     pairs = zip(statistics[::2], statistics[1::2])
-    return [join(means, invstds, counts, layer) for means, invstds in pairs], counts
+    return [join_statistics(means, invstds, counts, layer) for means, invstds in pairs], counts
 
 
-def join(
+def join_statistics(
     means: Tensor, invstds: Tensor, counts: Tensor, layer: nn.Module, track: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Join the statistics of parts of a view, a row for each part.
