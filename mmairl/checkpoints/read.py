@@ -19,9 +19,9 @@ from mmairl.checkpoints.architecture import backbone_of, first_few, require_comp
 from mmairl.checkpoints.hub_config import (
     HubConfig,
     Input,
-    parse_statistics,
     hub_config,
     is_number,
+    parse_statistics,
 )
 from mmairl.checkpoints.layouts import (
     ENVELOPES,
