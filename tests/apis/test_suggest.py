@@ -101,7 +101,7 @@ def test_the_printed_file_trains_on_a_folder(tmp_path, run_tool, capsys, channel
     runner = run.train(cfg)
     assert runner.model.backbone.conv1.in_channels == (channels or 3)
     assert runner.iter == 2 and np.isfinite(runner.message_hub.get_scalar('train/loss').current())
-    assert 'the queue holds 128 keys and the training set 16 images' in ''.join(
+    assert 'the queue of 128 keys is longer than an epoch of 16 images' in ''.join(
         file.read_text() for file in (tmp_path / 'run').glob('*/*.log')
     )
 
