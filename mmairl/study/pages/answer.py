@@ -50,8 +50,8 @@ def enumerated(parts: Sequence[str], most: int = MOST_LISTED) -> Markup:
     return in_words([*parts[:most], f'{more} more'] if more > 0 else parts)
 
 
-def counted(number: int, noun: str) -> str:
-    return f'{number} {noun}' if number == 1 else f'{number} {noun}s'
+def counted(number: int, noun: str, plural: str = '') -> str:
+    return f'{number} {noun}' if number == 1 else f'{number} {plural or noun + "s"}'
 
 
 def duration(seconds: float) -> str:
@@ -259,19 +259,19 @@ def _largest(found: Findings, finding: Finding) -> Markup:
     of_all = ''
     if total and total.estimate is not None:
         note = f' ({total.note})' if total.note else ''
-        of_all = text(', of {} in all{}', total.size, note)
+        of_all = text(' All {}s together: {}{}.', found.noun, total.size, note)
     cost = ''
     if finding.cost and finding.cost > COSTLIER:
         cost = f' It takes {finding.cost:.2g} times the compute.'
     return text(
-        '{} {}<b>{}</b>: {} of {}{}{}.{}',
+        '{} {}<b>{}</b>: {} of {}{}.{}{}',
         quoted(finding.name),
         'is ' if len(found.all) == 1 else 'has the largest decided effect and is ',
         finding.verdict,
         effect_size(finding, found.unit),
         found.label,
-        of_all,
         paper(found, finding),
+        of_all,
         cost,
     )
 

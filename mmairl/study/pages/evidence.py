@@ -69,7 +69,8 @@ def evidence_parts(
     if cost := cost_summary(study):
         yield _cost(study, cost)
     if study.get('search'):
-        summary = f'{study["search"]["searches"]} searches of each row, equal budgets'
+        count = study['search']['searches']
+        summary = f'{counted(count, "search", "searches")} of each row, equal budgets'
         yield EvidencePart('tuning', 'Tuning', summary, search_section(study))
     yield _run_list(study, lines)
     yield _methods(study, found)

@@ -133,6 +133,8 @@ COMMANDS = {
     'convert': 'a.pth b.pth',
     'consolidate': 'a.pth b.pth',
     'analyze': 'norms a.pth',
+    'doctor': 'run',
+    'replay': 'run --step 1',
     'report': 'folder',
     'pack': 'images a.tar',
     'factors': '',

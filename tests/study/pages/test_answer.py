@@ -50,7 +50,7 @@ def test_headline_states_the_answer(name):
 
 def test_headline_has_interval_total_and_paper():
     text = plain(answer(costly()))
-    assert '(95 % interval +7.0 to +9.4) of k-NN, of +9.2 in all; the paper has +0.4 (VOC07 AP50).' in text
+    assert '(95 % interval +7.0 to +9.4) of k-NN; the paper has +0.4 (VOC07 AP50). All steps together: +9.2.' in text
     assert 'It takes 2 times the compute.' in text
 
 
@@ -141,4 +141,4 @@ def test_unequal_checks_are_a_problem():
 @pytest.mark.parametrize('effect', [0.0, math.pi])
 def test_two_rows_have_no_total(effect):
     text = plain(answer(steps(('base', 0, 0), ('other', effect, 0.1))))
-    assert 'in all' not in text
+    assert 'together' not in text
