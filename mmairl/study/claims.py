@@ -718,9 +718,13 @@ def _described_parts(test: Test, runs: StudyRuns, printed: Known) -> Iterator[di
             weights=part.weights,
             published=part.effect(printed),
             measured=part.effect(runs.mean),
-            margin=part.margin,
-            least=part.least,
+            margin=_known(part.margin),
+            least=_known(part.least),
         )
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
 
 
 def seeds_needed(test: Test, runs: StudyRuns, claims: int) -> int | None:

@@ -1,5 +1,7 @@
 """Claims: each form gives each of the four verdicts on planted results, and bad claims are errors at planning time."""
 
+import json
+
 import msgspec
 import numpy as np
 import pytest
@@ -275,3 +277,9 @@ def test_quantities_other_than_accuracy_do_not_collapse():
     found['metrics'] = [dict(key='norms', unit='')]
     one = claim('{form: property, larger: a, than: b, scores: [norms]}')
     assert judge([one], StudyRuns(found, 'in1k'), lambda row, score: None)[0]['verdict'] == 'supported'
+
+
+def test_record_of_unknown_margins_is_plain_json():
+    one = claim('{form: equivalence, of: [a, b], scores: [linear]}')
+    judged = judge([one], StudyRuns(record(dict(a=1, b=1), score='other'), 'cifar'), lambda row, score: None)
+    assert json.loads(json.dumps(judged, allow_nan=False))[0]['verdict'] == 'not run'
