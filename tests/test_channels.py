@@ -107,7 +107,7 @@ def test_commands_accept_checkpoints_of_any_channels(made, tmp_path, run_tool, c
         and network.state_dict().keys() == taken.keys()
     )
     run_tool('tools/report.py', 'views', file, '--out', tmp_path / 'views.html')
-    shown = 'Channels 1 to 3 of 5 are shown as red' if channels == 5 else 'Channel 1 of 1 is shown as grey'
+    shown = 'Channels 1 to 3 of 5 are shown as red' if channels == 5 else 'Channel 1 of 1 is shown as gray'
     assert shown in (tmp_path / 'views.html').read_text()
 
 

@@ -105,6 +105,6 @@ def test_loader_speed_is_logged_next_to_step_speed(monkeypatch, seconds, short):
 def test_an_evaluation_does_so_as_well(monkeypatch, capsys):
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
     monkeypatch.setattr(features, 'time', clock)
-    for _ in features.progress([0] * 8, 'features'):
+    for _ in features.show_progress([0] * 8, 'features'):
         clock.now += 20
     assert capsys.readouterr().err.splitlines() == ['features 25%', 'features 50%', 'features 75%']
