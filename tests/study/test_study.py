@@ -146,7 +146,7 @@ def test_every_number_leads_back_to_its_run(out):
     share = score['SGD'] / 100
     images = [noise['images'] for noise in record['noise']['knn'] if noise['row'] == 'SGD']
     assert images == pytest.approx([100 * (share * (1 - share) / 63) ** 0.5])  # of one run
-    assert 'LARS' in (page := (out / 'page.html').read_text()) and 'What its rows assume' in page
+    assert 'LARS' in (page := (out / 'page.html').read_text()) and 'id="assumptions"' in page
     assert list(out.glob('norms_0/*.html')) and list(out.glob('cka_1/*.html'))
     assert '72.0' in (out / 'table.md').read_text() and '\\toprule' in (out / 'table.tex').read_text()
 
