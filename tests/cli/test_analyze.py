@@ -84,7 +84,7 @@ def test_geometry_draws_everything_on_a_page(folder, tmp_path, run_tool):
 def test_measures_are_a_table_without_labels(folder, tmp_path, run_tool, capsys):
     few = [*FEW[:-1], 'evaluation.train.count=60', 'evaluation.test=None']
     run_tool(TOOL, 'measures', folder / 'a.pth', folder / 'b.pth', '--out', tmp_path, *few)
-    assert '60 training images, labels unseen' in capsys.readouterr().out
+    assert '60 training images, labels not used' in capsys.readouterr().out
     header, a, _ = numbers(tmp_path, 'measures')
     values = dict(zip(header[1:], map(float, a[1:])))
     assert {
@@ -109,7 +109,7 @@ def test_what_is_missing_is_one_sentence(folder, tmp_path, run_tool, capsys):
         ((TOOL, 'norms', a, a), 'given twice'),
         (
             (TOOL, 'measures', a, '--config', DEMO.parents[1] / 'evaluation/shapes_r18.py'),
-            'has no training, whose views',
+            'has no train_dataloader',
         ),
         (('tools/study.py', study, '--scale', 'demo', '--tasks', 'knn@nothing', '--dry-run'), 'there is no config'),
         (('tools/study.py', misspelt, '--scale', 'demo', '--dry-run'), "for the scale 'demo'; did you mean 'dmo'?"),

@@ -50,7 +50,8 @@ class _LogSumExp(torch.autograd.Function):
         total = q.new_zeros(len(q))
         mean = torch.zeros_like(q)
         kind = q.device.type
-        if torch.is_autocast_enabled(kind) and q.dtype == torch.float32:
+        autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        if autocast and q.dtype == torch.float32:
             # Once, and not in both products of each chunk.
             negatives = negatives.to(torch.get_autocast_dtype(kind))
         else:

@@ -36,5 +36,5 @@ def test_unknown_number_or_schedule_raises(toy_config):
         with pytest.raises(UserError, match='no such number'):
             launch.train(cfg)
     for wrong in (dict(start=0), dict(start=0, end=1, until=0), dict(start=0, end=1, curve='zigzag')):
-        with pytest.raises(UserError, match='ScheduleHook cannot be built .*(missing|division|zigzag)'):
+        with pytest.raises(UserError, match='(missing|division|zigzag)'):
             HOOKS.build(dict(type='ScheduleHook', values={'head.temperature': wrong}))
