@@ -1,6 +1,7 @@
 """The measures of a run's health by closed forms and loops, which values are normal, and what is said of others."""
 
 from math import inf, isnan, nan
+from typing import ClassVar
 
 import pytest
 import torch
@@ -77,3 +78,26 @@ def test_teacher_distance_is_that_of_a_loop():
     apart = sum(float((t - s).square().sum()) for t, s in zip(own, theirs))
     whole = sum(float(s.square().sum()) for s in theirs)
     assert health.distance(own, theirs).item() == pytest.approx((apart / whole) ** 0.5)
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that records what is called with it, as if it were in the memory of a GPU."""
+
+    calls: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.calls.append(func.__name__)
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return found.as_subclass(torch.Tensor) if func is torch.Tensor.cpu else found
+
+
+def test_measurement_waits_five_times_for_a_gpu():
+    rows = F.normalize(torch.randn(32, 8))
+    expected = health.embedding_metrics(rows, rows, rows, rows)
+    OnDevice.calls.clear()
+    rows = rows.as_subclass(OnDevice)
+    assert health.embedding_metrics(rows, rows, rows, rows) == expected
+    waits = [name for name in OnDevice.calls if name in ('cpu', 'item', 'tolist')]
+    assert waits == ['cpu', 'cpu', 'cpu', 'cpu', 'tolist']
+    assert 'linalg_eigvalsh' not in OnDevice.calls
