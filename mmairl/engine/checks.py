@@ -3,8 +3,10 @@
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from mmengine.config import Config
 from mmengine.dist import get_world_size
 from mmengine.runner import Runner, set_random_seed
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from mmairl.config import by_key, refuse_secrets, walk
 from mmairl.errors import UserError, closest
+from mmairl.io import read_yaml
 from mmairl.models.queue import KeyQueue
 from mmairl.models.siamese import Teacher
 from mmairl.registry import (
@@ -31,58 +34,22 @@ from mmairl.registry import (
 )
 
 REQUIRED = ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper')
-# The least value of keys that hold a count.
-COUNTS = {
-    'total_batch_size': 1,
-    'train_cfg.max_epochs': 1,
-    'train_cfg.max_iters': 1,
-    'train_dataloader.batch_size': 1,
-    'train_dataloader.num_workers': 0,
-    'optim_wrapper.accumulative_counts': 1,
-    'randomness.seed': 0,
-    'evaluation.batch_size': 1,
-}
-# The least and the largest value of keys that hold a number.
-RANGES = {
-    'optim_wrapper.optimizer.lr': (0, math.inf),
-    'optim_wrapper.optimizer.momentum': (0, 1),
-    'optim_wrapper.optimizer.weight_decay': (0, math.inf),
-    'optim_wrapper.clip_grad.max_norm': (0, math.inf),
-}
-# The keys of sections without a class.
+
+
+class Rules(msgspec.Struct):
+    """The content of checks.yaml."""
+
+    counts: dict[str, int]
+    numbers: dict[str, tuple[float, float]]
+    sections: dict[str, tuple[str, ...]]
+    removed: tuple[str, ...]
+
+
+RULES = read_yaml(Path(__file__).with_suffix('.yaml'), Rules)
 SECTIONS = {
-    'train_cfg': (
-        'type',
-        'by_epoch',
-        'max_epochs',
-        'max_iters',
-        'val_begin',
-        'val_interval',
-        'dynamic_intervals',
-    ),
-    'env_cfg': ('cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'),
-    'env_cfg.dist_cfg': ('backend', 'init_backend', 'timeout'),
-    'env_cfg.mp_cfg': ('mp_start_method', 'opencv_num_threads'),
-    'auto_scale_lr': ('base_batch_size', 'enable'),
+    **RULES.sections,
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
-    'evaluation': (
-        'train',
-        'val',
-        'test',
-        'batch_size',
-        'held_out',
-        'views',
-        'sweep',
-        'ks',
-        'precision',
-        'groups',
-        'settings',
-        'robustness',
-    ),
-    'recipes': tuple(
-        PROTOCOLS.names()
-    ),  # names alone, because a training must not import evaluation
-    'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
+    'recipes': tuple(PROTOCOLS.names()),  # names only: a training run must not import evaluation
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
 # The registry of the part at each key. A part at a deeper key may come from any registry, or from none.
@@ -112,18 +79,6 @@ BUILT = (
     'visualizer',
 )
 OTHERS = '**'  # stands for a parameter: the class passes any keyword on
-# Keys that are removed before a class is called.
-REMOVED = (
-    'type',
-    '_scope_',
-    'priority',
-    'constructor',
-    'paramwise_cfg',
-    'convert_to_iter_based',
-    'optimizer',
-    'init_cfg',
-    'requires_grad',
-)
 
 
 def check_config(cfg: Config) -> None:
@@ -154,14 +109,14 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
 
 
 def _check_numbers(values: dict[str, Any]) -> None:
-    for path, least in COUNTS.items():
+    for path, least in RULES.counts.items():
         value = values.get(path)
         if value is not None and (type(value) is not int or value < least):
             raise UserError(
                 f"{path}: expected a whole number of at least {least} ('{value}'); correct it",
                 code='bad-count',
             )
-    for path, (least, most) in RANGES.items():
+    for path, (least, most) in RULES.numbers.items():
         value = values.get(path)
         if isinstance(value, (int, float)) and not (least <= value <= most and value < math.inf):
             raise UserError(
@@ -197,9 +152,9 @@ def _check_part(path: str, entry: dict, box: Registry | None) -> None:
         known |= _parameters(kind)
     strict = (box is not None or kinds[0].__module__.startswith('mmairl.')) and OTHERS not in known
     for key, value in entry.items():
-        if key not in known and key not in REMOVED and (strict or closest(key, known)):
+        if key not in known and key not in RULES.removed and (strict or closest(key, known)):
             raise UserError(
-                f"{path} has no key '{key}'{closest(key, (*known, *REMOVED), 0.6)}",
+                f"{path} has no key '{key}'{closest(key, (*known, *RULES.removed), 0.6)}",
                 code='unknown-key',
             )
         if key.endswith('channels') and isinstance(value, int) and value < 1:
