@@ -42,7 +42,8 @@ class Quantity(msgspec.Struct, frozen=True):
 
 
 AGAINST_COLLAPSE = (
-    'check what prevents collapse here (predictor, teacher, negatives or a loss term), and lower the learning rate'
+    'check what prevents collapse here (predictor, teacher, negatives or a loss term), and lower '
+    'the learning rate'
 )
 QUANTITIES = read_yaml(Path(__file__).with_suffix('.yaml'), tuple[Quantity, ...])
 

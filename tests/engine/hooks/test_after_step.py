@@ -82,4 +82,4 @@ def test_hook_ignores_a_queue_that_is_a_tensor():
     model = torch.nn.Module()
     model.register_buffer('queue', torch.zeros(4, 8))
     model.teacher = torch.nn.Linear(2, 2)
-    MomentumHook().after_train_iter(SimpleNamespace(model=model), 0)
+    MomentumHook().after_train_iter(SimpleNamespace(model=model))

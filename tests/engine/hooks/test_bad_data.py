@@ -136,7 +136,7 @@ for folder in sys.argv[1:]:
     hook = UnreadableHook(interval=2)
     try:
         for runner.iter, batch in enumerate(batches):
-            hook.after_train_iter(runner, runner.iter, batch)
+            hook.after_train_iter(runner)
         hook.after_train(runner)
     except UserError as error:
         print(f'rank {dist.get_rank()}: {error}', flush=True)

@@ -33,7 +33,7 @@ def handlers():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize('number', SIGNALS)
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_signal_finishes_the_step_and_saves(toy_config, monkeypatch, capsys, number):
     """It comes twice, and once more on the way out; test_resume.py goes on with such a run and has data workers."""
     monkeypatch.setattr('mmairl.errors.stop_processes', lambda: os.kill(os.getpid(), signal.SIGTERM))

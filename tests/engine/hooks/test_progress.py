@@ -75,7 +75,7 @@ def test_progress_is_lines_in_files_and_bars_on_ttys(watched, monkeypatch, capsy
     hook.before_train(runner)
     for runner.iter in range(20, 30):
         clock.now += 0.4 if watched else 12
-        hook.after_train_iter(runner, runner.iter)
+        hook.after_train_iter(runner)
     # after 3, 6 and 9 steps of 12 s each: (20 - 3) * 12 s are left, and so on
     times = ('0:00:07', '0:00:06', '0:00:04') if watched else ('0:03:24', '0:02:48', '0:02:12')
     lines = [f'{share}  loss 6.250  {left} left' for share, left in zip(('57%', '65%', '72%'), times)]

@@ -75,7 +75,7 @@ def test_gradient_norm_is_logged_without_a_wait():
     model.zero_grad()
     runner.optim_wrapper = wrap(model, clip_grad=dict(max_norm=norm.item() / 7))
     train(model, runner.optim_wrapper, batches(1))
-    AsyncRuntimeInfoHook().after_train_iter(runner, 0)
+    AsyncRuntimeInfoHook().after_train_iter(runner)
     torch.testing.assert_close(runner.optim_wrapper.gradient_norm, norm)
     assert runner.message_hub.get_scalar('train/grad_norm').current() == pytest.approx(norm.item())
 
