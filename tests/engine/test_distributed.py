@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness.processes import ended, free_port, wait_for
+from torch import nn
 
-from mmairl.engine.distributed import VARIABLES, start_processes
+from mmairl.engine.distributed import VARIABLES, DistributedModel, start_processes
+from mmairl.engine.speed import lay_out
 from mmairl.errors import UserError
 
 
@@ -100,6 +102,24 @@ def test_more_processes_than_gpus_are_one_sentence(monkeypatch, launched, joined
     launched('pytorch', '2')
     with pytest.raises(UserError, match=f'process 2 of this machine, counted from 0, finds {gpus} GPUs'):
         start_processes('pytorch')
+
+
+def test_channels_last_gradients_fit_their_buckets(recwarn):
+    """Those of 1 x 1 kernels as well; otherwise DDP warns and copies each of them."""
+    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 1))
+        lay_out(model, dict(channels_last=True))
+        wrapped = DistributedModel(model)
+        model.to(memory_format=torch.contiguous_format)  # as the runner does to initialize the weights
+        lay_out(model, dict(channels_last=True))
+        images = torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+        for _ in range(2):
+            wrapped(images).square().mean().backward()
+    finally:
+        dist.destroy_process_group()
+    assert not [warning for warning in recwarn if 'bucket' in str(warning.message)]
+    assert all(weight.grad.stride() == weight.stride() for weight in model.parameters())
 
 
 SCRIPT = """

@@ -168,20 +168,6 @@ def test_wandb_itself_offline(toy_config, monkeypatch):
     assert list(Path(cfg.work_dir).rglob('offline-run-*/*.wandb')) and wandb.run is None
 
 
-def test_mlflow_itself_offline(toy_config, monkeypatch, tmp_path):
-    pytest.importorskip('sqlalchemy', reason="mlflow is not installed (pip install 'mmairl[log]')")
-    mlflow = pytest.importorskip('mlflow', reason="mlflow is not installed (pip install 'mmairl[log]')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('MLFLOW_TRACKING_URI', f'sqlite:///{tmp_path}/mlflow.db')
-    cfg = toy_config(steps=4, width=8)
-    run_with(cfg, 'mlflow')
-    (run,) = mlflow.search_runs(experiment_names=['mmairl'], output_format='list')
-    assert run.info.run_name == 'run' and run.info.status == 'FINISHED'
-    assert run.data.params['optim_wrapper.optimizer.lr'] == str(cfg.optim_wrapper.optimizer.lr)
-    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, 'health_spread_key')
-    assert [(one.step, one.value) for one in history] == list(zip(*read_scalars(cfg.work_dir)['health_spread_key']))
-
-
 def test_mlflow_itself_continues_a_resumed_run(toy_config, monkeypatch, tmp_path):
     pytest.importorskip('sqlalchemy', reason="mlflow is not installed (pip install 'mmairl[log]')")
     mlflow = pytest.importorskip('mlflow', reason="mlflow is not installed (pip install 'mmairl[log]')")

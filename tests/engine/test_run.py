@@ -123,23 +123,6 @@ def test_another_architecture_is_refused_on_resume(toy_config):
         run.train(toy_config(resume=True, width=4, **{'model.projector.out_channels': 8, 'model.predictor': None}))
 
 
-def test_misspelt_options_and_configs_are_found(tmp_path):
-    path, own = str(CONFIGS / 'mocov2plus_r50_200e.py'), tmp_path / 'mine.py'
-    for options, sentence in (
-        ({'optim_wraper.optimizer.lr': 1}, "no 'optim_wraper'; did you mean 'optim_wrapper'"),
-        ({'custom_imports.imports': 'absent'}, 'Failed to import absent'),
-        ({'param_scheduler.9.type': 'A'}, 'do not fit the config'),
-    ):
-        with pytest.raises(UserError, match=sentence):
-            load_config(path, options)
-    for text in ('1 / 0', 'model =', "_base_ = 'none.py'", "custom_imports = dict(imports=['absent'])"):
-        own.write_text(text)
-        with pytest.raises(UserError, match='mine.py cannot be read'):
-            load_config(own)
-    with pytest.raises(UserError, match='no config at'):
-        load_config('configs/none.py')
-
-
 @pytest.mark.parametrize('accumulated, rate', [(1, 0.25), (4, 1.0)])
 def test_a_rate_is_scaled_by_all_images_of_a_step(toy_config, accumulated, rate):
     """4 images an iteration, for a rate of 1 that belongs to 16 a step."""

@@ -97,15 +97,6 @@ def test_names_stay_with_their_parameters(kind):
     assert sorted(names) == sorted(found)
 
 
-def test_names_of_some_parameters_raise(kind):
-    first, *others = network().named_parameters()
-    with pytest.raises(ValueError, match='names'):
-        build(kind, [first, *(param for _, param in others)])
-    optimizer = build(kind, [first])
-    with pytest.raises(ValueError, match='names'):
-        optimizer.add_param_group(dict(params=others[0][1]))
-
-
 def test_closure_has_gradients_and_its_loss_returns(kind):
     model, plain = network(), network()
     optimizer, calls = build(kind, model.parameters()), []
@@ -157,18 +148,6 @@ def test_group_added_after_a_step_trains(kind):
     assert (weights(model[3]) != before).all()
 
 
-def test_layer_added_after_unfreezing_trains(kind):
-    model = network()
-    model[0].requires_grad_(False)
-    optimizer = build(kind, (param for param in model.parameters() if param.requires_grad))
-    train(model, optimizer, 1)
-    model[0].requires_grad_(True)
-    optimizer.add_param_group(dict(params=model[0].parameters()))
-    before = weights(model[0])
-    train(model, optimizer, 1, first=2)
-    assert (weights(model[0]) != before).all()
-
-
 def through_state_dict(kind: str, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
     fresh = network()
     fresh.load_state_dict(model.state_dict())
@@ -196,12 +175,6 @@ def test_copy_trains_on_as_the_original(kind, way, steps):
     train(other, copied, 3, first=10)
     assert torch.equal(weights(model), weights(other))
     assert [group['lr'] for group in copied.param_groups] == [group['lr'] for group in optimizer.param_groups]
-
-
-def test_state_dict_of_other_parameters_raises(kind):
-    optimizer = build(kind, network().parameters())
-    with pytest.raises(ValueError, match='parameter group'):
-        build(kind, network()[:1].parameters()).load_state_dict(optimizer.state_dict())
 
 
 LAYOUTS = {
@@ -237,21 +210,6 @@ def test_parameters_without_gradients_stay(kind):
     assert moved == ['0.weight'] and set(optimizer.state) <= {model[0].weight}
 
 
-def test_rate_of_zero_before_the_first_momentum_stays(kind):
-    model = network()
-    train(model, build(kind, model.parameters(), lr=0.0), 1)
-    assert torch.equal(weights(model), weights(network()))
-
-
-def test_schedulers_of_torch_set_the_rate(kind):
-    model = network()
-    optimizer = build(kind, model.parameters())
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    train(model, optimizer, 1)
-    schedule.step()
-    assert {group['lr'] for group in optimizer.param_groups} == {SETTINGS[kind]['lr'] / 2}
-
-
 @pytest.mark.parametrize('precision', ['float16', 'bfloat16', 'float64'])
 def test_parameters_of_two_precisions_train(kind, precision):
     model = network()
@@ -262,46 +220,6 @@ def test_parameters_of_two_precisions_train(kind, precision):
     optimizer.step()
     assert all(param.isfinite().all() for param in model.parameters())
     assert all(not torch.equal(new, old) for new, old in zip(model.parameters(), network().parameters()))
-
-
-@pytest.mark.parametrize('params', [[], iter([]), ()], ids=['list', 'iterator', 'tuple'])
-def test_empty_parameters_raise(kind, params):
-    with pytest.raises(ValueError, match='empty parameter list'):
-        build(kind, params)
-
-
-def test_parameters_of_wrong_types_raise(kind):
-    weight = nn.Parameter(torch.ones(4, 2))
-    for params in (weight, ['weight'], [dict(params={weight})], [dict(params=[1.0])]):
-        with pytest.raises(TypeError):
-            build(kind, params)
-    with pytest.raises(TypeError):
-        build(kind, [weight]).add_param_group([weight])
-    with pytest.raises(ValueError, match='non-leaf'):
-        build(kind, [weight * 2])
-
-
-def test_a_parameter_in_two_groups_raises(kind):
-    model = network()
-    with pytest.raises(ValueError, match='more than one parameter group'):
-        build(kind, [dict(params=model.parameters()), dict(params=model[3].bias)])
-    optimizer = build(kind, model[0].parameters())
-    with pytest.raises(ValueError, match='more than one parameter group'):
-        optimizer.add_param_group(dict(params=model[0].parameters()))
-    assert held(optimizer) == set(model[0].parameters())
-
-
-NEGATIVE = [
-    *[('LARS', name, number) for name in ('lr', 'momentum', 'weight_decay', 'eta') for number in (-1.0, float('nan'))],
-    *[('HeadSGD', name, -1.0) for name in ('lr', 'momentum')],
-    *[('Muon', name, -1.0) for name in ('lr', 'momentum', 'weight_decay')],
-]
-
-
-@pytest.mark.parametrize('kind,name,number', NEGATIVE)
-def test_numbers_out_of_range_raise(kind, name, number):
-    with pytest.raises(ValueError):
-        build(kind, network().parameters(), **{name: number})
 
 
 def test_sparse_gradients_raise(kind):

@@ -1,4 +1,4 @@
-"""The optimizers that other packages have, against their papers' rules in double precision."""
+"""Muon of timm, against its paper's rules in double precision."""
 
 import pytest
 import torch
@@ -35,23 +35,11 @@ def test_muon_step_is_the_orthogonalized_momentum():
     assert step.norm() == pytest.approx(wanted.norm().item(), rel=0.1)
 
 
-@pytest.mark.parametrize('kind', ['mmairl.Muon', 'AdamW'])
-def test_adamw_moves_gains_and_biases_and_so_does_muon(kind):
-    betas = dict(betas=(0.9, 0.95))
-    start, end, gradients = moved((5,), type=kind, **betas)
+def test_muon_moves_gains_and_biases_as_adamw_does():
+    start, end, gradients = moved((5,), type='mmairl.Muon', betas=(0.9, 0.95))
     weight, first, second = start, torch.zeros(5).double(), torch.zeros(5).double()
     for step, gradient in enumerate(gradients, 1):
         first, second = 0.9 * first + 0.1 * gradient, 0.95 * second + 0.05 * gradient**2
         weight = weight * (1 - RATE * DECAY)
         weight = weight - RATE * (first / (1 - 0.9**step)) / ((second / (1 - 0.95**step)).sqrt() + 1e-8)
     assert torch.allclose(end, weight, rtol=1e-6)
-
-
-def test_lamb_gives_each_step_the_length_of_its_weight():
-    start, end, gradients = moved((4, 3, 3, 3), type='mmpretrain.Lamb', max_grad_norm=1e9)
-    weight, first, second = start, torch.zeros_like(start), torch.zeros_like(start)
-    for step, gradient in enumerate(gradients, 1):
-        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
-        update = (first / (1 - 0.9**step)) / ((second / (1 - 0.999**step)).sqrt() + 1e-6) + DECAY * weight
-        weight = weight - RATE * weight.norm() / update.norm() * update
-    assert torch.allclose(end, weight, rtol=1e-9)
