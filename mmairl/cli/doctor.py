@@ -39,18 +39,21 @@ def main(arguments: Sequence[str]) -> None:
 
     register()
     sign = first_sign(args.run)
+    choices = list(remedies(Fork(args.run).config()))
     if sign is None:
         print(f'{args.run}: no bad sign; see `mmairl report health {args.run}`')
+        for remedy in choices:
+            if remedy.specific:
+                print(f'unusual setting: {remedy.words} (--cfg-options {remedy.flags})')
         return
     trial = Trial(args.run, sign, args.steps)
-    forks = (1 + len(list(remedies(Fork(args.run).config())))) * args.repeats
+    forks = (1 + len(choices)) * args.repeats
     print(f'first bad sign, at iteration {sign.iteration}: {advice(sign.quantity, sign.value)}')
     print(f'training {forks} forks of iterations {trial.first + 1} to {trial.last}', flush=True)
     rows = []
     for one in ranked(treat(trial, args.repeats)):
-        options = ', '.join(f'{key}={value}' for key, value in one.remedy.options.items())
         verdict = one.error or ('helps' if one.helps else 'no clear effect')
         gain = f'{one.gain:.2f} ({one.low:.2f} to {one.high:.2f})'
-        rows.append((one.remedy.words, [verdict, '–' if one.error else gain, options]))
+        rows.append((one.remedy.words, [verdict, '–' if one.error else gain, one.remedy.flags]))
     columns = ['verdict', 'gain in health (95 %)', '--cfg-options']
     print_table(columns, rows, 'Remedies, the likeliest first', head='remedy')

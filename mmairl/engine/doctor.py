@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import msgspec
 from mmengine.config import Config
 from scipy.stats import t as student_t
 
@@ -24,39 +25,33 @@ from mmairl.engine.health import QUANTITIES, Quantity, state
 from mmairl.engine.hooks.monitor import SILENT
 from mmairl.engine.replay import StopAt, kept_checkpoints, rerun
 from mmairl.errors import Diverged, UserError
+from mmairl.io import read_yaml
 
 WORST = 2.0  # severity of a value that is not finite; 1 is where a value becomes bad
 PERTURBATION = 1e-9
 CLEAR = 0.05  # least gain that helps
 OTHERS = 0.1  # weight of the quantities other than the bad one
 Options = dict[str, Any]
-# Keys, their usual range, and the remedy for a value outside: in words and as options.
-UNUSUAL = (
-    (
-        'default_hooks.momentum.base',
-        (0.9, 0.9999),
-        'average the teacher over more steps',
-        {'default_hooks.momentum.base': 0.99, 'default_hooks.momentum.schedule': 'cosine'},
-    ),
-    (
-        'model.head.temperature',
-        (0.03, 1.0),
-        'use a usual temperature',
-        {'model.head.temperature': 0.2},
-    ),
-    (
-        'optim_wrapper.optimizer.weight_decay',
-        (0.0, 0.1),
-        'lower the weight decay',
-        {'optim_wrapper.optimizer.weight_decay': 1e-4},
-    ),
-    (
-        'optim_wrapper.optimizer.momentum',
-        (0.0, 0.95),
-        "lower the optimizer's momentum",
-        {'optim_wrapper.optimizer.momentum': 0.9},
-    ),
-)
+
+
+class Usual(msgspec.Struct):
+    """The usual range of a setting, and the remedy for a value outside: in words and as options."""
+
+    key: str
+    low: float
+    high: float
+    words: str
+    options: Options
+
+
+class Table(msgspec.Struct):
+    """The content of doctor.yaml."""
+
+    settings: tuple[Usual, ...]
+    views: list[dict[str, Any]]
+
+
+TABLE = read_yaml(Path(__file__).with_suffix('.yaml'), Table)
 
 
 @dataclass(frozen=True)
@@ -81,6 +76,10 @@ class Remedy:
     words: str
     options: Options
     specific: bool = False
+
+    @property
+    def flags(self) -> str:
+        return ' '.join(f'{key}={value}' for key, value in self.options.items())
 
 
 @dataclass(frozen=True)
@@ -252,9 +251,9 @@ def ranked(outcomes: Iterable[Outcome]) -> list[Outcome]:
 def remedies(cfg: Config) -> Iterator[Remedy]:
     """Yield the remedies for a config. Those for unusual settings come first."""
     values = by_key(cfg)
-    for key, (low, high), words, options in UNUSUAL:
-        if key in values and not low <= values[key] <= high:
-            yield Remedy(words, options, specific=True)
+    for usual in TABLE.settings:
+        if not usual.low <= values.get(usual.key, usual.low) <= usual.high:
+            yield Remedy(usual.words, usual.options, specific=True)
     if cfg.optim_wrapper.get('dtype'):
         yield Remedy(
             'compute in float32', {'optim_wrapper.dtype': None, 'fast': {'precision': 'float32'}}
@@ -271,7 +270,10 @@ def remedies(cfg: Config) -> Iterator[Remedy]:
         views = values.get(key)
         size = _size_of(views)
         if size:
-            yield Remedy('use the usual views', {key: [_usual_views(size)] * len(views)})
+            usual = [
+                {'size': size, **step} if 'Crop' in step['type'] else step for step in TABLE.views
+            ]
+            yield Remedy('use the usual views', {key: [usual] * len(views)})
 
 
 def _size_of(views: Any) -> int | None:
@@ -281,12 +283,3 @@ def _size_of(views: Any) -> int | None:
             if isinstance(step, dict) and isinstance(step.get('size'), int):
                 return step['size']
     return None
-
-
-def _usual_views(size: int) -> list[dict[str, Any]]:
-    return [
-        dict(type='RandomResizedCrop', size=size, scale=(0.2, 1.0)),
-        dict(type='ColorJitter', brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, p=0.8),
-        dict(type='RandomGrayscale', p=0.2),
-        dict(type='RandomFlip', p=0.5),
-    ]

@@ -63,13 +63,24 @@ def test_repeats_give_an_interval(tmp_path):
     assert outcome.helps
 
 
-def test_healthy_run_gets_no_remedy(tmp_path, capsys):
+CONFIG = """
+model = dict(head=dict(temperature=5.0))
+optim_wrapper = dict(optimizer=dict(lr=0.1))
+total_batch_size = 8
+train_dataloader = dict(dataset=dict(type="Shapes"))
+"""
+
+
+def test_run_without_bad_sign_lists_unusual_settings(tmp_path, capsys):
     run = tmp_path / 'run'
     (run / 'a/vis_data').mkdir(parents=True)
+    (run / 'a/vis_data/config.py').write_text(CONFIG)
     lines = [f'{{"health_spread_key": 0.9, "step": {step}}}' for step in (1, 20)]
     (run / 'a/vis_data/scalars.json').write_text('\n'.join(lines))
     main([str(run)])
-    assert 'no bad sign' in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert 'no bad sign' in output
+    assert 'use a usual temperature (--cfg-options model.head.temperature=0.2)' in output
 
 
 def test_usual_settings_get_no_remedy_of_their_own(tmp_path):
