@@ -13,25 +13,13 @@ from mmengine.runner import Runner, set_random_seed
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from mmairl import registry
 from mmairl.config import by_key, refuse_secrets, walk
 from mmairl.errors import UserError, closest
 from mmairl.io import read_yaml
 from mmairl.models.queue import KeyQueue
 from mmairl.models.siamese import Teacher
-from mmairl.registry import (
-    BOXES,
-    DATA_SAMPLERS,
-    DATASETS,
-    HOOKS,
-    MODELS,
-    OPTIM_WRAPPERS,
-    OPTIMIZERS,
-    OWN_CLASS,
-    PARAM_SCHEDULERS,
-    PROTOCOLS,
-    STRATEGIES,
-    Registry,
-)
+from mmairl.registry import OWN_CLASS
 
 REQUIRED = ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper')
 
@@ -43,41 +31,20 @@ class Rules(msgspec.Struct):
     numbers: dict[str, tuple[float, float]]
     sections: dict[str, tuple[str, ...]]
     removed: tuple[str, ...]
+    places: dict[str, str]
+    built: tuple[str, ...]
 
 
 RULES = read_yaml(Path(__file__).with_suffix('.yaml'), Rules)
 SECTIONS = {
     **RULES.sections,
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
-    'recipes': tuple(PROTOCOLS.names()),  # names only: a training run must not import evaluation
+    # Names only, because a training run must not import evaluation.
+    'recipes': tuple(registry.PROTOCOLS.names()),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
-# The registry of the part at each key. A part at a deeper key may come from any registry, or from none.
-PLACES = {
-    'model': MODELS,
-    'model.backbone': MODELS,
-    'model.projector': MODELS,
-    'model.head': MODELS,
-    'train_dataloader.dataset': DATASETS,
-    'train_dataloader.sampler': DATA_SAMPLERS,
-    'optim_wrapper': OPTIM_WRAPPERS,
-    'optim_wrapper.optimizer': OPTIMIZERS,
-    'strategy': STRATEGIES,
-    'param_scheduler.*': PARAM_SCHEDULERS,
-    'default_hooks.*': HOOKS,
-    'custom_hooks.*': HOOKS,
-}
-BUILT = (
-    'model',
-    'data_preprocessor',
-    'train_dataloader',
-    'strategy',
-    'optim_wrapper',
-    'param_scheduler',
-    'default_hooks',
-    'custom_hooks',
-    'visualizer',
-)
+PLACES = {path: getattr(registry, name) for path, name in RULES.places.items()}
+BUILT = RULES.built
 OTHERS = '**'  # stands for a parameter: the class passes any keyword on
 
 
@@ -111,11 +78,8 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
 def _check_numbers(values: dict[str, Any]) -> None:
     for path, least in RULES.counts.items():
         value = values.get(path)
-        if value is not None and (type(value) is not int or value < least):
-            raise UserError(
-                f"{path}: expected a whole number of at least {least} ('{value}'); correct it",
-                code='bad-count',
-            )
+        if value is not None:
+            _require_count(path, value, least)
     for path, (least, most) in RULES.numbers.items():
         value = values.get(path)
         if isinstance(value, (int, float)) and not (least <= value <= most and value < math.inf):
@@ -123,6 +87,14 @@ def _check_numbers(values: dict[str, Any]) -> None:
                 f"{path}: expected a number from {least} to {most} ('{value}'); correct it",
                 code='bad-number',
             )
+
+
+def _require_count(path: str, value: Any, least: int) -> None:
+    if type(value) is not int or value < least:
+        raise UserError(
+            f"{path}: expected a whole number of at least {least} ('{value}'); correct it",
+            code='bad-count',
+        )
 
 
 def _check_section(path: str, section: Any, known: Sequence[str]) -> None:
@@ -138,7 +110,7 @@ def _check_section(path: str, section: Any, known: Sequence[str]) -> None:
             raise UserError(f"{path} has no key '{key}'{closest(key, known)}", code='unknown-key')
 
 
-def _check_part(path: str, entry: dict, box: Registry | None) -> None:
+def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
     if 'type' not in entry:
         raise UserError(
             f'{path}: the type is missing; set {path}.type to a registered {box.name}, or {path}=None to omit it',
@@ -157,11 +129,8 @@ def _check_part(path: str, entry: dict, box: Registry | None) -> None:
                 f"{path} has no key '{key}'{closest(key, (*known, *RULES.removed), 0.6)}",
                 code='unknown-key',
             )
-        if key.endswith('channels') and isinstance(value, int) and value < 1:
-            raise UserError(
-                f"{path}.{key}: expected a whole number of at least 1 ('{value}'); correct it",
-                code='bad-count',
-            )
+        if key.endswith('channels') and isinstance(value, int):
+            _require_count(f'{path}.{key}', value, 1)
         expected = known[key].annotation if key in known else None
         if isinstance(value, str) and expected in (int, float, bool):
             advice = 'True or False' if expected is bool else 'a number'
@@ -170,11 +139,11 @@ def _check_part(path: str, entry: dict, box: Registry | None) -> None:
             )
 
 
-def _classes(path: str, name: Any, box: Registry | None) -> list[Callable]:
+def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callable]:
     """Return the classes that a type may name, or nothing if only the platform can look it up."""
     if not isinstance(name, str):
         return [name]
-    boxes = BOXES if box is None else [box]
+    boxes = registry.BOXES if box is None else [box]
     matches = [place.peek(name) for place in boxes]
     if box is not None and not matches[0]:
         matches = [box.get(name)]  # imports the package of the class
@@ -306,4 +275,4 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
 
 
 def _has_hook(runner: Runner, name: str) -> bool:
-    return any(isinstance(hook, HOOKS.get(name)) for hook in runner.hooks)
+    return any(isinstance(hook, registry.HOOKS.get(name)) for hook in runner.hooks)
