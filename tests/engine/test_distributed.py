@@ -89,13 +89,6 @@ def test_each_step_of_slurm_meets_at_a_port_of_its_own(launched, joined):
     assert len(ports) == 3
 
 
-def test_a_torch_without_nccl_is_one_sentence(monkeypatch, launched, joined):
-    monkeypatch.setattr(dist, 'is_nccl_available', lambda: False)
-    launched('pytorch', '0')
-    with pytest.raises(UserError, match='is built without NCCL'):
-        start_processes('pytorch')
-
-
 @pytest.mark.parametrize('gpus', [1, 2])
 def test_more_processes_than_gpus_are_one_sentence(monkeypatch, launched, joined, gpus):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
