@@ -43,7 +43,14 @@ def test_whole_run_is_reproduced(kept):
     assert sorted(kept.rglob('*')) == before
 
 
-@pytest.mark.parametrize('case', ['workers', 'views_of_the_batch', 'lars_accumulated'])
+RECIPES = [
+    'lars_accumulated',
+    pytest.param('workers', marks=pytest.mark.slow),
+    pytest.param('views_of_the_batch', marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize('case', RECIPES)
 def test_other_recipes_are_reproduced(tmp_path, case):
     """With data workers, which a replay has not, views on the device, accumulated batches, and a folder for checkpoints."""
     run = tmp_path / 'run'
@@ -122,29 +129,25 @@ def test_tampering_is_found_in_its_stretch(copied):
     assert status_of(copied) == 'mismatch'
 
 
-@pytest.mark.parametrize(
-    'before, after',
-    [
-        ("type='Shapes'", "noise=0.3, type='Shapes'"),
-        ('count=35', 'count=34'),
-        ('temperature=0.2', 'temperature=0.3'),
-        ("type='RandomFlip'", "p=0.1, type='RandomFlip'"),
-    ],
-)
-def test_edited_config_is_a_mismatch(copied, before, after):
-    file = next(copied.glob('*/vis_data/config.py'))
+def edit_config(folder: Path, before: str, after: str) -> None:
+    file = next(folder.glob('*/vis_data/config.py'))
     text = file.read_text()
     assert before in text
     file.write_text(text.replace(before, after))
+
+
+def test_edited_config_is_a_mismatch(copied):
+    edit_config(copied, 'temperature=0.2', 'temperature=0.3')
     assert status_of(copied) == 'mismatch'
 
 
-def test_other_machine_is_not_comparable(copied, monkeypatch):
-    edit_checkpoint(copied, flip_a_bit)
+def test_other_machine_is_not_comparable(kept, monkeypatch):
     machine = replay.describe_machine()
     monkeypatch.setattr(replay, 'describe_machine', lambda: {**machine, 'torch': '9.9'})
-    early, late = kept_checkpoints(copied)[:2]
-    verdict = check_stretch(copied, Stretch(early, late))
+    monkeypatch.setattr(replay, 'rerun', lambda *_: None)
+    monkeypatch.setattr(replay, 'differences_of', lambda *_: ['state_dict.weight'])
+    early, late = kept_checkpoints(kept)[:2]
+    verdict = check_stretch(kept, Stretch(early, late))
     assert verdict.status == 'not comparable'
     assert '9.9' in verdict.reason
 
@@ -160,37 +163,37 @@ def test_folder_without_checkpoints_raises(kept, tmp_path):
 
 
 def test_command_states_its_cost_and_verdicts(kept, capsys):
-    main([str(kept), '--check', '2'])
+    main([str(kept), '--check', '1'])
     output = capsys.readouterr().out
-    assert 'replaying 8 of 12 iterations' in output
-    assert output.count('reproduced') >= 2
-    assert '67 %' in output
+    assert 'replaying 4 of 12 iterations' in output
+    assert 'reproduced' in output
+    assert '33 %' in output
 
 
 def test_command_fails_after_a_mismatch(copied):
-    edit_checkpoint(copied, flip_a_bit)
+    edit_config(copied, 'temperature=0.2', 'temperature=0.3')
     with raises_code('not-reproduced'):
         main([str(copied), '--check', '3'])
 
 
 def test_evaluation_is_repeated(copied):
-    folder = copied
-    result = evaluate(Fork(folder).config(), 'knn', folder / 'iter_12.pth')
+    result = evaluate(Fork(copied).config(), 'knn', copied / 'iter_12.pth')
     record = dict(protocol='knn', config='a.py', checkpoint='elsewhere/iter_12.pth', **asdict(result))
-    path = write_json(folder / 'iter_12_student_knn.json', record)
-    assert [verdict.status for verdict in check_evaluations(folder)] == ['reproduced']
     edited = {name: score + 0.1 for name, score in result.scores.items()}
-    write_json(path, {**record, 'scores': edited})
-    assert [verdict.status for verdict in check_evaluations(folder)] == ['mismatch']
-    write_json(path, {**record, 'identity': {**result.identity, 'weights': 'others'}})
-    assert [verdict.status for verdict in check_evaluations(folder)] == ['not comparable']
+    for changes, status in (
+        ({}, 'reproduced'),
+        (dict(scores=edited), 'mismatch'),
+        (dict(identity={**result.identity, 'weights': 'others'}), 'not comparable'),
+    ):
+        write_json(copied / 'iter_12_student_knn.json', {**record, **changes})
+        assert [verdict.status for verdict in check_evaluations(copied)] == [status]
 
 
 def test_step_is_the_one_of_training(kept):
     """Also several iterations after a checkpoint, and from scratch."""
     scalars = load_checkpoint(kept / 'iter_12.pth')['message_hub']['log_scalars']
     losses = scalars['train/loss'].data[0]
-    for step in (1, 3, 8, 9):
+    for step in (1, 8):
         record = replay_step(kept, step)[0]
         assert record.values['loss'] == losses[step - 1]
         assert record.losses.mean().item() == pytest.approx(record.values['loss'], rel=1e-5)
