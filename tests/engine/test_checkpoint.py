@@ -1,4 +1,4 @@
-"""The checkpoint that a run starts from, that its file is read once, and that nothing is removed but the run's own."""
+"""Which checkpoint a run starts from, how often it is read, and which files are removed."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def training_checkpoint(**meta: object) -> dict:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three checkpoints, written one after the other, and two files that cannot be gone on from."""
+    """A folder with three checkpoints in the order of their writing, and two files that cannot be resumed."""
     for place, name in enumerate(['epoch_1.pth', 'epoch_2.pth', 'iter_25.pth', 'best_top1.pth', 'weights.pth']):
         torch.save(training_checkpoint() if 'weights' not in name else dict(a=torch.ones(1)), tmp_path / name)
         os.utime(tmp_path / name, (place, place))
@@ -40,7 +40,7 @@ def name_of_newest(folder: Path, run: str | None = None) -> str | None:
 
 
 def flip(path: Path) -> None:
-    """One bit of the weights, where torch would not notice."""
+    """Flip one bit of the weights, which torch does not detect."""
     data = bytearray(path.read_bytes())
     data[data.index(b'data/0') + 200] ^= 4
     time = path.stat().st_mtime
@@ -50,16 +50,16 @@ def flip(path: Path) -> None:
 
 def test_newest_is_the_noted_or_last_written_file(folder):
     assert name_of_newest(folder) == 'iter_25.pth' and newest_checkpoint(folder / 'not there') is None
-    for note, wanted in (
+    for note, expected in (
         (b'/another/machine/epoch_2.pth', 'epoch_2.pth'),
         (b'/gone/epoch_9.pth', 'iter_25.pth'),
         (bytes(range(256)), 'iter_25.pth'),
     ):
         (folder / 'last_checkpoint').write_bytes(note)
-        assert name_of_newest(folder) == wanted
+        assert name_of_newest(folder) == expected
 
 
-def test_a_damaged_one_gives_way_to_the_one_before(folder):
+def test_damaged_checkpoint_falls_back_to_the_previous(folder):
     flip(folder / 'iter_25.pth')
     (folder / 'dangling.pth').symlink_to(folder / 'gone')
     assert name_of_newest(folder) == 'epoch_2.pth'
@@ -76,7 +76,7 @@ def choice(folder: Path, **how: object) -> tuple[RunStart, Config]:
 
 
 def test_new_run_in_an_old_folder_ignores_old_files(folder):
-    """Killed before its first checkpoint, it must not go on from the end of the run before it, unless that is given."""
+    """A run that was killed before its first checkpoint must not resume from an earlier run, unless that one is named."""
     RunStart(run='new').begin(folder)
     start, cfg = choice(folder)
     assert not start.resume and start.checkpoint is None and cfg.load_from is None
@@ -99,7 +99,7 @@ def test_restart_prefers_checkpoints_of_its_own_run(folder, tmp_path):
     torch.save(training_checkpoint(run='a'), named)
     cfg = dict(work_dir=str(folder), resume='again', load_from=str(named))
     start = choose_start(Config(cfg))
-    assert start.path == str(named) and start.resume and start.run == 'a'  # others of the folder are of other runs
+    assert start.path == str(named) and start.resume and start.run == 'a'  # the folder's checkpoints are of other runs
     torch.save(training_checkpoint(run='a'), folder / 'iter_3.pth')
     start = choose_start(Config(cfg))
     assert Path(start.path).name == 'iter_3.pth' and start.resume and start.run == 'a'
@@ -174,7 +174,7 @@ def test_resume_reads_the_tensors_of_its_file_once(tmp_path, monkeypatch):
 
 
 def test_out_dir_works_for_save_resume_and_cleanup(tmp_path):
-    """In `out_dir`; the newest is damaged; a run that was resumed ends as one that was not interrupted."""
+    """The newest checkpoint is damaged. The resumed run equals the uninterrupted one."""
     whole = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'whole')))
     for resume, leave_at in ((True, 9), (True, None)):
         cfg = resuming.config('views_of_the_batch', str(tmp_path / 'run'), leave_at=leave_at, resume=resume)
@@ -187,11 +187,11 @@ def test_out_dir_works_for_save_resume_and_cleanup(tmp_path):
 
 
 def test_load_from_loads_weights_only(tmp_path):
-    """The seed, the batch and the probe are the new run's own."""
+    """The new run has its own seed, batch and probe."""
     other = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'other'), leave_at=5))
     cfg = resuming.config('views_of_the_batch', str(tmp_path / 'new'), leave_at=1, batch=4)
     cfg.load_from, cfg.randomness.seed = str(other), 11
-    cfg.custom_hooks[0].lr = 0.0  # at this rate the probe stays where it began
+    cfg.custom_hooks[0].lr = 0.0  # the probe keeps its initial weights
     cfg.default_hooks.checkpoint.interval = 1
     before, after = load_checkpoint(other), load_checkpoint(resuming.run(cfg))
     assert before['place']['seed'] != after['place']['seed'] and after['place']['images_per_step'] == 4
@@ -202,7 +202,7 @@ def test_load_from_loads_weights_only(tmp_path):
 
 
 def old_config(work_dir: Path) -> Config:
-    """The config that tests/files/before_the_house.pth was made with, at commit 96d53a7, in today's words."""
+    """Return the config of tests/files/before_the_house.pth, which commit 96d53a7 wrote, in today's form."""
     cfg = load_config(str(FILES.parents[1] / 'configs/demo/mocov2plus_shapes.py'))
     cfg.model.backbone.update(stem_channels=2, base_channels=2)
     cfg.model.projector.update(in_channels=16, hidden_channels=8, out_channels=4)
@@ -223,14 +223,14 @@ def old_config(work_dir: Path) -> Config:
     return cfg
 
 
-# What the old code ended with, of the same run, at iteration 12.
+# The result of the old code for the same run, at iteration 12.
 OLD = {
     'backbone.conv1.weight': [2.86868072, 2.74249601, 1.63578558, 0.70546979],
     'teacher.backbone.conv1.weight': [0.65883887, 0.85651362, 0.46041384, 0.13085245],
     'backbone.layer4.1.bn2.running_var': [0.45661083, 25.22126961, 1.17091882, 0.30074039],
     'queue.vectors': [0.11464897, 0.14455585, -0.14420292, 0.97219586],
 }
-OLD_SUM, OLD_MOMENTA = 7268.672979419987, 5599.789806782663  # of absolute values: weights and queue, momenta
+OLD_SUM, OLD_MOMENTA = 7268.672979419987, 5599.789806782663  # sums of absolute values: weights and queue, and momenta
 
 
 def test_old_checkpoint_resumes_to_the_same_weights(tmp_path):
@@ -239,10 +239,10 @@ def test_old_checkpoint_resumes_to_the_same_weights(tmp_path):
         runner = launch.train(old_config(tmp_path))
     state = runner.model.state_dict()
     assert runner.iter == 12
-    for key, wanted in OLD.items():
-        assert state[key].flatten()[:4].tolist() == pytest.approx(wanted, rel=1e-4, abs=1e-5), (
+    for key, expected in OLD.items():
+        assert state[key].flatten()[:4].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5), (
             key
-        )  # other CPUs round otherwise
+        )  # CPUs round differently
     learnt = [value for key, value in state.items() if value.is_floating_point() and 'running' not in key]
     momenta = [moment['momentum_buffer'] for moment in runner.optim_wrapper.optimizer.state.values()]
     assert sum(value.double().abs().sum().item() for value in learnt) == pytest.approx(OLD_SUM, rel=1e-5)
@@ -256,7 +256,7 @@ def test_template_with_a_folder_raises(name):
 
 
 def test_non_finite_weights_replace_no_checkpoint(toy_config, monkeypatch):
-    """A NaN where no loss shows it: in a statistic of the teacher."""
+    """The NaN is in a statistic of the teacher, where it does not affect the loss."""
     cfg = toy_config(steps=4)
     cfg.default_hooks.checkpoint.max_keep_ckpts = 1
     usual = ExactCheckpointHook.before_train_iter
@@ -281,14 +281,14 @@ def test_best_weights_may_precede_the_first_checkpoint(toy_config):
 
 
 def with_mmengines_hook(case: str, work_dir: Path, **how: object) -> Config:
-    """A config with the checkpoint hook that OpenMMLab's configs have."""
+    """Return a config with the checkpoint hook of OpenMMLab's configs."""
     cfg = resuming.config(case, str(work_dir), **how)
     cfg.default_hooks.checkpoint = dict(type='CheckpointHook', interval=1, max_keep_ckpts=2)
     return cfg
 
 
 @pytest.mark.parametrize('case', ['views_of_the_batch', 'lars_accumulated'])
-def test_a_run_with_mmengines_hook_resumes_exactly(tmp_path, case):
+def test_run_with_mmengines_hook_resumes_exactly(tmp_path, case):
     leave_at = 17 if case == 'lars_accumulated' else 8
     whole = resuming.run(with_mmengines_hook(case, tmp_path / 'whole'))
     left = resuming.run(with_mmengines_hook(case, tmp_path / 'run', leave_at=leave_at))
@@ -311,7 +311,7 @@ def test_every_name_of_mmengines_hook_saves_exactly(toy_config, kind):
 
 
 def test_checkpoint_of_another_hook_resumes(toy_config, tmp_path):
-    """A subclass of mmengine's hook is used as it is, and the runner writes for it."""
+    """A subclass of mmengine's hook is used unchanged, and writes through our runner."""
 
     class Foreign(CheckpointHook):
         pass
@@ -335,7 +335,7 @@ def test_checkpoint_of_another_hook_resumes(toy_config, tmp_path):
 
 @pytest.mark.parametrize('kind', ['ExactCheckpointHook', 'CheckpointHook', 'subclass'])
 def test_foreign_checkpoint_deletes_no_file(toy_config, tmp_path, kind):
-    """Its message hub names files and folders, and a better score comes."""
+    """Its message hub names files and folders, and a better score arrives."""
 
     class Subclass(CheckpointHook):
         pass
@@ -375,7 +375,7 @@ def test_foreign_checkpoint_deletes_no_file(toy_config, tmp_path, kind):
 
 @HOOKS.register_module(force=True)
 class BestAtTheEnd(Hook):
-    """Reports a better score after the last step, as a validation would."""
+    """Report a better score after the last step, as a validation would."""
 
     priority = 'LOWEST'
 

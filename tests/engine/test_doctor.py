@@ -1,4 +1,4 @@
-"""A planted fault is found by forks of remedies."""
+"""Forks of remedies find the planted fault."""
 
 from math import nan
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_forks_last_until_after_the_sign(monkeypatch):
     assert (early.first, early.last) == (600, 800)
 
 
-def test_cause_precedes_a_remedy_that_softens_any_fault():
+def test_cause_precedes_remedies_of_every_fault():
     slower = Outcome(Remedy('lower the rate', {}), gain=1.0)
     cause = Outcome(Remedy('use a usual temperature', {}, specific=True), gain=0.6)
     weak = Outcome(Remedy('lower the weight decay', {}, specific=True), gain=0.4)

@@ -75,7 +75,7 @@ def test_interrupted_branch_resumes_exactly(trunk, tmp_path):
     ],
     ids=['numbers', 'norm and views', 'optimizer'],
 )
-def test_allowed_change_shares_the_trunk_and_then_differs(trunk, tmp_path, change):
+def test_allowed_change_differs_after_the_fork_point(trunk, tmp_path, change):
     last = load_checkpoint(branch(trunk, tmp_path / 'run', 2, **change))
     whole = load_checkpoint(trunk / 'iter_12.pth')
     key = 'backbone.conv1.weight'
@@ -101,7 +101,7 @@ def test_change_of_order_or_shapes_names_its_key(trunk, tmp_path, change, code):
         branch(trunk, tmp_path / 'run', **change)
 
 
-def test_missing_fork_point_lists_those_there_are(trunk, tmp_path):
+def test_missing_fork_point_lists_available_epochs(trunk, tmp_path):
     with raises_code('no-fork-point', match='1, 2, 3'):
         branch(trunk, tmp_path / 'run', 4)
 

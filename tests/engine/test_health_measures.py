@@ -1,4 +1,4 @@
-"""The measures of a run's health by closed forms and loops, which values are normal, and what is said of others."""
+"""Health measures equal closed forms and loops; ranges and advice."""
 
 from math import inf, isnan, nan
 from typing import ClassVar
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from mmairl.engine import health
 from mmairl.engine.health import QUANTITIES, advice, state
 
-# As measured on Shapes: MoCo v2+ at the end of 8 epochs, and a mean teacher of momentum 0 without a predictor.
+# Measured on Shapes: MoCo v2+ after 8 epochs, and a mean teacher with momentum 0 and no predictor.
 SOUND = dict(loss=12.4, spread_query=0.68, spread_key=0.87, rank_features=29, rank_embeddings=6.8, positive=0.35)
 SOUND |= dict(negative=0.025, hardest_negative=0.54, contrast=0.33, teacher_distance=0.03, gradient_norm=0.5)
 SOUND |= dict(update_ratio=0.004, queue_steps=4, queue_epochs=0.087, queue_filled=1, queue_drift=0.09, data_share=0.04)
@@ -46,7 +46,7 @@ def batch_of(rows: torch.Tensor) -> dict[str, float]:
 
 
 def test_ranks_and_spreads_of_a_batch():
-    """Rows of a network that collapses, of one that is spread out, of one that is not finite, and of few rows."""
+    """Rows of a collapsed model and of a sound one, rows that are not finite, and too few rows."""
     spread_out, one_point = batch_of(torch.eye(16)), batch_of(torch.ones(16, 4))
     assert spread_out['rank_features'] == pytest.approx(16, rel=1e-6) and spread_out['spread_key'] == pytest.approx(1)
     assert one_point['rank_features'] == pytest.approx(1, abs=1e-6) and one_point['spread_query'] == 0
@@ -73,7 +73,7 @@ def test_similarities_exclude_the_own_key():
     assert found['contrast'] == pytest.approx(found['positive'] - found['negative'])
 
 
-def test_teacher_distance_is_that_of_a_loop():
+def test_teacher_distance_equals_a_loop():
     own, theirs = ([torch.randn(3, 4).double(), torch.randn(5).double()] for _ in range(2))
     apart = sum(float((t - s).square().sum()) for t, s in zip(own, theirs))
     whole = sum(float(s.square().sum()) for s in theirs)

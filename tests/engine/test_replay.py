@@ -52,7 +52,7 @@ RECIPES = [
 
 @pytest.mark.parametrize('case', RECIPES)
 def test_other_recipes_are_reproduced(tmp_path, case):
-    """With data workers, which a replay has not, views on the device, accumulated batches, and a folder for checkpoints."""
+    """With data workers (a replay has none), views on the device, accumulated batches, and a folder for checkpoints."""
     run = tmp_path / 'run'
     cfg = resuming.config(case, str(run), epochs=2, steps=2, every=2)
     cfg.default_hooks.checkpoint.out_dir = str(tmp_path / 'elsewhere')

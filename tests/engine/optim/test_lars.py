@@ -1,4 +1,4 @@
-"""LARS's update against the rule worked out in plain Python numbers, and which parameters it adapts."""
+"""LARS's update equals the rule computed in plain Python, and the right parameters are adapted."""
 
 import copy
 import math
@@ -17,12 +17,12 @@ HYPER = {'momentum': 0.9, 'weight_decay': 0.05, 'eta': 0.001}
 
 
 def warm_up_then_cosine(step: int) -> float:
-    """A learning rate that changes every step."""
+    """Return a learning rate that changes every step."""
     return 2.0 * (step + 1) / 5 if step < 5 else 1 + math.cos(math.pi * (step - 5) / 15)
 
 
 def tensors(seed: int) -> list[Tensor]:
-    """One random tensor per shape, in double precision."""
+    """Return one random tensor per shape, in double precision."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES]
 
@@ -30,7 +30,7 @@ def tensors(seed: int) -> list[Tensor]:
 def scalar_lars(
     w: list[float], grads: list[list[float]], lrs: list[float], adapt: bool, inside: bool = True
 ) -> list[float]:
-    """The papers' formula on a list of Python floats, for one tensor and a sequence of gradients."""
+    """Apply the papers' formula to a list of Python floats, for one tensor and a sequence of gradients."""
     mu, wd, eta = HYPER['momentum'], HYPER['weight_decay'] if adapt else 0.0, HYPER['eta']
     v = [0.0] * len(w)
     for g, lr in zip(grads, lrs):
@@ -90,7 +90,7 @@ def test_tokens_of_a_vit_are_adapted_and_gains_not():
 
 
 class Student(nn.Module):
-    """A backbone and a projector, beside a frozen teacher."""
+    """A backbone, a projector and a frozen teacher."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Student(nn.Module):
 
 @pytest.mark.parametrize('kind', ['AutocastOptimWrapper', 'LARSOptimWrapper'])
 def test_parts_of_the_model_have_separate_rates(kind):
-    """As BYOL's predictor has; each part is split into weights and the rest. Older configs say the second name."""
+    """As for BYOL's predictor. Each part is split into weights and the rest. Older configs use the second name."""
     rates = dict(custom_keys={'mlp': dict(lr_mult=10)})
     cfg = dict(type=kind, optimizer=dict(type='LARS', lr=0.3), paramwise_cfg=rates)
     student = Student()
