@@ -288,10 +288,8 @@ def refuse_endless(file: IO[bytes]) -> None:
             results = [memo[argument]]
         elif name == 'REDUCE' and _are_two_numbers(taken[1]):
             results = [complex(*taken[1])]  # no other allowed function takes two numbers
-        elif (
-            'TUPLE' in name or name in CALLS
-        ):  # a call may return its arguments, as torch.Size does
-            results = [SizedTuple(taken)]
+        elif 'TUPLE' in name or name in CALLS:
+            results = [SizedTuple(taken)]  # a call may return its arguments, as torch.Size does
         elif results and not code.stack_before:
             results = [CONSTANTS.get(name, argument)]
         for value in results:
