@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-import yaml
 from markupsafe import Markup
 from matplotlib.ticker import EngFormatter
 
-from mmairl.config import flat
-from mmairl.io import parse_yaml
 from mmairl.report.charts import chart
 from mmairl.report.compare_page import differences
 from mmairl.report.page import fill
@@ -21,12 +18,14 @@ from mmairl.study.pages.answer import command, counted, duration
 from mmairl.study.pages.findings import Findings
 from mmairl.study.pages.search_section import labels_of, search_runs, search_section
 from mmairl.study.pages.study_tables import BLANK, Line
+from mmairl.study.statistics.forks import fork_summary, settings_of
 from mmairl.study.statistics.power import visible_effect
 from mmairl.study.statistics.summary import cost_summary, progress
 
 POINTS = 60  # of a curve, which is drawn in two rows
 FLOPS = EngFormatter('FLOP')
 SIGNS = dict(good='✓ equal:', bad='✕ not equal:', quiet='○ not checked:')
+FORK_HEADS = ('compared with', 'from', 'between trunks', 'within forks', 'equally precise')
 Record = Mapping[str, Any]
 
 
@@ -207,6 +206,8 @@ def _noise(study: Record, found: Sequence[Findings]) -> EvidencePart | None:
             'effect, by test images',
         ]
         tables.append(html_table(heads, rows, head=labels[key]))
+    tables += [_fork_table(study, metric) for metric in study['metrics']]
+    tables = list(filter(None, tables))
     if not tables:
         return None
     text = Markup(
@@ -215,6 +216,19 @@ def _noise(study: Record, found: Sequence[Findings]) -> EvidencePart | None:
         '“none”: the classifier is not trained, or the first column contains it.</p>'
     )
     return EvidencePart('noise', 'Noise and power', _power(found), text + Markup().join(tables))
+
+
+def _fork_table(study: Record, metric: Record) -> Markup | str:
+    rows = []
+    for fork in fork_summary(study, metric['key']):
+        name = f'{fork["row"]} (A/A)' if fork['null'] else fork['row']
+        spreads = [_decimals(fork[key]) for key in ('between', 'within')]
+        rows.append((name, [fork['on'], f'epoch {fork["epoch"]}', *spreads, str(fork['runs'])]))
+    return (
+        fill('study_forks.html', table=html_table(FORK_HEADS, rows, head=metric['label']))
+        if rows
+        else ''
+    )
 
 
 def _power(found: Sequence[Findings]) -> str:
@@ -386,17 +400,11 @@ def _setting_table(base: Sequence[Record], runs: Sequence[Record]) -> Markup | s
     """Return a table of the settings in which a row differs from its base row."""
     if not base:
         return ''
-    heads, lines = differences({'base': _settings(base), 'this row': _settings(runs)})
+    settings = {}
+    for name, side in (('base', base), ('this row', runs)):
+        settings[name] = {key: str(value) for key, value in settings_of(side).items()}
+    heads, lines = differences(settings)
     return html_table(heads, lines, words=True) if lines else ''
-
-
-def _settings(runs: Sequence[Record]) -> dict[str, str]:
-    """Return the config of a row by dotted keys, from the first run that has its text, if it is valid."""
-    text = next((run['config_text'] for run in runs if run.get('config_text')), '')
-    try:
-        return {key: str(value) for key, value in flat(parse_yaml(text) or {}).items()}
-    except (ValueError, yaml.YAMLError, RecursionError, OverflowError):
-        return {}
 
 
 def _methods(study: Record, found: Sequence[Findings]) -> EvidencePart:

@@ -9,7 +9,12 @@ from typing import Any
 
 from mmairl.report.effects import Effect, EffectsFigure
 from mmairl.study.pages.study_tables import LABELS
-from mmairl.study.statistics.compare_rows import Pair, limits_by_row, scores_by_seed
+from mmairl.study.statistics.compare_rows import (
+    Pair,
+    limits_by_row,
+    scores_by_seed,
+    shared_epochs,
+)
 from mmairl.study.statistics.verdict_words import (
     COLLAPSED,
     EQUIVALENT,
@@ -45,6 +50,7 @@ class Finding:
         cost: The compute of the row relative to its base, if known.
         published: The published effect, if both numbers are published.
         asked_seeds: Seeds that the study asks for.
+        epochs: Epochs that both rows share, if one forks from the other or both from one trunk.
         digits: Decimals of the effect.
     """
 
@@ -56,6 +62,7 @@ class Finding:
     cost: float | None = None
     published: float | None = None
     asked_seeds: int = 0
+    epochs: int = 0
     digits: int = 1
 
     @property
@@ -95,7 +102,7 @@ class Finding:
 
     def notes(self) -> list[str]:
         """Return remarks that belong to the verdict."""
-        notes = []
+        notes = [f'from epoch {self.epochs} on'] if self.epochs else []
         if self.undeclared:
             notes.append(f'{", ".join(self.undeclared)} also changed')
         if self.verdict == INCONCLUSIVE and self._excludes_zero:
@@ -218,6 +225,7 @@ class Findings:
             cost=self._cost(pair),
             published=None if None in numbers else round(numbers[0] - numbers[1], 6),
             asked_seeds=0 if sequential else len(self.study['seeds']),
+            epochs=shared_epochs(row, base),
             digits=self.digits,
         )
 
