@@ -11,7 +11,7 @@ from mmairl.config import flat
 from mmairl.io import parse_yaml
 from mmairl.study.statistics.compare_rows import Record, scores_by_seed, shared_epochs
 
-NINTH_DIGIT = 1e-7  # relative changes below it cannot have an effect
+NEGLIGIBLE = 1e-6  # relative changes of options below it cause numerical divergence only
 
 
 def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
@@ -19,7 +19,7 @@ def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
 
     `epoch` is the last shared epoch, `between` the standard deviation of the base row's runs, one per trunk, and `within`
     that of the paired differences. As many independent `runs` of each row would have the same standard error. If `null`,
-    options differ in the ninth digit only, so the differences are numerical divergence.
+    options differ by less than a millionth, so the differences of scores are numerical divergence.
     """
     rows = {row['name']: row for row in study['rows']}
     entries = []
@@ -45,13 +45,13 @@ def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
 
 
 def is_null(row: Record, base: Record) -> bool:
-    """Return True if all that a row changes are numbers, and these by less than their eighth digit."""
+    """Return True if all that a row changes are numbers, and these by less than a millionth."""
     one, two = (settings_of(side['runs']) for side in (row, base))
     pairs = [(one.get(key), two.get(key)) for key in row['changed']]
     return bool(pairs) and all(
         isinstance(value, float)
         and isinstance(other, float)
-        and math.isclose(value, other, rel_tol=NINTH_DIGIT)
+        and math.isclose(value, other, rel_tol=NEGLIGIBLE)
         for value, other in pairs
     )
 

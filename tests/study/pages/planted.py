@@ -322,7 +322,7 @@ def tuned() -> Record:
 
 
 def forked() -> Record:
-    """A trunk that was forked at half: again with a decay changed in the ninth digit, and with another temperature."""
+    """A trunk that was forked at half: again with a decay changed by a ten-millionth, and with another temperature."""
     found = steps(('trunk', 0, 0), ('again', 0.0, 0.2), ('warmer', -2.0, 0.5))
     for one, decay, temperature in zip(found['rows'], (1e-4, 1e-4 + 1e-13, 1e-4), (0.2, 0.2, 0.4)):
         one['changed'] = ['temperature' if one['name'] == 'warmer' else 'decay']

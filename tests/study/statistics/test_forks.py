@@ -11,6 +11,7 @@ from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.statistics.compare_rows import compare_scores, shared_epochs
 from mmairl.study.statistics.forks import fork_summary
 
+
 def fork(name: str, of: str, epoch: int) -> dict:
     return dict(name=name, fork=dict(of=of, at=0.5, epoch=epoch))
 
@@ -63,13 +64,14 @@ def scores(study: dict) -> list[list[float]]:
 @pytest.mark.parametrize(
     'text, null',
     [
-        ('decay: 1.00000001e-4\n', True),
+        ('decay: 1.0000001e-4\n', True),
+        ('decay: 1.00001e-4\n', False),
         ('decay: 2.0e-4\n', False),
         ('decay: none\n', False),
         ('[not yaml', False),
     ],
 )
-def test_null_fork_changes_the_ninth_digit(text, null):
+def test_null_fork_changes_less_than_a_millionth(text, null):
     study = forked()
     for run in study['rows'][1]['runs']:
         run['config_text'] = text
