@@ -41,7 +41,7 @@ from mmairl.engine.checkpoint import (
     checkpoint_folder,
     choose_start,
     missing_part,
-    require_complete,
+    require_resumable,
     run_in,
     settings,
 )
@@ -131,7 +131,7 @@ class Fork:
         """
         if self.path is not None:
             checkpoint = load_checkpoint(self.path)
-            require_complete(checkpoint, self.path)
+            require_resumable(checkpoint, self.path)
             return self.path, checkpoint
         values = {**read_run_config(self.trunk), 'work_dir': str(self.trunk)}
         folder = checkpoint_folder(Config(values))

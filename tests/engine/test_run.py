@@ -45,12 +45,6 @@ def test_seed_repeats_a_run_bit_for_bit(toy_config, tmp_path):
     assert not torch.equal(first['backbone.conv1.weight'], other['backbone.conv1.weight'])
 
 
-@pytest.mark.parametrize('workers', [0, 1])
-def test_only_workers_need_shared_memory_for_marks(toy_config, workers):
-    runner = Runner.from_cfg(toy_config(width=4, **{'train_dataloader.num_workers': workers}))
-    assert runner._build_train_dataloader().dataset.reasons.is_shared() == bool(workers)
-
-
 @pytest.mark.parametrize(
     'total,own,processes,steps,share',
     [(1024, None, 4, 2, 128), (1024, 32, 2, 1, 32)],
