@@ -145,12 +145,12 @@ def assert_no_secrets(text: str) -> None:
     assert not any(secret in text for secret in SECRETS)
 
 
-@pytest.mark.parametrize(('kind', 'code'), [('400', 'far-expired'), ('403', 'far-denied'), ('silent', 'far-refused')])
-def test_refused_credentials_are_an_error_without_them(storage, kind, code):
+@pytest.mark.parametrize('kind', ['400', '403', 'silent'])
+def test_refused_credentials_are_an_error_without_them(storage, kind):
     _, faults = storage
     data = Shards(URL)
     faults.kind, faults.left = kind, 10**6
-    with raises_code(code, 's3://images/train-1.tar') as raised:
+    with raises_code('far-refused', 's3://images/train-1.tar') as raised:
         data.raw(5)
     assert_no_secrets(''.join(traceback.format_exception(raised.value)))
     assert b'verysecret' not in pickle.dumps(data)

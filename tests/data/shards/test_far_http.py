@@ -212,7 +212,7 @@ def test_temporary_http_fault_is_retried(fault, folder, site, clock):
 
 @pytest.mark.parametrize(
     ('status', 'code'),
-    [(404, 'far-missing'), (403, 'far-denied'), (401, 'far-denied'), (400, 'far-refused')],
+    [(404, 'far-missing'), (403, 'far-refused'), (400, 'far-refused')],
 )
 def test_refusal_is_explained_at_once(status, code, site, clock):
     data = Shards(f'{site.url}/redirect/a.tar')
