@@ -133,7 +133,7 @@ def test_unfit_sets_and_weights_raise(places, tmp_path):
     five_channels = dict(type='UnlabelledFolder', root=str(tmp_path), channels=5)
     for wrong, code in [
         (dict(weights=dict(a=0)), 'bad-weight'),
-        (dict(weights=dict(a='2')), 'bad-weight'),
+        (dict(weights=dict(a=math.inf)), 'bad-weight'),
         (dict(weights=dict(aa=1)), 'unknown-set'),
         (dict(sets=dict(sets, d=five_channels)), 'mixed-images'),
         (dict(sets=dict(sets, d=dict(sets['a'], views=view))), 'views-of-set'),
