@@ -1,4 +1,4 @@
-"""A user's folders: what is found in them, and what is refused."""
+"""Image folders: their files and classes, and folders that are errors."""
 
 from pathlib import Path
 

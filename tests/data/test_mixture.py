@@ -1,4 +1,4 @@
-"""Several sets at once: their shares of an epoch, exact resume, labels by name, and where each image is from."""
+"""Mixtures: the weight of each set in an epoch, exact resume, joint labels, and the set of each image."""
 
 import math
 
@@ -189,7 +189,7 @@ def test_evaluation_has_each_sets_own_score(places, tmp_path):
         assert found[f'top-1, {name}'] == pytest.approx(100 * sum(own) / len(own))
 
 
-def test_the_map_of_several_places_is_coloured_by_them(places):
+def test_map_of_several_sets_is_colored_by_set(places):
     given = [str(places / 'c'), str(places / 'b.tar')]
     data = dataset_of(given, None)
     names = [name_of(data, at) for at in range(len(data))]

@@ -1,4 +1,4 @@
-"""Views by name: they are built, they keep what they say, and images are told apart as the rule of thumb says."""
+"""Views by name, the transforms of their own, and the view set that is suggested for images."""
 
 import numpy as np
 import pytest
@@ -38,12 +38,12 @@ def test_unknown_name_of_views_is_an_error():
         named_views('satelite')
 
 
-def test_grey_images_lose_what_only_rgb_has(tmp_path):
+def test_gray_images_have_no_rgb_transforms(tmp_path):
     views = config_for('byol', 500, 'images', views='microscopy', channels=1).train_dataloader.dataset.views
     assert 'StainJitter' not in str(views) and 'RandomTurn' in str(views)
 
 
-def test_a_turn_is_one_of_eight_alike_in_both_forms():
+def test_turn_is_one_of_eight_in_both_forms():
     [[turn]] = build_views([[dict(type='RandomTurn', p=1.0)]])
     image, seen = torch.arange(3 * 16, dtype=torch.uint8).reshape(3, 4, 4), set()
     for seed in range(60):
@@ -56,7 +56,7 @@ def test_a_turn_is_one_of_eight_alike_in_both_forms():
     assert len(seen) == 8
 
 
-def test_stains_change_in_amount_and_not_in_kind():
+def test_stains_change_only_in_amount():
     [[jitter]] = build_views([[dict(type='StainJitter', p=1.0, strength=0.5)]])
     amounts = torch.rand(1, 3, 8, 8) * torch.tensor([0.5, 0.3, 0.0]).view(3, 1, 1)  # no DAB
     images = (-torch.einsum('bshw,sc->bchw', amounts, STAINS)).exp()
