@@ -300,8 +300,8 @@ class ColorJitter(Augmentation):
     """Change brightness, contrast, saturation and hue, in an order drawn per image.
 
     A factor of strength s is uniform in [max(0, 1 - s), 1 + s], the hue shift in [-hue, hue] of the circle. Nothing is
-    rounded between the four, in either form. Brightness and contrast are defined for any channels; if they are not RGB,
-    each has a contrast to its own mean, and saturation and hue must be 0.
+    rounded between the four, in either form. Brightness and contrast are defined for any channels. If these are not RGB,
+    the contrast of each channel is relative to its own mean, and saturation and hue must be 0.
 
     Args:
         p: Probability of the change.

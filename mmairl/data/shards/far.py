@@ -183,16 +183,6 @@ def stamp_in(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns
 
 
-def refuse_unversioned(shard: str, stamp: Stamp) -> None:
-    """Raise if a storage states no version of a far shard, so that a replaced shard could go unnoticed."""
-    if is_far(shard) and not any(stamp[1:]):
-        raise UserError(
-            f'{shard}: the storage gives no ETag, version or time of change, so a replaced shard would go unnoticed; set cache '
-            'of the data set to a folder of this node, or use another server',
-            code='far-unversioned',
-        )
-
-
 def refuse_other(shard: str, current: Stamp, stamp: Stamp) -> None:
     if current != stamp:
         raise UserError(

@@ -71,9 +71,13 @@ class Index:
 def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
     """Return the index of these shards. One process of a node creates it if it is missing."""
     stamps = stamps_of(shards)
-    if not cache:
-        for shard, stamp in zip(shards, stamps):
-            far.refuse_unversioned(shard, stamp)
+    for shard, stamp in zip(shards, stamps):
+        if far.is_far(shard) and not cache and not any(stamp[1:]):
+            raise UserError(
+                f'{shard}: the storage gives no ETag, version or time of change, so a replaced shard would go unnoticed; set '
+                'cache of the data set to a folder of this node, or use another server',
+                code='far-unversioned',
+            )
     names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]
     home = hardware.cache() / 'shards' / names
     state = json.dumps([VERSION, stamps, digests_of(shards, stamps)])
