@@ -62,7 +62,7 @@ class Packable:
     fault: str | None = None
 
 
-def checked(index: int, dataset: FileDataset | Shards, smaller: Smaller | None) -> Packable:
+def read_packable(index: int, dataset: FileDataset | Shards, smaller: Smaller | None) -> Packable:
     """Read and decode an image, in a data worker."""
     try:
         data = dataset.encoded(index)
@@ -100,7 +100,7 @@ def pack(
         **vars(smaller or Smaller(0, 0)),
     )
     number, done, left_out = finished_shards(Path(out), size, about)
-    check = partial(checked, dataset=dataset, smaller=smaller)
+    check = partial(read_packable, dataset=dataset, smaller=smaller)
     loader = DataLoader(
         range(done, len(dataset)), batch_size=None, collate_fn=check, num_workers=workers
     )

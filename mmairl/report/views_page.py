@@ -107,7 +107,7 @@ def _recorded_draw(
         box = None
         if isinstance(step, RandomResizedCrop):
             box = {side: 100 * own[side].item() / length for side, length in lengths.items()}
-        draws.append((step.tell(own), box))
+        draws.append((step.describe(own), box))
     return params
 
 
