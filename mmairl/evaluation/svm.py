@@ -18,6 +18,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.features import Features, show_progress
 from mmairl.evaluation.metrics import ap11, average_precision, mean_ap, require_labels, scores_of
+from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
@@ -99,8 +100,8 @@ def svm(
     y, y_test = label_matrices(train, test)
     for label, column in enumerate(y.T):
         _require_folds(column, label, train.groups)
-    x = unit_rows(train.x)
-    x_test = unit_rows(test.x)
+    x = unit_rows(train.x.double()).numpy()
+    x_test = unit_rows(test.x.double()).numpy()
     tasks = [(x, column.numpy(), sorted(costs), seed, train.groups) for column in y.T]
     fitted = _in_parallel(_fit_class, tasks, 'SVM', jobs)
     unfinished = [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]
@@ -161,8 +162,8 @@ def low_shot_map(
     shots = _possible_shots(shots, y)
     classes = _classes_with_test_image(y_test)
     others = max(1, y.shape[1] - 1)
-    x = unit_rows(train.x)
-    x_test = unit_rows(test.x)
+    x = unit_rows(train.x.double()).numpy()
+    x_test = unit_rows(test.x.double()).numpy()
     tasks = [
         (rows, x, y[:, label], x_test, y_test[:, label], cost, seed)
         for sample in range(samples)
@@ -186,11 +187,6 @@ def draw_shots(
         generator.permutation(np.flatnonzero(labels == value)) for value in (1, 0)
     )
     return [np.concatenate([positive[:shot], negative[: others * shot]]) for shot in shots]
-
-
-def unit_rows(x: Tensor) -> np.ndarray:
-    """Return rows of length 1 in float64, which liblinear computes in."""
-    return torch.nn.functional.normalize(x.double()).numpy()
 
 
 def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
