@@ -96,7 +96,7 @@ NAMES = ['knn', 'logreg', 'svm', 'linear', 'finetune']
 
 
 @pytest.mark.parametrize('file, protocols', [
-    ('knn', ['knn']), ('neighbors', ['knn']), ('metrics', NAMES), ('features', NAMES), ('sets', NAMES),
+    ('knn', ['knn']), ('neighbors', ['knn', 'svm']), ('metrics', NAMES), ('features', NAMES), ('sets', NAMES),
     ('feature_protocol', ['knn', 'logreg', 'svm']), ('training_protocol', ['linear', 'finetune']),
     ('recipes', ['linear', 'finetune']), ('embed', []), ('identity', []),
 ])  # fmt: skip
