@@ -8,7 +8,7 @@ from torch import Tensor
 
 TEMPERATURE = 0.07
 QUERY_BLOCK = 2048
-BANK_BLOCK = 65536
+BANK_BLOCK = 8192  # rows; in float64 with 2048 features, 128 MiB
 RESOLUTION = 1e-6  # cosines in float32 that differ by less may be in the wrong order
 LEAST_EXPONENT = -126  # of a normal number in float32
 
