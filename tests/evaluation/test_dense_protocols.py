@@ -269,6 +269,7 @@ def test_shipped_dense_configs_are_complete():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_comparison_has_a_dense_task(tmp_path):
     data = tmp_path / 'scenes.py'
     data.write_text("""

@@ -138,9 +138,9 @@ def test_separable_images_are_solved_at_every_strength():
         assert found.solved and found.weight.isfinite().all(), strength
 
 
-@pytest.mark.parametrize('value', [1e25, float('nan')])
-def test_features_without_a_solution_are_an_error(digits, value):
-    train, test = (Features(part.x * value, part.y) for part in digits)
+def test_features_without_a_solution_are_an_error(digits):
+    x = digits[0].x[:40, 20:26] * 1e25
+    train = Features(x, torch.arange(40) % 2)
     with pytest.raises(UserError) as error:
-        logistic_regression(train, test, strengths=QUICK)
+        logistic_regression(train, train, strengths=(1.0, 1e-3))
     assert error.value.code == 'no-strength-solved'
