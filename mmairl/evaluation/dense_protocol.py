@@ -29,7 +29,7 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.feature_store import write_header
 from mmairl.evaluation.features import Extraction, extraction, on_main_process, show_progress
 from mmairl.evaluation.identity import FEATURE_CODE, key_of
-from mmairl.evaluation.protocol import Protocol, Scores, Sets
+from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
 from mmairl.evaluation.sources import room_source
 from mmairl.io import replacing
 from mmairl.models.layers import joined_map, layer_outputs
@@ -155,23 +155,21 @@ class DenseProtocol(Protocol):
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
-    ) -> tuple[Scores, dict, dict[str, int]]:
+    ) -> Outcome:
         if subject == 'pixels':
             raise UserError(
                 f'{self.name}: pixels have no layers; use --init random as the baseline',
                 code='no-spatial-features',
             )
-        return on_main_process(lambda: self._probe(cfg, subject, sets, identity))
-
-    def _probe(
-        self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
-    ) -> tuple[Scores, dict, dict[str, int]]:
-        train, test = (sets[part][1] for part in ('train', 'test'))
         backbone = load_backbone(cfg, None if subject == 'random' else subject)
         features = CellFeatures(backbone, extraction(cfg, self.device, self.workers), self)
+        return on_main_process(lambda: self._probe(features, sets, self._features_key(identity)))
+
+    def _probe(self, features: 'CellFeatures', sets: Sets, key: str) -> Outcome:
+        train, test = (sets[part][1] for part in ('train', 'test'))
         with ExitStack() as stack:
             folder = self.cache or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            cells = Cells(folder / f'dense_{self._features_key(identity)}', features, train, self)
+            cells = Cells(folder / f'dense_{key}', features, train, self)
             heads = self.trained_heads(train, features, cells)
             heads |= self.untrained_heads(cells, train.classes)
             statistics = self._test(heads, features, test)
@@ -179,9 +177,8 @@ class DenseProtocol(Protocol):
         scores: Scores = {}
         way = '' if self.random_crops else ' (stored features)'
         for head in self.heads:
-            of_head, more = self.summarize(head, statistics[head], test.classes)
+            of_head, details[head] = self.summarize(head, statistics[head], test.classes)
             scores |= {f'{self.name}, {head} {name}{way}': x for name, x in of_head.items()}
-            details[head] = more
         main = details[self.heads[0]]
         return scores, details | {name: main[name] for name in ('per_class',) if name in main}, {}
 

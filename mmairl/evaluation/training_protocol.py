@@ -23,7 +23,7 @@ from mmairl.engine.run import train
 from mmairl.errors import Diverged
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import NAME, claim, config_identity, data_identity
-from mmairl.evaluation.protocol import Protocol, Scores, Sets
+from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
 from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.evaluation.robustness import robustness_scores
 from mmairl.evaluation.sets import held_out, left_out, refit, require_apart
@@ -128,7 +128,7 @@ class TrainingProtocol(Protocol):
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
-    ) -> tuple[Scores, dict, dict[str, int]]:
+    ) -> Outcome:
         recipe = self.recipe_for(cfg, subject)
         if subject == 'pixels':
             cfg = cfg.copy()
