@@ -375,10 +375,7 @@ class Cells:
         self.train = train
         self.protocol = protocol
         channels, rows, columns = features.shape
-        self.shapes = (
-            (len(train), rows * columns, channels),
-            (len(train), rows * columns, POINTS**2),
-        )
+        self.shapes = [(len(train), rows * columns, width) for width in (channels, POINTS**2)]
         self.bytes = sum(2 * int(np.prod(shape)) for shape in self.shapes)
 
     @cached_property

@@ -35,7 +35,7 @@ FORCING = 0.01  # relative residual of each linear system
 STEPS = 100  # at most, of Newton's method
 INNER = 300  # at most, of conjugate gradients in each
 BALANCE = (
-    1e-5  # gradient relative to strength |W|, the size of the two terms that cancel at the minimum
+    1e-5  # gradient relative to strength |W|, the size of the terms that cancel at the minimum
 )
 NEVER = 1e6  # minus the score of a class without a training image
 
@@ -72,13 +72,10 @@ class LogisticRegressionProtocol(FeatureProtocol):
             seed=self.seed,
         )
         details = asdict(fitted)
-        scores = {
-            f'logistic regression, {name}': score for name, score in details.pop('scores').items()
-        }
-        return scores, {
-            'features': 'standardised' if self.standardise else 'as they are',
-            **details,
-        }
+        found = details.pop('scores')
+        scores = {f'logistic regression, {name}': score for name, score in found.items()}
+        features = 'standardised' if self.standardise else 'as they are'
+        return scores, dict(features=features, **details)
 
 
 @dataclass(frozen=True)
@@ -125,11 +122,9 @@ def logistic_regression(
     if val is None:
         fit_part, held_part = split_by_class(train.y, seed, groups=train.groups)
         train, val = (Features(train.x[part], train.y[part]) for part in (fit_part, held_part))
-    classes = (
-        train.y.shape[1]
-        if train.y.ndim == 2
-        else int(max(part.y.max() for part in (train, val, test))) + 1
-    )
+    classes = int(max(part.y.max() for part in (train, val, test))) + 1
+    if train.y.ndim == 2:
+        classes = train.y.shape[1]
 
     def fitted(x: Tensor, y: Tensor) -> tuple[Objective, Callable[[Tensor], Tensor]]:
         """Return the objective of these images, and the preparation of further ones."""
@@ -180,8 +175,9 @@ def logistic_regression(
 
 def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
     """Return a function that scales each dimension to mean 0 and deviation 1. A constant dimension becomes zero."""
-    mean, std = x.mean(dim=0), x.std(dim=0)
-    std = torch.where(std > 1e-6, std, torch.ones_like(std))
+    mean = x.mean(dim=0)
+    std = x.std(dim=0)
+    std = std.where(std > 1e-6, 1)
     return lambda values: (values - mean).div_(std)
 
 
@@ -264,9 +260,9 @@ class Objective:
 
     def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
         """Run Newton's method from zero or from `start` until a step is small relative to the weights."""
-        weight = (
-            self.mean.new_zeros(self.target.shape[1], self.x.shape[1]) if start is None else start
-        )
+        weight = start
+        if start is None:
+            weight = self.mean.new_zeros(self.target.shape[1], self.x.shape[1])
         gradient, p = self.gradient(weight, strength)
         solved = False
         for _ in range(STEPS):
@@ -283,11 +279,10 @@ class Objective:
                 length /= 2
             stuck = after.norm() >= gradient.norm()
             weight, gradient, p = weight + length * step, after, p_after
-            if (
-                length == 1
-                and _small(step[:, :-1], weight[:, :-1], 0)
-                and _small(step[:, -1], weight[:, -1], 1)
-            ):
+            small = _small(step[:, :-1], weight[:, :-1], 0) and _small(
+                step[:, -1], weight[:, -1], 1
+            )
+            if length == 1 and small:
                 balance = BALANCE * strength * weight[:, :-1].norm().clamp_min(1e-9)
                 solved = bool(gradient.norm() <= balance)
                 if solved or stuck:

@@ -257,10 +257,8 @@ class OnlineProbeHook(SelectionHook):
 
     def _require_labels(self, runner: Runner, highest: Tensor) -> None:
         all_reduce(highest, 'max')  # the first batch of another process may have labels
-        known = (
-            torch.as_tensor(getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)) > UNKNOWN
-        )
-        if highest < 0 and not known.any():
+        labels = getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)
+        if max(highest, torch.as_tensor(labels).max()) <= UNKNOWN:
             raise UserError(
                 'OnlineProbeHook requires labels and the training set has none; remove OnlineProbeHook',
                 code='no-labels',

@@ -30,9 +30,8 @@ COSTS = tuple(
     sorted([10.0**power for power in range(-7, 3)] + [2.0**power for power in range(-19, -3)])
 )
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 96)
-LOW_SHOT_COST = (
-    0.5  # fixed: k positives are too few to choose by, and the test set is not for choosing
-)
+# Fixed: k positives are too few to choose by, and the test set is not for choosing.
+LOW_SHOT_COST = 0.5
 FOLDS = 3
 ITERATIONS = 2000
 
@@ -183,9 +182,8 @@ def draw_shots(
 ) -> list[np.ndarray]:
     """Return, for each k of `shots`, rows of k positives and `others` k negatives of a class, or all there are."""
     generator = np.random.default_rng(seed)
-    positive, negative = (
-        generator.permutation(np.flatnonzero(labels == value)) for value in (1, 0)
-    )
+    positive = generator.permutation(np.flatnonzero(labels == 1))
+    negative = generator.permutation(np.flatnonzero(labels == 0))
     return [np.concatenate([positive[:shot], negative[: others * shot]]) for shot in shots]
 
 
@@ -228,13 +226,11 @@ def _fit_class(
     else:
         folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
         groups = groups[counted]
+    model = classifier(1.0, seed)
+    grid = GridSearchCV(model, {'C': costs}, scoring='average_precision', cv=folds)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            'ignore', ConvergenceWarning
-        )  # the largest costs reach the limit, as published
-        grid = GridSearchCV(
-            classifier(1.0, seed), {'C': costs}, scoring='average_precision', cv=folds
-        )
+        # The largest costs reach the limit, as published.
+        warnings.simplefilter('ignore', ConvergenceWarning)
         grid.fit(x[counted], y, groups=groups)
     return grid.best_estimator_, grid.best_params_['C']
 
