@@ -216,7 +216,7 @@ def missing_part(checkpoint: dict[str, Any]) -> str | None:
     return None
 
 
-def require_complete(checkpoint: dict[str, Any], path: str | Path) -> None:
+def require_resumable(checkpoint: dict[str, Any], path: str | Path) -> None:
     """Raise if a checkpoint lacks a part that a resume needs."""
     missing = missing_part(checkpoint)
     if missing:
@@ -290,7 +290,7 @@ def choose_start(cfg: Config) -> RunStart:
     if start.path:
         start.checkpoint = newest[1] if newest else load_checkpoint(start.path)
     if start.resume:
-        require_complete(start.checkpoint, start.path)
+        require_resumable(start.checkpoint, start.path)
         start.run = start.checkpoint['meta'].get('run')
         start.fork = start.checkpoint['meta'].get('fork')
     else:

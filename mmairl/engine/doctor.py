@@ -234,7 +234,7 @@ def treat(trial: Trial, repeats: int = 3) -> Iterator[Outcome]:
         yield Outcome(remedy, gain, gain - half, gain + half)
 
 
-def ranked(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def by_likelihood(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return outcomes, the likeliest cause first.
 
     A lower rate or clipped gradients soften most faults. Corrections of unusual settings therefore precede such remedies

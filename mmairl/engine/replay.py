@@ -211,18 +211,20 @@ def differing(one: Any, other: Any, name: str) -> list[str]:
     """List where two nested values differ in a type, a shape or a bit: 0.0 and -0.0 differ, NaN equals itself."""
     if type(one) is not type(other):
         return [name]
-    if isinstance(one, HistoryBuffer):
-        return differing(vars(one), vars(other), name)
-    if isinstance(one, dict):
-        if one.keys() != other.keys():
-            return [name]
-        return [found for key in one for found in differing(one[key], other[key], f'{name}.{key}')]
-    if isinstance(one, (list, tuple)):
-        if len(one) != len(other):
-            return [name]
-        pairs = enumerate(zip(one, other))
-        return [found for place, pair in pairs for found in differing(*pair, f'{name}.{place}')]
-    return [] if _bits(one) == _bits(other) else [name]
+    one = _by_key(one)
+    other = _by_key(other)
+    if not isinstance(one, dict):
+        return [] if _bits(one) == _bits(other) else [name]
+    if one.keys() != other.keys():
+        return [name]
+    return [found for key in one for found in differing(one[key], other[key], f'{name}.{key}')]
+
+
+def _by_key(value: Any) -> Any:
+    """Return a container as a dictionary, and any other value as it is."""
+    if isinstance(value, HistoryBuffer):
+        return vars(value)
+    return dict(enumerate(value)) if isinstance(value, (list, tuple)) else value
 
 
 def _bits(value: Any) -> tuple:
