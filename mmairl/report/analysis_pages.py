@@ -299,7 +299,7 @@ def measures_page(
         columns,
         rows,
     )
-    page.add('One by one', '', charts)
+    page.add('Charts', '', charts)
     return page.write(out / 'measures.html')
 
 

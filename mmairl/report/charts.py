@@ -99,7 +99,9 @@ def _json_number(value: float) -> float | None:
     return int(value) if value == int(value) else float(f'{value:.6g}')
 
 
-def still_picture(curves: Sequence[Mapping], log: str = '', dots: bool = False) -> dict[str, Any]:
+def still_picture(
+    curves: Sequence[Mapping], log: str = '', dots: bool = False, height: int = HEIGHT
+) -> dict[str, Any]:
     """Return the paths and the caption of the picture for readers without scripts; no paths without a finite number."""
     lines = [_finite_points(curve, POINTS if dots else STILL_POINTS) for curve in curves]
     points = np.concatenate(lines)
@@ -116,7 +118,7 @@ def still_picture(curves: Sequence[Mapping], log: str = '', dots: bool = False) 
     for color, line in zip(cycle(COLORS), lines):
         shares = (_scaled(line, logarithmic) - low) / np.where(flat, 1, reach)
         shares[:, flat] = 0.5
-        places = [f'{WIDTH * x:.0f} {HEIGHT * (1 - y):.0f}' for x, y in shares]
+        places = [f'{WIDTH * x:.0f} {height * (1 - y):.0f}' for x, y in shares]
         if dots or len(places) == 1:  # a line of no length is drawn as its round end
             paths.append((color, 5, ''.join(f'M{place}h0' for place in places)))
         else:
@@ -126,7 +128,7 @@ def still_picture(curves: Sequence[Mapping], log: str = '', dots: bool = False) 
         paths=paths,
         caption=f'{bottom:g} to {top:g}, at {unit} {left:g} to {right:g}',
         width=WIDTH,
-        height=HEIGHT,
+        height=height,
     )
 
 

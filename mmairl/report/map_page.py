@@ -39,7 +39,7 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import Images, dataset_of, embedding_network
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.report.charts import still_picture
+from mmairl.report.charts import WIDTH, still_picture
 from mmairl.report.compare_page import short_names
 from mmairl.report.page import write_page
 from mmairl.report.sections import REACH, in_bytes
@@ -264,7 +264,8 @@ def mapped(title: str, features: Tensor, labels: Tensor, seed: int) -> dict[str,
     for label in labels.unique():
         x, y = points[labels == label].T
         dots.append(dict(x={'': x}, y=y))
-    return dict(title=title, data=data, distance=distance[:, 0], **still_picture(dots, dots=True))
+    still = still_picture(dots, dots=True, height=WIDTH)
+    return dict(title=title, data=data, distance=distance[:, 0], **still)
 
 
 def _neighbors(distance: Tensor, position: Tensor) -> dict[str, str]:
