@@ -155,6 +155,13 @@ def test_regression_verdicts(slope, gap, expected):
     assert judge([claim(yaml.dump(test))], runs, lambda row, score: None)[0]['verdict'] == expected
 
 
+def test_regression_without_one_group_is_not_run():
+    groups = dict(one=['one'], missing=['missing'], two=['two', 'three'])
+    test = dict(form='regression', x='linear', y='voc07_ap50', groups=groups, ranking=['one', 'missing'])
+    runs = StudyRuns(two_scores(dict(one=(1.0, 1.0), two=(2.0, 2.1), three=(3.0, 2.9))), 'in1k')
+    assert judge([claim(yaml.dump(test))], runs, lambda row, score: None)[0]['verdict'] == 'not run'
+
+
 def test_configs_claim_is_decided_without_runs():
     test = '{form: configs, of: [a, b], only_in: [model]}'
     assert verdict_on(test, {})['verdict'] == 'supported'
@@ -266,7 +273,7 @@ def test_stated_support_agrees_with_the_printed_numbers(study):
             abs(effect) <= part['margin'] + 1e-9 if part['margin'] else effect > part['least'] - 1e-9
             for effect, part in zip(effects, parts)
         ]
-        needed = sum(hold) > len(hold) / 2 if getattr(claim.test, 'need', 'all') == 'most' else all(hold)
+        needed = sum(hold) > len(hold) / 2 if claim.test.need == 'most' else all(hold)
         expected = ('holds', 'thin', 'partly') if needed else ('contradicts', 'partly', 'thin')
         assert claim.published in expected, (claim.name, effects)
 

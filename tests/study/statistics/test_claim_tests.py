@@ -12,11 +12,10 @@ from mmairl.study.statistics.claim_tests import (
     above,
     all_hold,
     collapse_rate,
-    common_slope,
     family_verdicts,
-    intercept_difference,
     most_hold,
-    row_contrast,
+    parallel_lines,
+    sum_of_means,
     within,
 )
 from mmairl.study.statistics.compare_rows import paired, unpaired
@@ -38,6 +37,10 @@ def test_contrast_counts_only_runs_that_exist():
     values = np.array([[1.0, 2.0, np.nan], [0.0, 1.0, 5.0]])
     assert row_contrast(values, [1, -1], False).seeds == 2
     assert np.isnan(row_contrast(values[:, :1], [1, -1], False).error)
+
+
+def row_contrast(values, weights, blocks):
+    return sum_of_means(np.array(weights)[:, None] * values, blocks)
 
 
 def false_verdicts(simulate, rule):
@@ -111,6 +114,9 @@ def test_collapse_of_five_runs_is_inconclusive_and_of_six_not():
     assert collapse_rate(5, 5, True).p > 0.05 > collapse_rate(6, 6, True).p
 
 
+SLOPE, SECOND_LESS_FIRST = np.eye(3)[0], np.array([0, -1, 1])
+
+
 @pytest.mark.parametrize('asked', ['slope', 'intercept'])
 def test_regression_error_rate_without_an_effect(asked):
     groups = np.repeat([0, 1], 5)
@@ -118,7 +124,7 @@ def test_regression_error_rate_without_an_effect(asked):
     def simulate(random):
         x = random.normal(size=10) + groups
         y = random.normal(size=10) + (x if asked == 'intercept' else 2 * groups)
-        return common_slope(x, y, groups) if asked == 'slope' else intercept_difference(x, y, groups, 1, 0)
+        return parallel_lines(x, y, groups, SLOPE if asked == 'slope' else SECOND_LESS_FIRST)
 
     assert false_verdicts(simulate, above) <= LIMIT
 
@@ -128,8 +134,8 @@ def test_regression_equals_least_squares():
     groups = np.repeat([0, 1, 2], 4)
     x = random.normal(size=12)
     y = 1.5 * x + np.array([1.0, 3.0, -1.0])[groups] + 1e-3 * random.normal(size=12)
-    assert common_slope(x, y, groups).estimate == pytest.approx(1.5, abs=0.01)
-    assert intercept_difference(x, y, groups, 1, 2).estimate == pytest.approx(4.0, abs=0.01)
+    for weights, value in (([1, 0, 0, 0], 1.5), ([0, 0, 1, -1], 4.0)):
+        assert parallel_lines(x, y, groups, np.array(weights)).estimate == pytest.approx(value, abs=0.01)
 
 
 def test_family_error_rate_with_dependent_claims():
