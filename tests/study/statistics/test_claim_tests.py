@@ -20,7 +20,7 @@ from mmairl.study.statistics.claim_tests import (
 )
 from mmairl.study.statistics.compare_rows import paired, unpaired
 
-STUDIES = 4000
+STUDIES = 1500
 LIMIT = 0.05 + 3 * np.sqrt(0.05 * 0.95 / STUDIES)  # three standard errors of the simulation above the level
 RANDOM = np.random.default_rng
 
@@ -49,7 +49,7 @@ def false_verdicts(simulate, rule):
     return np.mean([family_verdicts([rule(simulate(random))])[0] != INCONCLUSIVE for _ in range(STUDIES)])
 
 
-@pytest.mark.parametrize('seeds', [2, 3, 8])
+@pytest.mark.parametrize('seeds', [2, 8])
 @pytest.mark.parametrize('spread', [1, 16])
 @pytest.mark.parametrize(
     ('weights', 'means', 'rule'),
@@ -110,7 +110,7 @@ def test_collapse_error_rate_at_one_half(claimed):
     assert np.mean([one.p < 0.05 for one in found]) <= LIMIT
 
 
-def test_collapse_of_five_runs_is_inconclusive_and_of_six_not():
+def test_six_collapsed_runs_are_needed():
     assert collapse_rate(5, 5, True).p > 0.05 > collapse_rate(6, 6, True).p
 
 
@@ -151,12 +151,12 @@ def test_family_error_rate_with_dependent_claims():
     assert wrong / STUDIES <= LIMIT
 
 
-def test_claims_without_evidence_stay_inconclusive_and_count():
+def test_claims_without_evidence_count_as_inconclusive():
     decided = Evidence(support=0.02)
     assert family_verdicts([decided]) == [SUPPORTED]
     assert family_verdicts([decided, Evidence(reason='one seed')]) == [INCONCLUSIVE, INCONCLUSIVE]
 
 
-def test_expected_evidence_with_more_seeds_is_that_of_repeats():
+def test_contrast_with_more_seeds_has_a_smaller_error():
     contrast = Contrast(estimate=1.0, error=1.0, freedom=2.0, seeds=3)
     assert contrast.at(12) == Contrast(1.0, pytest.approx(0.5), 11.0, 12)
