@@ -2,9 +2,9 @@
 
 import io
 import warnings
-from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -27,11 +27,10 @@ MARKERS = 'os^Dv'
 MOST_TICKS = 24
 FLAT_TICKS = 8  # ticks up to which their names are horizontal
 SLANTED = dict(rotation=60, ha='right', rotation_mode='anchor', fontsize=8)
-MOST_CLASSES = 40  # in a legend
-FEW_DOTS = 4000
 LOG_RATIO = 8  # ratio of maximum to minimum above which an axis is logarithmic
 FIT_POINTS = 50  # points along a fitted line
 DARK = '#14171f'
+UNDATED = dict(svg=dict(Date=None), pdf=dict(CreationDate=None))
 
 
 @contextmanager
@@ -46,27 +45,20 @@ def styled(**changes: Any) -> Iterator[None]:
         yield
 
 
-@styled()
-def png(figure: Figure) -> str:
-    """Return the figure as PNG in base64, for a page."""
+def rendered(figure: Figure, kind: str, **options: Any) -> bytes:
+    """Return a figure on white as the content of a file. It has no date: the same figure gives the same bytes."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format='png', dpi=110, facecolor='white', bbox_inches='tight')
-    return b64encode(buffer.getvalue()).decode()
+    metadata = UNDATED.get(kind)
+    figure.savefig(buffer, format=kind, metadata=metadata, facecolor='white', **options)
+    return buffer.getvalue()
 
 
 @styled()
 def save_figure(figure: Figure, stem: str | Path) -> None:
-    """Write `stem`.png and `stem`.svg on white. The same figure gives the same files."""
-    for kind, metadata in (('png', {}), ('svg', {'Date': None})):
+    """Write `stem`.png and `stem`.svg."""
+    for kind in ('png', 'svg'):
         with replacing(Path(f'{stem}.{kind}')) as temporary:
-            figure.savefig(
-                temporary,
-                format=kind,
-                metadata=metadata,
-                dpi=160,
-                facecolor='white',
-                bbox_inches='tight',
-            )
+            temporary.write_bytes(rendered(figure, kind, dpi=160, bbox_inches='tight'))
 
 
 def _axes(width: float, height: float) -> Axes:
@@ -80,38 +72,11 @@ def short(name: str, room: int = 40) -> str:
     return name if len(name) <= room else f'{name[: room - 1]}…'
 
 
-def _look(number: int, name: str) -> dict[str, Any]:
-    """Return color, marker and label of the series of this number.
-
-    Two series with one marker have colors that every reader can tell apart. Each further dozen shifts the markers.
-    """
-    shift = number // len(COLORS)
-    return dict(
-        color=COLORS[number % len(COLORS)],
-        marker=MARKERS[(number + shift) % len(MARKERS)],
-        label=f'\u200b{short(name)}',  # matplotlib hides labels that begin with an underscore
-    )
-
-
-def _legend_below(axes: Axes, place: float = -0.2, **more: float) -> None:
-    """Add a legend below the axes, in as many columns as fit, at most four."""
-    _, labels = axes.get_legend_handles_labels()
-    longest = max(map(len, labels), default=0)
-    columns = 52 // (longest + 3)
-    axes.legend(
-        loc='upper center',
-        bbox_to_anchor=(0.5, place),
-        ncols=min(4, max(1, columns)),
-        **more,
-    )
-
-
 @styled()
 def lines(
     series: Mapping[str, Curve],
     title: str,
     x: str = '',
-    y: str = '',
     log: str = '',
     ticks: Sequence[str] = (),
     width: float = 7.6,
@@ -122,25 +87,27 @@ def lines(
         series: The x and y of each name.
         title: The title.
         x: The name of the x axis.
-        y: The name of the y axis.
         log: The logarithmic axes: 'x', 'y' or 'xy'.
         ticks: Names along x instead of numbers.
         width: The width in inches.
     """
     axes = _axes(width, 3.5)
     for number, (name, (xs, ys, *ends)) in enumerate(series.items()):
-        look = _look(number, name)
+        color = COLORS[number % len(COLORS)]
+        shift = number // len(COLORS)  # each further dozen has other markers
         if ends:
-            axes.fill_between(xs, *ends, color=look['color'], alpha=0.15, linewidth=0)
+            axes.fill_between(xs, *ends, color=color, alpha=0.15, linewidth=0)
         axes.plot(
             xs,
             ys,
-            **look,
+            color=color,
+            marker=MARKERS[(number + shift) % len(MARKERS)],
+            label=f'\u200b{short(name)}',  # matplotlib hides labels that begin with an underscore
             linestyle='-' if number < len(COLORS) // 2 else '--',
             markersize=5,
             markevery=1 if ticks else 0.12,
         )
-    axes.set(title=short(title), xlabel=short(x), ylabel=short(y))
+    axes.set(title=short(title), xlabel=short(x))
     for name in log:
         _make_logarithmic(axes, name)
     if ticks:
@@ -163,10 +130,12 @@ def _make_logarithmic(axes: Axes, name: str) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-Norms = Mapping[str, Sequence[Norm]]
+def _spans_decades(values: Sequence[float]) -> bool:
+    """Return whether an axis of positive values should be logarithmic."""
+    return bool(values) and max(values) > LOG_RATIO * min(values) > 0
 
 
-def norm_curves(norms: Norms) -> dict[str, Any]:
+def norm_curves(norms: Mapping[str, Sequence[Norm]]) -> dict[str, Any]:
     """Return the norms of the convolutions along the depth, a line per network, for `lines` and for `chart`."""
     series = {}
     positive = []
@@ -174,31 +143,13 @@ def norm_curves(norms: Norms) -> dict[str, Any]:
         values = [row.norm for row in rows]
         series[name] = (range(len(values)), values)
         positive += [value for value in values if value > 0]
-    is_logarithmic = positive and max(positive) > LOG_RATIO * min(positive)
     deepest = max(norms.values(), key=len)
-    ticks = [row.name.removesuffix('.weight').replace('layer', 'l') for row in deepest]
-    return dict(series=series, log='y' if is_logarithmic else '', ticks=ticks)
-
-
-def norm_lines(norms: Norms, title: str = '') -> Figure:
-    """Return Fig. 3a: the norms of the convolutions along the depth."""
-    return lines(**norm_curves(norms), title=title, y='norm')
-
-
-@styled()
-def feature_map(
-    points: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str
-) -> Figure:
-    """Return images as dots in two dimensions, colored and marked by class."""
-    axes = _axes(4.6, 4.6)
-    size = 11 if len(points) < FEW_DOTS else 3
-    for label, name in enumerate(classes):
-        dots = points[labels == label].T
-        axes.scatter(*dots, s=size, linewidths=0, alpha=0.85, **_look(label, name))
-    axes.set(xticks=[], yticks=[], title=short(title), aspect='equal')
-    if 1 < len(classes) <= MOST_CLASSES:
-        _legend_below(axes, 0, markerscale=2, handletextpad=0.1)
-    return axes.figure
+    return dict(
+        series=series,
+        title='norms of the 3x3 convolutions',
+        log='y' if _spans_decades(positive) else '',
+        ticks=[row.name.removesuffix('.weight').replace('layer', 'l') for row in deepest],
+    )
 
 
 @styled()
@@ -219,61 +170,40 @@ def heat_map(
         names: The names of the two axes.
     """
     axes = _axes(7.6, 1.6 + 0.5 * len(rows))
-    axes.imshow(
-        values.clamp(0, 1),
-        vmin=0,
-        vmax=1,
-        cmap='Blues',
-        aspect='auto' if len(rows) < 12 else 'equal',
-    )
-    axes.set_xticks(
-        range(len(columns)),
-        map(short, columns),
-        rotation=45,
-        ha='right',
-        rotation_mode='anchor',
-    )
+    aspect = 'auto' if len(rows) < 12 else 'equal'
+    axes.imshow(values.clamp(0, 1), vmin=0, vmax=1, cmap='Blues', aspect=aspect)
+    slanted = dict(rotation=45, ha='right', rotation_mode='anchor')
+    axes.set_xticks(range(len(columns)), map(short, columns), **slanted)
     axes.set_yticks(range(len(rows)), map(short, rows))
     axes.set(xlabel=short(names[1]), ylabel=short(names[0]), title=title)
     axes.grid(False)
+    centered = dict(ha='center', va='center', fontsize=9)
     for (row, column), value in np.ndenumerate(values.numpy()):
-        axes.text(
-            column,
-            row,
-            f'{value:.2f}',
-            color='white' if value > 0.55 else DARK,
-            ha='center',
-            va='center',
-            fontsize=9,
-        )
+        color = 'white' if value > 0.55 else DARK
+        axes.text(column, row, f'{value:.2f}', color=color, **centered)
     return axes.figure
-
-
-def fitted_line(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return positions along x, the least-squares line there, and half the width of its 95 % band.
-
-    Requires three points.
-    """
-    fit = stats.linregress(x, y)
-    along = np.linspace(x.min(), x.max(), FIT_POINTS)
-    error = fit.stderr * np.sqrt(x.var() + np.square(along - x.mean()))
-    quantile = stats.t.ppf(0.975, len(x) - 2)
-    return along, fit.intercept + fit.slope * along, quantile * error
 
 
 PointOf = Mapping[str, tuple[float, float]]
 
 
 def with_fits(points: PointOf, groups: Mapping[str, Sequence[str]]) -> dict[str, Curve]:
-    """Return a mark per point and, for each group of three or more, the fitted line with its 95 % band."""
-    series: dict[str, Curve] = {name: ([x], [y]) for name, (x, y) in points.items()}
+    """Return a mark per point and, for each group of three or more, the least-squares line with its 95 % band."""
+    series: dict[str, Curve] = {}
+    for name, (x, y) in points.items():
+        series[name] = ([x], [y])
     for group, names in groups.items():
-        xs = np.array([points[name][0] for name in names])
-        ys = np.array([points[name][1] for name in names])
-        if len(xs) > 2 and np.ptp(xs):
-            along, middle, reach = fitted_line(xs, ys)
-            label = f'fit of {group}' if group else 'fit'
-            series[label] = (along, middle, middle - reach, middle + reach)
+        x, y = np.array([points[name] for name in names]).T
+        if len(names) < 3 or not np.ptp(x):
+            continue
+        fit = stats.linregress(x, y)
+        along = np.linspace(x.min(), x.max(), FIT_POINTS)
+        middle = fit.intercept + fit.slope * along
+        squared_distance = np.square(along - x.mean())
+        error = fit.stderr * np.sqrt(x.var() + squared_distance)
+        reach = stats.t.ppf(0.975, len(x) - 2) * error
+        label = f'fit of {group}' if group else 'fit'
+        series[label] = (along, middle, middle - reach, middle + reach)
     return series
 
 
@@ -281,9 +211,10 @@ def against(points: PointOf, x: str, y: str) -> Markup:
     """Return a chart of one score against another, with the fitted line and the correlation (form of Fig. 4)."""
     title = f'{y}, %'
     if len(points) > 2:
-        correlation = np.corrcoef(np.array([*points.values()]).T)[0, 1]
+        correlation = np.corrcoef([*points.values()], rowvar=False)[0, 1]
         title += f': correlation {correlation:.2f} over {len(points)} networks'
-    return chart(with_fits(points, {'': [*points]}), title, f'{x}, %', wide=True)
+    fitted = with_fits(points, {'': [*points]} if points else {})
+    return chart(fitted, title, f'{x}, %', wide=True)
 
 
 # A row, its values, and the interval of their mean.
@@ -292,29 +223,19 @@ Point = tuple[Mapping[str, Any], Sequence[float], tuple[float, float] | None]
 
 def study_lines(points: Sequence[Point], title: str, x: str) -> dict[str, Any]:
     """Return means over the rows' x with intervals, a line per group, for `lines` and for `chart`."""
-    placed = [point for point in points if point[1] and point[0]['x'] is not None]
-    placed.sort(key=lambda point: point[0]['x'])
-    series = {}
-    for group in dict.fromkeys(row['group'] for row, _, _ in points):
-        series[group or ''] = _mean_line([point for point in placed if point[0]['group'] == group])
-    xs = [row['x'] for row, _, _ in placed]
-    is_logarithmic = xs and xs[0] > 0 and xs[-1] > LOG_RATIO * xs[0]
-    return dict(series=series, title=title, x=x, log='x' if is_logarithmic else '')
-
-
-def _mean_line(points: Sequence[Point]) -> Curve:
-    xs = []
-    centers = []
-    lows = []
-    highs = []
+    placed: dict[str, list[tuple[float, ...]]] = {}
     for row, values, interval in points:
-        center = mean(values)
-        low, high = interval or (center, center)
-        xs.append(row['x'])
-        centers.append(center)
-        lows.append(low)
-        highs.append(high)
-    return xs, centers, lows, highs
+        group = placed.setdefault(row['group'] or '', [])
+        if values and row['x'] is not None:
+            center = mean(values)
+            low, high = interval or (center, center)
+            group.append((row['x'], center, low, high))
+    series: dict[str, Curve] = {}
+    for name, group in placed.items():
+        ordered = sorted(group, key=itemgetter(0))
+        series[name] = tuple(zip(*ordered)) or ([], [], [], [])
+    xs = [point[0] for group in placed.values() for point in group]
+    return dict(series=series, title=title, x=x, log='x' if _spans_decades(xs) else '')
 
 
 def study_scatter(
