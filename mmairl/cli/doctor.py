@@ -35,6 +35,7 @@ def main(arguments: Sequence[str]) -> None:
     from mmairl.engine.fork import Fork
     from mmairl.engine.health import advice
     from mmairl.engine.run import register
+    from mmairl.evaluation.features import show_progress
     from mmairl.report.table import print_table
 
     register()
@@ -43,15 +44,15 @@ def main(arguments: Sequence[str]) -> None:
         print(f'{args.run}: no bad sign; see `mmairl report health {args.run}`')
         return
     start = last_good(args.run, sign)
-    forks = (1 + len(list(remedies(Fork(args.run).config())))) * args.repeats
+    count = len(list(remedies(Fork(args.run).config())))
     print(f'first bad sign, at iteration {sign.iteration}: {advice(sign.quantity, sign.value)}')
     print(
-        f'training {forks} forks of {args.steps} iterations from iteration {start.iteration if start else 0}',
+        f'training {(1 + count) * args.repeats} forks of {args.steps} iterations from iteration '
+        f'{start.iteration if start else 0}',
         flush=True,
     )
-    outcomes = sorted(
-        treat(args.run, sign, args.steps, args.repeats), key=lambda one: one.gain, reverse=True
-    )
+    treated = show_progress(treat(args.run, sign, args.steps, args.repeats), 'remedies', count)
+    outcomes = sorted(treated, key=lambda outcome: outcome.gain, reverse=True)
     rows = []
     for one in outcomes:
         options = ', '.join(f'{key}={value}' for key, value in one.options.items())
