@@ -41,6 +41,7 @@ from mmairl.engine.checkpoint import (
     checkpoint_folder,
     choose_start,
     missing_part,
+    require_resumable,
     run_in,
     settings,
 )
@@ -130,12 +131,7 @@ class Fork:
         """
         if self.path is not None:
             checkpoint = load_checkpoint(self.path)
-            missing = missing_part(checkpoint)
-            if missing:
-                raise UserError(
-                    f"{self.path} cannot be forked: it has no '{missing}'; give a training checkpoint",
-                    code='not-a-training-checkpoint',
-                )
+            require_resumable(checkpoint, self.path)
             return self.path, checkpoint
         values = {**read_run_config(self.trunk), 'work_dir': str(self.trunk)}
         folder = checkpoint_folder(Config(values))
@@ -197,9 +193,13 @@ def start_branch(cfg: Config, fork: Fork) -> RunStart:
     if (work_dir / RUN).is_file():
         cfg.update(resume=True, load_from=None)
         start = choose_start(cfg)
-        if start.resume:
-            require_same_branch(start, origin)
+        if start.resume and start.fork == origin:
             return start
+        if start.resume:
+            raise UserError(
+                f'--work-dir: {Path(start.path).parent} holds another run or branch; give an empty folder',
+                code='other-fork',
+            )
     if any(key.startswith(RESETS) for key in changed):
         checkpoint['optimizer'] = None
     reason = collapse_before(fork.trunk, meta['iter'])
@@ -238,14 +238,6 @@ def require_same_order(changed: list[str]) -> None:
                 'train a whole run',
                 code='fork-changes-order',
             )
-
-
-def require_same_branch(start: RunStart, origin: dict[str, Any]) -> None:
-    if start.fork != origin:
-        raise UserError(
-            f'--work-dir: {Path(start.path).parent} holds another run or branch; give an empty folder',
-            code='other-fork',
-        )
 
 
 @contextmanager
