@@ -9,6 +9,7 @@ import mmengine
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from mmengine.logging import HistoryBuffer
 
 from mmairl.checkpoints import pickles
@@ -211,6 +212,16 @@ HEAVY = {
 }
 
 
+class SizeOfList:
+    """Pickled as a torch.Size that is made from a list, whose values are not followed."""
+
+    def __init__(self, items: list[int]) -> None:
+        self.items = items
+
+    def __reduce__(self) -> tuple:
+        return torch.Size, (self.items,)
+
+
 @pytest.mark.parametrize('suffix', ['pth', 'pkl'])
 @pytest.mark.parametrize('case', HEAVY)
 def test_small_file_that_stands_for_a_lot_is_refused(case, suffix, tmp_path):
@@ -220,3 +231,13 @@ def test_small_file_that_stands_for_a_lot_is_refused(case, suffix, tmp_path):
     assert path.stat().st_size < 2**20
     with pytest.raises(UserError, match='was refused: it holds'):
         load_checkpoint(path)
+
+
+def test_size_made_from_a_list_is_refused(tmp_path):
+    size = SizeOfList([0] * 100_000)
+    torch.save(dict(meta=[{size: 0} for _ in range(500)]), tmp_path / 'a.pth')
+    with raises_code('unsafe-checkpoint', match='it holds a size'):
+        load_checkpoint(tmp_path / 'a.pth')
+    shapes = {torch.Size((2, 3)): torch.Size((4,)), 'empty': torch.Size(())}
+    torch.save(shapes, tmp_path / 'b.pth')
+    assert load_checkpoint(tmp_path / 'b.pth') == shapes
