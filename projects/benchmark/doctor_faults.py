@@ -2,8 +2,8 @@
 
     python -m projects.benchmark.doctor_faults [FAULT ...]
 
-Each run has 160 iterations on a network of half the demo's width; ten minutes of CPU time in all. A fault without a bad sign is
-found if the doctor lists its setting as unusual.
+Each run has 160 iterations on a network of half the demo's width. A fault without a bad sign is found if the doctor lists its
+setting as unusual.
 """
 
 import sys
