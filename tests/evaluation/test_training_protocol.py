@@ -236,7 +236,7 @@ def test_trials_choose_on_held_out_images(cfg, recipe, monkeypatch, tmp_path):
 
 def test_unsuitable_network_or_data_are_errors(cfg, recipe, tmp_path, checkpoint):
     cfg.model.backbone.base_channels = 16
-    with raises_code('other-network'):
+    with raises_code('incomplete-network'):
         settings = LinearEvaluation(recipe='linear_shapes_20e', work_dir=tmp_path / 'b')
         evaluate(cfg, 'linear', checkpoint, settings=settings)
     cfg.evaluation.train = dict(type='Noise', count=4)
