@@ -16,16 +16,9 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmairl.checkpoints.load import load_checkpoint
-from mmairl.engine.checkpoint import (
-    Kept,
-    checkpoint_folder,
-    describe_machine,
-    kept_in,
-    run_in,
-    settings,
-)
+from mmairl.engine.checkpoint import Kept, describe_machine, settings
 from mmairl.engine.curves import read_run_config
-from mmairl.engine.fork import Fork
+from mmairl.engine.fork import Fork, kept_checkpoints
 from mmairl.engine.resume import config_changes
 from mmairl.engine.run import complete_config, train
 from mmairl.errors import UserError
@@ -90,19 +83,6 @@ class StopAt(Hook):
     def before_train_iter(self, runner: Runner, **_: object) -> None:
         if runner.iter == self.last:
             raise Reached
-
-
-def kept_checkpoints(work_dir: Path) -> list[Kept]:
-    """Return the checkpoints of the run in a work dir by iteration, without reading their tensors."""
-    values = {**read_run_config(work_dir), 'work_dir': str(work_dir)}
-    found = kept_in(checkpoint_folder(Config(values)), run_in(work_dir))
-    kept = {one.iteration: one for one in found}
-    if not kept:
-        raise UserError(
-            f'{work_dir}: no checkpoint of its run; give the work dir of a training run',
-            code='no-checkpoint',
-        )
-    return list(kept.values())
 
 
 def stretches_of(work_dir: Path) -> list[Stretch]:

@@ -98,7 +98,6 @@ PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)
     ('backbone', 'width', 'processes', 'eager'),
     [
         (dict(RESNET, depth=18), 512, 1, 2),
-        (dict(RESNET, depth=50), 2048, 1, 2),
         pytest.param(dict(RESNET, depth=101), 2048, 1, 2, marks=pytest.mark.slow),
         (dict(type='mmpretrain.VisionTransformer', arch=VIT, img_size=32, patch_size=16, drop_path_rate=0.1), 64, 1, 0),
         # each SyncBN ends a graph, and lone layers next to it (shortcuts, projectors) are not compiled
