@@ -19,6 +19,7 @@ from mmairl.study.cost import flops_per_image
 from mmairl.study.external import training_factors
 from mmairl.study.factors import changed
 from mmairl.study.fairness import after, compare_configs, hidden
+from mmairl.study.forks import fork_epoch
 from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
 from mmairl.study.schema import CHOICE, Choice, RunResult
@@ -83,7 +84,7 @@ def collect(
     record['published_metrics'] = [dict(key=task, label=key) for key, task in columns.items()]
     record['rows'] = []
     for row in study.rows:
-        entry = describe_row(row, study, columns)
+        entry = describe_row(row, study, configs, columns)
         entry['changed'] = differing.get(row.name, [])
         if row.name in trained and not row.weights:
             entry['flops_per_image'] = flops_per_image(configs[row.name])
@@ -156,14 +157,17 @@ def describe_scores(study: Study, scale: Scale, runs: Sequence[Run], finished: R
     )
 
 
-def describe_row(row: Row, study: Study, columns: Mapping[str, str]) -> Record:
+def describe_row(
+    row: Row, study: Study, configs: Mapping[str, Config], columns: Mapping[str, str]
+) -> Record:
     published = study.published_numbers(row)
     return dict(
         {key: getattr(row, key) for key in COPIED_OF_ROWS},
         on=row.against,
         given=bool(row.weights),
-        of=row.others.get('of'),
+        of=None if row.fork else row.others.get('of'),
         along=row.along is not None,
+        fork=row.fork and dict(to_builtins(row.fork), epoch=fork_epoch(row, configs)),
         flops_per_image=None,
         published={columns[key]: value for key, value in published.items()},
     )
@@ -308,6 +312,8 @@ def describe(run: Run, out: Path, columns: Collection[str] = ()) -> Record:
 
 def describe_result(run: Run, result: RunResult, columns: Collection[str]) -> Record:
     described = dict(dict(scores={}, labels={}), **to_builtins(result), state='done')
+    if result.excluded:
+        described |= dict(state='excluded', error=result.excluded)
     if reason := run.stale_reason:
         described |= dict(state='replaced', error=reason)
     if parts := unverified(result, run.asked):

@@ -27,6 +27,7 @@ from mmairl.study.collect import collect
 from mmairl.study.cost import RunCost, cost
 from mmairl.study.external import form, require_networks, stated_factors, training_factors
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
+from mmairl.study.forks import fork_epoch
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import latex, markdown
 from mmairl.study.planner import measure_again, plan_runs, prepare_runs
@@ -160,7 +161,10 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
             f'{spent.hours * number:.2f}',
             f'{spent.gigabytes * number:.2f}',
         ]
-        rows.append((row.name, [row.factor, str(number), *numbers]))
+        factor = row.factor
+        if row.fork:
+            factor += f' (from epoch {fork_epoch(row, prepared.configs)} of {row.fork.of})'
+        rows.append((row.name, [factor, str(number), *numbers]))
     columns = ('changes', 'runs', 'epochs', 'device hours', 'GB')
     print_table(columns, rows, f'{study.title}: {scale.text}', head='row')
     trials = trial_counts(study, prepared.configs) if study.search else {}
@@ -207,7 +211,11 @@ def costs_of_rows(prepared: PreparedStudy) -> dict[str, RunCost]:
         spent = (
             RunCost(0, 0, 0) if row.weights else cost(prepared.configs[row.name], prepared.scale)
         )
-        costs[row.name] = spent if row.trains else RunCost(0, 0, spent.gigabytes)
+        if not row.trains:
+            spent = RunCost(0, 0, spent.gigabytes)
+        elif row.fork:
+            spent = spent.after(fork_epoch(row, prepared.configs))
+        costs[row.name] = spent
     return costs
 
 

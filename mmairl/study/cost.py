@@ -52,6 +52,11 @@ class RunCost:
     hours: float
     gigabytes: float
 
+    def after(self, epochs: float) -> 'RunCost':
+        """Return the cost of a run that continues another after so many epochs."""
+        remaining = self.epochs - epochs
+        return RunCost(remaining, self.hours * remaining / self.epochs, self.gigabytes)
+
 
 @dataclass(frozen=True)
 class ImageWork:

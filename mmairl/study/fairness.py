@@ -12,6 +12,7 @@ from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sets import held_out
 from mmairl.study.external import compare_stated, require_distinct_models
 from mmairl.study.factors import changed, same_run
+from mmairl.study.forks import require_forkable
 from mmairl.study.scale import Scale, load_row, resolve
 from mmairl.study.search import own_value, searched_keys
 from mmairl.study.spec import Row, Study
@@ -44,6 +45,7 @@ def at_scale(
     configs = {row.name: resolve(row, scale) for row in study.rows}
     require_unscaled(study, configs, scale)
     require_distinct_models(study.rows, configs)
+    require_forkable(study.rows, configs)
     equal = equal_rows(study, configs)
     for name, same in equal.items():
         left_out.append(f"'{name}' is left out: at {scale.name} it would run as '{same}' does")
@@ -90,7 +92,9 @@ def equal_rows(study: Study, configs: Mapping[str, Config]) -> dict[str, str]:
         elif row.weights:
             key = row.name
         else:
-            key = (row.untrained, str(row.search), same_run(configs[row.name]))
+            key = (row.untrained, str(row.search), same_run(configs[row.name]), None)
+            if row.fork and key[2] != same_run(configs[row.fork.of]):
+                key = (*key[:3], row.fork)
         same = first.setdefault(key, row.name)
         if same != row.name:
             equal[row.name] = same
@@ -162,10 +166,9 @@ def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
     """Return the row with references to rows that are left out replaced by the rows that equal them."""
     others = {key: equal.get(name, name) for key, name in row.others.items()}
     changes: dict[str, Any] = dict(against=equal.get(row.against, row.against))
-    if row.rescaled:
-        changes['rescaled'] = replace(row.rescaled, **others)
-    if row.along:
-        changes['along'] = replace(row.along, **others)
+    for key in ('rescaled', 'along', 'fork'):
+        if created := getattr(row, key):
+            changes[key] = replace(created, **others)
     return replace(row, **changes)
 
 

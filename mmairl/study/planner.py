@@ -18,9 +18,10 @@ from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json, write_text
 from mmairl.registry import PROTOCOLS
 from mmairl.study.external import checkpoint_path, require_networks, stated_factors
+from mmairl.study.forks import fork_epoch, fork_points
 from mmairl.study.measure import forget
 from mmairl.study.runs import CONFIG, Run, settle_failed_trials
-from mmairl.study.schema import Asked, Chosen, set_aside
+from mmairl.study.schema import Asked, Branch, Chosen, set_aside
 from mmairl.study.search import FIRST, trial_options
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_names import is_local, is_measured, recipe, trains_classifier
@@ -144,6 +145,8 @@ class Planner:
             untrained=row.untrained,
             rescaled=row.rescaled and replace(row.rescaled, **absolute),
             along=row.along and replace(row.along, **absolute),
+            fork=row.fork and Branch(absolute['of'], fork_epoch(row, self.configs)),
+            fork_points=fork_points(row, self.study.rows, self.configs),
             external=checkpoint_path(row, seed) if row.weights else '',
             stated=stated_factors(row),
             chosen=self._choice(row, seed, trials) if trials else None,

@@ -35,7 +35,9 @@ class RecordStart(Hook):
         checkpoint['seconds'] = self.seconds
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        if runner.cfg.get('resume'):  # not of another run, whose weights it starts from
+        start = getattr(runner, 'start', None)
+        of_this_run = runner.cfg.get('resume') and not (start and start.forks)
+        if of_this_run:
             self.earlier = checkpoint.get('seconds', 0.0)
 
     def before_train(self, runner: Runner) -> None:

@@ -29,7 +29,7 @@ from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.io import read_json, write_json, write_text
 from mmairl.registry import DATASETS
 from mmairl.study.model_identity import model_at
-from mmairl.study.schema import CHOICE, REQUEST_AND_LOGS, Asked, Trained, last_checkpoint
+from mmairl.study.schema import CHOICE, REQUEST_AND_LOGS, Asked, Branch, Trained, last_checkpoint
 from mmairl.study.spec import Along, Rescaled
 from mmairl.study.trials import best_trial
 
@@ -49,6 +49,8 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
     if asked.external:
         cfg = _config_in(folder) if (folder / CONFIG).is_file() else None
         return dict(given=_weights_of(Path(asked.external), cfg))
+    if asked.fork:
+        return dict(fork=dict(of=_weights_of(fork_checkpoint(asked.fork)), epoch=asked.fork.epoch))
     made = asked.rescaled or asked.along
     if made is None:
         return {}
@@ -57,6 +59,11 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
     if asked.rescaled:  # batch norm's statistics are measured on these images
         sources['data'] = known_data(_config_in(folder).evaluation.train)
     return {**config_identity(asdict(made)), **sources}
+
+
+def fork_checkpoint(branch: Branch) -> Path:
+    """Return the path of the trunk's checkpoint that a branch continues, whether or not it exists."""
+    return Path(branch.trunk) / f'epoch_{branch.epoch}.pth'
 
 
 def source_folders(asked: Asked) -> dict[str, Path]:

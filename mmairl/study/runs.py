@@ -95,7 +95,7 @@ class Run:
         if not path.is_file():
             return ''
         begun = read_json(path, Asked)
-        if begun.trains != self.asked.trains:
+        if begun.trains != self.asked.trains or _fork_epoch(begun) != _fork_epoch(self.asked):
             return CONFIG
         return changed_sources(begun.sources, self.asked.sources)
 
@@ -110,6 +110,10 @@ class Run:
                 return False
         except Timeout:
             return True
+
+
+def _fork_epoch(asked: Asked) -> int:
+    return asked.fork.epoch if asked.fork else 0
 
 
 def status(run: Run) -> tuple[str, str]:

@@ -28,6 +28,13 @@ class Chosen(Struct):
     published: str = ''  # the folder of the row as published, from the same seed
 
 
+class Branch(Struct, frozen=True):
+    """The run continues the state of its trunk, the run in another folder, after an epoch."""
+
+    trunk: str
+    epoch: int
+
+
 class Asked(Struct, omit_defaults=True, frozen=True):
     """asked.json, next to the config in asked/config.yaml. In `rescaled` and `along` the rows are run folders."""
 
@@ -35,6 +42,8 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     tasks: tuple[str, ...] = ()
     rescaled: Rescaled | None = None
     along: Along | None = None
+    fork: Branch | None = None
+    fork_points: tuple[int, ...] = ()  # epochs after which branches continue this run
     untrained: Untrained | None = None
     external: str = field(default='', name='given')  # a checkpoint that was trained elsewhere
     stated: dict[str, str] = {}  # factors of an external checkpoint, as its author states them
@@ -109,6 +118,7 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     left_out: dict[str, dict[str, int]] = {}  # by task: unreadable images, missing classes
     tuned: dict[str, dict[str, Any]] = {}  # by task, if its recipe was tuned
     diverged: str = ''  # why a trial has no score and counts as the worst
+    excluded: str = ''  # why a branch was not trained and has no score
 
 
 class Measured(Struct):

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -51,11 +51,18 @@ class Along(Declared, frozen=True):
     part: Annotated[str, Meta(pattern=r'^[1-9]\d*/[1-9]\d*$')]
 
 
+class ForkPoint(Declared, frozen=True):
+    """The state of the row `of`, from the same seed, after the part `at` of its epochs."""
+
+    of: str
+    at: Annotated[float, Meta(gt=0, lt=1)] = 0.5
+
+
 class Row(Declared, frozen=True):
     """One line of the study's table. `docs/reference/study_yaml.md` explains the keys."""
 
     name: str
-    config: str
+    config: str = ''  # `read_study` sets that of the trunk for a fork
     options: dict[str, Any] = {}
     against: str | None = None  # `read_study` sets the row above, except for the first row
     factor: str = ''
@@ -65,16 +72,18 @@ class Row(Declared, frozen=True):
     x: float | None = None
     rescaled: Rescaled | None = None
     along: Along | None = None
+    fork: ForkPoint | None = None
     untrained: Untrained | None = None
     weights: dict[Seed, str] = {}
     trained: str = ''
     search: Annotated[dict[str, Dimension], Meta(max_length=OWN)] = {}
 
     def __post_init__(self) -> None:
-        origins = (self.rescaled, self.along, self.untrained, self.weights)
+        origins = (self.rescaled, self.along, self.fork, self.untrained, self.weights)
         if sum(map(bool, origins)) > 1:
             raise UserError(
-                'set only one of rescaled, along, untrained and weights', code='several-origins'
+                'set only one of rescaled, along, fork, untrained and weights',
+                code='several-origins',
             )
         if self.trained and not self.weights:
             raise UserError(
@@ -85,13 +94,18 @@ class Row(Declared, frozen=True):
     @property
     def others(self) -> dict[str, str]:
         """The rows whose weights this row uses, by role: `of`, `anchor`."""
-        created = self.rescaled or self.along
+        created = self.rescaled or self.along or self.fork
         names = {role: getattr(created, role, None) for role in ('of', 'anchor')}
         return {role: name for role, name in names.items() if name}
 
     @property
     def trains(self) -> bool:
-        return not (self.others or self.untrained or self.weights)
+        return not (self.rescaled or self.along or self.untrained or self.weights)
+
+    @property
+    def trunk(self) -> str:
+        """The row whose runs this row continues; itself unless it is a fork."""
+        return self.fork.of if self.fork else self.name
 
     @property
     def slug(self) -> str:
@@ -304,6 +318,8 @@ class Study(Declared, frozen=True):
                         f"rows: '{row.name}' refers to an unknown row ('{other}'); correct the name",
                         code='unknown-row',
                     )
+            if row.fork:
+                self._check_fork(row)
         for look in self.look:
             for name in look.rows:
                 if names and name not in names:
@@ -311,7 +327,28 @@ class Study(Declared, frozen=True):
                         f"look: unknown row ('{name}'); correct the name", code='unknown-row'
                     )
 
+    def _check_fork(self, row: Row) -> None:
+        rows = {other.name: other for other in self.rows}
+        trunk = rows[row.fork.of]
+        if trunk.fork or not trunk.trains:
+            raise UserError(
+                f"fork: '{row.name}' forks '{trunk.name}', which is not a whole run; fork a row that is trained from its start",
+                code='trunk-not-trained',
+            )
+        base = rows[row.against or trunk.name]
+        if base.name != trunk.name and base.fork != row.fork:
+            raise UserError(
+                f"against: '{row.name}' is a fork and shares nothing with '{base.name}'; set `against` to its trunk, or to "
+                'another fork of it at the same point',
+                code='against-another-trunk',
+            )
+
     def _check_search(self) -> None:
+        if self.search and any(row.fork for row in self.rows):
+            raise UserError(
+                'search: forks cannot be tuned, because their trunk is not; remove `search` or the forks',
+                code='fork-and-search',
+            )
         if self.search and len(self.rows or self.cross.combinations) < 2:
             raise UserError(
                 'search: the study has only one row; add the row to compare it with',
@@ -374,7 +411,11 @@ def read_study(path: str | Path) -> Study:
     rows = []
     above = None
     for row in study.rows or study.cross.rows():
-        if row.untrained:
+        if row.fork:
+            rows.append(as_branch(row, study.rows))
+        elif not row.config:
+            raise UserError(f"rows: '{row.name}' has no `config`; set one", code='no-config')
+        elif row.untrained:
             rows.append(row)
         else:
             rows.append(replace(row, against=row.against or above))
@@ -390,6 +431,19 @@ def read_study(path: str | Path) -> Study:
     if study.claims:
         check_claims(study.claims, [row.name for row in rows], study.full_size_scores)
     return replace(study, rows=tuple(rows), seeds=seeds, name=study.name or path.stem)
+
+
+def as_branch(row: Row, rows: Sequence[Row]) -> Row:
+    """Return a fork with what it takes from its trunk: the config, unless it has one, and the row to compare with."""
+    trunk = next((other for other in rows if other.name == row.fork.of), row)
+    declared = dict.fromkeys(re.sub(r'\.\d.*', '', key) for key in row.options)
+    return replace(
+        row,
+        config=row.config or trunk.config,
+        options=row.options if row.config else {**trunk.options, **row.options},
+        declares=row.declares or tuple(declared),
+        against=row.against or trunk.name,
+    )
 
 
 def with_local_paths(row: Row, folder: Path) -> Row:

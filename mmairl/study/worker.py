@@ -19,17 +19,25 @@ from mmengine.dist import get_world_size, is_main_process
 
 from mmairl.config import load_config
 from mmairl.engine.distributed import start_processes
+from mmairl.engine.fork import Fork, collapse_before
 from mmairl.engine.run import register, train
 from mmairl.errors import Diverged, UserError, one_sentence_errors
-from mmairl.evaluation.identity import key_of
+from mmairl.evaluation.identity import difference, key_of
 from mmairl.evaluation.sets import require_apart
 from mmairl.evaluation.sources import changed_sources, outside_sources
 from mmairl.io import read_json, write_json
 from mmairl.signals import AGAIN, stop_processes
+from mmairl.study.forks import KeepForkPoints
 from mmairl.study.measure import FEATURES, measure, result_of
 from mmairl.study.record_start import RecordStart
-from mmairl.study.reuse import create_weights, origin, take_published
-from mmairl.study.schema import Asked, RunResult, Trained, TrainingStart
+from mmairl.study.reuse import (
+    create_weights,
+    fork_checkpoint,
+    origin,
+    require_finished,
+    take_published,
+)
+from mmairl.study.schema import Asked, Branch, RunResult, Trained, TrainingStart
 from mmairl.study.task_names import is_local
 from mmairl.study.trials import take_best, wait_for_choice
 
@@ -90,6 +98,10 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
     if asked.splits:
         require_apart(asked.splits)
     published = apply_choice(cfg, asked, folder, launcher)
+    if asked.fork and (reason := reason_to_exclude(asked.fork, folder)):
+        if is_first(launcher):
+            write_excluded(reason, asked, folder)
+        return
     try:
         prepare_weights(cfg, asked, folder, launcher, published)
         start_processes(launcher)
@@ -137,7 +149,11 @@ def prepare_weights(
         if is_first(launcher):  # the other ranks wait for it in `start_processes`
             create_weights(cfg, asked, folder)
         return
-    if asked.untrained or (folder / 'trained.json').is_file():
+    if asked.untrained:
+        return
+    if (folder / 'trained.json').is_file():
+        if asked.fork:
+            require_same_trunk(asked, folder)
         return
     if (
         published and (published / 'result.json').is_file()
@@ -148,23 +164,55 @@ def prepare_weights(
     train_row(cfg, asked, folder, launcher)
 
 
+def reason_to_exclude(branch: Branch, folder: Path) -> str:
+    """Return why a branch is not trained: its trunk had collapsed; '' if it is trained."""
+    trunk = Path(branch.trunk)
+    require_finished(folder, trunk)
+    if (folder / 'trained.json').is_file():
+        return ''
+    _, checkpoint = fork_of(branch).checkpoint()
+    reason = collapse_before(trunk, checkpoint['meta']['iter'])
+    return reason and f'the trunk had collapsed before epoch {branch.epoch}: {reason}'
+
+
+def fork_of(branch: Branch) -> Fork:
+    path = fork_checkpoint(branch)
+    return Fork(Path(branch.trunk), branch.epoch, path if path.is_file() else None)
+
+
+def write_excluded(reason: str, asked: Asked, folder: Path) -> None:
+    labels = {task: task for task in asked.tasks}
+    result = RunResult(labels=labels, made=origin(asked, folder), excluded=reason)
+    write_json(folder / 'result.json', result)
+
+
+def require_same_trunk(asked: Asked, folder: Path) -> None:
+    """Raise if the trunk of a trained branch has been trained again and is another network now."""
+    made = read_json(folder / 'trained.json', Trained).made
+    if changed := difference(made, origin(asked, folder)):
+        raise UserError(
+            f'{folder}: the trunk has changed since this branch was trained ({changed}); remove the folder to train it again',
+            code='trunk-changed',
+        )
+
+
 def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
-    """Train the row from its seed, and write how long that took and what it started from."""
+    """Train the row from its seed or its trunk, and write how long that took and what it started from."""
     cfg.work_dir = str(folder)
     cfg.randomness.seed = asked.seed
     cfg.resume = 'auto'
-    hook = dict(type=RecordStart.__name__, path=str(folder / 'start.json'))
-    cfg.custom_hooks = [*cfg.get('custom_hooks', []), hook]
-    runner = train(cfg, launcher)
+    start = RecordStart(str(folder / 'start.json'))
+    fork = fork_of(asked.fork) if asked.fork else None
+    runner = train(cfg, launcher, fork, [start, KeepForkPoints(asked.fork_points)])
     if not is_main_process():
         return
-    seconds = next(hook.seconds for hook in runner.hooks if isinstance(hook, RecordStart))
+    began_in = Path(asked.fork.trunk) if asked.fork else folder
     trained = Trained(
-        seconds=seconds,
-        device_seconds=seconds * get_world_size(),
+        seconds=start.seconds,
+        device_seconds=start.seconds * get_world_size(),
         steps=runner.max_iters // runner.optim_wrapper.accumulated,
         images_seen=runner.max_iters * runner.train_dataloader.batch_size * get_world_size(),
-        start=read_json(folder / 'start.json', TrainingStart),
+        start=read_json(began_in / 'start.json', TrainingStart),
         made=origin(asked, folder),
         sources=asked.sources,
     )

@@ -215,7 +215,7 @@ ONE = dict(name='a', config='x')
     [
         (dict(seedz=[1]), 'wrong-content'),
         (dict(rows=[]), 'no-rows'),
-        (dict(rows=[dict(name='a')]), 'wrong-content'),
+        (dict(rows=[dict(name='a')]), 'no-config'),
         (dict(rows=[ONE, dict(ONE, name='A')]), 'same-row-name'),
         (dict(rows=[dict(ONE, against='b')]), 'unknown-row'),
         (dict(rows=[dict(ONE, published='z')]), 'no-published-row'),
