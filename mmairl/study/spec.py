@@ -414,7 +414,7 @@ def read_study(path: str | Path) -> Study:
         if row.fork:
             rows.append(as_branch(row, study.rows))
         elif not row.config:
-            raise UserError(f"rows: '{row.name}' has no `config`; set one", code='no-config')
+            raise UserError(f"{path}: row '{row.name}' has no `config`; set one", code='no-config')
         elif row.untrained:
             rows.append(row)
         else:
