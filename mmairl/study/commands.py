@@ -118,7 +118,7 @@ def prepare_study(
         raise UserError(
             f"{path} has no `tasks` for the scale '{sizes.name}'{near}", code='no-tasks-for-scale'
         )
-    study = replace(study, seeds=tuple(seeds or sizes.seeds or study.seeds))
+    study = replace(study, seeds=tuple(seeds or seeds_at(sizes, study)))
     tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
     study, configs, rows_left_out = at_scale(study, sizes, tasks)
@@ -128,6 +128,12 @@ def prepare_study(
     command = ['mmairl', 'study', str(path), '--scale', scale]
     command += ['--out', str(out)] if out else []
     return PreparedStudy(study, sizes, configs, tasks, folder, rows_left_out, command)
+
+
+def seeds_at(scale: Scale, study: Study) -> Sequence[int]:
+    """Return the seeds of a study at a scale, which may require more of them. Searches have numbers instead."""
+    too_few = len(study.seeds) < len(scale.seeds) and not study.search
+    return scale.seeds if too_few else study.seeds
 
 
 def with_rate(scale: Scale, rate: float) -> Scale:
@@ -152,6 +158,11 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
     runs = runs_of_rows(prepared)
     with CONSOLE.status('counting the work of each model'):
         costs = costs_of_rows(prepared)
+    if forks := sum(row.fork is not None for row in study.rows):
+        say(
+            f'{forks} of {len(study.rows)} rows are forks: each continues the run of another row, its trunk, and costs only '
+            'its remaining epochs. Effects of forks hold from the fork point on.'
+        )
     rows = []
     for row in study.rows:
         spent = costs[row.name]

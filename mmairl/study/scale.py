@@ -14,7 +14,7 @@ from mmairl.engine.checks import BUILT, check_parts
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.sets import innermost
 from mmairl.io import Declared, read_yaml
-from mmairl.study.spec import Row, Seeds, Untrained
+from mmairl.study.spec import Row, Seed, Untrained
 
 DEFAULT_BATCH = 1024  # of most configs; a scale's rate factors apply to it
 FULL_WIDTH = 64  # base channels of a ResNet
@@ -53,7 +53,7 @@ class Scale(Declared, frozen=True):
     teacher: float = 1.0
     lr: dict[str, float] = {}
     tasks: tuple[str, ...] = ()
-    seeds: Seeds | None = None
+    seeds: tuple[Seed, ...] = ()  # of studies that state fewer
     floor: tuple[Untrained, ...] = ()
     name: str = ''
 

@@ -13,7 +13,7 @@ from study.small_runs import toy_scale
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.engine.run import register
 from mmairl.study.collect import collect
-from mmairl.study.commands import PreparedStudy, costs_of_rows, prepare_study
+from mmairl.study.commands import PreparedStudy, costs_of_rows, prepare_study, show_plan
 from mmairl.study.runs import Run
 from mmairl.study.slurm import in_order
 from mmairl.study.worker import complete_run
@@ -77,6 +77,11 @@ def test_fork_costs_its_remaining_epochs(finished):
     costs = costs_of_rows(finished[0])
     assert [costs[row['name']].epochs for row in ROWS] == [4, 2, 1, 2]
     assert costs['warm'].hours == pytest.approx(costs['trunk'].hours / 2)
+
+
+def test_plan_begins_with_the_forks(finished, capsys):
+    show_plan(finished[0], devices=1)
+    assert capsys.readouterr().out.startswith('3 of 4 rows are forks')
 
 
 def test_record_states_the_fork_point(finished):

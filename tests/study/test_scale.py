@@ -60,6 +60,15 @@ def test_scale_that_changes_the_question_is_an_error(name):
         assert error.value.code == 'scale-changes-question'
 
 
+@pytest.mark.parametrize(
+    ('scale', 'stated', 'expected'),
+    [('demo', [7], (0, 1, 2)), ('half', [4, 5, 6, 7], (4, 5, 6, 7)), ('in1k', [7], (7,))],
+)
+def test_small_scales_run_at_least_three_seeds(tmp_path, scale, stated, expected):
+    prepared = prepare_study(written(tmp_path, seeds=stated), scale, out=tmp_path)
+    assert prepared.study.seeds == expected
+
+
 def test_caption_names_the_networks_of_the_rows(tmp_path):
     captions = []
     for name, scale in (('architectures_r101', 'in1k'), ('byol_wide', 'in1k'), ('ladder', 'cifar')):

@@ -20,6 +20,7 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.io import write_json
 from mmairl.study import scale as scales
 from mmairl.study import worker
+from mmairl.study.commands import seeds_at
 from mmairl.study.fairness import at_scale
 from mmairl.study.planner import plan_runs, prepare_runs
 from mmairl.study.runs import Run
@@ -64,7 +65,7 @@ SCALE_EDITS = dict(
     replace={**SCALE['replace'], 'total_batch_size': 8}, data={**SCALE['data'], 'count': 63}, views={}, views_on_device=False,
     parts={}, without=['auto_scale_lr'], rate_of='byol_r50_200e.py', widths=dict(features=64, hidden=16, out=16),
     queue=32, batch=8, epochs=0.02, warm_up=2, teacher=5,
-    lr=dict(SGD=1),    tasks=['logreg'], seeds=[3], floor=['pixels'], name='other',
+    lr=dict(SGD=1),    tasks=['logreg'], seeds=[3, 4], floor=['pixels'], name='other',
 )  # fmt: skip
 SAME = {
     'words on the page': {'title', 'question', 'paper', 'reading', 'factor', 'text'},
@@ -90,7 +91,7 @@ def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
         asked, size = read_study(folder / 'study.yaml'), read_scale(str(folder / 'toy.yaml'))
         tasks = asked.tasks.get(size.name) or size.tasks
         here, configs, _ = at_scale(asked, size, tasks)
-        return act(here, configs, size.seeds or here.seeds, tasks, folder / 'out')
+        return act(here, configs, seeds_at(size, here), tasks, folder / 'out')
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scales, 'load_config', lambda path, options: changed(copy.deepcopy(read(path)), options))
