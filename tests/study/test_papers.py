@@ -147,6 +147,7 @@ def test_every_item_of_the_papers_is_covered():
         'judge_example',
         'judge_lightly',
         'judge_sololearn',
+        'ladder_forks',
         'lars_norms',
         'longer_lars',
         'methods',
