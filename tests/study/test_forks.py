@@ -16,7 +16,7 @@ from mmairl.study.collect import collect
 from mmairl.study.commands import PreparedStudy, costs_of_rows, prepare_study, show_plan
 from mmairl.study.runs import Run
 from mmairl.study.slurm import in_order
-from mmairl.study.worker import complete_run
+from mmairl.study.worker import complete_run, transfer
 
 AT = dict(of='trunk', at=0.5)
 TEMPERATURE = {'model.head.temperature': 0.4}
@@ -112,6 +112,7 @@ def test_branch_of_a_collapsed_trunk_is_excluded(finished, tmp_path, monkeypatch
     trunk, branch = copied(finished, tmp_path, 'warm')
     monkeypatch.setattr('mmairl.study.worker.collapse_before', lambda *_: 'collapse of the features')
     complete_run(branch.folder)
+    transfer(branch.folder, gpus=1)
     assert branch.done and not branch.result.scores
     prepared, _ = finished
     record = collect(prepared.study, prepared.configs, prepared.scale, [trunk, branch], tmp_path / 'out')
