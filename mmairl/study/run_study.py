@@ -1,4 +1,4 @@
-"""Run a study: complete its runs, add seeds until every comparison is decided, and analyze its networks."""
+"""Run a study: complete its runs, add seeds until every comparison is decided, and analyze its models."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,17 +19,17 @@ from mmairl.study.spec import Look, Study
 from mmairl.study.statistics.compare_rows import Comparison
 from mmairl.study.statistics.sequential import Plan, open_rows
 
-IMAGES = 5000  # that an instrument sees
+IMAGES = 5000  # for each instrument
 BATCH = 64
 
 
 def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[str], None]) -> None:
-    """Run what is not finished, `jobs` at a time on `devices` each, with a line for each that begins or ends."""
+    """Complete the runs, `jobs` at a time on `devices` each, and report the start and the end of each."""
     done = len(runs) - len(unfinished(runs))
     say(f'{done} of {len(runs)} runs are finished')
     for run in runs:
         if reason := run.stale_reason:
-            say(f'{run.name} is measured anew, since this has changed: {reason}')
+            say(f'{run.name} is measured again, because this has changed: {reason}')
 
     def report(run: Run, event: str) -> None:
         nonlocal done
@@ -55,14 +55,14 @@ def until_decided(
         All runs.
     """
     say(plan.words)
-    last = max(study.seeds)
-    seeds = [*study.seeds, *range(last + 1, last + 1 + plan.most - len(study.seeds))]
+    further = range(max(study.seeds) + 1, max(study.seeds) + 1 + plan.most - len(study.seeds))
+    seeds = [*study.seeds, *further]
     rows = study.rows
     runs: list[Run] = []
     analyzed = 0
     for count, _ in plan.analyses:
-        names = {row.name for row in rows}
         planned = prepare_runs(study, configs, seeds[analyzed:count], tasks, out)
+        names = {row.name for row in rows}
         runs += [run for run in planned if run.row.name in names]
         analyzed = count
         finish(runs)
@@ -80,18 +80,14 @@ def until_decided(
 def look_into(
     study: Study, configs: dict[str, Config], runs: Sequence[Run], out: Path
 ) -> list[Path]:
-    """Write the pages of the instruments that the study names, of the first seed, if all of their rows are finished."""
+    """Write the pages of the study's instruments, from the first seed, if all of their rows are finished."""
+    first_seed = {run.row.name: run for run in runs if run.seed == runs[0].seed}
     pages = []
     for number, look in enumerate(study.look):
-        first = {
-            run.row.name: run
-            for run in runs
-            if run.row.name in look.rows and run.seed == runs[0].seed
-        }
-        if all(run.done for run in first.values()):
-            pages.append(
-                instrument_page(study, configs, look, first, out / f'{look.instrument}_{number}')
-            )
+        compared = {name: first_seed[name] for name in look.rows if name in first_seed}
+        if all(run.done for run in compared.values()):
+            folder = out / f'{look.instrument}_{number}'
+            pages.append(instrument_page(study, configs, look, compared, folder))
     return pages
 
 

@@ -181,7 +181,7 @@ def test_runs_are_submitted_in_portions(tmp_path, folder, monkeypatch):
     (daemons := tmp_path / 'daemons').mkdir()
     with Slurm(daemons) as slurm:
         for submitted in (11, 0):
-            said = f'{submitted} of .* runs are submitted, and Slurm refuses .*temporarily unable.*MaxJobCount = 12'
+            said = f'temporarily unable.*MaxJobCount = 12.*, after {submitted} of '
             with pytest.raises(UserError, match=said):
                 submit(does, 'all', cpus=4)
         expected = ['running'] * 11 + ['not begun'] * 5
@@ -212,8 +212,8 @@ def test_queue_states_of_runs(slurm, folder):
     queue = jobs.read_queue(runs)
     expected = {
         limited: rf'pending: Partition\w+ \(job {numbers[0]}\)',
-        cancelled: f'never started: job {numbers[1]} was cancelled, or ended, before it began; can its node see .*/b.',
-        unseen: rf'never started: job {numbers[2]} ended as FAILED \(JobLaunchFailure\) before it began; .*',
+        cancelled: rf'never started: job {numbers[1]} ended before it began \(canceled or ended\); can its node read .*/b\?',
+        unseen: rf'never started: job {numbers[2]} ended before it began \(FAILED, JobLaunchFailure\); .*',
         requeued: rf'requeued: \w+ \(job {numbers[3]}\)',
     }
     for run, said in expected.items():

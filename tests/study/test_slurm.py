@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from harness.errors import raises_code
 from harness.processes import wait_for
 from study.small_runs import run_in
 
@@ -82,7 +83,7 @@ def test_a_job_asks_for_what_the_site_wants(tmp_path):
 
 def test_where_there_is_no_slurm_that_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv('PATH', str(tmp_path))
-    with pytest.raises(UserError, match='there is no sbatch here'):
+    with raises_code('no-sbatch'):
         slurm.submit([], 1, tmp_path, Cluster(), print)
 
 

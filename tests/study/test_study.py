@@ -16,6 +16,7 @@ import torch
 import yaml
 from cluster.real_slurm import Slurm, lacking
 from filelock import FileLock
+from harness.errors import raises_code
 from harness.processes import wait_for
 from mmengine.config import Config
 from PIL import Image
@@ -248,7 +249,7 @@ def test_other_config_in_same_folder_is_an_error(tmp_path):
     study = Study('title', (row,))
     prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
     prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
-    with pytest.raises(UserError, match='begun with another config'):
+    with raises_code('other-config'):
         prepare_runs(study, {'SGD': Config(dict(batch=16))}, [0], ['knn'], tmp_path)
 
 
