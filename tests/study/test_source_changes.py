@@ -47,13 +47,11 @@ STUDY = dict(
 
 
 class Planned:
-    """A study of which all runs are finished; their training is made up."""
+    """A study in a folder. The training of its runs is made up."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.out = folder, folder / 'out'
-        (folder / 'study.yaml').write_text(yaml.safe_dump(STUDY))
-        (folder / 'toy.yaml').write_text(yaml.safe_dump(toy_scale(64, epochs=0.015, tasks=['knn'], floor=[])))
-        self.finish(self(prepare_runs))
+        self.folder = folder
+        self.out = folder / 'out'
 
     def __call__(self, act: Callable[..., list[Run]] = plan_runs) -> list[Run]:
         scale = read_scale(str(self.folder / 'toy.yaml'))
@@ -75,15 +73,38 @@ class Planned:
         return collect(self.study, self.configs, scale, runs, self.out)
 
 
-@pytest.fixture
-def planned(tmp_path, monkeypatch) -> Planned:
-    (tmp_path / 'outside_method.py').write_text('import outside_helper\n')
-    (tmp_path / 'outside_helper.py').write_text('weight = 1.0\n')
-    monkeypatch.syspath_prepend(str(tmp_path))
+def find_modules_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
     for name in ('outside_method', 'outside_helper'):
         monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory) -> tuple[Path, Path]:
+    """A folder with finished runs, and a copy of it."""
+    folder = tmp_path_factory.mktemp('sources') / 'study'
+    folder.mkdir()
+    (folder / 'outside_method.py').write_text('import outside_helper\n')
+    (folder / 'outside_helper.py').write_text('weight = 1.0\n')
+    (folder / 'study.yaml').write_text(yaml.safe_dump(STUDY))
+    scale = toy_scale(64, epochs=0.015, tasks=['knn'], floor=[])
+    (folder / 'toy.yaml').write_text(yaml.safe_dump(scale))
     register()
-    return Planned(tmp_path)
+    planned = Planned(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        find_modules_in(folder, patch)
+        planned.finish(planned(prepare_runs))
+    return folder, shutil.copytree(folder, folder.with_name('copy'))
+
+
+@pytest.fixture
+def planned(finished, monkeypatch) -> Planned:
+    """The finished study, at the same path in each test, because requests hold absolute paths."""
+    folder, copy = finished
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    find_modules_in(folder, monkeypatch)
+    return Planned(folder)
 
 
 def stored(run: Run) -> list[Path]:
