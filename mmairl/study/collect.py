@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from mmengine.config import Config
 from msgspec import to_builtins
 
 from mmairl.evaluation.protocol import protocol_class
@@ -17,7 +16,7 @@ from mmairl.study.analyses import analysis_records
 from mmairl.study.claims import StudyRuns, judge
 from mmairl.study.cost import flops_per_image
 from mmairl.study.external import training_factors
-from mmairl.study.factors import changed
+from mmairl.study.factors import Configs, changed
 from mmairl.study.fairness import after, compare_configs, hidden
 from mmairl.study.forks import fork_epoch
 from mmairl.study.runs import Run, status
@@ -44,7 +43,7 @@ RunsByRow = dict[str, list[Record]]
 
 def collect(
     study: Study,
-    configs: dict[str, Config],
+    configs: Configs,
     scale: Scale,
     runs: Sequence[Run],
     out: Path,
@@ -156,9 +155,7 @@ def describe_scores(study: Study, scale: Scale, runs: Sequence[Run], compared: R
     )
 
 
-def describe_row(
-    row: Row, study: Study, configs: Mapping[str, Config], columns: Mapping[str, str]
-) -> Record:
+def describe_row(row: Row, study: Study, configs: Configs, columns: Mapping[str, str]) -> Record:
     published = study.published_numbers(row)
     return dict(
         {key: getattr(row, key) for key in COPIED_OF_ROWS},
@@ -172,9 +169,7 @@ def describe_row(
     )
 
 
-def with_training_factors(
-    study: Study, configs: Mapping[str, Config], trained: RunsByRow
-) -> RunsByRow:
+def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) -> RunsByRow:
     """Return the runs with all factors that authors of external rows can state, if the study has such rows."""
     external = {row.name for row in study.rows if row.weights}
     extended = dict(trained)
@@ -188,7 +183,7 @@ def with_training_factors(
 
 def describe_searches(
     study: Study,
-    configs: Mapping[str, Config],
+    configs: Configs,
     described: Mapping[Run, Record],
     rows: Sequence[Record],
 ) -> Record:
@@ -231,9 +226,7 @@ def add_statistics(record: Record, study: Study, out: Path) -> None:
     record['cost'] = dict(rows=costs(record), equal=equal)
 
 
-def judge_claims(
-    record: Record, study: Study, configs: Mapping[str, Config], scale: Scale
-) -> list[Record]:
+def judge_claims(record: Record, study: Study, configs: Configs, scale: Scale) -> list[Record]:
     """Return the verdict on each claim of the study, with published and measured effects."""
     runs = StudyRuns(record, scale.name, lambda one, other: changed(configs[one], configs[other]))
     return judge(study.claims, runs, printed_numbers(study))
@@ -269,7 +262,7 @@ def unknown_identities(described: Collection[Mapping[str, Any]]) -> Iterator[str
         )
 
 
-def assumptions(configs: Mapping[str, Config], tasks: Sequence[str] = ()) -> dict[str, list[str]]:
+def assumptions(configs: Configs, tasks: Sequence[str] = ()) -> dict[str, list[str]]:
     """Return the assumptions of rows and tasks where papers are silent, each with the names of its rows."""
     assumed: dict[str, list[str]] = {}
     for name, cfg in configs.items():

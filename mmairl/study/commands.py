@@ -31,14 +31,14 @@ from mmairl.study.forks import fork_epoch
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import latex, markdown
 from mmairl.study.planner import measure_again, plan_runs, prepare_runs
-from mmairl.study.run_study import complete_runs, look_into, until_decided
+from mmairl.study.run_study import complete_runs, look_into
 from mmairl.study.runs import Run
 from mmairl.study.scale import Scale, network_names, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, read_study
 from mmairl.study.statistics.compare_rows import Comparison
 from mmairl.study.statistics.power import more_runs, plan_seeds
-from mmairl.study.statistics.sequential import begin
+from mmairl.study.statistics.sequential import begin, open_rows
 from mmairl.study.task_hours import hours_of_tasks
 from mmairl.study.task_names import data_of, is_local, require_known
 from mmairl.study.trials import runs_of_each, trial_counts
@@ -337,7 +337,7 @@ def run_until_decided(
     per_run: int = 1,
     collect_only: bool = False,
 ) -> list[Run]:
-    """Add seeds until every comparison is decided or `most` runs are spent, and return the runs.
+    """Add seeds until every comparison is decided or `most` runs are spent, and return all runs.
 
     Args:
         prepared: The study.
@@ -349,14 +349,29 @@ def run_until_decided(
     study = prepared.study
     runs_per_seed = sum(runs_of_each(study, prepared.configs).values())
     plan = begin(prepared.out, study, study.seeds, most, runs_per_seed)
-
-    def finish(runs: list[Run]) -> None:
+    say(plan.words)
+    last = max(study.seeds)
+    seeds = [*study.seeds, *range(last + 1, last + 1 + plan.most - len(study.seeds))]
+    rows = study.rows
+    runs: list[Run] = []
+    analyzed = 0
+    for count, _ in plan.analyses:
+        new_seeds = seeds[analyzed:count]
+        planned = prepare_runs(study, prepared.configs, new_seeds, prepared.tasks, prepared.out)
+        names = {row.name for row in rows}
+        runs += [run for run in planned if run.row.name in names]
+        analyzed = count
         if not collect_only:
             run_locally(runs, jobs, per_run)
-
-    return until_decided(
-        study, prepared.configs, prepared.scale, prepared.tasks, prepared.out, plan, finish, say
-    )
+        record = collect(study, prepared.configs, prepared.scale, runs, prepared.out)
+        if not all(run.done for run in runs):
+            break
+        say(record['sequential']['looks'][-1])
+        primary = record['comparisons'][record['metrics'][0]['key']]
+        rows = open_rows(study, [Comparison(**comparison) for comparison in primary])
+        if not rows:
+            break
+    return runs
 
 
 def submit_jobs(

@@ -13,7 +13,7 @@ from mmairl.config import home
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.io import read_yaml
-from mmairl.study.factors import factors_of, hidden_factors
+from mmairl.study.factors import Configs, factors_of, hidden_factors
 from mmairl.study.model_identity import Model, model_at
 from mmairl.study.spec import Row
 
@@ -52,9 +52,7 @@ def training_factors(cfg: Config) -> Factors:
     return factors
 
 
-def compare_stated(
-    row: Row, base: Row, configs: Mapping[str, Config]
-) -> tuple[list[str], list[str]]:
+def compare_stated(row: Row, base: Row, configs: Configs) -> tuple[list[str], list[str]]:
     """Return the factors in which two rows differ, and those that are not known for both.
 
     At least one of the rows has external checkpoints.
@@ -73,7 +71,7 @@ def compare_stated(
     return differing, [name for name in names if name not in known]
 
 
-def known_factors(row: Row, configs: Mapping[str, Config]) -> Factors:
+def known_factors(row: Row, configs: Configs) -> Factors:
     return stated_factors(row) if row.weights else training_factors(configs[row.name])
 
 
@@ -137,7 +135,7 @@ def checkpoint_path(row: Row, seed: int) -> str:
     return str(path)
 
 
-def require_networks(rows: Sequence[Row], configs: Mapping[str, Config]) -> None:
+def require_networks(rows: Sequence[Row], configs: Configs) -> None:
     """Raise if a checkpoint does not fit the network of its row."""
     for row, seed in external_runs(rows):
         load_backbone(configs[row.name], checkpoint_path(row, seed))

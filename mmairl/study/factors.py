@@ -1,7 +1,7 @@
 """The papers' factors in a config, and the differences between two configs."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mmengine.config import Config
@@ -16,6 +16,8 @@ from mmairl.evaluation.backbone import FEATURES
 from mmairl.evaluation.identity import code_identity
 from mmairl.evaluation.sets import innermost
 from mmairl.registry import HOOKS, MODELS, OPTIMIZERS
+
+Configs = Mapping[str, Config]  # by the name of the row
 
 # The keys of a config that decide what a training run computes.
 TRAINING = (

@@ -11,7 +11,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sets import held_out
 from mmairl.study.external import compare_stated, require_distinct_models
-from mmairl.study.factors import changed, same_run
+from mmairl.study.factors import Configs, changed, same_run
 from mmairl.study.forks import require_forkable
 from mmairl.study.scale import Scale, load_row, resolve
 from mmairl.study.search import own_value, searched_keys
@@ -33,9 +33,7 @@ QUESTIONS = {
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # the finished runs of each row
 
 
-def at_scale(
-    study: Study, scale: Scale, tasks: Sequence[str]
-) -> tuple[Study, dict[str, Config], list[str]]:
+def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, Configs, list[str]]:
     """Return the study as it runs at a scale, the config of each row, and a sentence for each row or factor left out.
 
     Left out are rows that would run as an earlier row does, because their difference would be noise, and crossed factors
@@ -67,7 +65,7 @@ def at_scale(
     return replace(study, rows=tuple(rows), look=tuple(looks)), configs, left_out
 
 
-def require_unscaled(study: Study, configs: Mapping[str, Config], scale: Scale) -> None:
+def require_unscaled(study: Study, configs: Configs, scale: Scale) -> None:
     """Raise if the scale changes a key that the study is about."""
     for row in study.rows:
         for key in study.unscaled:
@@ -80,7 +78,7 @@ def require_unscaled(study: Study, configs: Mapping[str, Config], scale: Scale) 
                 )
 
 
-def equal_rows(study: Study, configs: Mapping[str, Config]) -> dict[str, str]:
+def equal_rows(study: Study, configs: Configs) -> dict[str, str]:
     """Return the earlier row as which each redundant row would run, by the name of the redundant row."""
     first: dict[Hashable, str] = {}
     equal: dict[str, str] = {}
@@ -110,9 +108,7 @@ def null_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> list[R
     return added
 
 
-def require_clean_choices(
-    study: Study, configs: Mapping[str, Config], tasks: Sequence[str]
-) -> None:
+def require_clean_choices(study: Study, configs: Configs, tasks: Sequence[str]) -> None:
     """Raise if, by the configs, a search or a task would choose by test images. Workers compare the images themselves."""
     for cfg in configs.values():
         chosen_on = [cfg] if study.search else []
@@ -164,7 +160,7 @@ def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
     return replace(row, **changes)
 
 
-def compare_configs(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
+def compare_configs(study: Study, configs: Configs) -> list[dict[str, Any]]:
     """Compare each row with its base row: return the declared, differing, searched and undeclared keys of each pair.
 
     For external rows, stated factors take the place of keys. Factors that are not known for both rows are `unknown`.

@@ -1,6 +1,6 @@
 """Fork rows of a study: branches that continue another row's run, their trunk, with changed options."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, Hook
@@ -10,11 +10,11 @@ from torch import Tensor
 from mmairl.engine.fork import require_same_order
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
-from mmairl.study.factors import changed
+from mmairl.study.factors import Configs, changed
 from mmairl.study.spec import Row
 
 
-def fork_epoch(row: Row, configs: Mapping[str, Config]) -> int:
+def fork_epoch(row: Row, configs: Configs) -> int:
     """Return the number of epochs that a fork shares with its trunk."""
     epochs = configs[row.fork.of].train_cfg.get('max_epochs', 0)
     if epochs < 2:
@@ -25,13 +25,13 @@ def fork_epoch(row: Row, configs: Mapping[str, Config]) -> int:
     return min(max(1, round(row.fork.at * epochs)), epochs - 1)
 
 
-def fork_points(trunk: Row, rows: Sequence[Row], configs: Mapping[str, Config]) -> tuple[int, ...]:
+def fork_points(trunk: Row, rows: Sequence[Row], configs: Configs) -> tuple[int, ...]:
     """Return the epochs at which other rows fork a row."""
     forks = [row for row in rows if row.fork and row.fork.of == trunk.name]
     return tuple(sorted({fork_epoch(row, configs) for row in forks}))
 
 
-def require_forkable(rows: Sequence[Row], configs: Mapping[str, Config]) -> None:
+def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
     """Raise if a fork changes the order of the images or the shapes of the model."""
     for row in rows:
         if not row.fork:

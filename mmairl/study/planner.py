@@ -18,6 +18,7 @@ from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json, write_text
 from mmairl.registry import PROTOCOLS
 from mmairl.study.external import checkpoint_path, require_networks, stated_factors
+from mmairl.study.factors import Configs
 from mmairl.study.forks import fork_epoch, fork_points
 from mmairl.study.measure import forget
 from mmairl.study.runs import CONFIG, Run, settle_failed_trials
@@ -32,7 +33,7 @@ Trials = Mapping[str, Sequence[Run]]  # of one search, by row
 
 
 def plan_runs(
-    study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
+    study: Study, configs: Configs, seeds: Sequence[int], tasks: Sequence[str], out: Path
 ) -> list[Run]:
     """Return the runs, ordered by seed, so that every row has a result early."""
     planner = Planner(study, configs, tuple(tasks), out)
@@ -42,7 +43,7 @@ def plan_runs(
 
 
 def prepare_runs(
-    study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
+    study: Study, configs: Configs, seeds: Sequence[int], tasks: Sequence[str], out: Path
 ) -> list[Run]:
     """Plan the runs, and write each run's config and request into its folder.
 
@@ -114,7 +115,7 @@ class Planner:
     """
 
     study: Study
-    configs: Mapping[str, Config]
+    configs: Configs
     tasks: tuple[str, ...]
     out: Path
 

@@ -9,6 +9,7 @@ from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sets import innermost
 from mmairl.evaluation.sources import outside_sources
 from mmairl.study.cost import counted_work, reference_work
+from mmairl.study.factors import Configs
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Study
 from mmairl.study.task_names import (
@@ -26,7 +27,7 @@ CLASSES = 1000
 
 def hours_of_tasks(
     study: Study,
-    configs: Mapping[str, Config],
+    configs: Configs,
     tasks: Sequence[str],
     scale: Scale,
     runs: Mapping[str, int],

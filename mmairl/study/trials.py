@@ -11,6 +11,7 @@ from mmengine.config import Config
 from mmairl.errors import UserError
 from mmairl.io import read_json, write_json
 from mmairl.study.cost import flops
+from mmairl.study.factors import Configs
 from mmairl.study.schema import (
     CHOICE,
     REQUEST_AND_LOGS,
@@ -31,7 +32,7 @@ Trial = dict[str, Any]
 Searches = dict[int, list[Trial]]  # the trials of each search, by its number
 
 
-def trial_counts(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
+def trial_counts(study: Study, configs: Configs) -> dict[str, int]:
     """Return the number of trials of each trained row: by its training FLOPs, at most one for each different setting."""
     rows = {row.name: row for row in study.rows if row.trains}
     costs = flops({name: configs[name] for name in rows})
@@ -41,7 +42,7 @@ def trial_counts(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
     return counts
 
 
-def runs_of_each(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
+def runs_of_each(study: Study, configs: Configs) -> dict[str, int]:
     """Return the runs per seed of each row, except for untrained rows. With a search, they include its trials."""
     trials = trial_counts(study, configs) if study.search else {}
     rows = [row.name for row in study.rows if not row.untrained]
@@ -102,7 +103,7 @@ def wait_for_choice(folder: Path, chosen: Chosen) -> dict[str, Any]:
 
 def search_record(
     study: Study,
-    configs: Mapping[str, Config],
+    configs: Configs,
     seeds: Sequence[int],
     trials: Mapping[str, Sequence[Trial]],
 ) -> dict[str, Any]:
