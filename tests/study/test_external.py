@@ -1,4 +1,4 @@
-"""Networks that were trained elsewhere: measured as ours are, their factors as stated, and what is unknown said."""
+"""Rows of external checkpoints: identity, stated and unknown factors, and `mmairl.compare`."""
 
 from itertools import chain
 from pathlib import Path
@@ -44,7 +44,7 @@ OURS = Row('ours', 'byol_r50_200e.py')
 
 
 def lightning(path: Path, seed: int) -> Path:
-    """A checkpoint with the keys that Lightning writes."""
+    """Write a checkpoint with Lightning's keys."""
     torch.manual_seed(seed)
     weights = {f'backbone.{key}': value for key, value in resnet18().state_dict().items() if not key.startswith('fc.')}
     groups = [dict(lr=0.01, initial_lr=0.03, momentum=0.9, weight_decay=1e-4, params=[0])]
@@ -124,7 +124,7 @@ def test_plain_timm_file_fills_a_wrapped_row(tmp_path):
 
 
 def saved(folder: Path, weights: dict, kind: str) -> str:
-    """Write the weights of one network as another tool or precision has them."""
+    """Write the weights of one model in the format of another tool, or in another precision."""
     path = folder / f'{kind}.{"safetensors" if kind == "safetensors" else "pth"}'
     if kind in ('torchvision', 'timm', 'mmairl'):
         write_backbone(read_backbone(saved(folder, weights, 'plain')), path, kind)
@@ -151,7 +151,7 @@ SAME = ('torchvision', 'mmairl', 'timm', 'safetensors', 'resaved', 'lightning', 
 def test_model_in_another_file_is_no_new_seed(tmp_path, kind, code):
     torch.manual_seed(0)
     network = resnet18()
-    network(torch.randn(4, 3, 64, 64))  # its statistics and counters are not those of a new network
+    network(torch.randn(4, 3, 64, 64))  # changes its statistics and counters
     weights = {key: value for key, value in network.state_dict().items() if not key.startswith('fc.')}
     paths = [saved(tmp_path, weights, name) for name in ('plain', kind)]
     for rows in (

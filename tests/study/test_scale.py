@@ -38,7 +38,7 @@ def test_gray_keeps_its_probability_or_leaves():
         assert gray_probabilities(configs['MoCo v2+, no grey']) == set()
 
 
-def test_row_without_gray_is_left_out_where_images_are_gray():
+def test_row_without_gray_is_left_out_at_gray_scales():
     study = read_study(ROOT / 'configs/studies/augmentation.yaml')
     _, _, left_out = at_scale(study, read_scale('demo'), ['knn'])
     assert len(left_out) == 3 and all('no grey' in sentence for sentence in left_out)

@@ -1,4 +1,4 @@
-"""A study whose source code changes: outside modules, protocols, and results of versions that recorded neither."""
+"""Changes of source code: outside modules, protocols, and results of versions that did not record them."""
 
 import json
 import shutil
@@ -117,7 +117,7 @@ def test_changed_method_is_trained_again_and_kept(planned):
     base, own, half = planned()
     assert [run.done for run in (base, own, half)] == [True, False, True]
     assert status(own) == ('stale', 'the source of outside_helper')
-    assert unfinished([base, own, half]) == [own, half], 'half takes weights of own'
+    assert unfinished([base, own, half]) == [own, half], 'half uses the weights of own'
     assert describe(own, planned.out)['state'] == 'replaced'
     assert 'own, seed 0: its checkpoint, data, settings or source changed later' in markdown(planned.record())
     planned(prepare_runs)
@@ -141,7 +141,7 @@ def test_half_trained_run_of_other_source_is_stale(planned):
     (planned.folder / 'outside_method.py').write_text('import outside_helper\nvalue = 2\n')
     assert status(planned()[1]) == ('stale', 'the source of outside_method')
     with pytest.raises(UserError) as caught:
-        worker.complete_run(own.folder)  # as a job that is requeued does
+        worker.complete_run(own.folder)  # like a requeued job
     assert caught.value.code == 'source-changed'
 
 
@@ -178,7 +178,7 @@ def test_scores_are_replaced_by_remeasure(planned):
         path.write_text(json.dumps({**content, 'scores': {'k-NN, k = 20': -1.0}}))
         (run.folder / 'result.json').unlink()
     planned.finish(runs)
-    assert planned()[0].result.scores == {'knn': -1.0}, 'a stored score is read'
+    assert planned()[0].result.scores == {'knn': -1.0}, 'the stored score is used'
     measure_again(planned())
     assert not any(run.result or stored(run) for run in runs)
     planned.finish(runs)
@@ -186,7 +186,7 @@ def test_scores_are_replaced_by_remeasure(planned):
 
 
 def as_earlier(run: Run) -> None:
-    """Rewrite a run's files as revision 5 has left them."""
+    """Rewrite the files of a run as revision 5 wrote them."""
     weights = {run.result.weights: _earlier_weights_identity(read_backbone(run.folder / run.result.checkpoint).weights)}
     if run.row.along:
         source = read_backbone(run.folder.parents[1] / 'own/seed_0/iter_4.pth')
@@ -219,7 +219,7 @@ def test_results_of_earlier_versions_are_labeled(planned):
     assert [len(stored(run)) for run in runs] == [1, 1, 1], 'nothing is measured again'
     assert not any(is_verified(run.result.identities['knn']) for run in planned())
     (planned.folder / 'outside_helper.py').write_text('weight = 0.0\n')
-    assert planned(prepare_runs)[1].done, 'the source that it was trained by is unknown'
+    assert planned(prepare_runs)[1].done, 'its source is unknown'
     measure_again(planned())
     planned.finish(planned())
     assert [describe(run, planned.out).get('unverified') for run in planned()] == [None, ['training'], None]

@@ -1,4 +1,4 @@
-"""A number belongs to what the study says now: each field of study, row and scale is edited, and tells no old number."""
+"""Stale scores: after an edit of any field of a study, row or scale, no old score is shown."""
 
 import copy
 from collections.abc import Callable
@@ -43,7 +43,7 @@ STUDY = dict(
 )
 SCALE = toy_scale(64, epochs=0.015, tasks=['knn'], floor=[])
 RATE = dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])
-# How each field is edited; those of rows in the row that is named.
+# An edit of each field, for rows with the name of the row.
 STUDY_EDITS = dict(
     title='another', seeds=[1], tasks={'toy': ['logreg']}, question='why?', paper=dict(where='Tab. 1'),
     figure=dict(kind='lines'), reading={'toy': 'so'}, measured={}, look=[dict(instrument='norms', rows=['base'])],
@@ -70,18 +70,18 @@ SCALE_EDITS = dict(
 SAME = {
     'words on the page': {'title', 'question', 'paper', 'reading', 'factor', 'text'},
     'the page': {'analyses', 'figure', 'published', 'group', 'x', 'measured'},
-    'verdicts and fairness, which are made from the scores anew': {'equivalence', 'primary', 'against', 'declares', 'unscaled'},
+    'verdicts and fairness, which are computed from the scores': {'equivalence', 'primary', 'against', 'declares', 'unscaled'},
     'the plan': {'rate', 'rate_source', 'rate_of', 'step_seconds', 'images'},
-    'a page of its own': {'look'},
-    'rows beside': {'floor'},
-    'the folder, which is given here': {'name of study', 'name of scale'},
-    'a task that is not asked': {'tune'},
+    'another page': {'look'},
+    'other rows': {'floor'},
+    'the folder, which the test sets': {'name of study', 'name of scale'},
+    'a task that the study does not have': {'tune'},
 }  # fmt: skip
 
 
 @pytest.fixture(scope='module')
 def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
-    """The runs of a study at a scale in a folder where those of STUDY are finished; their training is made up."""
+    """Plan a study in a folder where the runs of STUDY are finished. Their training is made up."""
     folder, read = tmp_path_factory.mktemp('stale'), cache(load_config)
     register()
 
@@ -109,7 +109,7 @@ def changed(cfg: Any, options: dict) -> Any:
 
 
 def leave_weights(folder: Path, seed: int) -> None:
-    """Checkpoints of a whole run and of its half, as a run leaves them."""
+    """Write the checkpoints of a finished run, after half of it and at its end."""
     network = load_backbone(load_config(str(folder / 'asked/config.yaml')), seed=seed)
     for step, grown in ((8, 1.0), (4, 0.5)):
         weights = {name: value * grown for name, value in network.state_dict().items()}
@@ -157,7 +157,7 @@ def test_replaced_weights_make_dependent_rows_stale(planned):
     after = read_backbone(str(others[2].folder / 'derived.pth')).weights
     assert not torch.equal(before['conv1.weight'], after['conv1.weight'])
     (base.folder / 'iter_8.pth').rename(base.folder / 'gone')
-    assert all(run.done for run in planned()), 'weights that are gone count as unchanged'
+    assert all(run.done for run in planned()), 'removed weights count as unchanged'
     (base.folder / 'iter_8.pth').write_bytes(b'damaged')
     assert 'unknown: ' in others[1].stale_reason and not base.done
     (base.folder / 'gone').rename(base.folder / 'iter_8.pth')
