@@ -227,8 +227,8 @@ def read_queue(runs: Sequence[Run]) -> Queue:
     queue = {}
     for run, job in jobs.items():
         # Slurm omits the index of an array's only task if it was canceled.
-        if found := known.get(job) or known.get(arrays[run]):
-            queue[run] = found
+        if reported := known.get(job) or known.get(arrays[run]):
+            queue[run] = reported
     return queue
 
 

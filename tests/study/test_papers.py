@@ -143,7 +143,7 @@ def test_every_item_of_the_papers_is_covered():
     assert ready - of_papers == set(own.split())
 
 
-def test_the_pages_are_made_from_the_studies():
+def test_pages_of_studies_are_up_to_date():
     for path, text in pages().items():
         assert path.read_text() == text, f'run python projects/papers/reproduce.py, for {path} is another'
 

@@ -251,7 +251,7 @@ def test_chosen_trials_are_marked_once_a_search_ended(searched):
     assert [trial['chosen'] for trial in found['rows']['two']] == [False], 'it has not ended'
 
 
-def test_a_winner_as_published_is_not_trained_twice(searched, trained, tmp_path, monkeypatch):
+def test_winner_as_published_is_not_trained_twice(searched, trained, tmp_path, monkeypatch):
     study, configs, *_ = searched
     runs = {run.slug: run for run in prepare_runs(study, configs, (0,), ('knn',), tmp_path)}
     scores = iter((60.0, 50.0, 70.0, 70.0, 70.0))
@@ -276,7 +276,7 @@ def test_a_winner_as_published_is_not_trained_twice(searched, trained, tmp_path,
     assert winner in {folder for folder, *_ in trained}, 'the published run is not finished'
 
 
-def test_an_untrained_row_is_the_floor_of_both_tracks(searched, tmp_path):
+def test_untrained_row_is_in_both_tracks(searched, tmp_path):
     _, _, scale, *_ = searched
     config = 'mocov2plus_r50_200e.py'
     rows = [
@@ -303,7 +303,7 @@ def plant_trials(folder: Path, **scores: float) -> Chosen:
     return Chosen(tuple(str(folder / trial) for trial in scores), 'knn')
 
 
-def test_a_winner_with_another_choice_is_set_aside(tmp_path):
+def test_winner_with_another_choice_is_set_aside(tmp_path):
     chosen = plant_trials(tmp_path, a=1.0, b=2.0)
     run = tmp_path / 'run'
     assert take_best(run, chosen) == {'x': 'b'} == take_best(run, chosen)

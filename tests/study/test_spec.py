@@ -134,7 +134,7 @@ def test_published_numbers_are_the_papers():
         (dict(declares=['optim']), 'optim_wrapper'),  # a prefix declares whole keys only
     ],
 )
-def test_a_difference_that_nobody_declares_is_refused(tmp_path, second, found):
+def test_undeclared_difference_is_an_error(tmp_path, second, found):
     study = read_study(written(tmp_path, {}, second))
     with pytest.raises(UserError, match=f"'two' differs from 'one' in {found}"):
         require_fair(compare_configs(study, resolved(study)))
@@ -261,7 +261,7 @@ def test_rows_with_other_initial_weights_are_not_equal(tmp_path):
     assert len(at_scale(study, UNCHANGED, ['knn'])[0].rows) == 2
 
 
-def test_a_warm_up_in_iterations_keeps_its_share(tmp_path):
+def test_warm_up_in_iterations_keeps_its_share(tmp_path):
     study = read_study(STUDIES / 'data_variation.yaml')
     cfg = resolved(study, 'demo')[study.rows[0].name]
     whole, warm_up = cfg.train_cfg.max_iters, cfg.param_scheduler[0].end
