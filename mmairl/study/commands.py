@@ -131,9 +131,13 @@ def prepare_study(
 
 
 def seeds_at(scale: Scale, study: Study) -> Sequence[int]:
-    """Return the seeds of a study at a scale, which may require more of them. Searches have numbers instead."""
-    too_few = len(study.seeds) < len(scale.seeds) and not study.search
-    return scale.seeds if too_few else study.seeds
+    """Return the seeds of a study at a scale, which may require more of them.
+
+    Searches have numbers instead of seeds, and external checkpoints cannot be trained from more seeds.
+    """
+    is_fixed = study.search or any(row.weights for row in study.rows)
+    too_few = len(study.seeds) < len(scale.seeds)
+    return scale.seeds if too_few and not is_fixed else study.seeds
 
 
 def with_rate(scale: Scale, rate: float) -> Scale:

@@ -10,7 +10,7 @@ from study.test_spec import at, written
 from mmairl.config import load_config
 from mmairl.data.shapes import Shapes
 from mmairl.errors import UserError
-from mmairl.study.commands import prepare_study
+from mmairl.study.commands import prepare_study, seeds_at
 from mmairl.study.cost import cost, epochs
 from mmairl.study.fairness import at_scale
 from mmairl.study.scale import network_names, read_scale, resolve
@@ -67,6 +67,11 @@ def test_scale_that_changes_the_question_is_an_error(name):
 def test_small_scales_run_at_least_three_seeds(tmp_path, scale, stated, expected):
     prepared = prepare_study(written(tmp_path, seeds=stated), scale, out=tmp_path)
     assert prepared.study.seeds == expected
+
+
+def test_scale_adds_no_seeds_to_external_rows(tmp_path):
+    study = read_study(written(tmp_path, {}, dict(weights={0: 'a.pth'}), seeds=[0]))
+    assert seeds_at(read_scale('demo'), study) == (0,)
 
 
 def test_caption_names_the_networks_of_the_rows(tmp_path):
