@@ -18,7 +18,7 @@ from mmairl.study.cost import flops_per_image
 from mmairl.study.external import training_factors
 from mmairl.study.factors import Configs, changed
 from mmairl.study.fairness import after, compare_configs, hidden
-from mmairl.study.forks import fork_epoch
+from mmairl.study.fork_rows import fork_epoch
 from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
 from mmairl.study.schema import CHOICE, Choice, RunResult

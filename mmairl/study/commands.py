@@ -27,7 +27,7 @@ from mmairl.study.collect import collect
 from mmairl.study.cost import RunCost, cost
 from mmairl.study.external import factor_form, require_networks, stated_factors, training_factors
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
-from mmairl.study.forks import fork_epoch
+from mmairl.study.fork_rows import fork_epoch
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import latex, markdown
 from mmairl.study.planner import measure_again, plan_runs, prepare_runs

@@ -12,7 +12,7 @@ from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sets import held_out
 from mmairl.study.external import compare_stated, require_distinct_models
 from mmairl.study.factors import Configs, changed, same_run
-from mmairl.study.forks import require_forkable
+from mmairl.study.fork_rows import require_forkable
 from mmairl.study.scale import Scale, load_row, resolve
 from mmairl.study.search import own_value, searched_keys
 from mmairl.study.spec import Row, Study

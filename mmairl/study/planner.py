@@ -19,7 +19,7 @@ from mmairl.io import read_json, write_json, write_text
 from mmairl.registry import PROTOCOLS
 from mmairl.study.external import checkpoint_path, require_networks, stated_factors
 from mmairl.study.factors import Configs
-from mmairl.study.forks import fork_epoch, fork_points
+from mmairl.study.fork_rows import fork_epoch, fork_points
 from mmairl.study.measure import forget
 from mmairl.study.runs import CONFIG, Run, settle_failed_trials
 from mmairl.study.schema import Asked, Branch, Chosen, set_aside

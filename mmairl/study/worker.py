@@ -28,7 +28,7 @@ from mmairl.evaluation.sets import require_apart
 from mmairl.evaluation.sources import changed_sources, outside_sources
 from mmairl.io import read_json, write_json
 from mmairl.signals import AGAIN, stop_processes
-from mmairl.study.forks import KeepForkPoints
+from mmairl.study.fork_rows import KeepForkPoints
 from mmairl.study.measure import FEATURES, measure, result_of
 from mmairl.study.record_start import RecordStart
 from mmairl.study.reuse import (
