@@ -1,5 +1,8 @@
 """All augmentations. Each draws its parameters once and applies them in a data worker or to a batch on the device."""
 
+from collections.abc import Callable
+from functools import partial
+
 import cv2
 import numpy as np
 import torch
@@ -94,9 +97,12 @@ def put(values: Tensor, images: Tensor) -> Tensor:
     return values.to(images.device, non_blocking=True)
 
 
-def selected(on: Tensor, images: Tensor) -> Tensor:
-    """Return the indices that a CPU mask selects, on the device of the images, without waiting for a GPU."""
-    return put(on.nonzero().squeeze(1), images)
+def change_selected(images: Tensor, on: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Change the images that a CPU mask selects, without waiting for a GPU."""
+    if not on.any():
+        return images
+    rows = put(on.nonzero().squeeze(1), images)
+    return images.index_copy(0, rows, change(images[rows]))
 
 
 def where_on(on: Tensor, changed: Tensor, images: Tensor) -> Tensor:
@@ -193,11 +199,7 @@ class RandomResizedCrop(Augmentation):
 
 
 def cut(image: Tensor, params: Params) -> Tensor:
-    top = int(params['top'])
-    left = int(params['left'])
-    bottom = top + int(params['height'])
-    right = left + int(params['width'])
-    return image[:, top:bottom, left:right]
+    return F.crop(image, *(int(params[key]) for key in ('top', 'left', 'height', 'width')))
 
 
 def between(low: float, high: float, chance: np.ndarray) -> np.ndarray:
@@ -251,8 +253,8 @@ class RandomTurn(Augmentation):
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         for turn in range(1, 8):  # 0 leaves an image unchanged
-            rows = selected(params['on'] & (params['turn'] == turn), images)
-            images = images.index_copy(0, rows, turned(images[rows], turn))
+            on = params['on'] & (params['turn'] == turn)
+            images = change_selected(images, on, partial(turned, turn=turn))
         return images
 
 
@@ -376,8 +378,10 @@ class ColorJitter(Augmentation):
 
 
 def to_gray(images: Tensor) -> Tensor:
+    """Return float RGB images with the luminance in all three channels."""
     red, green, blue = images.split(1, dim=1)
-    return (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
+    gray = (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
+    return gray.expand(-1, 3, -1, -1)
 
 
 def channel_matrices(factors: Tensor, channels: int) -> Tensor:
@@ -442,9 +446,7 @@ class RandomGrayscale(Augmentation):
         return torch.from_numpy(to_bytes(luminance)).repeat(3, 1, 1)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        rows = selected(params['on'], images)
-        gray = to_gray(images[rows]).expand(-1, 3, -1, -1)
-        return images.index_copy(0, rows, gray)
+        return change_selected(images, params['on'], to_gray)
 
 
 # The light that hematoxylin, eosin and DAB absorb from red, green and blue (Ruifrok and Johnston 2001).
@@ -473,13 +475,16 @@ class StainJitter(Augmentation):
         return {**params, 'factors': factors}
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        rows = selected(params['on'], images)
-        absorbed = -images[rows].clamp_min(1 / 255).log()
         # One matrix per image: to amounts of stain, times the factors, and back.
         factors = params['factors'][params['on'], :, None]
-        change = torch.linalg.inv(STAINS) @ (factors * STAINS)
-        changed = torch.einsum('bchw,bcd->bdhw', absorbed, put(change, images))
-        return images.index_copy(0, rows, (-changed).exp().clamp(0, 1))
+        matrices = put(torch.linalg.inv(STAINS) @ (factors * STAINS), images)
+
+        def stain(selected: Tensor) -> Tensor:
+            absorbed = -selected.clamp_min(1 / 255).log()
+            changed = torch.einsum('bchw,bcd->bdhw', absorbed, matrices)
+            return (-changed).exp().clamp(0, 1)
+
+        return change_selected(images, params['on'], stain)
 
 
 @TRANSFORMS.register_module()
@@ -496,11 +501,9 @@ class Solarize(Augmentation):
     def __init__(self, p: float, threshold: int = 128) -> None:
         super().__init__(p)
         self.threshold = threshold
-        values = np.arange(256, dtype=np.uint8)
-        self.table = np.where(values >= threshold, 255 - values, values)
 
     def single(self, image: Tensor, params: Params) -> Tensor:
-        return planes(cv2.LUT(interleaved(image), self.table))
+        return F.solarize(image, self.threshold)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         # Half a byte lower: the worker form rounds such a value up to the threshold.
@@ -526,7 +529,8 @@ class GaussianBlur(Augmentation):
         self.sigma = tuple(sigma)
 
     def draw(self, count: int, height: int, width: int) -> Params:
-        return dict(on=torch.rand(count) < self.p, sigma=uniform(*self.sigma, count))
+        params = super().draw(count, height, width)
+        return {**params, 'sigma': uniform(*self.sigma, count)}
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         kernel = gaussian(params['sigma'].item(), taps_for(image))
@@ -537,12 +541,8 @@ class GaussianBlur(Augmentation):
         return planes(to_bytes(blurred))
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        rows = selected(params['on'], images)
-        if not len(rows):
-            return images
-        sigma = params['sigma'][params['on']].to(images.dtype)
-        blurred = blur(images[rows], put(sigma, images), taps_for(images))
-        return images.index_copy(0, rows, blurred)
+        sigma = put(params['sigma'][params['on']].to(images.dtype), images)
+        return change_selected(images, params['on'], partial(blur, sigma=sigma))
 
 
 def taps_for(images: Tensor) -> int:
@@ -559,9 +559,10 @@ def gaussian(sigma: float, taps: int) -> np.ndarray:
     return weights[np.abs(offset) <= max(1, MAX_SIGMAS * sigma)].astype(np.float32)
 
 
-def blur(images: Tensor, sigma: Tensor, taps: int) -> Tensor:
+def blur(images: Tensor, sigma: Tensor) -> Tensor:
     """Blur each image by its own sigma: two depthwise convolutions over (image, channel), edges reflected."""
     count, channels, height, width = images.shape
+    taps = taps_for(images)
     reach = taps // 2
     offset = torch.arange(-reach, reach + 1, device=images.device, dtype=images.dtype)
     kernels = (-0.5 * (offset / sigma[:, None]) ** 2).softmax(1).repeat_interleave(channels, 0)

@@ -53,14 +53,12 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         options['timeout'] = timedelta(seconds=timeout)
     backend = 'gloo'
     if torch.cuda.is_available():
-        _require_nccl()
         backend = 'nccl'
         options['device_id'] = _select_gpu(launcher)  # the GPUs connect now, not at the first step
     end_with_parent()
     if sys.platform == 'linux' and os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
-        os.environ.setdefault(
-            'GLOO_SOCKET_IFNAME', 'lo'
-        )  # on one machine, do not listen to the network
+        # On one machine, do not listen on the network.
+        os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')
     restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
     if restarts:
         options.update(_store_of_attempt(restarts))
@@ -75,15 +73,6 @@ def _require_variables(launcher: str) -> None:
             f'--launcher {launcher} requires {", ".join(missing)} in the environment; start with {script} of tools/, '
             'or omit --launcher for one process',
             code='not-launched',
-        )
-
-
-def _require_nccl() -> None:
-    if not dist.is_nccl_available():
-        raise UserError(
-            f'torch {torch.__version__} is built without NCCL, which several GPUs require; install a torch with NCCL, or '
-            'omit --launcher for one process',
-            code='no-nccl',
         )
 
 

@@ -40,10 +40,8 @@ PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 # The limit of compiled forms of one block: by width, stride, size, side and mode. Torch's limit of 8 would leave the
 # student of a ResNet-50 eager.
 FORMS = 128
-GRAPHS = (
-    'reduce-overhead',
-    'max-autotune',
-)  # torch's modes that replay compiled code as CUDA graphs
+# Torch's modes that replay compiled code as CUDA graphs.
+GRAPHS = ('reduce-overhead', 'max-autotune')
 FUSED = ('SGD', 'Adam', 'AdamW')  # torch's optimizers that can be fused
 
 
@@ -197,25 +195,17 @@ def compile_parts(model: nn.Module, options: dict) -> None:
 
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FORMS)
     for layer in model.modules():
-        if isinstance(
-            getattr(layer, 'drop_prob', None), np.floating
-        ):  # mmpretrain's; NumPy's numbers end a graph
+        # mmpretrain's rates are NumPy's, which end a graph.
+        if isinstance(getattr(layer, 'drop_prob', None), np.floating):
             layer.drop_prob = float(layer.drop_prob)
     parts = list(compiled_parts(model))
     for part in parts:
         # Stages share their code. With dynamic shapes, torch would compile one form for all of them.
         part.compile(**{'dynamic': False, **options})
-    outside = sorted(
-        {
-            type(part).__name__
-            for part in parts
-            if type(part).__module__.startswith('torch.nn.modules')
-        }
-    )
-    several = ', each SyncBN and lone layers next to one' if get_world_size() > 1 else ''
-    eager = f"the head, the queue, the teacher's average{several}, and layers outside of blocks ({', '.join(outside)})"
+    several = ', each SyncBN and layers next to it' if get_world_size() > 1 else ''
     print_log(
-        f'fast.compile: {len(parts)} parts are compiled when they first run; eager: {eager}',
+        f'fast.compile: {len(parts)} parts are compiled when they first run; eager: the head, the queue, the '
+        f"teacher's average, and layers outside of blocks{several}",
         logger='current',
     )
 

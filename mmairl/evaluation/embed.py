@@ -73,7 +73,7 @@ def embed(
         (cells, 2) as y and x from 0 to 1 of the crop.
 
     Raises:
-        UserError: If the checkpoint has no known network, or if an image has an unknown format.
+        UserError: If the checkpoint has no known network, an image has an unknown format, or a number is out of range.
 
     Example:
         >>> features, names = mmairl.embed('runs/a/epoch_100.pth', 'images/')  # doctest: +SKIP
@@ -83,6 +83,11 @@ def embed(
         >>> cells.shape, places[0]  # doctest: +SKIP
         ((5000, 196, 384), array([0.036, 0.036]))
     """
+    if batch < 1 or workers < 0 or (size is not None and size < 1):
+        raise UserError(
+            f"embed: batch and size must be positive, and workers at least 0 ('{batch}, {size}, {workers}'); change them",
+            code='bad-number',
+        )
     cfg, backbone, normal, views, channels = embedding_network(
         checkpoint, part, config, prefix, mean=mean, std=std, size=size
     )

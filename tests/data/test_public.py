@@ -401,7 +401,7 @@ PUBLISHED = dict(
 )  # fmt: skip
 
 
-def test_the_held_out_part_has_the_published_size():
+def test_held_out_part_has_the_published_size():
     for name, (train, val) in PUBLISHED.items():
         rows = [rows_of_split(split, train + val, EVERY[name].held_out, seed=0).tolist() for split in ('train', 'val')]
         assert [len(part) for part in rows] == [train, val] and sorted(rows[0] + rows[1]) == list(range(train + val))

@@ -95,7 +95,7 @@ def test_tiff_channels_are_samples_planes_or_pages(kind, channels):
     assert reason(several) is Reason.NO_ARRAY, 'a stack of several'
 
 
-def test_what_is_no_such_image_is_the_files_own_fault(monkeypatch):
+def test_invalid_file_has_its_reason(monkeypatch):
     good = npy(noise(6, 9, 5))
     assert reason(good[:-1]) is Reason.CUT_SHORT and reason(good, max_pixels=53) is Reason.TOO_LARGE
     assert reason(npy(noise(1, 9, 200)), max_pixels=10) is Reason.TOO_LARGE, 'by its channels'
@@ -146,7 +146,7 @@ def test_stored_values_are_packed_exactly(folder):
         UnlabelledFolder(folder)
 
 
-def test_a_mix_of_channels_or_depths_names_the_file(folder):
+def test_file_of_other_channels_or_depth_is_named(folder):
     for odd, stored in (
         (noise(8, 8, 3), '3 channels of 16 bits'),
         (noise(8, 8, 5, kind=np.uint8), '5 channels of 8 bits'),
@@ -165,7 +165,7 @@ def test_a_mix_of_channels_or_depths_names_the_file(folder):
         ImageFolder(folder, channels=4)
 
 
-def test_statistics_are_numpys_over_all_pixels(folder, run_tool, capsys):
+def test_statistics_equal_numpy(folder, run_tool, capsys):
     pixels = np.concatenate([np.load(path).reshape(-1, 5) for path in sorted(folder.glob('*/[1-5].npy'))]) / 65535
     found = channel_statistics(ImageFolder(folder, channels=5))
     np.testing.assert_allclose(found.mean, pixels.mean(0), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""An epoch's order: today's permutation for what fits, and a keyed one beyond, which is a permutation and uniform."""
+"""The order of an epoch: torch's permutation, the keyed permutation of large sets, and the order by shards."""
 
 import numpy as np
 import pytest

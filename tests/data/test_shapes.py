@@ -30,7 +30,7 @@ def test_shape_depends_on_seed_split_and_index():
         Shapes('test', 4)
 
 
-def test_a_cache_is_used_and_a_broken_one_redrawn(cache, monkeypatch):
+def test_broken_cache_is_redrawn(cache, monkeypatch):
     drawn = np.array(Shapes('val', 12, 32).images)
     (file,) = cache.iterdir()
     monkeypatch.setattr(shapes, 'draw_shapes', lambda *args: pytest.fail('drawn again'))

@@ -1,4 +1,4 @@
-"""The images that a subset keeps, and their labels; lists as they are published; trees worked by hand."""
+"""The images and labels of each subset, for published lists and for hierarchies small enough to check by hand."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_class_subsets_are_nested():
     assert len({tuple(ClassSubset(whole, 0.4, seed=seed).classes) for seed in range(8)}) > 1
 
 
-def test_the_two_parts_of_a_set_make_it_up():
+def test_both_parts_make_up_the_set():
     fit, held = (Part(numbered(10, 20, 2), held) for held in (False, True))
     assert torch.bincount(held.labels).tolist() == [2, 4, 1] and torch.bincount(fit.labels).tolist() == [8, 16, 1]
     assert sorted([*fit.indices.tolist(), *held.indices.tolist()]) == list(range(32))

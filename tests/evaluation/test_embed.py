@@ -55,6 +55,13 @@ def test_folder_files_and_arrays_have_equal_features(network, pixels, tmp_path):
         np.testing.assert_allclose(features, wanted[: len(names)], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize('number', [dict(batch=0), dict(workers=-1), dict(size=0)], ids=str)
+def test_number_out_of_range_is_an_error(number, pixels):
+    with pytest.raises(UserError) as caught:
+        mmairl.embed('unread.pth', pixels, **number)
+    assert caught.value.code == 'bad-number'
+
+
 def test_each_kind_of_image_is_embedded_or_an_error(network, pixels, tmp_path):
     torch.save(network.state_dict(), checkpoint := tmp_path / 'resnet18.pth')
     wanted, tensor = expected(network, pixels, *IMAGENET), torch.from_numpy(pixels).permute(0, 3, 1, 2)

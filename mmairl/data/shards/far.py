@@ -28,30 +28,22 @@ BLOCK = 2**23  # bytes of a shard that are copied by one request
 VERSIONS = (
     'ETag', 'etag', 'generation', 'LastModified', 'last_modified', 'mtime', 'modify', 'blob_id',
 )  # fmt: skip
+BAD_URL = 'bad-url'
+MISSING = 'far-missing'
+REFUSED = 'far-refused'
 NO_RANGES = 'no-http-ranges'
 MEANINGS = {
-    'bad-url': 'the URL is not valid, or redirects to an invalid one; correct it',
-    'far-missing': 'there is no such shard; restore it, or correct the pattern',
-    'far-expired': 'the credentials have expired; renew them and continue with --resume',
-    'far-denied': 'this user may not read the shard; correct the credentials and continue with --resume',
-    'far-refused': 'the storage refuses and gives no reason; check that the credentials have not expired, and the region '
-    'and endpoint, then continue with --resume',
+    BAD_URL: 'the URL is not valid, or redirects to an invalid one; correct it',
+    MISSING: 'there is no such shard; restore it, or correct the pattern',
+    REFUSED: 'the storage refuses the request; check that the credentials are valid, have not expired and allow reading, and '
+    'check the region and endpoint, then continue with --resume',
     NO_RANGES: 'the server has no HTTP ranges; download the shards, or use a server that has them',
 }
-# Why a storage refuses: the code of the error, words in its answer, and the HTTP statuses to which they apply. An error
-# without a status, such as one about a file of credentials, needs the words.
-REFUSALS = (
-    ('far-missing', '', (404, 410)),
-    ('far-expired', r'(?<!File)expired', (400, 401, 403)),
-    ('far-denied', '', (401, 403)),
-    (
-        'far-denied',
-        'credential|forbidden|denied|unauthori[sz]ed|InvalidAccessKey|Signature',
-        (400,),
-    ),
-    (NO_RANGES, '', (416,)),
-    ('far-refused', '', (301, 307, 400)),
-)
+# The code of the error for an HTTP status that no retry changes.
+REFUSALS = {404: MISSING, 410: MISSING, 416: NO_RANGES}
+REFUSALS |= dict.fromkeys((301, 307, 400, 401, 403), REFUSED)
+# Words of errors without a status, such as one about a file of credentials.
+NO_CREDENTIALS = re.compile('credential|forbidden|denied|unauthori[sz]ed|expired', re.IGNORECASE)
 # Errors that fsspec raises instead of a status, if nothing else caused them.
 STATUS_OF_KIND = {PermissionError: 403, FileNotFoundError: 404}
 # No answer at all: connection refused or dropped, DNS, TLS, time-out.
@@ -150,14 +142,14 @@ def explained_refusals(url: str) -> Iterator[None]:
         links = [link for link in chain(error) if isinstance(link, Exception)]
         first = type(links[-1])
         if issubclass(first, ValueError) and not issubclass(first, OSError):
-            refuse(url, 'bad-url')
+            refuse(url, BAD_URL)
         status = next(filter(None, map(status_of, reversed(links))), STATUS_OF_KIND.get(first, 0))
+        if status in REFUSALS:
+            refuse(url, REFUSALS[status])
         unreachable = any(isinstance(link, UNREACHABLE) for link in links)
         text = re.sub(r'\w+://\S+', '', ' '.join(f'{type(link).__name__} {link}' for link in links))
-        for code, words, statuses in REFUSALS:
-            applies = status in statuses if status else words and not unreachable
-            if applies and re.search(words, text, re.IGNORECASE):
-                refuse(url, code)
+        if not status and not unreachable and NO_CREDENTIALS.search(text):
+            refuse(url, REFUSED)
         if type(error).__module__ == 'builtins' and not isinstance(error, OSError):
             raise
         raise OSError(errno.EIO, f'{first.__name__}{f" {status}" if status else ""}') from None

@@ -8,11 +8,8 @@ done, so that a killed search resumes.
 import hashlib
 import json
 import os
-import shutil
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +32,6 @@ READERS = {'.tar': read_tar, '.parquet': read_parquet, '.arrow': read_arrow}
 THREADS = 16  # that wait for a network disk
 VERSION = 4  # of the index files
 FEW = 4  # shards that one process indexes alone
-UNUSED = 30 * 86400  # seconds after which another index of the same shards is removed
 HASHED = 2**28  # bytes of all shards up to which their content is hashed, in a fifth of a second
 
 
@@ -87,9 +83,6 @@ def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
         with FileLock(home / '.lock'):
             if not (folder / 'about.json').is_file():
                 build_index(shards, stamps, folder, cache)
-                remove_unused(home, folder)
-    with suppress(OSError):
-        os.utime(folder)  # it is in use
     return Index(folder, shards)
 
 
@@ -112,13 +105,6 @@ def digests_of(shards: Sequence[str], stamps: list[far.Stamp]) -> list[str]:
     if sum(stamp[0] for stamp in stamps) > HASHED or any(map(far.is_far, shards)):
         return []
     return [hashlib.sha256(Path(shard).read_bytes()).hexdigest() for shard in shards]
-
-
-def remove_unused(home: Path, folder: Path) -> None:
-    """Remove old indexes of the same shards. Recent ones may describe another node's copies."""
-    for other in set(home.iterdir()) - {folder, home / '.lock'}:
-        if other.stat().st_mtime < time.time() - UNUSED:
-            shutil.rmtree(other)
 
 
 def build_index(

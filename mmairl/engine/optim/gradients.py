@@ -1,11 +1,22 @@
-"""A check of gradients that the optimizers share."""
+"""The gradients of an optimizer, and a check of them."""
 
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from mmairl.errors import UserError
+
+
+def with_gradient(optimizer: Optimizer) -> list[Tensor]:
+    """Return the weights that have a gradient."""
+    weights = [weight for group in optimizer.param_groups for weight in group['params']]
+    return [weight for weight in weights if weight.grad is not None]
+
+
+def gradients_of(optimizer: Optimizer) -> list[Tensor]:
+    return [weight.grad for weight in with_gradient(optimizer)]
 
 
 def require_dense(optimizer: str, grads: Iterable[Tensor]) -> None:

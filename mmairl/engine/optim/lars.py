@@ -109,9 +109,8 @@ class LARS(Optimizer):
                 grads = [param.grad for param in params]
                 require_dense('LARS', grads)
                 buffers = [self._momentum_buffer(param) for param in params]
-                group.setdefault(
-                    'decay', group['adapt']
-                )  # not in groups stored by earlier versions
+                # Groups stored by earlier versions have no 'decay'.
+                group.setdefault('decay', group['adapt'])
                 multi_tensor_lars(
                     params, grads, buffers, **{name: group[name] for name in SETTINGS}
                 )

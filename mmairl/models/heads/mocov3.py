@@ -12,7 +12,7 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class BatchContrastiveHead(PairwiseHead):
-    """``2 t`` times the cross entropy of a query's cosines, over ``t``, with the other view's keys of all processes.
+    """``2 t`` times the cross entropy of ``cos(q, k) / t`` over the other view's keys ``k`` of all processes.
 
     Args:
         temperature: Softmax temperature ``t``.

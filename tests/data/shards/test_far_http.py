@@ -2,8 +2,6 @@
 
 import hashlib
 import re
-import socket
-import ssl
 import threading
 import traceback
 from email.utils import formatdate
@@ -212,7 +210,7 @@ def test_temporary_http_fault_is_retried(fault, folder, site, clock):
 
 @pytest.mark.parametrize(
     ('status', 'code'),
-    [(404, 'far-missing'), (403, 'far-denied'), (401, 'far-denied'), (400, 'far-refused')],
+    [(404, 'far-missing'), (403, 'far-refused'), (400, 'far-refused')],
 )
 def test_refusal_is_explained_at_once(status, code, site, clock):
     data = Shards(f'{site.url}/redirect/a.tar')
@@ -256,22 +254,6 @@ def test_dns_and_tls_failures_are_retried(site, clock):
         with raises_code('no-answer'):
             Shards(f'{url}/a.tar')
         assert clock.now - began > 60
-
-
-@pytest.mark.parametrize(
-    'error',
-    [
-        ssl.SSLCertVerificationError('certificate has expired'),
-        socket.gaierror(-2, 'credential: Name or service not known'),
-        ConnectionResetError('denied'),
-    ],
-)
-def test_connection_errors_are_no_refusals(error):
-    """Also where a package wraps them into a FileNotFoundError, as fsspec does."""
-    with pytest.raises(OSError), far.explained_refusals('s3://bucket/a.tar'):
-        raise error
-    with pytest.raises(OSError), far.explained_refusals('s3://bucket/a.tar'):
-        raise FileNotFoundError('bucket/a.tar') from error
 
 
 def test_missing_file_of_a_package_without_statuses():
