@@ -254,7 +254,7 @@ def draw(
 ) -> None:
     """Draw Fig. 3a of the input, the anchor and the output, and write the numbers of the table."""
     from mmairl.checkpoints.norms import weight_norms
-    from mmairl.report.figures import norm_lines, save_figure
+    from mmairl.report.figures import lines, norm_curves, save_figure
     from mmairl.report.table import save_table
 
     stem = Path(args.out).with_name(f'{Path(args.out).stem}_norms')
@@ -262,9 +262,9 @@ def draw(
     if anchor:
         shown[Path(anchor.path).name] = anchor.weights
     shown[f'{Path(args.out).name} (rescaled)'] = weights
-    lines = {name: weight_norms(tensors, kernel=3) for name, tensors in shown.items()}
-    if any(lines.values()):
-        save_figure(norm_lines(lines), stem)
+    norms = {name: weight_norms(tensors, kernel=3) for name, tensors in shown.items()}
+    if any(norms.values()):
+        save_figure(lines(**norm_curves(norms)), stem)
     header = ('tensor', 'before', 'anchor', 'ratio', 'left alone because')
     save_table(header, [(row.name, row.norm, row.anchor, row.ratio, row.why) for row in rows], stem)
     print(f'figure and table: {stem}.png, .svg, .csv')

@@ -22,6 +22,7 @@ from mmairl.data.shards.shard_paths import SUFFIXES
 from mmairl.engine.run import register
 from mmairl.errors import UserError, cleared_frames, printable
 from mmairl.evaluation.backbone import load_backbone, tensors_of_config
+from mmairl.evaluation.feature_store import write_header
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import output, replacing
@@ -135,10 +136,8 @@ def write_patches(
                     code='no-feature-map',
                 )
             if not all_readable:
-                shape = (len(dataset), last.shape[2] * last.shape[3], last.shape[1])
-                np.lib.format.write_array_header_1_0(
-                    file, dict(descr='<f4', fortran_order=False, shape=shape)
-                )
+                channels, rows, columns = last.shape[1:]
+                write_header(file, (len(dataset), rows * columns, channels))
             x = last.flatten(2).transpose(1, 2).float().cpu().contiguous()
             x[~readable] = torch.nan
             file.write(x.numpy().tobytes())

@@ -170,14 +170,11 @@ def start_from(cfg: Config, checkpoint: str) -> Config:
 
 def take_network(cfg: Config, network: dict) -> None:
     """Give the config's ResNet the size of `network`, and the module after it the widths of its stages."""
-    cfg.model.backbone.update(
-        {key: network[key] for key in ('depth', 'stem_channels', 'base_channels')}
-    )
-    expansion = 1 if network['depth'] < 50 else 4
+    size = {key: network[key] for key in ('depth', 'stem_channels', 'base_channels')}
+    cfg.model.backbone.update(size)
+    first = network['base_channels'] * (1 if network['depth'] < 50 else 4)
     after = 'neck' if 'neck' in cfg.model else 'decode_head'
-    cfg.model[after].in_channels = [
-        network['base_channels'] * 2**stage * expansion for stage in range(4)
-    ]
+    cfg.model[after].in_channels = [first * 2**stage for stage in range(4)]
 
 
 def dicts(node: object) -> Iterator[dict]:
@@ -213,9 +210,8 @@ def _by_platform(
     cfg = start_from(cfg, request['start'])
     if 'drawn' in cfg:
         take_network(cfg, resnet_of(read_backbone(request['start']).weights, request['start']))
-    cfg.train_dataloader.batch_size = (
-        None  # the process's share of total_batch_size, not mmdet's 2 of 8 GPUs
-    )
+    # None is the process's share of total_batch_size, instead of mmdet's 2 on each of 8 GPUs.
+    cfg.train_dataloader.batch_size = None
     cfg.work_dir = str(folder)
     cfg.resume = True
     if not request['held_out']:
@@ -231,9 +227,8 @@ def _by_platform(
         tested = train(first, launcher).test()
     except Diverged:
         return dict(halves=[{}, {}])
-    return dict(
-        halves=[_last_scores(folder), {name: float(value) for name, value in tested.items()}]
-    )
+    on_second = {name: float(value) for name, value in tested.items()}
+    return dict(halves=[_last_scores(folder), on_second])
 
 
 def _last_scores(folder: Path) -> dict[str, float]:

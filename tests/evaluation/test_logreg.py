@@ -4,6 +4,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from mmairl.errors import UserError
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.logreg import NEVER, QUICK, STRENGTHS, Objective, logistic_regression, scores
 
@@ -135,3 +136,11 @@ def test_separable_images_are_solved_at_every_strength():
     for strength in STRENGTHS:
         found = objective.minimise(strength, found and found.inner)
         assert found.solved and found.weight.isfinite().all(), strength
+
+
+def test_features_without_a_solution_are_an_error(digits):
+    x = digits[0].x[:40, 20:26] * 1e25
+    train = Features(x, torch.arange(40) % 2)
+    with pytest.raises(UserError) as error:
+        logistic_regression(train, train, strengths=(1.0, 1e-3))
+    assert error.value.code == 'no-strength-solved'

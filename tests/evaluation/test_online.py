@@ -168,6 +168,19 @@ def test_probe_does_not_learn_from_held_out_images(toy_config, tmp_path):
     assert torch.equal(probe.probe.weight, before)
 
 
+def test_groups_of_labeled_images_are_enough(tmp_path):
+    table = tmp_path / 'groups.csv'
+    table.write_text('file,patient\n' + ''.join(f'{row},{row // 4}\n' for row in range(0, 40, 2)))
+    labels = torch.full((40,), -1)
+    labels[::2] = torch.arange(20) % 2
+    dataset = type('Partly', (), dict(labels=labels, name=staticmethod(str), __len__=lambda _: 40))()
+    held = OnlineProbeHook(2, held_out=0.3).hold_out(dataset, dict(csv=str(table), column='patient'))
+    assert 0 < held.sum() <= 8
+    assert not held[1::2].any(), 'unlabeled images are not held out'
+    pairs = held[::2].view(10, 2)
+    assert pairs[:, 0].equal(pairs[:, 1]), 'a patient is on one side'
+
+
 def test_watching_test_images_is_stated(toy_config, tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     cfg = watched(toy_config, tmp_path / 'run', dict(type='OnlineKNNHook', interval=1, k=5, images='test'))

@@ -17,7 +17,6 @@ from mmairl.evaluation.identity import is_verified
 from mmairl.evaluation.linear import LinearEvaluation
 from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.evaluation.recipes import compose, recipe_of
-from mmairl.evaluation.training_protocol import train_and_test
 from mmairl.registry import DATASETS
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import print_results
@@ -45,9 +44,8 @@ def recipe() -> Config:
     return recipe
 
 
-def run(cfg, recipe, folder, **more):
-    options = dict(start=None, work_dir=Path(folder), sweep=False, workers=0, launcher='none')
-    return train_and_test(cfg, recipe, **{**options, **more})
+def run(cfg, recipe, folder, sweep=False):
+    return LinearEvaluation(work_dir=folder, sweep=sweep)._train_and_test(cfg, recipe, None)
 
 
 def test_interrupted_run_resumes_to_the_same_scores(cfg, recipe, tmp_path, monkeypatch):
@@ -222,7 +220,7 @@ def test_trials_choose_on_held_out_images(cfg, recipe, monkeypatch, tmp_path):
         return {'top-1': 10 * rate, **halves}
 
     monkeypatch.setattr(training_protocol, 'run_recipe', measured)
-    scores, chosen = train_and_test(cfg, recipe, None, tmp_path, sweep=False, workers=0, launcher='none')
+    scores, chosen = run(cfg, recipe, tmp_path)
     own = recipe.optim_wrapper.optimizer.lr
     assert seen == [
         ('trial_0', own, 'Part'),
@@ -252,9 +250,12 @@ def test_weights_choose_the_recipe_if_config_does_not(cfg, tmp_path, checkpoint,
     saved['state_dict'] = {k: scale * v if v.ndim == 4 else v for k, v in saved['state_dict'].items()}
     torch.save(saved, checkpoint)
     asked = []
-    monkeypatch.setattr(
-        'mmairl.evaluation.training_protocol.train_and_test', lambda c, r, *_: asked.append(r) or ({'top-1': 1.0}, {})
-    )
+
+    def measured(_, cfg: Config, recipe: Config, start: dict) -> tuple[dict, dict]:
+        asked.append(recipe)
+        return {'top-1': 1.0}, {}
+
+    monkeypatch.setattr(LinearEvaluation, '_train_and_test', measured)
     cfg._filename = str(CONFIGS / 'evaluation/shapes_r18.py')  # whose folder the recipes are looked for from
     result = evaluate(cfg, 'linear', checkpoint, settings=LinearEvaluation(work_dir=tmp_path / 'a'))
     assert result.details['recipe'] == recipe == Path(asked[0].filename).stem
