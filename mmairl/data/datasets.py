@@ -254,7 +254,14 @@ class ImageFolder(FileDataset):
         max_pixels: int = MAX_PIXELS,
         channels: int | None = None,
     ) -> None:
-        self.require_folder(Path(root))
+        if not os.path.isdir(root):
+            is_file = os.path.exists(root)
+            fault = 'is a file (archives: type=Shards)' if is_file else 'does not exist'
+            raise UserError(
+                f'{Path(root).resolve()}: the image folder {fault}; expected layout: {self.layout}. Set it by --cfg-options '
+                'train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR',
+                code='no-image-folder',
+            )
         endings = extensions() if channels is None else (*extensions(), '.npy')
         files, labels, self.classes = self.find(root, endings)
         if not files:
@@ -265,17 +272,6 @@ class ImageFolder(FileDataset):
                 code='no-images',
             )
         super().__init__(root, files, labels, views, max_unreadable, max_pixels, channels)
-
-    def require_folder(self, root: Path) -> None:
-        if root.is_dir():
-            return
-        fault = 'is a file' if root.exists() else 'does not exist'
-        archives = ' (archives: type=Shards)' if root.exists() else ''
-        raise UserError(
-            f'{root.resolve()}: the image folder {fault}; expected layout: {self.layout}{archives}. Set it by --cfg-options '
-            'train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR',
-            code='no-image-folder',
-        )
 
     def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
         return class_folders(root, endings)

@@ -193,10 +193,12 @@ class ListedSubset(ImageSubset):
         names = read_lines(list_file, 'images')
         if hasattr(self.dataset, 'contents'):  # shards name an image without its extension
             names = [os.path.splitext(name)[0] for name in names]
-        self.indices = find(names, map(self.dataset.member, range(len(self.dataset))), list_file)
+        self.indices = match_names(
+            names, map(self.dataset.member, range(len(self.dataset))), list_file
+        )
 
 
-def find(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
+def match_names(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
     """Return the ascending indices in `files` of the names. Every name must match one image of its own."""
     matches: dict[str, list[int]] = {name: [] for name in names}
     for index, file in enumerate(files):

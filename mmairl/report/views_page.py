@@ -109,7 +109,7 @@ def _recorded_draw(
             box = {}
             for side, length in lengths.items():
                 box[side] = 100 * own[side].item() / length
-        draws.append((step.tell(own), box))
+        draws.append((step.describe(own), box))
     return params
 
 

@@ -10,15 +10,15 @@ from mmairl.data.datasets import ImageFolder, UnlabelledFolder, image_files
 from mmairl.data.decode import UnreadableImage, extensions
 
 
-def picture(path: Path, colour: tuple[int, ...] = (255, 0, 0)) -> Path:
+def picture(path: Path, color: tuple[int, ...] = (255, 0, 0)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new('RGB', (20, 30), colour).save(path)
+    Image.new('RGB', (20, 30), color).save(path)
     return path
 
 
 def test_classes_are_sorted_and_cyclic_links_raise(tmp_path):
-    for name, colour in (('zebra', (0, 0, 255)), ('ant', (255, 0, 0))):
-        picture(tmp_path / name / 'deep' / 'a.png', colour)
+    for name, color in (('zebra', (0, 0, 255)), ('ant', (255, 0, 0))):
+        picture(tmp_path / name / 'deep' / 'a.png', color)
     data = ImageFolder(tmp_path)
     assert data.classes == ['ant', 'zebra'] and data.labels.tolist() == [0, 1]
     assert data[1]['inputs'][0][:, 8, 8].tolist() == [0, 0, 255]

@@ -31,7 +31,7 @@ from mmairl.data.decode import (
 from mmairl.errors import UserError
 
 RANDOM = np.random.default_rng(0)
-COLOURS = RANDOM.integers(0, 256, (6, 10, 3), dtype=np.uint8)
+COLORS = RANDOM.integers(0, 256, (6, 10, 3), dtype=np.uint8)
 
 
 def encoded(image: Image.Image, kind: str, **options) -> bytes:
@@ -56,19 +56,19 @@ def near(found: np.ndarray, wanted: np.ndarray, levels: float) -> bool:
 
 def test_lossless_colors_are_exact_in_all_formats():
     for kind in ('PNG', 'BMP', 'TIFF', 'PPM', 'WEBP'):
-        found = decode_bytes(encoded(Image.fromarray(COLOURS), kind, lossless=True))
+        found = decode_bytes(encoded(Image.fromarray(COLORS), kind, lossless=True))
         assert found.dtype == torch.uint8
-        assert torch.equal(found, torch.from_numpy(COLOURS).permute(2, 0, 1))
+        assert torch.equal(found, torch.from_numpy(COLORS).permute(2, 0, 1))
 
 
 def test_sixteen_bit_grays_are_scaled_not_clipped():
     """round(255 v / 65535) in whole numbers, three times for the channels."""
-    grey = np.array([[0, 1, 128, 129, 255, 256], [257, 4095, 40_000, 65_278, 65_407, 65_535]], dtype=np.uint16)
-    rows = [[(2 * 255 * int(value) + 65_535) // (2 * 65_535) for value in row] for row in grey]
+    gray = np.array([[0, 1, 128, 129, 255, 256], [257, 4095, 40_000, 65_278, 65_407, 65_535]], dtype=np.uint16)
+    rows = [[(2 * 255 * int(value) + 65_535) // (2 * 65_535) for value in row] for row in gray]
     wanted = np.stack([rows] * 3, axis=2)
     for kind in ('PNG', 'TIFF', 'PPM'):
-        assert np.array_equal(pixels(encoded(Image.fromarray(grey), kind)), wanted)
-    high_byte_first = encoded(Image.frombytes('I;16B', grey.shape[::-1], grey.astype('>u2').tobytes()), 'TIFF')
+        assert np.array_equal(pixels(encoded(Image.fromarray(gray), kind)), wanted)
+    high_byte_first = encoded(Image.frombytes('I;16B', gray.shape[::-1], gray.astype('>u2').tobytes()), 'TIFF')
     assert high_byte_first[:2] == b'MM' and np.array_equal(pixels(high_byte_first), wanted)
 
 
@@ -111,13 +111,13 @@ def test_orientation_is_applied_unless_it_is_broken():
     def shown(orientation: int) -> np.ndarray:
         exif = Image.Exif()
         exif[0x0112] = orientation
-        return pixels(encoded(Image.fromarray(COLOURS), 'PNG', exif=exif))
+        return pixels(encoded(Image.fromarray(COLORS), 'PNG', exif=exif))
 
-    assert np.array_equal(shown(3), COLOURS[::-1, ::-1]) and np.array_equal(shown(6), np.rot90(COLOURS, -1))
-    assert np.array_equal(shown(9), COLOURS)
-    broken = encoded(Image.fromarray(COLOURS), 'PNG', exif=b'Exif\0\0MM\0*\xff\xff\xff\xff')
-    assert np.array_equal(pixels(broken), COLOURS)
-    frames = [Image.new('RGB', (8, 6), colour) for colour in ('red', 'blue')]
+    assert np.array_equal(shown(3), COLORS[::-1, ::-1]) and np.array_equal(shown(6), np.rot90(COLORS, -1))
+    assert np.array_equal(shown(9), COLORS)
+    broken = encoded(Image.fromarray(COLORS), 'PNG', exif=b'Exif\0\0MM\0*\xff\xff\xff\xff')
+    assert np.array_equal(pixels(broken), COLORS)
+    frames = [Image.new('RGB', (8, 6), color) for color in ('red', 'blue')]
     data = encoded(frames[0], 'GIF', save_all=True, append_images=frames[1:])
     assert (pixels(data) == [255, 0, 0]).all()
     preview = encoded(frames[0], 'TIFF', save_all=True, append_images=[frames[1].resize((4, 3))])
@@ -163,7 +163,7 @@ def test_both_jpeg_decoders_equal_pillow(monkeypatch, capfd):
     others = dict(
         spoilt=data[: start + 200] + bytes(40) + data[start + 240 :],
         twelve_bits=bytes(twelve),
-        no_colours=data[:2] + data[start:],
+        no_colors=data[:2] + data[start:],
         broken_exif=encoded(image, 'JPEG', exif=b'Exif\0\0MM\0*\xff\xff\xff\xff'),
     )
     assert all(decoded_by_simplejpeg(data) for data in sound)
@@ -202,16 +202,16 @@ def test_bomb_is_rejected_by_its_header():
 
 
 def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
-    data = encoded(Image.fromarray(COLOURS), 'PNG')
+    data = encoded(Image.fromarray(COLORS), 'PNG')
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 7)  # another library's limit
-    assert np.array_equal(pixels(data, max_pixels=60), COLOURS)
+    assert np.array_equal(pixels(data, max_pixels=60), COLORS)
     assert reason(data, max_pixels=59) is Reason.TOO_LARGE and Image.MAX_IMAGE_PIXELS == 7
 
 
 def test_memory_error_is_not_blamed_on_an_image(monkeypatch):
     monkeypatch.setattr(decode, 'as_rgb', Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
-        decode_bytes(encoded(Image.fromarray(COLOURS), 'PNG'))
+        decode_bytes(encoded(Image.fromarray(COLORS), 'PNG'))
 
 
 def test_dicom_without_reader_names_the_project(tmp_path, monkeypatch):
@@ -233,7 +233,7 @@ def test_reader_from_outside_decodes_its_format(tmp_path, monkeypatch):
 
 
 def test_mpo_is_a_jpeg_and_worker_errors_stay_one_line():
-    one, two = (Image.new('RGB', (8, 8), colour) for colour in ('red', 'blue'))
+    one, two = (Image.new('RGB', (8, 8), color) for color in ('red', 'blue'))
     one.save(buffer := BytesIO(), 'MPO', save_all=True, append_images=[two])
     assert file_kind(buffer.getvalue()) == 'jpg' and decode_bytes(buffer.getvalue()).shape == (3, 8, 8)
     assert str(UnreadableImage('Caught it in a worker')) == 'Caught it in a worker'  # as torch makes it anew

@@ -38,7 +38,7 @@ def npy(pixels: np.ndarray) -> bytes:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """As OpenCV writes it, which takes colours in the order blue, green, red."""
+    """As OpenCV writes it, which takes colors in the order blue, green, red."""
     return cv2.imencode('.png', pixels if pixels.ndim == 2 else pixels[..., [2, 1, 0, 3][: pixels.shape[2]]])[
         1
     ].tobytes()
@@ -197,7 +197,7 @@ STEPS = [
 @pytest.mark.parametrize('channels', (1, 2, 5))
 @pytest.mark.parametrize('step', STEPS, ids=lambda step: step['type'])
 def test_each_channel_changes_like_a_gray_image(step, channels):
-    """For RGB, test_transforms.py holds it against torchvision. The weights of its grey add up to 0.9999."""
+    """For RGB, test_transforms.py holds it against torchvision. The weights of its gray add up to 0.9999."""
     ((operation,),) = build_views([[step]])
 
     def drawn(make: Callable, images: torch.Tensor, seed: int) -> torch.Tensor:
@@ -209,8 +209,8 @@ def test_each_channel_changes_like_a_gray_image(step, channels):
         values = (pixels.double() / MOST[kind]).float()
         stored = pixels if kind is np.uint8 else values
         for seed in range(4):
-            greys = [drawn(operation.batch, value.expand(1, 3, 24, 31), seed)[0, :1] for value in values]
-            wanted = torch.cat(greys)
+            grays = [drawn(operation.batch, value.expand(1, 3, 24, 31), seed)[0, :1] for value in values]
+            wanted = torch.cat(grays)
             torch.testing.assert_close(drawn(operation.batch, values[None], seed)[0], wanted, atol=2e-5, rtol=0)
             torch.testing.assert_close(drawn(operation, stored, seed), wanted, atol=2e-5, rtol=0)
 

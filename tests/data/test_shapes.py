@@ -43,6 +43,7 @@ def test_broken_cache_is_redrawn(cache, monkeypatch):
     assert np.array_equal(Shapes('val', 12, 32).images, drawn), 'without a cache that can be written'
 
 
+@pytest.mark.slow
 def test_raw_pixels_do_not_give_the_kind_away():
     train, test = Shapes('train', 1200, 48), Shapes('val', 300, 48)
     x, q = (torch.from_numpy(np.array(part.images)).flatten(1).float() / 255 for part in (train, test))

@@ -92,10 +92,10 @@ NAMES = ['n01/n01_1.png', 'n01/n01_20.png', 'n02/n02_3.png', 'n02/deep/n02_4.png
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for grey, name in enumerate(NAMES):
+    for gray, name in enumerate(NAMES):
         file = tmp_path / 'train' / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new('L', (4, 4), grey).save(file)
+        Image.new('L', (4, 4), gray).save(file)
     return tmp_path
 
 
@@ -117,8 +117,8 @@ def test_named_classes_keep_all_their_images(tmp_path):
 
 def test_listed_images_keep_their_classes(root):
     data = listed(root, '\ufeff# SimCLR\n\nn03_5.png\r\n  n02_4.png \nn01/n01_20.png\nn01_1.png\n')
-    greys = [int(data[index]['inputs'][0][0, 0, 0]) for index in range(len(data))]
-    assert greys == [0, 1, 3, 4] == [int(data.raw(index)[0, 0, 0]) for index in range(4)]
+    grays = [int(data[index]['inputs'][0][0, 0, 0]) for index in range(len(data))]
+    assert grays == [0, 1, 3, 4] == [int(data.raw(index)[0, 0, 0]) for index in range(4)]
     assert data.labels.tolist() == [0, 0, 1, 2] and data.classes == ['n01', 'n02', 'n03']
     assert data.name(3) == str(root / 'train/n03/n03_5.png')
 

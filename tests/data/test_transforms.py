@@ -64,7 +64,7 @@ def test_batched_operation_equals_torchvision(kind):
 
 
 def picture(height: int, width: int) -> Tensor:
-    """Noise with grey, black and white parts, where hue and saturation have their edges."""
+    """Noise with gray, black and white parts, where hue and saturation have their edges."""
     image = torch.randint(0, 256, (3, height, width), dtype=torch.uint8)
     image[:, :5] = image[:1, :5]
     image[:, 5:8], image[:, 8:11] = 0, 255

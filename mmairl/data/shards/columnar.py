@@ -161,9 +161,7 @@ def require_plausible_sizes(metadata: Any, size: int, used: list[str], name: str
         )
 
 
-@lru_cache
-def opened_once(file: io.FileIO, name: str) -> tuple[Any, Columns]:
-    return open_parquet(file, name)
+opened_once = lru_cache(open_parquet)
 
 
 @lru_cache(GROUPS)

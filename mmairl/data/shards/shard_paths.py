@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from mmairl.data.decode import installed
-from mmairl.data.shards import far
+from mmairl.data.shards import remote
 from mmairl.data.subsets import read_lines
 from mmairl.errors import UserError, explained
 
@@ -38,15 +38,15 @@ def shards_at(root: str | Path | Sequence[str]) -> list[str]:
 
 def shards_in(place: str) -> Iterator[str]:
     """Yield the shards of a place without braces; for a list file, those of its lines."""
-    if place.startswith(HUB) and not far.is_far(place):
+    if place.startswith(HUB) and not remote.is_remote(place):
         yield from hub_shards(place)
         return
-    if far.is_far(place) or not place.endswith('.txt') or os.path.isdir(place):
+    if remote.is_remote(place) or not place.endswith('.txt') or os.path.isdir(place):
         yield from matching_shards(place)
         return
     folder = os.path.dirname(os.path.abspath(place))
     for line in read_lines(place, 'shards'):
-        for name in expand_braces(line if far.is_far(line) else os.path.join(folder, line)):
+        for name in expand_braces(line if remote.is_remote(line) else os.path.join(folder, line)):
             yield from matching_shards(name)
 
 
@@ -65,10 +65,12 @@ def matching_shards(place: str) -> list[str]:
     """Return the shards of a file, folder or pattern. Raise if there are none, or if some of a folder are missing."""
     is_folder = os.path.isdir(place)
     shards = []
-    if far.is_far(place):
+    if remote.is_remote(place):
         is_pattern = '*' in place
-        is_folder = not is_pattern and not far.ending(place).endswith(SUFFIXES)
-        shards = far.asked(place, 'shards', SUFFIXES) if is_folder or is_pattern else [place]
+        is_folder = not is_pattern and not remote.base_name(place).endswith(SUFFIXES)
+        shards = (
+            remote.call_remote(place, 'shards', SUFFIXES) if is_folder or is_pattern else [place]
+        )
     elif is_folder:
         paths = [entry.path for entry in os.scandir(os.path.abspath(place)) if entry.is_file()]
         shards = sorted(path for path in paths if path.endswith(SUFFIXES))

@@ -58,6 +58,7 @@ def test_changed_shard_is_indexed_again(tmp_path):
     assert Shards(path).labels.tolist() == [3], 'small shards are compared by content'
 
 
+@pytest.mark.slow
 def test_hundred_million_rows_cost_little_memory(tmp_path, monkeypatch):
     count = 10**8
     names = [f'{number:05}.tar' for number in range(10_000)]

@@ -11,7 +11,7 @@ from data.archives import numbered_shard
 from harness.errors import raises_code
 from torch.utils.data import DataLoader
 
-from mmairl.data.shards import far
+from mmairl.data.shards import remote
 from mmairl.data.shards.dataset import Shards
 
 moto = pytest.importorskip('moto.server', reason='pip install "moto[server]" s3fs')
@@ -69,7 +69,7 @@ def storage(server, own_cache, clock, monkeypatch):
     monkeypatch.setenv('AWS_SECRET_ACCESS_KEY', 'verysecret')
     monkeypatch.setenv('AWS_DEFAULT_REGION', 'us-east-1')
     monkeypatch.setenv('AWS_MAX_ATTEMPTS', '1')
-    monkeypatch.setattr(far, 'PATIENCE', 1)
+    monkeypatch.setattr(remote, 'PATIENCE', 1)
     monkeypatch.setattr(s3fs.S3FileSystem, 'retries', 1)
     s3fs.S3FileSystem.clear_instance_cache()
     client = boto3.client('s3')
@@ -111,7 +111,7 @@ def test_remote_folder_pattern_or_list_is_read(storage, tmp_path):
 def test_late_answer_is_requested_again(storage, monkeypatch, caplog, capfd):
     _, faults = storage
     data = Shards(URL)
-    monkeypatch.setattr(far, 'LIMIT', 0.5)
+    monkeypatch.setattr(remote, 'LIMIT', 0.5)
     faults.kind, faults.left = 'late', 1
     faults.requests.clear()
     assert np.array_equal(data.raw(0).permute(1, 2, 0), PIXELS[0])
@@ -132,7 +132,7 @@ def test_refused_credentials_are_an_error_without_them(storage, kind):
     _, faults = storage
     data = Shards(URL)
     faults.kind, faults.left = kind, 10**6
-    with raises_code('far-refused', 's3://images/train-1.tar') as raised:
+    with raises_code('remote-refused', 's3://images/train-1.tar') as raised:
         data.raw(5)
     assert_no_secrets(''.join(traceback.format_exception(raised.value)))
     assert b'verysecret' not in pickle.dumps(data)
@@ -147,7 +147,7 @@ def test_replaced_or_removed_object_is_an_error(storage):
     client.delete_object(Bucket='images', Key='train-2.tar')
     with raises_code('shard-changed', 'train-1.tar'):
         data.raw(5)
-    with raises_code('far-missing', 'train-2.tar'):
+    with raises_code('remote-missing', 'train-2.tar'):
         data.raw(9)
 
 

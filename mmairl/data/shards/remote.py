@@ -29,8 +29,8 @@ VERSIONS = (
     'ETag', 'etag', 'generation', 'LastModified', 'last_modified', 'mtime', 'modify', 'blob_id',
 )  # fmt: skip
 BAD_URL = 'bad-url'
-MISSING = 'far-missing'
-REFUSED = 'far-refused'
+MISSING = 'remote-missing'
+REFUSED = 'remote-refused'
 NO_RANGES = 'no-http-ranges'
 MEANINGS = {
     BAD_URL: 'the URL is not valid, or redirects to an invalid one; correct it',
@@ -50,13 +50,13 @@ STATUS_OF_KIND = {PermissionError: 403, FileNotFoundError: 404}
 UNREACHABLE = (ConnectionError, socket.gaierror, ssl.SSLError, TimeoutError)
 
 
-def is_far(shard: str) -> bool:
+def is_remote(shard: str) -> bool:
     return '://' in shard
 
 
-def ending(shard: str) -> str:
+def base_name(shard: str) -> str:
     """Return the last part of a shard's path, without the query of a URL."""
-    return os.path.basename(shard.partition('?')[0] if is_far(shard) else shard)
+    return os.path.basename(shard.partition('?')[0] if is_remote(shard) else shard)
 
 
 class Remote:
@@ -114,13 +114,13 @@ class Remote:
         )
 
 
-def asked(url: str, question: str, *arguments: Any) -> Any:
+def call_remote(url: str, method: str, *arguments: Any) -> Any:
     """Call a method of `Remote`. Retry temporary failures."""
     refuse_secret(url, 'shard')
 
     def once() -> Any:
         with explained_refusals(url):
-            return getattr(Remote(url), question)(*arguments)
+            return getattr(Remote(url), method)(*arguments)
 
     return retried(once, url, PATIENCE)
 
@@ -169,8 +169,8 @@ def status_of(error: BaseException) -> int:
 
 
 def stamp_of(shard: str) -> Stamp:
-    if is_far(shard):
-        return asked(shard, 'stamp')
+    if is_remote(shard):
+        return call_remote(shard, 'stamp')
     status = os.stat(shard)
     if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for its writer
         raise UserError(
@@ -181,16 +181,6 @@ def stamp_of(shard: str) -> Stamp:
 
 def stamp_in(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns
-
-
-def refuse_unversioned(shard: str, stamp: Stamp) -> None:
-    """Raise if a storage states no version of a far shard, so that a replaced shard could go unnoticed."""
-    if is_far(shard) and not any(stamp[1:]):
-        raise UserError(
-            f'{shard}: the storage gives no ETag, version or time of change, so a replaced shard would go unnoticed; set cache '
-            'of the data set to a folder of this node, or use another server',
-            code='far-unversioned',
-        )
 
 
 def refuse_other(shard: str, current: Stamp, stamp: Stamp) -> None:
@@ -204,7 +194,7 @@ def refuse_other(shard: str, current: Stamp, stamp: Stamp) -> None:
 
 def part(url: str, stamp: Stamp, start: int, size: int) -> bytes:
     """Return some bytes of the shard that has this stamp."""
-    return asked(url, 'part', stamp, start, size)
+    return call_remote(url, 'part', stamp, start, size)
 
 
 def copy(url: str, stamp: Stamp, target: Path) -> None:
