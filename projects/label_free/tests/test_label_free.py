@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -142,7 +143,12 @@ def test_record_and_page_show_the_regret(searched):
     page = write_study_page(
         collect(study, configs, scale, runs, out), out / 'page.html'
     ).read_text()
-    assert 'Choosing without labels' in page and 'alignment</th>' in page and '†' in page
+    section = page[page.index('Choosing without labels') :]
+    columns = re.findall('<th scope="col">(.*?)</th>', section)
+    assert columns[0] == 'measure'
+    assert {'one', 'two'} <= {*columns}
+    assert 'alignment</th>' in section
+    assert '†' in section
     text = (out / 'study.json').read_text()
     record = json.loads(text, parse_constant=pytest.fail)['measures']  # JSON has no NaN
     assert record['rewarded']['one'] == ['alignment', 'uniformity'] and len(record['networks']) == 4
