@@ -28,6 +28,8 @@ from mmairl.errors import UserError, printable
 FOLDER = 0x10  # attribute of a zip record; torch reads nothing from a folder without an error
 ZIP = b'PK\x03\x04'
 MAGIC = b'\x80\x8a\n'  # start of a legacy file of torch, without the protocol byte
+# Keys of the versions of Lightning and DeepSpeed, which store settings with the weights.
+WITH_SETTINGS = (b'pytorch-lightning_version', b'ds_version')
 Device = str | torch.device | dict | Callable | None
 
 
@@ -109,7 +111,8 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
                 f'{path} is truncated or damaged: {fault}; copy it again or use an earlier checkpoint',
                 code='damaged-checkpoint',
             )
-        if _has_settings(file):
+        content = _pickles(file)
+        if any(name in content for name in WITH_SETTINGS):
             skipped = _foreign_classes(file, path)
     else:
         for _ in range(LEGACY):
@@ -119,14 +122,13 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
         return torch.load(file, map_location=map_location, weights_only=True)  # noqa: TID251  weights only
 
 
-def _has_settings(file: IO[bytes]) -> bool:
-    """Return whether Lightning or DeepSpeed wrote a zip archive, after refusing endless pickles in it."""
+def _pickles(file: IO[bytes] | Path) -> bytes:
+    """Return the pickles in a zip archive, after refusing endless ones."""
     with zipfile.ZipFile(file) as archive:
-        pickles = [name for name in archive.namelist() if name.endswith('.pkl')]
-        for name in pickles:
+        names = [name for name in archive.namelist() if name.endswith('.pkl')]
+        for name in names:
             refuse_endless(archive.open(name))
-        content = b''.join(map(archive.read, pickles))
-    return b'pytorch-lightning_version' in content or b'ds_version' in content
+        return b''.join(map(archive.read, names))
 
 
 def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
@@ -143,9 +145,7 @@ def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
 def meta_of(path: Path, part: str = 'meta') -> dict[str, Any] | None:
     """Return the `meta` of a checkpoint, or another part without tensors, or None if the file has none. Reads no tensor."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            for name in (name for name in archive.namelist() if name.endswith('.pkl')):
-                refuse_endless(archive.open(name))
+        _pickles(path)  # raises for endless ones
         with torch.serialization.safe_globals(FOR_TORCH):
             content = torch.load(path, map_location='cpu', mmap=True, weights_only=True)  # noqa: TID251  weights only
         return plain(dict(content[part]))
@@ -177,11 +177,10 @@ def _explained(path: Path, error: Exception) -> UserError:
             f'{path} was refused: {held[0]}; only load files that hold plain weights',
             code='unsafe-checkpoint',
         )
-    asked = re.search(r'GLOBAL (\S+)|asks to run (\S+)', text)
+    asked = re.search(r'(?:GLOBAL|asks to run) (\S+)', text)
     if asked and isinstance(error, pickle.UnpicklingError):
-        name = asked[1] or asked[2]
         return UserError(
-            f'{path} asks to run {name} while loading and was refused; only load files that hold plain weights',
+            f'{path} asks to run {asked[1]} while loading and was refused; only load files that hold plain weights',
             code='unsafe-checkpoint',
         )
     return DamagedCheckpoint(
