@@ -1,6 +1,8 @@
 """Run a study: complete its runs, add seeds until every comparison is decided, and analyze its networks."""
 
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from mmengine.config import Config
@@ -31,10 +33,17 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[s
         if reason := run.stale_reason:
             say(f'{run.name} is measured anew, since this has changed: {reason}')
 
+    before = done
+    start = time.monotonic()
+
     def report(run: Run, event: str) -> None:
         nonlocal done
         done += event == 'done'
-        say(f'[{done}/{len(runs)}] {run.name}: {event}')
+        left = ''
+        if before < done < len(runs):
+            seconds = (time.monotonic() - start) / (done - before) * (len(runs) - done)
+            left = f', about {timedelta(seconds=round(seconds))} left'
+        say(f'[{done}/{len(runs)}] {run.name}: {event}{left}')
 
     execute(runs, jobs, devices, report)
 
