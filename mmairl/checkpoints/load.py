@@ -214,34 +214,35 @@ def require_same_keys(
     Raises:
         UserError: 'incomplete-network' if tensors are missing and nothing else is wrong, 'other-network' otherwise.
     """
-    missing, others = name_faults(weights, network, name)
+    missing, others = name_faults(weights, network)
     for key in (key for key in network if key in weights):
         value, expected = weights[key], network[key]
         # Counters, which are whole numbers in the network, are floats in some files.
         kind = wrong_kind(value, whole=not expected.is_floating_point())
         if kind:
-            others.append(f'{key} is {kind} there')
+            others.append(f'{key} is {kind}')
         elif value.shape != expected.shape:
-            shapes = f'{tuple(value.shape)} there and {tuple(expected.shape)}'
-            others.append(f'{key} is {shapes} in {name}')
+            others.append(f'{key} has shape {tuple(value.shape)}, not {tuple(expected.shape)}')
     if missing or others:
-        raise other_architecture(path, missing, others)
+        raise other_architecture(path, missing, others, name)
 
 
 def name_faults(
-    weights: Mapping[str, Any], network: Mapping[str, Tensor], name: str = 'the config'
+    weights: Mapping[str, Any], network: Mapping[str, Tensor]
 ) -> tuple[list[str], list[str]]:
     """Return a text for each name that is missing, and for each that the network does not have."""
-    missing = [f'it lacks {key}' for key in network if key not in weights]
-    unknown = [f'it has {key} beyond {name}' for key in weights if key not in network]
+    missing = [f'{key} is missing' for key in network if key not in weights]
+    unknown = [f'{key} is unexpected' for key in weights if key not in network]
     return missing, unknown
 
 
-def other_architecture(path: str | Path, missing: list[str], others: list[str]) -> UserError:
-    """Return the error for a file that does not hold the tensors of a network."""
+def other_architecture(
+    path: str | Path, missing: list[str], others: list[str], name: str = 'the config'
+) -> UserError:
+    """Return the error for a file with other tensors than those of a network."""
     return UserError(
-        f'checkpoint {path} holds another architecture: {first_few(missing + others, "; ")}; give the config it was trained '
-        'with, or the prefix of another network in the file',
+        f'{path}: weights do not fit {name} ({first_few(missing + others, "; ")}); give the config it was trained with, or '
+        'the prefix of another network in the file',
         code='other-network' if others else 'incomplete-network',
     )
 
