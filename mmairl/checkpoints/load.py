@@ -46,7 +46,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
 
     Raises:
         DamagedCheckpoint: If the file is truncated or damaged.
-        UserError: If the file cannot be read, asks to run code, or holds no dictionary.
+        UserError: If the file cannot be read, would run code, or is not a dictionary.
 
     Example:
         >>> load_checkpoint('work_dirs/demo/epoch_10.pth')['meta']['epoch']  # doctest: +SKIP
@@ -81,7 +81,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
         raise _explained(path, error) from error
     if not isinstance(loaded, dict):
         raise UserError(
-            f'{path} holds a {type(loaded).__name__}, not a dictionary of weights; give a model file',
+            f'{path}: expected a dictionary of weights, got a {type(loaded).__name__}; give a model file',
             code='no-dictionary',
         )
     if isinstance(loaded.get('meta'), dict):
@@ -170,17 +170,17 @@ def damage(file: IO[bytes] | Path) -> str | None:
 
 
 def _explained(path: Path, error: Exception) -> UserError:
-    """Return the error for a pickle that asked to run code, or that is damaged."""
+    """Return the error for a pickle that would run code, or that is damaged."""
     text = str(error)
     if held := re.search(r'it holds [^.\n]+', text):
         return UserError(
-            f'{path} was refused: {held[0]}; only load files that hold plain weights',
+            f'{path}: unsafe content ({held[0]}); load only files of plain weights',
             code='unsafe-checkpoint',
         )
-    asked = re.search(r'(?:GLOBAL|asks to run) (\S+)', text)
+    asked = re.search(r'(?:GLOBAL|would run) (\S+)', text)
     if asked and isinstance(error, pickle.UnpicklingError):
         return UserError(
-            f'{path} asks to run {asked[1]} while loading and was refused; only load files that hold plain weights',
+            f'{path}: loading it would run {asked[1]}; load only files of plain weights',
             code='unsafe-checkpoint',
         )
     return DamagedCheckpoint(
