@@ -50,7 +50,7 @@ def by_datasets(folder: Path, kind: str) -> str:
     datasets = pytest.importorskip('datasets', reason='pip install datasets')
     kinds = datasets.Features(label=datasets.ClassLabel(names=CLASSES), image=datasets.Image())
     images = [dict(bytes=file, path=None) for file in FILES]
-    if kind == 'paths':  # to_parquet leaves the images of a folder in their files
+    if kind == 'paths':  # to_parquet stores the paths of a folder's images
         images = [str(folder / f'{index}.png') for index in range(10)]
         for path, file in zip(images, FILES):
             Path(path).write_bytes(file)
@@ -134,7 +134,7 @@ def test_order_by_shards_follows_row_groups(kind, bounds, tmp_path):
 
 
 def test_data_set_of_the_hub_is_read_by_name(tmp_path, monkeypatch):
-    """A local folder is a name to `datasets`, too."""
+    """`datasets` accepts a local folder as a name, too."""
     datasets = pytest.importorskip('datasets', reason='pip install datasets')
     monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'hub')
     (tmp_path / 'birds').mkdir()
