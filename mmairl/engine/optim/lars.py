@@ -158,7 +158,7 @@ def multi_tensor_lars(
     weight_decay: float,
     eta: float,
     adapt: bool,
-    decay: bool | None = None,
+    decay: bool,
     inside: bool = True,
 ) -> None:
     """Move all tensors at once, in place. The norms stay on the device."""
@@ -166,7 +166,7 @@ def multi_tensor_lars(
     w, g = norms([*params, *grads]).chunk(2) if adapt else (None, None)
     params, grads, buffers = own_parts(params), own_parts(grads), own_parts(buffers)
     torch._foreach_mul_(buffers, momentum)
-    if adapt if decay is None else decay:
+    if decay:
         grads = torch._foreach_add(grads, params, alpha=weight_decay)
     if adapt:
         local = local_rate(w, g, weight_decay, eta)
