@@ -11,7 +11,8 @@ loss, temperature, symmetry, batch     applies from the fork point on
 norm, views, decay, teacher momentum,
 precision, length of the run
 learning rate, schedules               the schedules of the branch's config, at the fork point
-``model.queue.length``                 the newest keys stay; a longer queue is filled up with its initial noise
+``model.queue``                        without it, the keys are dropped; with another length, the newest keys stay and
+                                       initial noise fills up a longer queue
 RESETS: the optimizer's class,         the optimizer's state (momentum) starts at zero
 ``inside`` and parameter groups
 ORDER: data set, sampler, batch, seed  error, because trunk and branch would see other images
@@ -263,9 +264,12 @@ def naming_changed_keys(start: RunStart | None) -> Iterator[None]:
 
 
 def fit_to_branch(checkpoint: dict[str, Any], model: nn.Module) -> None:
-    """Fit the trunk's queue to the length of the branch's: the newest keys stay, noise fills up a longer queue."""
+    """Fit the trunk's queue to the length of the branch's, or drop it. Noise fills up a longer queue."""
     weights = checkpoint['state_dict']
     queue = getattr(model, 'queue', None)
+    if queue is None:
+        for key in [key for key in weights if key.startswith('queue.')]:
+            del weights[key]
     stored = weights.get('queue.vectors')
     if not isinstance(queue, KeyQueue) or not isinstance(stored, Tensor):
         return

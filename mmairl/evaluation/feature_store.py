@@ -43,7 +43,8 @@ def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
 
 def read_rows(path: Path, images: int) -> Tensor:
     """Return the features in a file, memory-mapped. The file holds plain numbers and nothing is unpickled."""
-    with explained(f'the features in {path} cannot be read', 'remove the file to extract again'):
+    what = f'the features in {path} cannot be read'
+    with explained(what, 'remove the file to extract again', code='unreadable-features'):
         x = np.load(path, mmap_mode='c', allow_pickle=False)
         if x.dtype != np.float32 or x.ndim != 2 or len(x) != images:
             raise ValueError(f'it holds {x.dtype} of shape {x.shape} for {images} images')

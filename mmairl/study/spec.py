@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -21,7 +21,7 @@ from mmairl.study.statistics.compare_rows import MARGIN
 from mmairl.study.statistics.designs import Design, fraction_rows, title
 
 DEFAULT_SEEDS = (0,)
-LONGEST_SLUG = 150  # bytes; a file name has at most 255, and other names are added to the slug
+LONGEST_SLUG = 150  # bytes; file names have at most 255, including suffixes
 HASH = 12  # characters
 Untrained = Literal['pixels', 'random']
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
@@ -31,7 +31,7 @@ Published = str | int | list[str | int]
 
 
 class Rescaled(Declared, frozen=True):
-    """The weights of the row `of` after NormRescale by the row `anchor`, or by a `constant`."""
+    """The weights of the row `of` after NormRescale by the row `anchor` or by a `constant`."""
 
     of: str
     anchor: str | None = None
@@ -45,17 +45,24 @@ class Rescaled(Declared, frozen=True):
 
 
 class Along(Declared, frozen=True):
-    """The checkpoint that the row `of` saved after a `part` of its training, such as 50/300."""
+    """The checkpoint of the row `of` after a `part` of its training, such as 50/300."""
 
     of: str
     part: Annotated[str, Meta(pattern=r'^[1-9]\d*/[1-9]\d*$')]
+
+
+class ForkPoint(Declared, frozen=True):
+    """The state of the row `of` after the part `at` of its epochs, from the same seed."""
+
+    of: str
+    at: Annotated[float, Meta(gt=0, lt=1)] = 0.5
 
 
 class Row(Declared, frozen=True):
     """One line of the study's table. `docs/reference/study_yaml.md` explains the keys."""
 
     name: str
-    config: str
+    config: str = ''  # `read_study` sets the trunk's config for a fork
     options: dict[str, Any] = {}
     against: str | None = None  # `read_study` sets the row above, except for the first row
     factor: str = ''
@@ -65,16 +72,18 @@ class Row(Declared, frozen=True):
     x: float | None = None
     rescaled: Rescaled | None = None
     along: Along | None = None
+    fork: ForkPoint | None = None
     untrained: Untrained | None = None
     weights: dict[Seed, str] = {}
     trained: str = ''
     search: Annotated[dict[str, Dimension], Meta(max_length=OWN)] = {}
 
     def __post_init__(self) -> None:
-        origins = (self.rescaled, self.along, self.untrained, self.weights)
+        origins = (self.rescaled, self.along, self.fork, self.untrained, self.weights)
         if sum(map(bool, origins)) > 1:
             raise UserError(
-                'set only one of rescaled, along, untrained and weights', code='several-origins'
+                'set only one of rescaled, along, fork, untrained and weights',
+                code='several-origins',
             )
         if self.trained and not self.weights:
             raise UserError(
@@ -85,13 +94,18 @@ class Row(Declared, frozen=True):
     @property
     def others(self) -> dict[str, str]:
         """The rows whose weights this row uses, by role: `of`, `anchor`."""
-        created = self.rescaled or self.along
+        created = self.rescaled or self.along or self.fork
         names = {role: getattr(created, role, None) for role in ('of', 'anchor')}
         return {role: name for role, name in names.items() if name}
 
     @property
     def trains(self) -> bool:
-        return not (self.others or self.untrained or self.weights)
+        return not (self.rescaled or self.along or self.untrained or self.weights)
+
+    @property
+    def trunk(self) -> str:
+        """The row that this row continues; itself unless it is a fork."""
+        return self.fork.of if self.fork else self.name
 
     @property
     def slug(self) -> str:
@@ -202,7 +216,7 @@ class Cross(Declared, frozen=True):
         return Design(self.names, levels, pairs)
 
     def rows(self) -> Iterator[Row]:
-        """Yield a row for each combination. All are compared with the first row, which has all first levels."""
+        """Yield a row for each combination. All are compared with the first, which has the first level of each factor."""
         base = None
         for levels in self.combinations:
             labels = []
@@ -304,6 +318,8 @@ class Study(Declared, frozen=True):
                         f"rows: '{row.name}' refers to an unknown row ('{other}'); correct the name",
                         code='unknown-row',
                     )
+            if row.fork:
+                self._check_fork(row)
         for look in self.look:
             for name in look.rows:
                 if names and name not in names:
@@ -311,7 +327,28 @@ class Study(Declared, frozen=True):
                         f"look: unknown row ('{name}'); correct the name", code='unknown-row'
                     )
 
+    def _check_fork(self, row: Row) -> None:
+        rows = {other.name: other for other in self.rows}
+        trunk = rows[row.fork.of]
+        if trunk.fork or not trunk.trains:
+            raise UserError(
+                f"fork: '{row.name}' forks '{trunk.name}', which is not a whole run; fork a row that is trained from its start",
+                code='trunk-not-trained',
+            )
+        base = rows[row.against or trunk.name]
+        if base.name != trunk.name and base.fork != row.fork:
+            raise UserError(
+                f"against: '{row.name}' is a fork and shares nothing with '{base.name}'; set `against` to its trunk, or to "
+                'another fork of it at the same point',
+                code='against-another-trunk',
+            )
+
     def _check_search(self) -> None:
+        if self.search and any(row.fork for row in self.rows):
+            raise UserError(
+                'search: forks cannot be tuned, because their trunk is not; remove `search` or the forks',
+                code='fork-and-search',
+            )
         if self.search and len(self.rows or self.cross.combinations) < 2:
             raise UserError(
                 'search: the study has only one row; add the row to compare it with',
@@ -374,7 +411,11 @@ def read_study(path: str | Path) -> Study:
     rows = []
     above = None
     for row in study.rows or study.cross.rows():
-        if row.untrained:
+        if row.fork:
+            rows.append(as_branch(row, study.rows))
+        elif not row.config:
+            raise UserError(f"{path}: row '{row.name}' has no `config`; set one", code='no-config')
+        elif row.untrained:
             rows.append(row)
         else:
             rows.append(replace(row, against=row.against or above))
@@ -392,8 +433,21 @@ def read_study(path: str | Path) -> Study:
     return replace(study, rows=tuple(rows), seeds=seeds, name=study.name or path.stem)
 
 
+def as_branch(row: Row, rows: Sequence[Row]) -> Row:
+    """Return a fork with the defaults from its trunk: config, options, and the row to compare with."""
+    trunk = next((other for other in rows if other.name == row.fork.of), row)
+    declared = dict.fromkeys(re.sub(r'\.\d.*', '', key) for key in row.options)
+    return replace(
+        row,
+        config=row.config or trunk.config,
+        options=row.options if row.config else {**trunk.options, **row.options},
+        declares=row.declares or tuple(declared),
+        against=row.against or trunk.name,
+    )
+
+
 def with_local_paths(row: Row, folder: Path) -> Row:
-    """Return the row with the paths of files that lie next to the study, or below its folder, from here."""
+    """Return the row with paths of existing files relative to the study's folder resolved."""
     changes = {}
     for key in ('config', 'trained'):
         path = folder / getattr(row, key)

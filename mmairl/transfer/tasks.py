@@ -113,5 +113,6 @@ def require_platform(tasks: list[str]) -> None:
         task = TASKS[name]
         if task.protocol is None:
             message = f'{name} needs {task.platform}, which cannot be imported'
-            with explained(message, 'requirements/install.sh full installs it'):
+            remedy = 'requirements/install.sh full installs it'
+            with explained(message, remedy, code='no-package'):
                 __import__(task.platform)  # mmdet also asserts mmcv's version

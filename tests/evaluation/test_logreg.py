@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from mmairl.errors import UserError
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.logreg import NEVER, QUICK, STRENGTHS, Objective, logistic_regression, scores
 
@@ -141,6 +141,5 @@ def test_separable_images_are_solved_at_every_strength():
 def test_features_without_a_solution_are_an_error(digits):
     x = digits[0].x[:40, 20:26] * 1e25
     train = Features(x, torch.arange(40) % 2)
-    with pytest.raises(UserError) as error:
+    with raises_code('no-strength-solved'):
         logistic_regression(train, train, strengths=(1.0, 1e-3))
-    assert error.value.code == 'no-strength-solved'

@@ -42,7 +42,11 @@ class BarlowTwinsHead(PairwiseHead):
             invariance = (1 - diagonal).square().sum()
             redundancy = correlation.square().sum() - diagonal.square().sum()
         loss = self.scale * (invariance + self.weight * redundancy)
-        return {'loss': loss, 'invariance': invariance.detach(), 'redundancy': redundancy.detach()}
+        return {
+            'loss': loss,
+            'invariance': invariance.detach(),
+            'redundancy': redundancy.detach(),
+        }
 
 
 def standardized(z: Tensor) -> Tensor:

@@ -34,4 +34,5 @@ class BatchContrastiveHead(PairwiseHead):
         own = torch.arange(len(q), device=q.device) + get_rank() * len(q)
         loss = 2 * self.temperature * F.cross_entropy(logits, own)
         closest = logits.detach().argmax(dim=1)
-        return {'loss': loss, 'instance_accuracy': (closest == own).float().mean()}
+        accuracy = (closest == own).float().mean()
+        return {'loss': loss, 'instance_accuracy': accuracy}

@@ -31,6 +31,7 @@ STATES = {
     'running': 'is running',
     'stopped': 'was stopped; run the study again to resume it',
     'failed': 'failed',
+    'excluded': 'is excluded',
     'replaced': 'its checkpoint, data, settings or source changed later; run the study again',
     'stale': 'its config or source changed after it started; run the study again',
 }

@@ -1,0 +1,101 @@
+"""Fork rows of a study: branches that continue another row's run, their trunk, with changed options."""
+
+from collections.abc import Sequence
+
+from mmengine.config import Config
+from mmengine.hooks import CheckpointHook, Hook
+from mmengine.runner import Runner
+from torch import Tensor
+
+from mmairl.engine.fork import require_same_order
+from mmairl.errors import UserError
+from mmairl.registry import MODELS
+from mmairl.study.factors import Configs, changed
+from mmairl.study.spec import Row
+
+
+def fork_epoch(row: Row, configs: Configs) -> int:
+    """Return the number of epochs that a fork shares with its trunk."""
+    epochs = configs[row.fork.of].train_cfg.get('max_epochs', 0)
+    if epochs < 2:
+        raise UserError(
+            f"fork: the trunk '{row.fork.of}' requires at least 2 epochs ('{epochs}'); set train_cfg.max_epochs",
+            code='trunk-without-epochs',
+        )
+    return min(max(1, round(row.fork.at * epochs)), epochs - 1)
+
+
+def fork_points(trunk: Row, rows: Sequence[Row], configs: Configs) -> tuple[int, ...]:
+    """Return the epochs at which other rows fork a row."""
+    forks = [row for row in rows if row.fork and row.fork.of == trunk.name]
+    return tuple(sorted({fork_epoch(row, configs) for row in forks}))
+
+
+def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
+    """Raise if a fork changes the order of the images or the shapes of the model."""
+    for row in rows:
+        if not row.fork:
+            continue
+        fork_epoch(row, configs)
+        trunk = configs[row.fork.of]
+        keys = changed(trunk, configs[row.name])
+        try:
+            require_same_order(keys)
+        except UserError as error:
+            raise UserError(f"row '{row.name}': {error}", code=error.code) from error
+        model_keys = [key for key in keys if key.startswith('model.')]
+        if model_keys and (other := _other_shapes(trunk, configs[row.name])):
+            raise UserError(
+                f"row '{row.name}': {', '.join(model_keys)} changes the shapes of the model ('{other[0]}'), and the trunk "
+                'has no weights for them; make it a whole row without `fork`',
+                code='fork-changes-shapes',
+            )
+
+
+def _other_shapes(trunk: Config, branch: Config) -> list[str]:
+    """Return the tensors that differ in shape or exist in one model only. The trunk's queue fits (`fit_to_branch`)."""
+    before, after = map(_shapes, (trunk, branch))
+    names = dict.fromkeys([*after, *before])
+    if 'queue.vectors' in before:
+        names = [name for name in names if not name.startswith('queue.')]
+    return [name for name in names if before.get(name) != after.get(name)]
+
+
+def _shapes(cfg: Config) -> dict[str, tuple[int, ...]]:
+    state = MODELS.build(cfg.model.to_dict()).state_dict()
+    return {name: tuple(value.shape) for name, value in state.items() if isinstance(value, Tensor)}
+
+
+class KeepForkPoints(Hook):
+    """Saves and keeps a checkpoint after each of some epochs, in addition to those that the config keeps.
+
+    Args:
+        epochs: The numbers of finished epochs.
+    """
+
+    priority = 'LOWEST'  # after the hook that saves checkpoints
+
+    def __init__(self, epochs: Sequence[int]) -> None:
+        self.epochs = epochs
+
+    def before_train(self, runner: Runner) -> None:
+        self._keep(runner)
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        epoch = runner.epoch + 1
+        saving = _saving_hook(runner)
+        name = saving.filename_tmpl.format(epoch)
+        if epoch in self.epochs and name not in saving.kept:
+            saving.save_as(runner, name, dict(epoch=epoch, iter=runner.iter))
+        self._keep(runner)
+
+    def _keep(self, runner: Runner) -> None:
+        """Make the checkpoint hook forget the files, so that it does not remove them."""
+        saving = _saving_hook(runner)
+        names = map(saving.filename_tmpl.format, self.epochs)
+        for name in set(names) & set(saving.kept):
+            saving.kept.remove(name)
+
+
+def _saving_hook(runner: Runner) -> CheckpointHook:
+    return next(hook for hook in runner.hooks if isinstance(hook, CheckpointHook))
