@@ -72,7 +72,9 @@ class FusedBatchNorm(torch.autograd.Function):
         layer: nn.Module,
         relu: bool,
     ) -> Tensor:
-        mean, invstd, counts = view_statistics(x, layer)
+        means, deviations, counts = view_statistics(x, layer)
+        mean = torch.stack(means)
+        invstd = torch.stack(deviations)
         other = None if residual is None else dense(residual, like=x)
         offset = bias.repeat(len(mean), 1)
         y = affine(x, mean, invstd * weight, offset, other, torch.ones_like(mean), relu)

@@ -133,7 +133,7 @@ class SharedBatchNorm(torch.autograd.Function):
         for view, m, s, out in zip(x.chunk(layer.views), mean, invstd, y.chunk(layer.views)):
             kernels_of(x).batch_norm_elemt(view, weight, bias, m, s, layer.eps, out=out)
         ctx.group = own_group(layer.group)
-        ctx.save_for_backward(x, weight, mean, invstd, counts)
+        ctx.save_for_backward(x, weight, counts, *mean, *invstd)
         return y
 
     @staticmethod
@@ -141,15 +141,16 @@ class SharedBatchNorm(torch.autograd.Function):
         ctx: FunctionCtx, grad: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         """Return the gradients. Those of weight and bias cover this process's rows, as DDP requires."""
-        x, weight, mean, invstd, counts = ctx.saved_tensors
+        x, weight, counts, *statistics = ctx.saved_tensors
+        views = len(statistics) // 2
+        mean = statistics[:views]
+        invstd = statistics[views:]
         grad = dense(grad, like=x)
         sums, to_weight, to_bias = gradient_sums(grad, x, weight, mean, invstd, ctx.group)
         counts = counts.to(torch.int32)
         to_x = [
             kernels_of(x).batch_norm_backward_elemt(dy, view, m, s, weight, *both, counts)
-            for dy, view, m, s, both in zip(
-                grad.chunk(len(mean)), x.chunk(len(mean)), mean, invstd, sums
-            )
+            for dy, view, m, s, both in zip(grad.chunk(views), x.chunk(views), mean, invstd, sums)
         ]
         return joined_views(to_x), to_weight, to_bias, None
 
@@ -158,12 +159,13 @@ def kernels_of(x: Tensor) -> Any:
     return torch if x.is_cuda else CPUKernels
 
 
-def view_statistics(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
+def view_statistics(
+    x: Tensor, layer: nn.Module
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
     """Move the layer's running statistics view by view.
 
     Returns:
-        Mean and inverse deviation of each view over all processes, (views, channels), and the number of rows of a view
-        in each process.
+        Mean and inverse deviation of each view over all processes, and the number of rows of a view in each process.
     """
     kernels = kernels_of(x)
     own = [kernels.batch_norm_stats(view, layer.eps) for view in x.chunk(layer.views)]
@@ -186,7 +188,7 @@ def view_statistics(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor, Tensor
         .unflatten(1, (layer.views, 2, -1))
         .permute(1, 2, 0, 3)
     ]
-    mean, invstd = map(torch.stack, zip(*joined))
+    mean, invstd = zip(*joined)
     return mean, invstd, counts
 
 
@@ -194,8 +196,8 @@ def gradient_sums(
     grad: Tensor,
     x: Tensor,
     weight: Tensor | None,
-    mean: Tensor,
-    invstd: Tensor,
+    mean: Sequence[Tensor],
+    invstd: Sequence[Tensor],
     group: dist.ProcessGroup | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return the gradients' sums over all processes, and the gradients of weight and bias in this process.
@@ -209,7 +211,7 @@ def gradient_sums(
         for dy, view, m, s in zip(grad.chunk(views), x.chunk(views), mean, invstd)
     ]
     *own_sums, to_weight, to_bias = zip(*own)
-    sums = torch.stack([torch.stack(parts) for parts in own_sums], dim=1)
+    sums = torch.cat([*chain.from_iterable(zip(*own_sums))]).view(views, 2, -1)
     if get_world_size(group) > 1:
         dist.all_reduce(sums, group=group)
     return sums, added(to_weight, affine), added(to_bias, affine)
