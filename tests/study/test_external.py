@@ -282,6 +282,7 @@ def test_undeclared_stated_factor_is_an_error(tmp_path, ours, monkeypatch):
 
 def test_release_study_measures_files_in_its_format(tmp_path, monkeypatch, run_tool):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_study, 'execute', complete)
     scale = read_scale('half')
     study = read_study(home() / 'configs/studies/release.yaml')
     for place, released in enumerate(row for row in study.rows if row.weights):
