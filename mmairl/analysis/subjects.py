@@ -57,7 +57,8 @@ class Images:
         self.device = device
         self.dataset_config = cfg.evaluation[part]
         self.dataset: Dataset = DATASETS.build(self.dataset_config)
-        order = torch.randperm(len(self.dataset), generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(0)
+        order = torch.randperm(len(self.dataset), generator=generator)
         self.subset = Subset(self.dataset, order[:count].tolist())
         self.statistics = cfg.model.data_preprocessor
 
@@ -122,4 +123,5 @@ class Images:
             resnet = resnet_of(backbone.weights, checkpoint)
             resnet['in_channels'] = cfg.model.backbone.get('in_channels', 3)
             cfg = Config(dict(model=dict(backbone=resnet)))
-        return load_backbone(cfg, backbone).to(self.device, memory_format=torch.channels_last)
+        network = load_backbone(cfg, backbone)
+        return network.to(self.device, memory_format=torch.channels_last)

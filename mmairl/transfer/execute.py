@@ -88,7 +88,10 @@ def run_task(
 def tune_task(
     name: str, start: Path, depth: int, place: Place, trials: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Return the best of `trials`, which are options of the task's config, on held-out images, and all scores there."""
+    """Return the trial with the best score on held-out images, and the scores of all trials there.
+
+    A trial is a set of options of the task's config.
+    """
     task = TASKS[name]
     column, key = next(iter(task.scores.items()))
     halves: dict[str, list[float]] = {}

@@ -262,7 +262,7 @@ def test_untested_claims_quote_their_paper_and_say_why():
 
 @pytest.mark.parametrize('study', every_study(), ids=lambda study: study.name)
 def test_stated_support_agrees_with_printed_numbers(study):
-    """Where every number of a claim is printed for its rows, `published` follows from them."""
+    """`published` follows from the printed numbers if the paper has all of them."""
     empty = StudyRuns(dict(rows=[], metrics=[]), 'in1k')
     for claim, judged in zip(study.claims, judge(study.claims, empty, printed_numbers(study))):
         parts = judged['parts']

@@ -1,4 +1,4 @@
-"""The factor that did it: exact on planted functions, a published example, and error rates by simulation."""
+"""Attribution to factors: exact on planted functions, on a published example, and with simulated error rates."""
 
 import math
 from dataclasses import asdict
@@ -18,7 +18,7 @@ def full_rows(factors: int) -> list[tuple[int, ...]]:
 
 
 def study(levels: list[tuple[int, ...]], scores, start: dict | None = START, **others) -> dict:
-    """A record of these rows; `scores` has a line for each, with a number (or None) for each seed."""
+    """Return a study's record; `scores` has a list for each row, with a number or None for each seed."""
     factors = tuple('abcdefgh'[: len(levels[0])])
     design = Design(factors, {str(row): row for row in levels}, **others)
     rows = [recorded(name, line, start) for name, line in zip(design.rows, scores)]
@@ -30,13 +30,13 @@ def estimates(found: list[dict]) -> list[float | None]:
 
 
 def planted(levels: tuple[int, ...]) -> float:
-    """Factors with effects of their own, a pair, and three together."""
+    """Return a score with main effects, a pairwise interaction and one of three factors."""
     a, b, c, d, *_ = (*levels, 0, 0, 0)
     return 20 + 5 * a - 2 * b + 3 * a * b + 7 * b * c * d
 
 
 def shapley(value, factors: int) -> list[float]:
-    """Over all orders, by walking each."""
+    """Return Shapley's shares by going through all orders."""
     gains = np.zeros(factors)
     for order in permutations(range(factors)):
         levels = [0] * factors
@@ -98,7 +98,7 @@ def test_unequal_seeds_give_least_squares_estimates():
 
 
 def simulated(rows: list[tuple[int, ...]], seeds: int, truth, spread=1.0, seed_effect: float = 0.0):
-    """The fit of a design, 4000 studies of it as scores (study, run), and the design."""
+    """Return the fit of a design, the scores of 4000 simulated studies (study, run), and the design."""
     found = Design(**study(rows, [[0.0]] * len(rows))['design'])
     runs = [(name, seed) for name in found.rows for seed in range(seeds)]
     draw = np.random.default_rng(seeds)
@@ -139,7 +139,7 @@ def test_missing_runs_are_stated_and_not_imputed():
 
 
 def test_missing_row_confounds_only_some_effects():
-    """In 2 x 2 with a pure interaction no main effect is told; in 2 x 2 x 2 pairs and main effects still are."""
+    """A missing row of 2 x 2 leaves no main effect estimable; of 2 x 2 x 2, main effects and pairs still are."""
     pure = [[10.0 * a * b + seed for seed in (0, 1)] for a, b in full_rows(2)]
     found = attribute(study(full_rows(2), [*pure[:3], [None, None]]), 'knn', 1.0)
     assert {effect['verdict'] for effect in found['effects']} == {'not estimable without (1, 1)'}
@@ -170,13 +170,13 @@ def test_row_with_one_learned_run_is_left_out():
     scores = [[20 + 5 * a + 2 * b + value for value in draw.normal(0, 0.1, 3)] for a, b, _ in rows]
     complete = attribute(study(rows, scores), 'knn', 1.0)['effects'][0]
     scores[3][1:] = [2.0, 2.0]
-    told = attribute(study(rows, scores), 'knn', 1.0)
-    found = told['effects'][0]
-    assert told['alone'] == [f'{rows[3]}, seed 0']
+    partial = attribute(study(rows, scores), 'knn', 1.0)
+    found = partial['effects'][0]
+    assert partial['alone'] == [f'{rows[3]}, seed 0']
     assert found['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and found['low'] < 5 < found['high']
     assert found['verdict'] == 'not tested (collapsed runs)'
     pair = attribute(study(full_rows(2), [*scores[4:7], scores[3]]), 'knn', 1.0)['effects'][0]
-    assert pair['estimate'] is not None and pair['low'] is None  # without that row no effect of two factors is told
+    assert pair['estimate'] is not None and pair['low'] is None  # two factors need that row
 
 
 def test_seeds_are_blocks_if_all_rows_start_alike():

@@ -1,4 +1,4 @@
-"""The tests behind claims: equal to the comparisons of rows where both apply, and with the stated error rates."""
+"""Tests of claims: equal to comparisons of rows where both apply, and with the stated error rates."""
 
 import numpy as np
 import pytest

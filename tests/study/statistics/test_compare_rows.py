@@ -1,4 +1,4 @@
-"""Verdicts that hold: false alarms, coverage and power by simulation, and the words that a study gets."""
+"""Comparisons of rows: simulated error rates, coverage and power, and verdicts on planted scores."""
 
 import math
 
@@ -21,7 +21,7 @@ STUDIES, ROWS = 4000, 7  # the Monte Carlo error of a share of 5 % is 0.34 point
 
 
 def ladders(seeds: int, seed_effect: float, spread: np.ndarray | float = 1.0, steps: np.ndarray | float = 0.0):
-    """Scores (study, row, seed) of simulated ladders; each row is `steps` above the one before."""
+    """Return scores (study, row, seed) of simulated ladders; each row is `steps` above the one before."""
     draw = np.random.default_rng(seeds)
     noise = draw.normal(size=(STUDIES, ROWS, seeds)) * np.broadcast_to(spread, ROWS)[:, None]
     rows = np.cumsum(np.broadcast_to(steps, ROWS))[:, None]
@@ -35,7 +35,7 @@ def standard_error(share: float) -> float:
 @pytest.mark.parametrize('seeds', [2, 3, 5, 10])
 @pytest.mark.parametrize('test', [paired, unpaired])
 def test_intervals_cover_the_effect_in_95_percent(test, seeds):
-    """The paired one exactly, with seed effects as well; the other at least so often."""
+    """Paired intervals cover it exactly, with seed effects too; unpaired ones at least as often."""
     scores = ladders(seeds, 3.0 if test is paired else 0.0, steps=2.0)
     estimate, error, freedom = (values[:, 0] for values in test(scores[:, 1:], scores[:, :-1]))
     covered = (abs(estimate - 2.0) <= stats.t.ppf(0.975, freedom) * error).mean()
@@ -45,7 +45,7 @@ def test_intervals_cover_the_effect_in_95_percent(test, seeds):
 
 @pytest.mark.parametrize('seeds, effect', [(3, 12.0), (5, 4.0), (10, 2.0)])
 def test_planted_effect_is_found_with_stated_power(seeds, effect):
-    """One step of six; the others are nothing. Holm's later steps only add to the power of its first."""
+    """One step of six has an effect. Holm's later steps only add to the power of its first."""
     scores = ladders(seeds, 3.0, steps=np.array([0, 0, 0, effect, 0, 0, 0]))
     words = verdicts(*paired(scores[:, 1:], scores[:, :-1]), margin=1.0)
     promised = power(effect, math.sqrt(2), seeds, comparisons=6)
@@ -75,7 +75,7 @@ def test_t_tests_equal_those_of_scipy():
 
 
 def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START)) -> dict:
-    """A study whose rows have these scores, each built on the one before."""
+    """Return a study whose rows have these scores, each built on the one before."""
     names = [f'row {number}' for number in range(len(rows))]
     return dict(rows=[recorded(*row, on=on) for *row, on in zip(names, rows, starts, [None, *names])])
 

@@ -1,4 +1,4 @@
-"""Fractional designs: the published ones are found, and what their rows cannot tell apart is named."""
+"""Fractional designs: the published ones are found, and inseparable effects are named."""
 
 from itertools import combinations, product
 
@@ -41,7 +41,7 @@ def test_aliases_are_equal_or_opposite_columns():
 
 
 def test_fraction_separates_the_asked_interactions():
-    """Six factors in 16 rows: two pairs that the usual choice has for one, and the best for them, told apart."""
+    """Two pairs that the usual fraction of six factors in 16 rows confounds are separated if the study asks for them."""
     mains = [(place,) for place in range(6)]
     usual = design(fraction_rows(6, 2, mains))
     one, two = next(pair for pair in combinations(usual.pairs, 2) if usual.alias(*pair))

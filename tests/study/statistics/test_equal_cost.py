@@ -1,4 +1,4 @@
-"""The cost of rows: FLOPs counted by hand, and scores at equal cost on lines that are drawn by hand."""
+"""The cost of rows: FLOPs and scores at equal cost, against calculations by hand."""
 
 import json
 from types import SimpleNamespace
@@ -63,7 +63,7 @@ def row(name: str, on: str | None, flops: int, images: int, scores: list[float],
 
 
 def test_equal_cost_interpolates_between_checkpoints():
-    """The dearer costs 2 400 and was measured at a quarter and at a half; the cheaper costs 900, in the middle of them."""
+    """The costlier run (2 400) was measured at 600 and 1 200; the cheaper one costs 900."""
     part = dict(of='dear', along=True)
     rows = [
         row('cheap', None, 9, 100, [50.0, 52.0, 57.0]),

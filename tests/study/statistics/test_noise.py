@@ -1,4 +1,4 @@
-"""The sources of noise: against a bootstrap over images, and variances that were put in."""
+"""Sources of noise: against a bootstrap over images, and on planted variances."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from mmairl.study.task_names import is_local
 
 
 def test_error_by_images_equals_the_bootstrap():
-    """A thousand resamples know a standard error to 2.2 %; of a paired difference it is not the root of the sum of squares."""
+    """A thousand resamples are within 2.2 %. A paired difference has a smaller error than the root of the sum of squares."""
     generator = np.random.default_rng(0)
     hard = generator.random(400)
     one, two = (np.mean(generator.random((3, 400)) > hard * level, axis=0) for level in (0.9, 0.8))
@@ -24,7 +24,7 @@ def test_error_by_images_equals_the_bootstrap():
 
 
 def test_seed_and_classifier_spread_are_separated():
-    """400 networks with a deviation of 3, four classifiers each with one of 2: their means spread by sqrt(9 + 4 / 4)."""
+    """400 models with a deviation of 3, and four classifiers each with one of 2: means spread by sqrt(9 + 4 / 4)."""
     generator = np.random.default_rng(1)
     probes = 50 + generator.normal(0, 3, (400, 1)) + generator.normal(0, 2, (400, 4))
     runs = [
@@ -50,7 +50,7 @@ def test_seeds_of_a_classifier_become_one_score():
 
 
 def test_noise_by_images_is_read_from_result_files(tmp_path):
-    """Rows of two seeds and eight images; the first says which it recognises."""
+    """Two rows of two seeds and eight images."""
     right = {'a': [[1, 1, 1, 0, 0, 0, 1, 1], [1, 1, 0, 0, 0, 0, 1, 1]], 'b': [[1, 1, 1, 1, 0, 1, 1, 1]] * 2}
     rows = []
     for name, seeds in right.items():

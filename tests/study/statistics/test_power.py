@@ -1,4 +1,4 @@
-"""The seeds and runs that are planned find the effect as often as promised."""
+"""Planned seeds and runs find the effect with the stated power."""
 
 import math
 
@@ -28,7 +28,7 @@ def test_planned_spread_is_that_of_two_runs():
 
 
 def test_planned_runs_find_the_effect_with_80_percent():
-    """Asked from 2 seeds; with one fewer in each row it is found less often. Holm's later steps only add to it."""
+    """Planned from 2 seeds; one seed fewer finds it less often. Holm's later steps only add to the power."""
     effect = 0.8
     model, scores, found = simulated(HALF, 2, lambda levels: 0.0)
     seeds = 2 + more_runs(effect, 1.0, 32, found, blocks=False) // 16

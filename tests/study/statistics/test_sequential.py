@@ -1,4 +1,4 @@
-"""Sequential analysis: plans that are fixed before, and an error rate that is kept over all analyses."""
+"""Sequential analysis: fixed plans, and an error rate over all analyses."""
 
 import json
 import math
