@@ -1,4 +1,4 @@
-"""tools/analyze.py as a user calls it: pictures, numbers and a page, and a sentence when something is off."""
+"""Pictures, numbers, pages and errors of tools/analyze.py."""
 
 import csv
 from pathlib import Path

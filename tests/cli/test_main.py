@@ -1,4 +1,4 @@
-"""The command line as a whole: what it imports, what its help says, and config names in other programs."""
+"""Imports, help and completion of the command line, and config names in other programs."""
 
 import argparse
 import os
