@@ -8,15 +8,20 @@ from mmairl.study.statistics.equal_cost import EQUAL
 
 def progress(study: Mapping) -> tuple[int, int]:
     """Return how many runs are finished, and how many the study asks for."""
-    # In a sequential analysis, rows that are decided get no more seeds.
-    seeds = 0 if study.get('sequential') else len(study['seeds'])
     finished = 0
     asked = 0
     for row in study['rows']:
-        has_own_seeds = row.get('untrained') or row.get('given')
-        asked += max(len(row['runs']), 0 if has_own_seeds else seeds)
+        asked += len(row['runs']) + len(missing_seeds(study, row))
         finished += sum(run['state'] == 'done' for run in row['runs'])
     return finished, asked
+
+
+def missing_seeds(study: Mapping, row: Mapping) -> list[int]:
+    """Return the seeds that a row has no run of. In a sequential analysis, decided rows get no more seeds."""
+    if study.get('sequential') or row.get('untrained') or row.get('given'):
+        return []
+    present = {run['seed'] for run in row['runs']}
+    return [seed for seed in study['seeds'] if seed not in present]
 
 
 def cost_summary(study: Mapping) -> dict[str, Any]:
