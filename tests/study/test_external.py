@@ -206,7 +206,7 @@ def test_checkpoint_that_does_not_fit_is_an_error(tmp_path, ours):
     with pytest.raises(UserError, match='a.ckpt: weights do not fit'):
         prepare_runs(*planned)
     torch.save(dict(optimizer_states=[dict(state={0: dict(sum=torch.ones(2))})]), tmp_path / 'a.ckpt')
-    with pytest.raises(UserError, match='a.ckpt .* it has no weights'):
+    with pytest.raises(UserError, match='a.ckpt: .*it has no weights'):
         prepare_runs(*planned)
     assert not (tmp_path / 'out').exists()
 
