@@ -19,12 +19,12 @@ from mmairl.signals import SIGNALS
 
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / 'tests'))
-from harness import toy  # noqa: E402  it also switches off what slows each run of a test
+from harness import toy  # noqa: E402  it also makes runs start faster
 from harness.processes import rank_server  # noqa: E402
 
-signal.signal(
-    signal.SIGINT, signal.default_int_handler
-)  # a script's & has it ignored, here and in what is started
+# A script's & would have it ignored, here and in processes that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +37,12 @@ def _scope() -> Iterator[None]:
 
 @pytest.fixture
 def run_tool(monkeypatch):
-    """A command line in this process, which has imported what it needs."""
+    """Run a command line in this process."""
 
     def run(tool: str, *arguments: object) -> None:
         monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
-        handlers = {
-            number: signal.getsignal(number) for number in SIGNALS
-        }  # a command keeps them to its process's end
+        # A command keeps its handlers until its process ends.
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
         try:
             runpy.run_path(str(ROOT / tool), run_name='__main__')
         finally:
@@ -54,25 +53,25 @@ def run_tool(monkeypatch):
 
 
 @pytest.fixture(autouse=True, scope='module')
-def _let_go() -> Iterator[None]:
-    """End the runs of a file, whose networks and data workers would stay until Python comes round to collecting them."""
+def _end_runs() -> Iterator[None]:
+    """End the data workers of a file's runs and free their models."""
     yield
     toy.end_workers()
     gc.collect()
+    gc.freeze()  # the next collection skips the imported modules, which take a third of a second
 
 
 def close_logs() -> None:
-    """mmengine keeps the log of every run open until the process ends: a file each, of the 1024 that many systems allow."""
+    """Close the logs that mmengine keeps open until the process ends; many systems allow 1024 open files."""
     for logger in MMLogger._instance_dict.values():
-        for handler in [
-            handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)
-        ]:
-            handler.close()
-            logger.removeHandler(handler)
+        for handler in list(logger.handlers):
+            if isinstance(handler, logging.FileHandler):
+                handler.close()
+                logger.removeHandler(handler)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Tell a failure when it happens: a run that is ended from outside, or whose worker dies, never comes to its summary."""
+    """Print a failure at once: a run that is killed, or whose worker dies, never prints its summary."""
     if report.failed and 'PYTEST_XDIST_WORKER' not in os.environ:
         crash = getattr(report.longrepr, 'reprcrash', None)
         reason = ' '.join((crash.message if crash else report.longreprtext).split())
@@ -82,7 +81,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         )
 
 
-# No test may be skipped for a reason with one of these words in it.
+# Skipping a test for a reason that contains one of these words is a failure.
 REQUIRED = os.environ.get('MMAIRL_REQUIRED', '').split()
 
 
@@ -90,9 +89,7 @@ def _required(report: pytest.CollectReport | pytest.TestReport) -> None:
     reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ''
     if any(word in reason for word in REQUIRED):
         report.outcome = 'failed'
-        report.longrepr = (
-            f'not here, and MMAIRL_REQUIRED="{" ".join(REQUIRED)}" asks for it: {reason}'
-        )
+        report.longrepr = f'MMAIRL_REQUIRED="{" ".join(REQUIRED)}", but: {reason}'
 
 
 @pytest.hookimpl(wrapper=True)
@@ -111,7 +108,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.fixture
 def toy_config(tmp_path: Path) -> Callable[..., Config]:
-    """Configs of this repository made small: `toy_config('mocov2plus_r50_200e.py', steps=3)`."""
+    """Return a config of this repository at toy size: `toy_config('mocov2plus_r50_200e.py', steps=3)`."""
 
     def make(name: str = 'mocov2plus_r50_200e.py', **options) -> Config:
         return toy.config(name, **{'work_dir': str(tmp_path / 'run'), **options})
@@ -121,6 +118,6 @@ def toy_config(tmp_path: Path) -> Callable[..., Config]:
 
 @pytest.fixture(scope='session')
 def run_processes(tmp_path_factory) -> Iterator[Callable[..., str]]:
-    """Run a script of the tests as N processes, as torchrun would, and return what they print."""
+    """Run a script of the tests as N processes, as torchrun would, and return their output."""
     with rank_server(tmp_path_factory.mktemp('ranks') / 'output.txt', {}) as run:
         yield run

@@ -7,7 +7,7 @@ A config is a program, whatever its format: a YAML file names classes and module
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from keyword import iskeyword
 from pathlib import Path
 from typing import IO, Any
@@ -17,18 +17,12 @@ from mmengine.config import Config
 from mmengine.fileio import register_handler
 from mmengine.fileio.handlers import YamlHandler
 from mmengine.utils import import_modules_from_strings
-from yapf.yapflib.yapf_api import FormatCode
 
 from mmairl.config_names import PREFIX, config_path, current_name, home, import_from
 from mmairl.errors import UserError, closest, explained, refuse_secret
 from mmairl.io import NUMBER, TUPLE, PlainLoader, parse_yaml, write_text
 
-# The style of mmengine's `pretty_text`.
-STYLE = dict(
-    based_on_style='pep8',
-    blank_line_before_nested_class_or_def=True,
-    split_before_expression_after_opening_paren=True,
-)
+WIDTH = 88  # characters in a line of a written config
 # The top-level keys that mmengine's runner or this package reads; others are the config author's own variables.
 KNOWN = (
     'model', 'data_preprocessor', 'model_wrapper_cfg', 'work_dir', 'load_from', 'resume', 'train_dataloader',
@@ -38,49 +32,8 @@ KNOWN = (
     'runner_type', 'strategy', 'total_batch_size', 'fast', 'evaluation', 'recipes',
 )  # fmt: skip
 
-# Modules that have moved. Configs stored with runs and studies name them in `custom_imports`.
-MOVED_MODULES = {
-    'mmairl.analysis.normrescale': 'mmairl.checkpoints.normrescale',
-    'mmairl.data.dicom': 'projects.imaging',
-    'mmairl.data.folders': 'mmairl.data.datasets',
-    'mmairl.data.published': 'mmairl.data.public',
-    'mmairl.data.tiles': 'projects.imaging',
-    'mmairl.data.training': 'mmairl.data.sampler',
-    'mmairl.data.views': 'mmairl.data.preprocess',
-    'mmairl.engine.launch': 'mmairl.engine.run',
-    'mmairl.engine.loggers': 'mmairl.engine.logging',
-    'mmairl.hooks.bad_images': 'mmairl.engine.hooks.bad_data',
-    'mmairl.hooks.batchnorm': 'mmairl.engine.hooks.precise_bn',
-    'mmairl.hooks.checkpoint': 'mmairl.engine.hooks.saving',
-    'mmairl.hooks.health': 'mmairl.engine.hooks.monitor',
-    'mmairl.hooks.log': 'mmairl.engine.hooks.progress',
-    'mmairl.hooks.momentum': 'mmairl.engine.hooks.after_step',
-    'mmairl.hooks.online_knn': 'mmairl.evaluation.online',
-    'mmairl.hooks.preemption': 'mmairl.engine.hooks.preemption',
-    'mmairl.hooks.preflight': 'mmairl.engine.hooks.preflight',
-    'mmairl.hooks.probe': 'mmairl.evaluation.online',
-    'mmairl.hooks.schedule': 'mmairl.engine.hooks.schedules',
-    'mmairl.models.batchnorm': 'mmairl.models.norm',
-    'mmairl.models.resnet': 'mmairl.models.backbones',
-    'mmairl.models.rotary_vit': 'mmairl.models.backbones',
-    'mmairl.models.stages': 'mmairl.models.backbones',
-    'mmairl.models.vit': 'mmairl.models.backbones',
-    'mmairl.optim.autocast': 'mmairl.engine.optim.autocast',
-    'mmairl.optim.head_sgd': 'mmairl.engine.optim.head_sgd',
-    'mmairl.optim.lars': 'mmairl.engine.optim.lars',
-    'mmairl.optim.muon': 'mmairl.engine.optim.muon',
-    'mmairl.optim.schedule': 'mmairl.engine.optim.warmup',
-    'mmairl.study.start': 'mmairl.study.record_start',
-    'mmairl.weights.init': 'mmairl.checkpoints.init',
-    'projects.byol_variants.info_nce': 'mmairl.models.heads.contrastive',
-    'projects.byol_variants.optimal_linear': 'mmairl.models.heads.regression',
-    'projects.more_methods.barlow': 'mmairl.models.heads.barlow',
-    'projects.more_methods.dino': 'mmairl.models.heads.dino',
-    'projects.more_methods.lejepa': 'mmairl.models.heads.lejepa',
-    'projects.more_methods.mocov3': 'mmairl.models.heads.mocov3',
-    'projects.more_methods.swav': 'mmairl.models.heads.swav',
-    'projects.more_methods.vicreg': 'mmairl.models.heads.vicreg',
-}
+# Configs stored with runs and studies name modules of earlier versions in `custom_imports`.
+MOVED_MODULES = yaml.safe_load(Path(__file__).with_name('moved_modules.yaml').read_text())
 
 
 class PlainDumper(yaml.SafeDumper):
@@ -126,9 +79,8 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     path = current_name(str(path))
     path = str(config_path(path)) if path.startswith(PREFIX) else path
     if not os.path.isfile(path):
-        near = closest(
-            os.path.basename(path), [file.name for file in (home() / 'configs').rglob('*.py')]
-        )
+        known = [file.name for file in (home() / 'configs').rglob('*.py')]
+        near = closest(os.path.basename(path), known)
         raise UserError(
             f'there is no config at {path}{near}; see configs/ for the configs of mmairl',
             code='no-config',
@@ -142,9 +94,8 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     for folder in (*Path(path).resolve().parents, home()):
         if (folder / 'projects').is_dir():
             import_from(folder)
-    with explained(
-        f'the config {path} cannot be read', 'correct it'
-    ):  # a config is a program and can fail in any way
+    # A config is a program and can fail in any way.
+    with explained(f'the config {path} cannot be read', 'correct it'):
         cfg = Config.fromfile(path, import_custom_modules=False)  # noqa: TID251  the user's own program
         import_custom_modules(cfg)
     override(cfg, options or {}, path)
@@ -260,27 +211,35 @@ def _settings(text: str) -> tuple[dict[str, Any], list[str]]:
 def python_text(cfg: Config) -> str:
     """Return assignments in Python that evaluate to exactly these values, whatever their keys and text contain.
 
-    It looks like mmengine's `pretty_text`, which does not escape keys.
+    mmengine's `pretty_text` does not escape keys, and its formatter takes as long as a short run.
     """
-    lines = [f'{key} = {_expression(value)}' for key, value in sorted(cfg.to_dict().items())]
-    return literal_braces(FormatCode('\n'.join(lines), style_config=STYLE)[0])
+    lines = [f'{key} = {_expression(value)}\n' for key, value in sorted(cfg.to_dict().items())]
+    return literal_braces(''.join(lines))
 
 
-def _expression(value: Any) -> str:
+def _expression(value: Any, indent: str = '') -> str:
+    """Return a value as Python, on one line if it fits."""
+    inner = indent + '    '
     if isinstance(value, dict):
-        items = sorted(value.items(), key=lambda item: str(item[0]))
-        if all(isinstance(key, str) and key.isidentifier() and not iskeyword(key) for key in value):
-            return f'dict({", ".join(f"{key}={_expression(part)}" for key, part in items)})'
-        return f'{{{", ".join(f"{key!r}: {_expression(part)}" for key, part in items)}}}'
-    if isinstance(value, list):
-        return f'[{"".join(f"{_expression(part)}, " for part in value)}]'
-    if isinstance(value, tuple):
-        return f'({"".join(f"{_expression(part)}, " for part in value)})'
-    if callable(value):
-        return repr(
-            f'{value.__module__}.{value.__qualname__}'
-        )  # a name that mmengine's registries import
-    return repr(value) if isinstance(value, str) else str(value)
+        named = all(
+            isinstance(key, str) and key.isidentifier() and not iskeyword(key) for key in value
+        )
+        start, end = ('dict(', ')') if named else ('{', '}')
+        parts = []
+        for key, part in sorted(value.items(), key=lambda item: str(item[0])):
+            parts.append((f'{key}=' if named else f'{key!r}: ') + _expression(part, inner))
+    elif isinstance(value, list | tuple):
+        start, end = '[]' if isinstance(value, list) else '()'
+        parts = [_expression(part, inner) for part in value]
+    elif callable(value):
+        # A name that mmengine's registries import.
+        return repr(f'{value.__module__}.{value.__qualname__}')
+    else:
+        return repr(value) if isinstance(value, str) else str(value)
+    line = start + ', '.join(parts) + (',)' if start == '(' and len(parts) == 1 else end)
+    if len(indent + line) <= WIDTH and '\n' not in line:
+        return line
+    return f'{start}\n' + ''.join(f'{inner}{part},\n' for part in parts) + indent + end
 
 
 def literal_braces(text: str, brace: str = r'\x7b') -> str:
@@ -294,10 +253,12 @@ def literal_braces(text: str, brace: str = r'\x7b') -> str:
 def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
     """Yield every value at any depth with the keys that lead to it."""
     yield keys, values
-    items = (
-        dict.items(values) if isinstance(values, dict) else ()
-    )  # ConfigDict.items copies all values
-    for key, value in enumerate(values) if isinstance(values, (list, tuple, set)) else items:
+    items: Iterable = ()
+    if isinstance(values, dict):
+        items = dict.items(values)  # ConfigDict.items copies all values
+    elif isinstance(values, list | tuple | set):
+        items = enumerate(values)
+    for key, value in items:
         yield from walk(value, (*keys, key))
 
 

@@ -112,32 +112,24 @@ def teach_mmengine(module: ModuleType) -> None:
     metainfo = utils._get_cfg_metainfo
 
     def our_base(base: str, filename: str) -> tuple[str, str | None]:
-        return (
-            (str(config_path(base)), None)
-            if base.startswith(PREFIX)
-            else path_of_base(base, filename)
-        )
+        if base.startswith(PREFIX):
+            return str(config_path(base)), None
+        return path_of_base(base, filename)
 
     def our_path(name: str) -> tuple[str, str]:
         """Return an absolute path, which stays the same when mmengine joins it to the package's folder."""
-        return (
-            ('mmairl', str(config_path(name)))
-            if name.startswith(PREFIX)
-            else package_and_path(name)
-        )
+        if name.startswith(PREFIX):
+            return 'mmairl', str(config_path(name))
+        return package_and_path(name)
 
     def no_metainfo(package: str, path: str) -> dict[str, Any]:
         if Path(path).is_absolute():
-            raise ValueError(
-                f'{path} is a file, not the name of a model'
-            )  # mmengine then takes the path
+            raise ValueError(f'{path} is not the name of a model')  # mmengine then takes the path
         return metainfo(package, path)
 
     module.Config._get_cfg_path = staticmethod(our_base)
-    for holder in (
-        utils,
-        sys.modules.get('mmengine.hub.hub'),
-    ):  # the hub may have imported them by name
+    # The hub may have imported the functions by name.
+    for holder in (utils, sys.modules.get('mmengine.hub.hub')):
         if holder is not None:
             holder._get_package_and_cfg_path = our_path
             holder._get_cfg_metainfo = no_metainfo

@@ -32,9 +32,8 @@ NUMBER = (
     re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$'),
     list('-+0123456789'),
 )
-LARGEST = (
-    100_000  # values in a YAML file with all aliases expanded; a few lines can stand for a billion
-)
+# Values in a YAML file with all aliases expanded; a few lines can stand for a billion.
+LARGEST = 100_000
 MIB = 2**20
 LARGEST_TEXT = 64 * MIB  # bytes of a text or JSON file
 LARGEST_LIST = 1024 * MIB  # bytes of a list or table with a line for each image
@@ -218,24 +217,14 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
     try:
         with open(path, 'rb', opener=open_without_waiting) as file:
             status = os.fstat(file.fileno())
-            content = (
-                file.read(limit + 1)
-                if stat.S_ISREG(status.st_mode) and status.st_size <= limit
-                else b''
-            )
-    except (
-        FileNotFoundError,
-        NotADirectoryError,
-        ValueError,
-    ) as error:  # ValueError: a null byte in the name
+            readable = stat.S_ISREG(status.st_mode) and status.st_size <= limit
+            content = file.read(limit + 1) if readable else b''
+    # ValueError: a null byte in the name.
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         raise UnreadableFile(f'there is no file {path}; check the path', code='no-file') from error
-    except IsADirectoryError as error:
-        raise UnreadableFile(
-            f'there is no file {path}, but a folder; check the path', code='not-a-regular-file'
-        ) from error
     except OSError as error:
         raise UnreadableFile(
-            f'{path} cannot be read ({error.strerror}); check its permissions, or make it again',
+            f'{path} cannot be read ({error.strerror}); check the path and its permissions',
             code='unreadable-file',
         ) from error
     if not stat.S_ISREG(status.st_mode):
@@ -283,9 +272,8 @@ def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True)
         fields = {
             name for declared in Declared.__subclasses__() for name in declared.__struct_fields__
         }
-        code = (
-            getattr(error.__cause__, 'code', '') or 'wrong-content'
-        )  # the cause is an error in a `__post_init__`
+        # The cause is an error in a `__post_init__`.
+        code = getattr(error.__cause__, 'code', '') or 'wrong-content'
         raise UserError(
             f'{path}: {place and place + ": "}{message}{closest(unknown, fields)}', code=code
         ) from error

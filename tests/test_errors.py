@@ -8,7 +8,7 @@ import pytest
 import yaml
 from harness.error_messages import LIST, listing
 
-from mmairl.data.shards.far import filesystem
+from mmairl.data.shards.far import asked
 from mmairl.engine import run
 from mmairl.errors import UserError, holds_secret, refuse_secret, without_secrets
 
@@ -55,7 +55,7 @@ def test_url_is_printed_without_its_secret(url):
     assert 'verysecret' not in said and '@' not in said and '?' not in said
     assert any(place in said for place in ('host/a', 'bucket/', 'zip://a.png'))
     with pytest.raises(UserError) as raised:
-        filesystem(url)
+        asked(url, 'stamp')
     assert raised.value.code == 'secret-in-url' and 'verysecret' not in str(raised.value)
 
 

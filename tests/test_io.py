@@ -213,7 +213,7 @@ UNREADABLE = {
     'file-too-large': sparse,
     'not-a-regular-file': device,
     'not-a-regular-file ': pipe,
-    'not-a-regular-file  ': folder,
+    'unreadable-file': folder,
 }
 
 

@@ -27,9 +27,9 @@ KEPT_META = (
     'mmairl_version',
 )  # describes the weights
 ADVICE = {
-    True: "what to do: rescale it by an anchor (plain, not --exact) and keep your recipe's rate, or search lower rates",
+    True: "what to do: rescale it by an anchor (plain, not --exact) and keep your recipe's rate, or search rates {rates}",
     False: 'what to do: the norms do not look like those of LARS; if your recipe is for SGD with weight decay and this network '
-    'was trained otherwise, compare NormRescale by an SGD-trained anchor, or lower rates, on held-out images',
+    'was trained otherwise, compare NormRescale by an SGD-trained anchor, or rates {rates}, on held-out images',
 }
 
 
@@ -189,13 +189,15 @@ def advise(args: argparse.Namespace) -> None:
     long = looks_lars_trained(weights)
     verdict = 'long' if long else 'not long'
     print(f'the typical norm is {growth:.2f} times its initial value: the network is {verdict}')
+    rates = "below the recipe's"
     if args.anchor:
         anchor = read_backbone(args.anchor, args.anchor_part, args.anchor_prefix).weights
         times = predicted_times(weights, anchor)
         if 'gains' in times:
             rate = args.rate * times['gains']
+            rates = f'on both sides of {rate:.2g}'
             print(
-                f'if {args.rate:g} suits {args.anchor}, the gains predict {rate:.2g} for this one: search on both sides'
+                f'if {args.rate:g} suits {args.anchor}, the gains predict {rate:.2g} for this one'
             )
         else:
             print(
@@ -205,7 +207,7 @@ def advise(args: argparse.Namespace) -> None:
         print(
             'for a predicted rate, give --anchor, a network that your recipe suits, and --rate, its rate'
         )
-    print(ADVICE[long])
+    print(ADVICE[long].format(rates=rates))
 
 
 def growth_of(weights: dict) -> str:

@@ -1,10 +1,10 @@
 """The base of all data sets, and image folders with or without classes."""
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -32,10 +32,11 @@ from mmairl.registry import DATASETS, TRANSFORMS
 # A list of transforms per view, or a name of mmairl.data.view_sets.
 Views = Sequence[Sequence[dict]] | str
 Pipeline = list[Callable[[Tensor], Tensor]]
+# Images as paths below the root, their labels, and the names of the classes.
+Listing = tuple[list[str], list, list[str]]
 Identity = tuple[int, int]  # device and inode of a folder
 DEPTH_TRIES = 20  # images that are tried to find the depth of a set
-THREADS = 16  # that list folders if the disk is slow
-SLOW = 1e-3  # seconds that listing a folder takes on such a disk
+THREADS = 16  # that list folders at the same time, because a network disk is slow
 
 
 def build_views(views: Views | None) -> list[Pipeline]:
@@ -46,13 +47,12 @@ def build_views(views: Views | None) -> list[Pipeline]:
     # OpenCV's thread pool does not survive the fork of a data worker, and each worker has one core to itself.
     cv2.setNumThreads(0)
     lists = expand_named_views(views) or [[]]
-    return [list(map(build_step, steps)) for steps in lists]
+    return [[build_step(step) for step in steps] for steps in lists]
 
 
 def build_step(step: dict | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    if isinstance(step, dict):
-        return TRANSFORMS.build(step)
-    return TRANSFORMS.build(dict(type='ForeignTransform', transform=step))
+    is_config = isinstance(step, dict)
+    return TRANSFORMS.build(step if is_config else dict(type='ForeignTransform', transform=step))
 
 
 class ViewDataset(Dataset):
@@ -278,16 +278,8 @@ class ImageFolder(FileDataset):
             code='no-image-folder',
         )
 
-    def find(
-        self, root: str | Path, endings: tuple[str, ...]
-    ) -> tuple[list[str], list[int], list[str]]:
-        """Return files with these endings, labels and classes."""
-        classes = sorted(
-            entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.'
-        )
-        label = {name: number for number, name in enumerate(classes)}
-        files = [file for file in image_files(root, endings=endings) if os.sep in file]
-        return files, [label[file.partition(os.sep)[0]] for file in files], classes
+    def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
+        return class_folders(root, endings)
 
 
 @DATASETS.register_module()
@@ -296,18 +288,23 @@ class UnlabelledFolder(ImageFolder):
 
     layout = 'images at any depth'
 
-    def find(
-        self, root: str | Path, endings: tuple[str, ...]
-    ) -> tuple[list[str], list[int], list[str]]:
+    def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
         files = image_files(root, endings=endings)
         return files, [-1] * len(files), []
 
 
+def class_folders(root: str | Path, endings: tuple[str, ...]) -> Listing:
+    """Return the image files below the folder of each class, in sorted order."""
+    classes = sorted(
+        entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.'
+    )
+    label = {name: number for number, name in enumerate(classes)}
+    files = [file for file in image_files(root, endings=endings) if os.sep in file]
+    return files, [label[file.partition(os.sep)[0]] for file in files], classes
+
+
 def image_files(
-    root: str | Path,
-    below: str = '',
-    parents: tuple[Identity, ...] = (),
-    endings: tuple[str, ...] | None = None,
+    root: str | Path, below: str = '', endings: tuple[str, ...] | None = None
 ) -> list[str]:
     """List the image files below root/below, relative to root: those of each folder in sorted order, then its folders.
 
@@ -316,12 +313,21 @@ def image_files(
     Args:
         root: The folder that the returned paths are relative to.
         below: The folder below root to list.
-        parents: The folders that contain this one, to detect cyclic links.
         endings: Endings of the files. Default: those of all images.
     """
-    endings = endings or extensions()
+    with ThreadPoolExecutor(THREADS) as pool:
+        return _image_files(below, (), root, endings or extensions(), pool.map)
+
+
+def _image_files(
+    below: str,
+    parents: tuple[Identity, ...],
+    root: str | Path,
+    endings: tuple[str, ...],
+    each: Callable = map,
+) -> list[str]:
     folder = os.path.join(root, below)
-    began = time.perf_counter() - time.thread_time()
+    files, folders = [], []
     try:
         status = os.stat(folder)
         this = status.st_dev, status.st_ino  # the same for a folder and for every link to it
@@ -330,27 +336,19 @@ def image_files(
                 f'{folder}: the link leads to a folder that contains it; remove the link',
                 code='cyclic-link',
             )
-        files, folders = list_folder(folder, os.path.join(below, ''))
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                path = os.path.join(below, entry.name)
+                if entry.name[0] == '.':
+                    continue
+                if entry.is_dir():
+                    folders.append(path)
+                elif path.lower().endswith(endings):
+                    files.append(path)
     except OSError as error:
         raise UserError(
             f'{error.filename}: the folder cannot be listed ({error.strerror}); fix its permissions, or move it out of {root}',
             code='unlisted-folder',
         ) from error
-    waited = time.perf_counter() - time.thread_time() - began
-    # Threads list the top-level folders if the disk is slow; with a fast one they only cost time.
-    with ThreadPoolExecutor(THREADS) if waited > SLOW and not parents else nullcontext() as pool:
-        listings = (pool.map if pool else map)(
-            lambda inner: image_files(root, inner, (*parents, this), endings), sorted(folders)
-        )
-        images = sorted(file for file in files if file.lower().endswith(endings))
-        return [*images, *chain.from_iterable(listings)]
-
-
-def list_folder(folder: str, prefix: str) -> tuple[list[str], list[str]]:
-    """Return the files and the folders in a folder that are not hidden, with the prefix in front of their names."""
-    files, folders = [], []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name[0] != '.':
-                (folders if entry.is_dir() else files).append(prefix + entry.name)
-    return files, folders
+    inner = partial(_image_files, parents=(*parents, this), root=root, endings=endings)
+    return [*sorted(files), *chain.from_iterable(each(inner, sorted(folders)))]

@@ -9,6 +9,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,14 +21,14 @@ from torch.utils.data import DataLoader
 from mmairl.data.datasets import FileDataset
 from mmairl.data.decode import UnreadableImage, file_kind
 from mmairl.data.shards.dataset import Shards
-from mmairl.data.shards.tar_files import ABOUT, NOTE, TarReader
+from mmairl.data.shards.tar_files import ABOUT
 from mmairl.data.training_images import unreadable_allowed
 from mmairl.errors import UserError
 from mmairl.io import replacing
 
 # The first and the last member of a shard.
-HEAD = ABOUT + b'about.json'
-TAIL = ABOUT + b'done.json'
+HEAD = f'{ABOUT.decode()}about.json'
+TAIL = f'{ABOUT.decode()}done.json'
 OVERHEAD = 4 * tarfile.BLOCKSIZE  # headers and padding of an image and its label
 
 
@@ -110,7 +111,7 @@ def pack(
             replacing(shard_path(Path(out), size, number)) as temporary,
             tarfile.open(temporary, 'w') as archive,
         ):
-            add(archive, HEAD.decode(), json.dumps(about).encode())
+            add(archive, HEAD, json.dumps(about).encode())
             taken: set[str] = set()
             while image is not None:
                 name = dataset.member(image.index)
@@ -125,7 +126,7 @@ def pack(
                 yield name, image.fault
                 image = next(images, None)
             done = len(dataset) if image is None else image.index
-            add(archive, TAIL.decode(), json.dumps(dict(done=done, left_out=left_out)).encode())
+            add(archive, TAIL, json.dumps(dict(done=done, left_out=left_out)).encode())
         number += 1
 
 
@@ -182,26 +183,21 @@ def finished_shards(out: Path, size: int | None, about: dict) -> tuple[int, int,
     number = 0
     done = dict(done=0, left_out=0)
     while (shard := shard_path(out, size, number)).exists():
-        notes = notes_in(shard) if size else {}
-        if notes.get(HEAD) != about:
+        head, done = notes_in(shard) if size else (None, None)
+        if head != about:
             raise UserError(
                 f'{shard}: the file exists already; remove it, or choose another name',
                 code='shard-exists',
             )
         number += 1
-        done = notes[TAIL]
     return number, done['done'], done['left_out']
 
 
-def notes_in(shard: Path) -> dict[bytes, dict]:
-    """Return the first and the last member of a shard that `pack` wrote."""
-    notes = {}
-    with shard.open('rb') as file:
-        reader = TarReader(file.fileno(), str(shard))
-        for path, member in reader.members():
-            if path in (HEAD, TAIL):
-                notes[path] = json.loads(reader.content(member, NOTE))
-    return notes
+def notes_in(shard: Path) -> tuple[dict | None, dict | None]:
+    """Return the first and the last member of a shard that `pack` wrote; None for other files."""
+    with suppress(tarfile.TarError, KeyError), tarfile.open(shard) as archive:
+        return json.load(archive.extractfile(HEAD)), json.load(archive.extractfile(TAIL))
+    return None, None
 
 
 def digest(dataset: FileDataset | Shards) -> str:

@@ -23,14 +23,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision import datasets
 
-from mmairl.data.datasets import FileDataset, ViewDataset, Views, image_files
+from mmairl.config import walk
+from mmairl.data.datasets import FileDataset, Listing, ViewDataset, Views, class_folders
+from mmairl.data.decode import extensions
 from mmairl.errors import UserError, explained
 from mmairl.io import LARGEST_LIST, UnreadableFile, explained_disk_errors, read_text
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val', 'train+val', 'test')
-# Images as paths below the root, their labels, and the names of the classes.
-Listing = tuple[list[str], list, list[str]]
 
 
 def rows_of_split(split: str, count: int, held_out: tuple[int, int], seed: int) -> Tensor:
@@ -138,15 +138,11 @@ def publish_files(folder: Path, root: Path) -> None:
 
 def download_missing(config: Any) -> None:
     """Download each published set in a config, or in a part of one, that cannot be read."""
-    if isinstance(config, list | tuple):
-        for part in config:
-            download_missing(part)
-    if not isinstance(config, dict):
-        return
-    kind = DATASETS.module_dict.get(str(config.get('type')).removeprefix('mmairl.'))
-    if isinstance(kind, type) and issubclass(kind, Published):
-        kind.download(config['root'], config.get('split', 'train'))
-    download_missing(list(config.values()))
+    for _, part in walk(config):
+        if isinstance(part, dict):
+            kind = DATASETS.module_dict.get(str(part.get('type')).removeprefix('mmairl.'))
+            if isinstance(kind, type) and issubclass(kind, Published):
+                kind.download(part['root'], part.get('split', 'train'))
 
 
 class ListedDataset(Published, FileDataset):
@@ -219,7 +215,7 @@ class Food101(ListedDataset):
     layout = 'food-101/meta/{train,test}.json and food-101/images/CLASS/NAME.jpg'
     held_out = 7_575, 75_750
     lists = datasets.Food101
-    downloads = (datasets.Food101,)
+    downloads = (lists,)
 
 
 @DATASETS.register_module()
@@ -241,7 +237,7 @@ class FGVCAircraft(ListedDataset):
     metric = 'mean per class'
     layout = 'fgvc-aircraft-2013b/data/ with variants.txt, images_variant_{train,val,test}.txt and images/NAME.jpg'
     lists = datasets.FGVCAircraft
-    downloads = (datasets.FGVCAircraft,)
+    downloads = (lists,)
 
 
 @DATASETS.register_module()
@@ -250,7 +246,7 @@ class DTD(ListedDataset):
 
     layout = 'dtd/dtd/labels/{train,val,test}N.txt and dtd/dtd/images/CLASS/NAME.jpg'
     lists = datasets.DTD
-    downloads = (datasets.DTD,)
+    downloads = (lists,)
 
 
 @DATASETS.register_module()
@@ -273,7 +269,7 @@ class Flowers102(ListedDataset):
     metric = 'mean per class'
     layout = 'flowers-102/{setid,imagelabels}.mat, unchanged by their md5, and flowers-102/jpg/image_NUMBER.jpg'
     lists = datasets.Flowers102
-    downloads = (datasets.Flowers102,)
+    downloads = (lists,)
 
 
 @DATASETS.register_module()
@@ -348,17 +344,17 @@ class Caltech101(ListedDataset):
     }
 
     def select(self, root: Path, split: str) -> Listing:
-        entries = [entry for entry in os.scandir(root / self.folder) if entry.is_dir()]
-        classes = sorted(entry.name for entry in entries if entry.name[0] != '.')
+        images, numbers, classes = class_folders(root / self.folder, extensions())
+        labels = torch.tensor(numbers)
         generator = torch.Generator().manual_seed(self.seed)
-        files, labels = [], []
-        for label, name in enumerate(classes):
-            images = image_files(root, f'{self.folder}/{name}')
-            order = torch.randperm(len(images), generator=generator)
-            selected = order[self.rows[split]].sort().values.tolist()
-            files += [images[row] for row in selected]
-            labels += [label] * len(selected)
-        return files, labels, classes
+        rows = []
+        for label in range(len(classes)):
+            members = (labels == label).nonzero().flatten()
+            order = torch.randperm(len(members), generator=generator)
+            rows.append(members[order[self.rows[split]].sort().values])
+        selected = torch.cat(rows)
+        files = [f'{self.folder}/{images[row]}' for row in selected]
+        return files, labels[selected].tolist(), classes
 
 
 @DATASETS.register_module()
@@ -371,9 +367,9 @@ class Places205(ListedDataset):
 
     def listing(self, root: Path, part: str) -> Listing:
         path = root / 'trainvalsplit_places205' / f'{part}_places205.csv'
-        lines = filter(str.strip, read_text(path, LARGEST_LIST).splitlines())
-        images, numbers = zip(*(line.rsplit(' ', 1) for line in lines))
-        labels = list(map(int, numbers))
+        lines = list(filter(str.strip, read_text(path, LARGEST_LIST).splitlines()))
+        images = [line.rpartition(' ')[0] for line in lines]
+        labels = [int(line.rpartition(' ')[2]) for line in lines]
         # The list names classes only by their folders; a/abbey is abbey.
         folders = dict(zip(labels, (image.rpartition('/')[0] for image in images)))
         names = {label: folder.partition('/')[2] for label, folder in folders.items()}

@@ -2,18 +2,12 @@
 
 import errno
 import os
-import queue
 import stat
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import (
-    TimeoutError as NoAnswer,
-)  # before Python 3.11, not the built-in TimeoutError
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mmairl.data.decode import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableImage
 from mmairl.errors import UserError
@@ -32,9 +26,6 @@ FAULTS_OF_THE_FILE = {
     errno.EISDIR: Reason.NO_FILE,
     errno.ENXIO: Reason.NO_FILE,
 }
-
-
-THREAD = threading.local()  # the helper of each thread
 
 
 def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
@@ -74,19 +65,13 @@ def require_root(root: Path) -> None:
     )
 
 
-def retried(
-    read: Callable[[], Answer],
-    name: Path | str,
-    patience: float = PATIENCE,
-    limit: float | None = None,
-) -> Answer:
+def retried(read: Callable[[], Answer], name: Path | str, patience: float | None = None) -> Answer:
     """Return what `read` returns. Retry it on OSError, after growing pauses.
 
     Args:
         read: The function to call.
         name: What it reads, for the error message.
-        patience: Seconds for all tries.
-        limit: Seconds for one try, regardless of time-outs and retries of the library below. Default: none.
+        patience: Seconds for all tries of a storage. Default: those for a file system.
 
     Raises:
         UserError: If all tries fail.
@@ -95,53 +80,20 @@ def retried(
     pause = FIRST_PAUSE
     tries = 0
     while True:
-        remaining = began + patience - time.monotonic()
         try:
-            return read() if limit is None else answer_within(read, min(limit, remaining))
+            return read()
         except OSError as error:
             if error.errno in FULL:  # the disk of a copy
                 raise
             tries += 1
             seconds = time.monotonic() - began
-            if seconds + pause > patience:
-                kind = 'storage' if limit else 'file system'
-                cause = error.strerror if limit else errno.errorcode.get(error.errno, error)
+            if seconds + pause > (patience or PATIENCE):
+                kind, place = ('storage', 'network') if patience else ('file system', 'mount')
+                cause = error.strerror if patience else errno.errorcode.get(error.errno, error)
                 raise UserError(
-                    f'{name}: no answer from the {kind} ({cause}; {tries} tries in {seconds:.1f} s); check the '
-                    f'{"network" if limit else "mount"}, or move the file away if only it fails, then continue with --resume',
+                    f'{name}: no answer from the {kind} ({cause}; {tries} tries in {seconds:.1f} s); check the {place}, or '
+                    'move the file away if only it fails, then continue with --resume',
                     code='no-answer',
                 ) from error
         time.sleep(pause)
         pause *= 2
-
-
-def answer_within(read: Callable[[], Answer], seconds: float) -> Answer:
-    """Return what `read` returns in a helper thread, which is abandoned after a time-out: a hanging read cannot be ended."""
-    helper = getattr(THREAD, 'helper', None)
-    if helper is None or not helper.is_alive():  # the parent's thread does not survive a fork
-        helper = THREAD.helper = Helper()
-    future: Future = Future()
-    helper.tasks.put((read, future))
-    try:
-        return future.result(seconds)
-    except NoAnswer:
-        if not future.done():
-            THREAD.helper = None
-        raise OSError(errno.ETIMEDOUT, f'no complete response within {seconds:.0f} s') from None
-
-
-class Helper(threading.Thread):
-    """A thread that reads for another one. It is kept, because storage packages hold connections per thread."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)  # so that a process can end while a read hangs
-        self.tasks: queue.SimpleQueue[tuple[Callable[[], Any], Future]] = queue.SimpleQueue()
-        self.start()
-
-    def run(self) -> None:
-        while True:
-            read, future = self.tasks.get()
-            try:
-                future.set_result(read())
-            except BaseException as error:
-                future.set_exception(error)

@@ -11,6 +11,7 @@ from itertools import combinations
 from pathlib import Path, PurePosixPath
 from pkgutil import resolve_name
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from rich.progress import track
@@ -230,45 +231,41 @@ def _split_by_group(
 
     scikit-learn's StratifiedGroupKFold does not keep a class with few groups on both sides.
     """
-    number_of = {name: number for number, name in enumerate(sorted(set(groups)))}
-    numbers = torch.tensor([number_of[name] for name in groups])
+    names, inverse = np.unique(groups, return_inverse=True)
+    numbers = torch.from_numpy(inverse)
     one_label = y.ndim == 1
-    members = (y[:, None] == y.unique() if one_label else y == 1).double()
-    counts = torch.zeros(len(number_of), members.shape[1], dtype=torch.float64).index_add_(
-        0, numbers, members
-    )
+    classes = y.unique() if one_label else []
+    members = (y[:, None] == classes if one_label else y == 1).double()
+    counts = torch.zeros(len(names), members.shape[1]).double().index_add_(0, numbers, members)
     has_class = counts > 0
     missing = fraction * counts.sum(0)  # images of each class still to hold out
     weight = 1 / missing.clamp_min(1)
     fit_groups = has_class.sum(0)  # of each class
-    held = torch.zeros(len(number_of), dtype=torch.bool)
+    held = torch.zeros(len(names), dtype=torch.bool)
 
-    def is_spare(group: int) -> bool:
-        """Return whether each class of the group has another one to fit on."""
-        return not one_label or bool(fit_groups[has_class[group]].gt(1).all())
+    def hold(group: int) -> bool:
+        """Hold out a group if each of its classes has another one to fit on."""
+        if one_label and (fit_groups[has_class[group]] <= 1).any():
+            return False
+        held[group] = True
+        missing.sub_(counts[group])
+        fit_groups.sub_(has_class[group].long())
+        return True
 
-    for group in torch.randperm(len(number_of), generator=generator).tolist():
+    for group in torch.randperm(len(names), generator=generator).tolist():
         gain = missing.square() - (missing - counts[group]).square()
-        if (weight * gain).sum() > 0 and is_spare(group):
-            held[group] = True
-            missing = missing - counts[group]
-            fit_groups = fit_groups - has_class[group].long()
-    for label in range(counts.shape[1] if one_label else 0):
-        if (has_class[:, label] & held).any():
-            continue
-        candidates = [
-            group for group in has_class[:, label].nonzero().flatten().tolist() if is_spare(group)
-        ]
-        if not candidates:
+        if (weight * gain).sum() > 0:
+            hold(group)
+    for label, name in enumerate(classes):
+        with_class = has_class[:, label].nonzero().flatten().tolist()
+        by_size = sorted(with_class, key=lambda group: counts[group].sum())
+        if not held[with_class].any() and not any(map(hold, by_size)):
             raise UserError(
-                f'class {y.unique()[label].item()} has training images of {int(has_class[:, label].sum())} groups, and none '
-                'can be held out so that every class keeps another to fit on; add groups of it, leave the class out, or set '
-                'validation data as evaluation.val',
+                f'class {name.item()} has training images of {len(with_class)} groups, and none can be held out so that every '
+                'class keeps another to fit on; add groups of it, leave the class out, or set validation data as '
+                'evaluation.val',
                 code='few-groups',
             )
-        smallest = min(candidates, key=lambda group: counts[group].sum())
-        held[smallest] = True
-        fit_groups = fit_groups - has_class[smallest].long()
     is_held = held[numbers]
     return (~is_held).nonzero().flatten(), is_held.nonzero().flatten()
 

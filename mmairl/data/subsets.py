@@ -32,28 +32,19 @@ class ImageSubset(ViewDataset):
 
     @property
     def labels(self) -> Tensor:
-        return self._rename(self.dataset.labels[self.indices])
-
-    def label(self, index: int) -> Tensor:
-        return self._rename(self.dataset.label(int(self.indices[index])))
-
-    def _rename(self, labels: Tensor) -> Tensor:
+        labels = self.dataset.labels[self.indices]
         return labels if self.renamed is None else self.renamed[labels]
 
-    def _set_classes(self, classes: list[str], numbers: Sequence[int]) -> None:
-        """Set the classes, and the number of the new class for each class of the data set."""
-        self.classes = classes
-        self.renamed = torch.tensor([*numbers, -1])
+    def label(self, index: int) -> Tensor:
+        label = self.dataset.label(int(self.indices[index]))
+        return label if self.renamed is None else self.renamed[label]
 
     def _select_classes(self, labels: list[int]) -> None:
         """Select the images of these classes, and number the classes from 0 in ascending order."""
         self.indices = torch.isin(self.dataset.labels, torch.tensor(labels)).nonzero().squeeze(1)
-        numbers = {label: number for number, label in enumerate(labels)}
-        names = self.dataset.classes
-        self._set_classes(
-            [names[label] for label in labels],
-            [numbers.get(label, -1) for label in range(len(names))],
-        )
+        self.renamed = torch.full((len(self.classes) + 1,), -1)
+        self.renamed[labels] = torch.arange(len(labels))
+        self.classes = [self.classes[label] for label in labels]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -280,23 +271,28 @@ class Relabelled(ImageSubset):
                 'Relabelled: set either labels, or taxonomy and groups', code='labels-or-taxonomy'
             )
         merged = read_groups(labels, names) if labels else merge_classes(names, taxonomy, groups)
-        classes = sorted(set(merged))
+        self.classes = sorted(set(merged))
         self.indices = torch.arange(len(self.dataset))
-        self._set_classes(classes, [classes.index(name) for name in merged])
+        self.renamed = torch.tensor([*map(self.classes.index, merged), -1])
+
+
+def read_pairs(path: str | Path, kind: str, code: str) -> list[list[str]]:
+    """Return the two words of each line."""
+    pairs = list(map(str.split, read_lines(path, f"'{kind}' pairs")))
+    wrong = next((words for words in pairs if len(words) != 2), None)
+    if wrong is not None:
+        raise UserError(
+            f"{path}: expected '{kind}' ({' '.join(wrong)[:60]!r}); correct the line", code=code
+        )
+    return pairs
 
 
 def read_groups(path: str | Path, classes: Sequence[str]) -> list[str]:
     """Return the group of each class from a file of `CLASS GROUP` or `CLASS/IMAGE GROUP` lines."""
     groups: dict[str, str] = {}
-    for line in read_lines(path, "'class group' pairs"):
-        words = line.split()
-        if len(words) != 2:
-            raise UserError(
-                f"labels {path}: expected 'class group' ({line[:60]!r}); correct the line",
-                code='bad-labels',
-            )
-        name = words[0].partition('/')[0]
-        if groups.setdefault(name, words[1]) != words[1]:
+    for image, group in read_pairs(path, 'class group', 'bad-labels'):
+        name = image.partition('/')[0]
+        if groups.setdefault(name, group) != group:
             raise UserError(
                 f"labels {path}: a class is in two groups ('{name}'); correct its lines",
                 code='class-in-two-groups',
@@ -314,12 +310,27 @@ def merge_classes(
     classes: Sequence[str], taxonomy: str | Path, groups: int | str | None
 ) -> list[str]:
     """Return the group of each class: whether it is an artifact, or one of `groups` nodes of the taxonomy."""
-    parents = read_tree(taxonomy)
+    parents: dict[str, str] = {}
+    for parent, child in read_pairs(taxonomy, 'parent child', 'bad-taxonomy'):
+        # The first of several parents, which makes the hierarchy a tree.
+        parents.setdefault(child, parent)
+    lines = [ancestors(name, parents) for name in classes]
     if groups == 'artifact':
-        is_artifact = [ARTIFACT in ancestors(name, parents) for name in classes]
-        return ['artifact' if artifact else 'not artifact' for artifact in is_artifact]
-    merged = merge(classes, parents, groups)
-    reached = len(set(merged))
+        return ['artifact' if ARTIFACT in line else 'not artifact' for line in lines]
+    alone = next((name for name, line in zip(classes, lines) if len(line) == 1), None)
+    if alone is not None:
+        raise UserError(
+            f"taxonomy: a class is missing ('{alone}'); the folder names must be its node names",
+            code='class-not-in-tree',
+        )
+    # Bottom-up as in the paper: the deepest groups are lifted to their parent together, level by level, until at most
+    # `groups` remain. The paper does not print its own cuts; this is the rule stated there.
+    for level in range(max(map(len, lines)), 0, -1):
+        # The node at most `level` - 1 steps below its root.
+        merged = [line[max(0, len(line) - level)] for line in lines]
+        reached = len(set(merged))
+        if reached <= groups:
+            break
     if reached != groups:
         raise UserError(
             f'Relabelled.groups: {taxonomy} merged bottom-up has no level of {groups} groups, the nearest has '
@@ -329,55 +340,16 @@ def merge_classes(
     return merged
 
 
-def read_tree(path: str | Path) -> dict[str, str]:
-    """Return child -> parent from a text file of `parent child` lines, as in ImageNet's wordnet.is_a.txt.
-
-    Of several parents, a child keeps the first in the file, which makes the hierarchy a tree.
-    """
-    parents: dict[str, str] = {}
-    for line in read_lines(path, "'parent child' pairs"):
-        words = line.split()
-        if len(words) != 2:
-            raise UserError(
-                f"taxonomy {path}: expected 'parent child' ({line[:60]!r}); correct the line",
-                code='bad-taxonomy',
-            )
-        parents.setdefault(words[1], words[0])
-    return parents
-
-
 def ancestors(name: str, parents: dict[str, str]) -> list[str]:
     """Return the name and all above it, bottom up."""
     line = [name]
-    while line[-1] in parents:
-        parent = parents[line[-1]]
+    while (parent := parents.get(line[-1])) is not None:
         if parent in line:
             raise UserError(
                 f"the taxonomy has a cycle ('{parent}'); remove it", code='cyclic-taxonomy'
             )
         line.append(parent)
     return line
-
-
-def merge(classes: Sequence[str], parents: dict[str, str], count: int) -> list[str]:
-    """Return, for each class, the tree node that stands for it when at most `count` groups remain.
-
-    Bottom-up as in the paper: the deepest groups are lifted to their parent together, level by level, until at most
-    `count` remain. The paper does not print its own cuts; this is the rule stated there.
-    """
-    lines = {name: ancestors(name, parents) for name in classes}
-    for name, line in lines.items():
-        if len(line) == 1:
-            raise UserError(
-                f"taxonomy: a class is missing ('{name}'); the folder names must be its node names",
-                code='class-not-in-tree',
-            )
-    for level in range(max(map(len, lines.values())), 0, -1):
-        # The node at most `level` - 1 steps below its root.
-        groups = [line[max(0, len(line) - level)] for line in lines.values()]
-        if len(set(groups)) <= count:
-            break
-    return groups
 
 
 @DATASETS.register_module()

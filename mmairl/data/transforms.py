@@ -345,8 +345,8 @@ class ColorJitter(Augmentation):
     def single(self, image: Tensor, params: Params) -> Tensor:
         pixels = interleaved(image).astype(np.float32)
         amounts = params['amounts'][0].tolist()
-        for operation in params['order'][0].tolist():
-            pixels = SINGLE[operation](pixels, amounts[operation])
+        for number in params['order'][0].tolist():
+            pixels = change_pixels(pixels, OPERATIONS[number], amounts[number])
         return planes(to_bytes(pixels))
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
@@ -409,36 +409,22 @@ def shift_hue(pixels: Tensor, turns: Tensor) -> Tensor:
     return torch.addcmul(value, torch.minimum(k, 4 - k).clamp_(0, 1), chroma, value=-1)
 
 
-# The same four changes of one image: float32 HWC in [0, 255].
-
-
-def brighten_pixels(pixels: np.ndarray, factor: float) -> np.ndarray:
-    return clipped(cv2.transform(pixels, factor * IDENTITY))
-
-
-def contrast_pixels(pixels: np.ndarray, factor: float) -> np.ndarray:
-    offset = (1 - factor) * cv2.transform(pixels, LUMA_ROW).mean()
-    column = np.full((3, 1), offset, np.float32)
-    return clipped(cv2.transform(pixels, np.hstack([factor * IDENTITY, column])))
-
-
-def saturate_pixels(pixels: np.ndarray, factor: float) -> np.ndarray:
-    return clipped(cv2.transform(pixels, factor * IDENTITY + (1 - factor) * LUMA_ROW))
-
-
-def shift_pixels_hue(pixels: np.ndarray, shift: float) -> np.ndarray:
-    hsv = cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)  # hue in degrees, value unchanged
-    # OpenCV accepts a hue above 360 degrees, but not one below 0.
-    shifted = cv2.add(hsv, (360 * (shift % 1), 0, 0, 0))
-    return cv2.cvtColor(shifted, cv2.COLOR_HSV2RGB)
-
-
-def clipped(pixels: np.ndarray) -> np.ndarray:
-    torch.from_numpy(pixels).clamp_(0, 255)  # in place, in a quarter of the time of np.clip
-    return pixels
-
-
-SINGLE = (brighten_pixels, contrast_pixels, saturate_pixels, shift_pixels_hue)
+def change_pixels(pixels: np.ndarray, operation: str, amount: float) -> np.ndarray:
+    """Apply one of OPERATIONS to one image: float32 HWC in [0, 255]."""
+    if operation == 'hue':
+        hsv = cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)  # hue in degrees, value unchanged
+        # OpenCV accepts a hue above 360 degrees, but not one below 0.
+        shifted = cv2.add(hsv, (360 * (amount % 1), 0, 0, 0))
+        return cv2.cvtColor(shifted, cv2.COLOR_HSV2RGB)
+    change = amount * IDENTITY
+    if operation == 'contrast':
+        offset = (1 - amount) * cv2.transform(pixels, LUMA_ROW).mean()
+        change = np.hstack([change, np.full((3, 1), offset, np.float32)])
+    elif operation == 'saturation':
+        change = change + (1 - amount) * LUMA_ROW
+    changed = cv2.transform(pixels, change)
+    torch.from_numpy(changed).clamp_(0, 255)  # in place, in a quarter of the time of np.clip
+    return changed
 
 
 @TRANSFORMS.register_module()

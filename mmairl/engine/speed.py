@@ -8,7 +8,7 @@ None of them changes the method::
         checkpointing=False,   # recompute blocks in the backward pass: less memory, a third more time
         compile=True,          # fuse kernels by torch.compile; True or its options (mode='reduce-overhead' adds CUDA graphs)
         fused=True,            # SGD or Adam in one pass over the memory
-        fused_norm=False,      # on GPUs, batch norm, residual and ReLU of ResNet blocks in fewer passes over the memory
+        fused_norm=False,      # on GPUs, batch norm, residual and ReLU of ResNets in fewer passes over the memory
     )
 
 Without `precision`, torch's settings apply: TF32 for convolutions where the GPU has it, but not for products. Batch-norm
@@ -28,7 +28,7 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.dist import get_world_size
 from mmengine.logging import print_log
-from mmpretrain.models.backbones.resnet import BasicBlock, Bottleneck
+from mmpretrain.models.backbones.resnet import BasicBlock, Bottleneck, ResNet
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -119,10 +119,14 @@ def lay_out(model: nn.Module, fast: dict | None) -> None:
 
 
 def fuse_norms(model: nn.Module) -> None:
-    """Have SyncBN use its Triton kernels on GPUs, with the residual and ReLU of ResNet blocks."""
+    """Have SyncBN use its Triton kernels on GPUs, with the residual and ReLU of ResNets."""
     for layer in norms_of(model):
         layer.fused = True
     for block in model.modules():
+        stem = isinstance(block, ResNet) and not block.deep_stem
+        if stem and isinstance(block.norm1, SyncBN) and isinstance(block.relu, nn.ReLU):
+            block.norm1.relu = True
+            block.relu = nn.Identity()
         if not isinstance(block, BasicBlock | Bottleneck):
             continue
         plain = isinstance(block.drop_path, nn.Identity) and isinstance(block.relu, nn.ReLU)

@@ -112,12 +112,7 @@ def _resnet_outputs(backbone: ResNet, images: Tensor, layers: list[int]) -> list
 def joined_map(outputs: Sequence[LayerOutput]) -> Tensor:
     """Return the maps of several layers as one, at the size of the largest."""
     size = max((output.features.shape[2:] for output in outputs), key=lambda shape: shape[0])
-    maps = [
-        nn.functional.interpolate(output.features, size, mode='bilinear')
-        if output.features.shape[2:] != size
-        else output.features
-        for output in outputs
-    ]
+    maps = [nn.functional.interpolate(output.features, size, mode='bilinear') for output in outputs]
     return torch.cat(maps, dim=1)
 
 

@@ -124,9 +124,11 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         self.group = group
         self.views = 1  # in the batch of the current pass, set by `each_view`
         self.fused = False  # set by `fast.fused_norm`
+        self.relu = False  # set by `fast.fused_norm`
 
     def forward(self, x: Tensor, residual: Tensor | None = None, relu: bool = False) -> Tensor:
-        """Normalize, add the residual, and apply ReLU if `relu`."""
+        """Normalize, add the residual, and apply ReLU if the call or the layer says so."""
+        relu = relu or self.relu
         if self.training and self.fused and x.is_cuda:
             from mmairl.models.fused_norm import FusedBatchNorm  # requires Triton
 

@@ -26,7 +26,7 @@ def predict(encoder: nn.Module, projections: Tensor) -> Tensor:
     return projections if encoder.predictor is None else encoder.predictor(projections)
 
 
-def embed(encoder: nn.Module, images: Tensor) -> Tensor:
+def encode(encoder: nn.Module, images: Tensor) -> Tensor:
     """Return the embeddings of a batch: backbone -> projector -> predictor, if there is one."""
     return predict(encoder, project(encoder, images))
 
@@ -137,7 +137,7 @@ class Siamese(BaseModel):
         queries, keys = self.roles(len(views))
         if self.teacher is not None:
             k = dict(zip(keys, self.teach([views[view] for view in keys])))
-            q = dict(zip(queries, each_view(self, embed, [views[view] for view in queries])))
+            q = dict(zip(queries, each_view(self, encode, [views[view] for view in queries])))
         else:
             z = each_view(self, project, views)
             k = {view: z[view] if self.target == 'student' else z[view].detach() for view in keys}
@@ -185,10 +185,10 @@ class Siamese(BaseModel):
         """Return the teacher's embeddings, without gradient."""
         if self.shuffle_bn:
             return [
-                unshuffle(embed(self.teacher, images), order)
+                unshuffle(encode(self.teacher, images), order)
                 for images, order in map(shuffle, views)
             ]
-        return each_view(self.teacher, embed, views)
+        return each_view(self.teacher, encode, views)
 
 
 class Teacher(nn.Module):
@@ -221,9 +221,8 @@ class Teacher(nn.Module):
     @torch.no_grad()
     def copy_from(self, student: nn.Module) -> None:
         """Copy the student's weights and statistics."""
-        for part in ('backbone', 'projector', 'predictor'):
-            if getattr(self, part) is not None:
-                getattr(self, part).load_state_dict(getattr(student, part).state_dict())
+        for name, part in self.named_children():
+            part.load_state_dict(getattr(student, name).state_dict())
 
     @torch.no_grad()
     def follow(self, student: nn.Module, momentum: float) -> None:
@@ -232,8 +231,5 @@ class Teacher(nn.Module):
 
     def pairs(self, student: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
         """Return own and student parameters, paired by order; pairing by name would cost a quarter of a step on a CPU."""
-        own, theirs = [], []
-        for part, copied in self.named_children():
-            own += copied.parameters()
-            theirs += getattr(student, part).parameters()
-        return own, theirs
+        parts = nn.ModuleList(getattr(student, name) for name, _ in self.named_children())
+        return list(self.parameters()), list(parts.parameters())

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import reduce
 from itertools import chain
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -126,17 +127,13 @@ class SharedBatchNorm(torch.autograd.Function):
     def forward(
         ctx: FunctionCtx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: nn.Module
     ) -> Tensor:
-        kernels = torch if x.is_cuda else CPUKernels
         x = dense(x, like=x)
-        views = x.chunk(layer.views)
-        own = [kernels.batch_norm_stats(view, layer.eps) for view in views]
-        joined, counts = joined_statistics(own, views[0].numel() // x.shape[1], layer)
+        mean, invstd, counts = view_statistics(x, layer)
         y = torch.empty_like(x)
-        for view, statistics, out in zip(views, joined, y.chunk(len(views))):
-            kernels.batch_norm_elemt(view, weight, bias, *statistics, layer.eps, out=out)
-        ctx.kernels = kernels
+        for view, m, s, out in zip(x.chunk(layer.views), mean, invstd, y.chunk(layer.views)):
+            kernels_of(x).batch_norm_elemt(view, weight, bias, m, s, layer.eps, out=out)
         ctx.group = own_group(layer.group)
-        ctx.save_for_backward(x, weight, counts, *chain.from_iterable(joined))
+        ctx.save_for_backward(x, weight, mean, invstd, counts)
         return y
 
     @staticmethod
@@ -144,67 +141,78 @@ class SharedBatchNorm(torch.autograd.Function):
         ctx: FunctionCtx, grad: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         """Return the gradients. Those of weight and bias cover this process's rows, as DDP requires."""
-        x, weight, counts, *statistics = ctx.saved_tensors
-        views = len(statistics) // 2
-        affine = weight is not None
-        grads = dense(grad, like=x).chunk(views)
-        parts = list(zip(grads, x.chunk(views), statistics[::2], statistics[1::2]))
-        own = [
-            ctx.kernels.batch_norm_backward_reduce(*part, weight, True, affine, affine)
-            for part in parts
-        ]
-        sums = torch.cat([*chain.from_iterable(sums for *sums, _, _ in own)])
-        if get_world_size(ctx.group) > 1:
-            dist.all_reduce(sums, group=ctx.group)
-        sums = sums.view(views, 2, -1)
+        x, weight, mean, invstd, counts = ctx.saved_tensors
+        grad = dense(grad, like=x)
+        sums, to_weight, to_bias = gradient_sums(grad, x, weight, mean, invstd, ctx.group)
         counts = counts.to(torch.int32)
         to_x = [
-            ctx.kernels.batch_norm_backward_elemt(*part, weight, *both, counts)
-            for part, both in zip(parts, sums)
+            kernels_of(x).batch_norm_backward_elemt(dy, view, m, s, weight, *both, counts)
+            for dy, view, m, s, both in zip(
+                grad.chunk(len(mean)), x.chunk(len(mean)), mean, invstd, sums
+            )
         ]
-        _, _, to_weight, to_bias = zip(*own)
-        return joined_views(to_x), added(to_weight, affine), added(to_bias, affine), None
+        return joined_views(to_x), to_weight, to_bias, None
 
 
-def joined_statistics(
-    own: Sequence[tuple[Tensor, Tensor]], rows: int, layer: nn.Module
-) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Join the statistics of all processes, and move the layer's running statistics view by view.
+def kernels_of(x: Tensor) -> Any:
+    return torch if x.is_cuda else CPUKernels
 
-    Args:
-        own: Mean and inverse deviation of each view in this process.
-        rows: Number of this process's rows in a view.
-        layer: The batch norm.
+
+def view_statistics(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
+    """Move the layer's running statistics view by view.
 
     Returns:
-        Mean and inverse deviation of each view, and the number of rows in each process.
+        Mean and inverse deviation of each view over all processes, (views, channels), and the number of rows of a view
+        in each process.
     """
-    count = own[0][0].new_full((1,), rows)
-    values = torch.cat([*chain.from_iterable(own), count])
+    kernels = kernels_of(x)
+    own = [kernels.batch_norm_stats(view, layer.eps) for view in x.chunk(layer.views)]
+    rows = x.numel() // (x.shape[1] * layer.views)
+    values = torch.cat([*chain.from_iterable(own), own[0][0].new_full((1,), rows)])
     everyone = gather(values.unsqueeze(0), own_group(layer.group))
-    *statistics, counts = everyone.split([*[len(own[0][0])] * 2 * len(own), 1], dim=1)
-    counts = counts.flatten()
-    pairs = zip(statistics[::2], statistics[1::2])
-    return [join_statistics(means, invstds, counts, layer) for means, invstds in pairs], counts
+    counts = everyone[:, -1]
+    joined = [
+        kernels.batch_norm_gather_stats_with_counts(
+            means,
+            means,
+            invstds,
+            layer.running_mean,
+            layer.running_var,
+            layer.momentum,
+            layer.eps,
+            counts,
+        )
+        for means, invstds in everyone[:, :-1]
+        .unflatten(1, (layer.views, 2, -1))
+        .permute(1, 2, 0, 3)
+    ]
+    mean, invstd = map(torch.stack, zip(*joined))
+    return mean, invstd, counts
 
 
-def join_statistics(
-    means: Tensor, invstds: Tensor, counts: Tensor, layer: nn.Module, track: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Join the statistics of parts of a view, a row for each part.
+def gradient_sums(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    group: dist.ProcessGroup | None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return the gradients' sums over all processes, and the gradients of weight and bias in this process.
 
-    Args:
-        means: The means of the parts.
-        invstds: Their inverse deviations.
-        counts: Their numbers of rows.
-        layer: The batch norm.
-        track: Whether the layer's running statistics move.
+    The sums are those of dy and of dy (x - m), (views, 2, channels).
     """
-    kernels = torch if means.is_cuda else CPUKernels
-    running = (layer.running_mean, layer.running_var) if track else (None, None)
-    return kernels.batch_norm_gather_stats_with_counts(
-        means, means, invstds, *running, layer.momentum, layer.eps, counts
-    )
+    views = len(mean)
+    affine = weight is not None
+    own = [
+        kernels_of(x).batch_norm_backward_reduce(dy, view, m, s, weight, True, affine, affine)
+        for dy, view, m, s in zip(grad.chunk(views), x.chunk(views), mean, invstd)
+    ]
+    *own_sums, to_weight, to_bias = zip(*own)
+    sums = torch.stack([torch.stack(parts) for parts in own_sums], dim=1)
+    if get_world_size(group) > 1:
+        dist.all_reduce(sums, group=group)
+    return sums, added(to_weight, affine), added(to_bias, affine)
 
 
 class LocalBatchNorm(torch.autograd.Function):

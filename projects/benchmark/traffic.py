@@ -35,6 +35,7 @@ from mmairl.engine.speed import make_fast, set_fast_keys
 from mmairl.models import fused_norm
 from mmairl.models.heads.base import unit
 from mmairl.models.norm import SyncBN
+from mmairl.models.sync_norm import CPUKernels
 from mmairl.report.table import print_table
 from projects.benchmark.step import ON_GPU, SGD, Size, siamese
 
@@ -139,37 +140,35 @@ def count_step(fast: dict, size: Size) -> Traffic:
 
 @contextmanager
 def fused_kernels(traffic: Traffic) -> Iterator[None]:
-    """Have SyncBN call its Triton kernels, replaced by functions that count the tensors they read and write."""
+    """Have SyncBN call the kernels of a GPU, replaced by functions that count the tensors they read and write."""
 
-    def statistics(x: Tensor, views: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        traffic.add('statistics_kernel', size_of(x))
-        means = x.new_empty(views, 1, x.shape[1], dtype=torch.float32)
-        return means, means, means.new_empty(1)
+    def batch_norm_stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        traffic.add('batch_norm_stats', size_of(x))
+        mean = x.new_empty(x.shape[1], dtype=torch.float32)
+        return mean, mean
 
-    def gradient_sums(x: Tensor, mean: Tensor, *others: Tensor | None) -> Tensor:
-        traffic.add('sums_kernel', size_of(x, others))
-        return mean.new_empty(2, *mean.shape)
+    def batch_norm_backward_reduce(grad: Tensor, x: Tensor, mean: Tensor, *_: object):
+        traffic.add('batch_norm_backward_reduce', size_of(grad, x))
+        return mean, mean, mean, mean
 
-    def each_tile(kernel, views: int, x: Tensor, *tensors: Tensor | None, **_: bool) -> None:
-        traffic.add(kernel.__name__, size_of(x, tensors))
-
-    def join(means: Tensor, invstds: Tensor, *_: object, track: bool) -> tuple[Tensor, Tensor]:
-        traffic.add('batch_norm_gather_stats_with_counts', size_of(means, invstds))
-        return means[0], invstds[0]
+    def affine(x: Tensor, *others: Tensor | bool | None) -> Tensor:
+        y = torch.empty_like(x)
+        traffic.add('affine_kernel', size_of(x, others, y))
+        return y
 
     def forward(
         layer: SyncBN, x: Tensor, residual: Tensor | None = None, relu: bool = False
     ) -> Tensor:
         if not (layer.fused and fused_norm.FusedBatchNorm.supports(x, layer)):
             return eager(layer, x, residual, relu)
+        relu = relu or layer.relu
         return fused_norm.FusedBatchNorm.apply(x, layer.weight, layer.bias, residual, layer, relu)
 
     eager = SyncBN.forward
     with (
-        patch.object(fused_norm, 'statistics', statistics),
-        patch.object(fused_norm, 'gradient_sums', gradient_sums),
-        patch.object(fused_norm, 'each_tile', each_tile),
-        patch.object(fused_norm, 'join', join),
+        patch.object(CPUKernels, 'batch_norm_stats', batch_norm_stats),
+        patch.object(CPUKernels, 'batch_norm_backward_reduce', batch_norm_backward_reduce),
+        patch.object(fused_norm, 'affine', affine),
         patch.object(SyncBN, 'forward', forward),
     ):
         yield

@@ -204,6 +204,9 @@ def test_advice_states_growth_and_predicted_rate(tmp_path, run_tool, capsys):
     assert 'the network is long' in said and 'predict 0.0011 for this one' in said and 'rescale it' in said
     run_tool('tools/normrescale.py', tmp_path / 'start.pth', '--advise')
     assert 'the network is not long' in capsys.readouterr().out
+    run_tool('tools/normrescale.py', tmp_path / 'start.pth', '--advise', '--anchor', tmp_path / 'long.pth')
+    said = capsys.readouterr().out
+    assert 'predict 0.09 for this one' in said and 'on both sides of 0.09' in said and 'below' not in said
     without = {f'backbone.{key}': 0 * value if 'bn' in key else value for key, value in start.items()}
     torch.save(dict(state_dict=without), tmp_path / 'plain.pth')
     run_tool('tools/normrescale.py', tmp_path / 'long.pth', '--advise', '--anchor', tmp_path / 'plain.pth')

@@ -1,9 +1,10 @@
-"""Drawn images and tar archives of them, for the tests of shards."""
+"""Drawn images, tar archives of them and a storage in memory, for the tests of shards."""
 
 import io
 import tarfile
 from pathlib import Path
 
+import fsspec
 import numpy as np
 from PIL import Image
 
@@ -33,3 +34,28 @@ def tar(path: Path, members: dict[str, bytes], form: int = tarfile.USTAR_FORMAT)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(archive(members, form))
     return path
+
+
+def numbered_shard(pixels: np.ndarray, first: int = 0) -> bytes:
+    """Pack these images, numbered from `first` on, in three classes."""
+    members = {}
+    for number, image in enumerate(pixels, first):
+        members |= {f'{number}.png': png(image), f'{number}.cls': b'%d' % (number % 3)}
+    return archive(members)
+
+
+class Dated(type(fsspec.filesystem('memory'))):
+    """A storage dated://NAME in memory that states no ETag, but the time of a change."""
+
+    protocol = 'dated'
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.replace('dated://', 'memory://'))
+
+    def info(self, path: str, **settings: object) -> dict:
+        info = super().info(path, **settings)
+        return info | dict(mtime=str(info.get('created')))
+
+
+fsspec.register_implementation('dated', Dated, clobber=True)

@@ -2,13 +2,13 @@
 
 import io
 import os
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from logging import WARNING
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from mmengine.logging import print_log
 
@@ -32,6 +32,21 @@ class Columns(NamedTuple):
     @property
     def used(self) -> list[str]:
         return [self.image, self.label] if self.label else [self.image]
+
+
+class Feature(msgspec.Struct):
+    """A column in the note of `datasets`."""
+
+    kind: Any = msgspec.field(name='_type', default='Value')
+    names: Any = None
+
+
+class HubInfo(msgspec.Struct, frozen=True):
+    features: dict[str, Feature | list] = {}
+
+
+class HubNote(msgspec.Struct):
+    info: HubInfo = HubInfo()
 
 
 def pyarrow(name: str) -> Any:
@@ -63,7 +78,7 @@ def read_arrow(file: Path, name: str) -> ShardRows:
         columns = find_columns(table.schema, name)
         table = table.select(columns.used)
         table.validate(full=True)  # wrong offsets would lead out of the file
-        starts, sizes = [], []
+        rows = labeled_rows(table, columns, name)
         for images in table.column(columns.image).chunks:
             images = images.field('bytes') if pa.types.is_struct(images.type) else images
             if images.null_count and images.null_count == len(images):
@@ -80,50 +95,38 @@ def read_arrow(file: Path, name: str) -> ShardRows:
                     f'{name}: images in compressed Arrow files cannot be read alone; write it without compression',
                     code='compressed-arrow',
                 )
-            starts.append(place + offsets[:-1])
-            sizes.append(np.diff(offsets))
-        return labeled_rows(starts, sizes, table, columns, name)
+            rows.starts += (place + offsets[:-1]).tolist()
+            rows.sizes += np.diff(offsets).tolist()
+        return rows
 
 
 def read_parquet(file: Path, name: str) -> ShardRows:
     """Return the images of a Parquet file. They can be read by row groups only."""
     opened, columns = open_parquet(file, name)
-    groups = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
-    starts = [np.full(count, group) for group, count in enumerate(groups)]
-    sizes = [np.arange(count) for count in groups]
-    table = opened.read([columns.label] if columns.label else [])
-    return labeled_rows(starts, sizes, table, columns, name, groups)
+    rows = labeled_rows(opened.read([columns.label] if columns.label else []), columns, name)
+    for group in range(opened.num_row_groups):
+        count = opened.metadata.row_group(group).num_rows
+        rows.groups.append(count)
+        rows.starts += [group] * count
+        rows.sizes += range(count)
+    return rows
 
 
-def labeled_rows(
-    starts: list[np.ndarray],
-    sizes: list[np.ndarray],
-    table: Any,
-    columns: Columns,
-    name: str,
-    groups: Sequence[int] = (),
-) -> ShardRows:
-    """Return the rows of all parts of a table. A missing label becomes -1."""
-    none = np.zeros(0, np.int64)
-    starts_all = np.concatenate([none, *starts], dtype=np.int64)
-    sizes_all = np.concatenate([none, *sizes], dtype=np.int64)
-    classes = columns.classes
-    kind = 'classes' if classes else 'none'
-    numbers = np.full(len(starts_all), -1)
+def labeled_rows(table: Any, columns: Columns, name: str) -> ShardRows:
+    """Return rows with the labels of a table. A missing label becomes -1."""
+    rows = ShardRows(labels=[-1] * len(table), names=[b''] * len(table), classes=columns.classes)
+    rows.label_kind = 'classes' if columns.classes else 'none'
     if columns.label:
         labels = table.column(columns.label)
         if not pyarrow(name).types.is_integer(labels.type):
             encoded = labels.combine_chunks().dictionary_encode()
-            kind = 'names'
             labels = encoded.indices
-            classes = encoded.dictionary.to_pylist()
-        elif not classes:
-            kind = 'numbers'
-        fault = f'{name}: a label is no number of a class'
-        with explained(fault, 'correct it, or write names', (ValueError,), code='bad-label'):
-            numbers = labels.cast('int64').fill_null(-1).to_numpy()
-    names = [b''] * len(numbers)
-    return ShardRows(starts_all, sizes_all, numbers, names, kind, classes, groups=list(groups))
+            rows.label_kind = 'names'
+            rows.classes = encoded.dictionary.to_pylist()
+        elif not columns.classes:
+            rows.label_kind = 'numbers'
+        rows.labels = [-1 if label is None else label for label in labels.to_pylist()]
+    return rows
 
 
 def open_parquet(file: Path | io.FileIO, name: str) -> tuple[Any, Columns]:
@@ -188,10 +191,10 @@ def find_columns(schema: Any, name: str) -> Columns:
     types = pyarrow(name).types
     note = (schema.metadata or {}).get(b'huggingface', b'{}')
     where = f'the note of `datasets` in {name}'
-    info = typed(parse_json(note, dict[str, Any], where).get('info', {}), dict[str, Any], where)
-    features = typed(info.get('features', {}), dict[str, Any], where)
-    noted = {key: value for key, value in features.items() if isinstance(value, dict)}
-    kind_of = {column: feature.get('_type') for column, feature in noted.items()}
+    features = parse_json(note, HubNote, where).info.features
+    kind_of = {
+        column: feature.kind for column, feature in features.items() if isinstance(feature, Feature)
+    }
     texts = [field.name for field in schema if is_text(field.type, types)]
     images = [
         field.name
@@ -207,7 +210,7 @@ def find_columns(schema: Any, name: str) -> Columns:
         )
     for column in schema.names:
         if kind_of.get(column) == 'ClassLabel':
-            classes = typed(noted[column].get('names'), list[str], f'the classes of {name}')
+            classes = typed(features[column].names, list[str], f'the classes of {name}')
             return Columns(images[0], column, classes)
     unused = []
     for column in [column for column in ('label', 'cls') if column in schema.names]:

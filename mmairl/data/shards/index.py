@@ -33,7 +33,7 @@ from mmairl.io import read_json, replacing, write_json
 
 READERS = {'.tar': read_tar, '.parquet': read_parquet, '.arrow': read_arrow}
 THREADS = 16  # that wait for a network disk
-VERSION = 3  # of the index files
+VERSION = 4  # of the index files
 FEW = 4  # shards that one process indexes alone
 UNUSED = 30 * 86400  # seconds after which another index of the same shards is removed
 HASHED = 2**28  # bytes of all shards up to which their content is hashed, in a fifth of a second
@@ -137,17 +137,22 @@ def build_index(
     is_silent = not is_main_process()
     for _ in track(loader, 'looking for images in shards', len(pending), disable=is_silent):
         pass
-    notes = []
-    for part in parts:
-        with np.load(part, allow_pickle=False) as saved:
-            notes.append(json.loads(str(saved['about'])))
+    saved = list(map(load_part, parts))
+    notes = [json.loads(str(arrays['about'])) for arrays in saved]
     require_like_labels(shards, notes)
     classes = join_classes(notes)
-    join_rows(parts, notes, classes, folder)
+    starts, sizes, labels, name_sizes = np.concatenate([arrays['rows'] for arrays in saved], axis=1)
+    if notes[0]['kind'] == 'names':
+        number = {name: position for position, name in enumerate(classes)}
+        # The last entry is for the label -1.
+        numbers = [np.array([*map(number.get, note['classes']), -1]) for note in notes]
+        labels = np.concatenate([new[arrays['rows'][2]] for new, arrays in zip(numbers, saved)])
+    np.save(folder / 'rows.npy', np.stack([starts, sizes, labels, name_sizes.cumsum()]))
+    np.save(folder / 'names.npy', np.concatenate([arrays['names'] for arrays in saved]))
     content = dict(
         classes=classes,
         stamps=stamps,
-        counts=[note['count'] for note in notes],
+        counts=[sum(note['units']) for note in notes],
         units=[size for note in notes for size in note['units']],
         about=notes[0]['about'],
     )
@@ -162,33 +167,34 @@ def index_shard(job: tuple[Path, str, far.Stamp], cache: NodeCache | None) -> No
     with on_disk(shard, stamp, cache) as file:
         rows = READERS[file.suffix](file, printable(shard))
     rows.check(shard)
-    name_ends = np.cumsum([len(name) for name in rows.names])
     about = dict(
         kind=rows.label_kind,
         classes=rows.classes,
         about=rows.about,
-        count=len(rows.starts),
-        highest=int(rows.labels.max()),
-        letters=int(name_ends[-1]),
+        highest=max(rows.labels),
         units=rows.groups or [len(rows.starts)],
     )
+    name_sizes = list(map(len, rows.names))
     with replacing(part) as temporary, temporary.open('wb') as written:
         np.savez(
             written,
-            rows=np.stack([rows.starts, rows.sizes, rows.labels, name_ends]),
+            rows=np.array([rows.starts, rows.sizes, rows.labels, name_sizes], np.int64),
             names=np.frombuffer(b''.join(rows.names), np.uint8),
             about=np.array(json.dumps(about)),
         )
 
 
+def load_part(part: Path) -> dict[str, np.ndarray]:
+    with np.load(part, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
 def require_like_labels(shards: Sequence[str], notes: list[dict]) -> None:
     """Raise if the labels of two shards are of different kinds or classes."""
     first = notes[0]
+    keys = ('kind', 'classes') if first['kind'] == 'classes' else ('kind',)
     for shard, note in zip(shards, notes):
-        is_like = note['kind'] == first['kind']
-        if is_like and first['kind'] == 'classes':
-            is_like = note['classes'] == first['classes']
-        if not is_like:
+        if any(note[key] != first[key] for key in keys):
             raise UserError(
                 f'{shard}: its labels ({note["kind"]}) are not those of {shards[0]} ({first["kind"]}), or have other '
                 'classes; set shards of one data set',
@@ -204,27 +210,3 @@ def join_classes(notes: list[dict]) -> list[str]:
         highest = max(note['highest'] for note in notes)
         return [str(number) for number in range(highest + 1)]
     return notes[0]['classes']
-
-
-def join_rows(parts: list[Path], notes: list[dict], classes: list[str], folder: Path) -> None:
-    """Write the rows and the names of all shards, shard by shard, into files that are mapped."""
-    count = sum(note['count'] for note in notes)
-    letters = sum(note['letters'] for note in notes)
-    rows = np.lib.format.open_memmap(folder / 'rows.npy', 'w+', np.int64, (4, count))
-    names = np.lib.format.open_memmap(folder / 'names.npy', 'w+', np.uint8, (letters,))
-    number_of = {name: number for number, name in enumerate(classes)}
-    row = letter = 0
-    for part, note in zip(parts, notes):
-        block = rows[:, row : row + note['count']]
-        with np.load(part, allow_pickle=False) as saved:
-            block[:] = saved['rows']
-            names[letter : letter + note['letters']] = saved['names']
-        _, _, labels, name_ends = block
-        name_ends += letter
-        if note['kind'] == 'names':
-            numbers = [number_of[name] for name in note['classes']]
-            labels[:] = np.array([*numbers, -1])[labels]  # the last one is for the label -1
-        row += note['count']
-        letter += note['letters']
-    rows.flush()
-    names.flush()

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 
 from mmairl.errors import UserError
 
@@ -23,25 +22,25 @@ class ShardRows:
         groups: Sizes of the parts that can only be read as a whole; empty if each image can be read alone.
     """
 
-    starts: np.ndarray
-    sizes: np.ndarray
-    labels: np.ndarray
-    names: list[bytes]
-    label_kind: str
-    classes: list[str]
+    starts: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    names: list[bytes] = field(default_factory=list)
+    label_kind: str = 'none'
+    classes: list[str] = field(default_factory=list)
     about: dict = field(default_factory=dict)
     groups: list[int] = field(default_factory=list)
 
     def check(self, shard: str) -> None:
         """Raise if there is no image, or if a label is out of range."""
-        if not len(self.starts):
+        if not self.starts:
             raise UserError(
                 f'{shard}: the shard has no image (a member NAME.jpg, .jpeg, .png or .webp); leave it out',
                 code='empty-shard',
             )
         count = MAX_CLASSES if self.label_kind == 'numbers' else len(self.classes)
-        wrong = self.labels[(self.labels < -1) | (self.labels >= count)]
-        if len(wrong):
+        wrong = [label for label in self.labels if not -1 <= label < count]
+        if wrong:
             raise UserError(
                 f'{shard}: labels must be numbers of its {count} classes from 0 on, or -1 ({wrong[0]}); correct the labels, '
                 'or write names',

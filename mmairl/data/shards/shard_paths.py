@@ -68,7 +68,7 @@ def matching_shards(place: str) -> list[str]:
     if far.is_far(place):
         is_pattern = '*' in place
         is_folder = not is_pattern and not far.ending(place).endswith(SUFFIXES)
-        shards = far.listed(place, SUFFIXES) if is_folder or is_pattern else [place]
+        shards = far.asked(place, 'shards', SUFFIXES) if is_folder or is_pattern else [place]
     elif is_folder:
         paths = [entry.path for entry in os.scandir(os.path.abspath(place)) if entry.is_file()]
         shards = sorted(path for path in paths if path.endswith(SUFFIXES))

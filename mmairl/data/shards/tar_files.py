@@ -5,20 +5,17 @@ Names in an archive are data: they are never opened as paths.
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator
 from logging import WARNING
 from pathlib import Path
-from typing import Annotated, NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 from zlib import adler32
 
 import msgspec
-import numpy as np
 from mmengine.logging import print_log
-from msgspec import Meta
 
 from mmairl.data.decode import extensions
-from mmairl.data.shards.rows import MAX_CLASSES, ShardRows, parse_json
+from mmairl.data.shards.rows import ShardRows, parse_json
 from mmairl.errors import UserError, printable
 
 BLOCK = 512
@@ -32,10 +29,9 @@ EXTENDED = b'x'
 GLOBAL = b'g'
 RECORD = re.compile(rb'(\d{1,20}) ([^=]+)=')
 ABOUT = b'__mmairl__/'  # folder of the notes of tools/pack.py; webdataset skips such names
-LABEL_KINDS = {int: 'numbers', str: 'names', type(None): 'none'}
 NUMBER = re.compile('-?[0-9]{1,18}')
 Kind = TypeVar('Kind')
-Label = Annotated[int, Meta(ge=-1, lt=MAX_CLASSES)] | str | None
+Label = int | str | None
 
 
 class Member(NamedTuple):
@@ -71,39 +67,40 @@ def image_kinds() -> set[bytes]:
 
 def read_tar(file: Path, shard: str) -> ShardRows:
     """Return the images of a tar archive; `shard` is its name for messages."""
-    places, names, labels = [], [], []
-    about = {}
+    rows = ShardRows()
+    labels: dict[bytes, Label] = {}
     with file.open('rb', buffering=0) as opened:
         reader = TarReader(opened.fileno(), shard)
         for name, sample in reader.samples():
             if name.startswith(ABOUT):
                 note = reader.json(sample, PackNote, name, NOTE)
-                about = about or msgspec.to_builtins(note)
+                rows.about = rows.about or msgspec.to_builtins(note)
                 continue
             image = reader.image(sample, name)
-            places.append((image.start, image.size))
-            names.append(name)
-            labels.append(reader.label(sample, name))
-    name, times = max(Counter(names).items(), key=lambda item: item[1], default=(b'', 0))
-    if times > 1:
-        reader.fail(name, 'it occurs twice', 'duplicate-image')
-    for name, label in zip(names, labels):
-        if type(label) is not type(labels[0]):
-            fault = f'its label {label!r:.40} and the first one, {labels[0]!r:.40}, are of different types'
-            reader.fail(name, fault, 'mixed-labels')
-    label_kind = LABEL_KINDS[type(labels[0])] if labels else 'none'
-    classes = []
-    if label_kind == 'names':
-        classes = sorted(set(labels))
-        number = {name: position for position, name in enumerate(classes)}
-        labels = [number[label] for label in labels]
-    elif label_kind == 'none':
-        labels = [-1] * len(labels)
-    if 'classes' in about:
-        label_kind = 'classes'
-        classes = about['classes']
-    starts, sizes = np.array(places, np.int64).reshape(-1, 2).T
-    return ShardRows(starts, sizes, np.array(labels, np.int64), names, label_kind, classes, about)
+            rows.starts.append(image.start)
+            rows.sizes.append(image.size)
+            if name in labels:
+                reader.fail(name, 'it occurs twice', 'duplicate-image')
+            labels[name] = reader.label(sample, name)
+            first = next(iter(labels.values()))
+            if type(labels[name]) is not type(first):
+                fault = f'its label {labels[name]!r:.40} and the first one, {first!r:.40}, are of different types'
+                reader.fail(name, fault, 'mixed-labels')
+    rows.names = list(labels)
+    rows.labels = list(labels.values())
+    if not labels or first is None:
+        rows.labels = [-1] * len(labels)
+    elif isinstance(first, int):
+        rows.label_kind = 'numbers'
+    else:
+        rows.label_kind = 'names'
+        rows.classes = sorted(set(rows.labels))
+        number = {name: position for position, name in enumerate(rows.classes)}
+        rows.labels = [number[name] for name in rows.labels]
+    if 'classes' in rows.about:
+        rows.label_kind = 'classes'
+        rows.classes = rows.about['classes']
+    return rows
 
 
 class TarReader:
@@ -232,7 +229,7 @@ class TarReader:
             self.fail(name, fault, 'not-one-image')
         return sample[next(iter(kinds))]
 
-    def label(self, sample: Sample, name: bytes) -> int | str | None:
+    def label(self, sample: Sample, name: bytes) -> Label:
         if b'cls' not in sample:
             record = self.json(sample, LabelFile, name)
             return record.cls if record.label is None else record.label

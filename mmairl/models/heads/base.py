@@ -43,14 +43,19 @@ class PairwiseHead(Head):
 
     With two views and a symmetric model these are both directions, with one query one direction.
     A subclass implements `pair`.
+
+    Attributes:
+        summed: Whether the loss is the sum over the pairs, instead of their mean.
     """
+
+    summed = True
 
     def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
         pairs = [self.pair(q[i], k[j], negatives) for i, j in product(q, k) if i != j]
         results = {}
         for name in pairs[0]:
             values = torch.stack([pair[name] for pair in pairs])
-            results[name] = values.sum() if name == 'loss' else values.mean()
+            results[name] = values.sum() if name == 'loss' and self.summed else values.mean()
         return results
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
@@ -71,12 +76,7 @@ class PrototypeHead(PairwiseHead):
     """
 
     page_metrics = ('key_entropy',)
-
-    def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
-        results = super().forward(q, k, negatives)
-        pairs = sum(i != j for i, j in product(q, k))
-        results['loss'] = results['loss'] / pairs
-        return results
+    summed = False
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
         loss = -(k * q).sum(dim=1).mean()

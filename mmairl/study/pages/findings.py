@@ -1,5 +1,6 @@
 """What a study found by one score: each effect with everything that bears on how to read it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,8 +9,14 @@ from statistics import mean
 from typing import Any
 
 from mmairl.report.effects import Effect, EffectsFigure
-from mmairl.study.pages.study_tables import LABELS
-from mmairl.study.statistics.compare_rows import Pair, limits_by_row, scores_by_seed
+from mmairl.study.pages.study_tables import label_of
+from mmairl.study.statistics.compare_rows import (
+    LEVEL,
+    Pair,
+    limits_by_row,
+    scores_by_seed,
+    shared_epochs,
+)
 from mmairl.study.statistics.verdict_words import (
     COLLAPSED,
     EQUIVALENT,
@@ -29,6 +36,7 @@ KINDS = {
     INCONCLUSIVE: 'inconclusive',
 }
 COSTLIER = 1.05  # times the compute of the base row, from which a remark says so
+SHARES = 'Shares of the total, over all orders of adding the factors (Shapley)'
 Record = Mapping[str, Any]
 
 
@@ -42,9 +50,10 @@ class Finding:
         stored: The comparison or effect as in study.json.
         change: What changes, in words.
         undeclared: Config keys that also differ, undeclared.
-        cost: The compute of the row relative to its base, if known.
+        cost: The compute of the row relative to its base; 0 if unknown.
         published: The published effect, if both numbers are published.
         asked_seeds: Seeds that the study asks for.
+        epochs: Epochs that both rows share, if one forks from the other or both from one trunk.
         digits: Decimals of the effect.
     """
 
@@ -53,9 +62,10 @@ class Finding:
     stored: Record
     change: str = ''
     undeclared: Sequence[str] = ()
-    cost: float | None = None
+    cost: float = 0.0
     published: float | None = None
     asked_seeds: int = 0
+    epochs: int = 0
     digits: int = 1
 
     @property
@@ -70,6 +80,10 @@ class Finding:
     def estimate(self) -> float | None:
         """The effect; None where the means of runs say nothing because some collapsed."""
         return None if self.collapses else self.stored['estimate']
+
+    @property
+    def magnitude(self) -> float:
+        return abs(self.estimate or 0.0)
 
     @property
     def interval(self) -> str:
@@ -89,32 +103,40 @@ class Finding:
         return f'collapsed runs: {row} against {base}'
 
     @property
-    def _excludes_zero(self) -> bool:
-        low, high = self.stored['low'], self.stored['high']
-        return low is not None and low * high > 0
+    def costs_more(self) -> bool:
+        return self.cost > COSTLIER
 
+    @property
     def notes(self) -> list[str]:
-        """Return remarks that belong to the verdict."""
+        """Remarks that belong to the verdict."""
+        stored = self.stored
         notes = []
+        if self.epochs:
+            notes.append(f'from epoch {self.epochs} on')
         if self.undeclared:
             notes.append(f'{", ".join(self.undeclared)} also changed')
-        if self.verdict == INCONCLUSIVE and self._excludes_zero:
+        if (
+            self.verdict == INCONCLUSIVE
+            and stored['low'] is not None
+            and stored['low'] * stored['high'] > 0
+        ):
             notes.append('not after correction (Holm)')
-        if self.collapses and 'collapsed' in self.stored:
+        if self.collapses and 'collapsed' in stored:
             notes.append(self.collapsed_runs)
         if self.verdict == OTHER_COLLAPSES:
-            notes.append(f'exact test p = {self.stored["share"]:.3f}')
-        if self.cost and self.cost > COSTLIER:
+            notes.append(f'exact test p = {stored["share"]:.3f}')
+        if self.costs_more:
             notes.append(f'compute × {self.cost:.2g}')
-        if 0 < self.stored.get('seeds', 0) < self.asked_seeds:
-            notes.append(f'{self.stored["seeds"]} of {self.asked_seeds} seeds')
-        if aliases := self.stored.get('aliases'):
+        if 0 < stored.get('seeds', 0) < self.asked_seeds:
+            notes.append(f'{stored["seeds"]} of {self.asked_seeds} seeds')
+        if aliases := stored.get('aliases'):
             notes.append(f'not separable from {", ".join(aliases)}')
         return notes
 
+    @property
     def agreement(self) -> str:
-        """Return how the measured effect relates to the published one."""
-        if self.published is None or KINDS.get(self.verdict) is None:
+        """How the measured effect relates to the published one."""
+        if self.published is None or self.verdict not in KINDS:
             return ''
         if self.differs:
             same = (self.estimate > 0) == (self.published > 0)
@@ -125,20 +147,20 @@ class Finding:
 
     def effect(self, group: str = '') -> Effect:
         """Return the line of the effects figure."""
-        hidden = self.collapses
-        equivalent = f'{EQUIVALENT} within ±{self.margin:g}'
+        stored = {} if self.collapses else self.stored
+        verdict = self.verdict
         return Effect(
             name=self.name,
-            verdict=equivalent if self.verdict == EQUIVALENT else self.verdict,
-            kind=KINDS.get(self.verdict, 'problem'),
+            verdict=f'{verdict} within ±{self.margin:g}' if verdict == EQUIVALENT else verdict,
+            kind=KINDS.get(verdict, 'problem'),
             estimate=self.estimate,
-            low=None if hidden else self.stored['low'],
-            high=None if hidden else self.stored['high'],
-            seeds=() if hidden else self.stored.get('spread', ()),
+            low=stored.get('low'),
+            high=stored.get('high'),
+            seeds=stored.get('spread', ()),
             change=self.change,
-            note='; '.join(self.notes()),
+            note='; '.join(self.notes),
             published=self.published,
-            agreement=self.agreement(),
+            agreement=self.agreement,
             group=group,
             digits=self.digits,
         )
@@ -194,7 +216,49 @@ class Findings:
         """The comparisons, or the effects that a crossed study asks for."""
         if self.study.get('attribution'):
             return self._factor_effects(asked=True) if self.crossed else []
-        return [self._comparison(pair) for pair in self.study['comparisons'].get(self.key, ())]
+        return [self._comparison(pair) for pair in self._family]
+
+    @property
+    def _family(self) -> Sequence[Record]:
+        return self.study['comparisons'].get(self.key, ())
+
+    @property
+    def confounded(self) -> list[Finding]:
+        return [one for one in self.all if one.undeclared]
+
+    @property
+    def decided(self) -> list[Finding]:
+        """The effects by which means differ, the largest first."""
+        return sorted((one for one in self.all if one.differs), key=lambda one: -one.magnitude)
+
+    @property
+    def undecided(self) -> list[Finding]:
+        return [one for one in self.all if not one.differs and one.verdict != EQUIVALENT]
+
+    @property
+    def largest_open(self) -> Finding | None:
+        """The largest difference without a decision."""
+        known = [one for one in self.undecided if one.estimate is not None]
+        return max(known, key=lambda one: one.magnitude, default=None)
+
+    def with_verdict(self, verdict: str) -> list[Finding]:
+        return [one for one in self.all if one.verdict == verdict]
+
+    def involving(self, row: str) -> list[Finding]:
+        return [one for one in self.all if row in (one.name, one.on)]
+
+    def unlike(self, other: 'Findings') -> list[Finding]:
+        """Return the findings whose verdicts differ from those by another score."""
+        verdicts = {one.name: one.verdict for one in other.all}
+        return [one for one in self.all if one.verdict != verdicts.get(one.name)]
+
+    def built_on(self, name: str) -> set[str]:
+        """Return the rows that build on a row, directly or through others."""
+        built = {name}
+        for row in self.study['rows']:
+            if row['on'] in built:
+                built.add(row['name'])
+        return built - {name}
 
     def _factor_effects(self, asked: bool) -> list[Finding]:
         keys = sorted({key for keys in self.undeclared.values() for key in keys})
@@ -208,6 +272,8 @@ class Findings:
     def _comparison(self, pair: Record) -> Finding:
         row, base = self.rows[pair['row']], self.rows[pair['on']]
         numbers = [side['published'].get(self.published_key) for side in (row, base)]
+        costs = self.study.get('cost', {}).get('rows', {})
+        flops = [costs.get(side['name'], {}).get('flops') for side in (row, base)]
         sequential = self.study.get('sequential') or row.get('given')
         return Finding(
             name=pair['row'],
@@ -215,44 +281,41 @@ class Findings:
             stored=pair,
             change=row['factor'] or '',
             undeclared=self.undeclared.get(pair['row'], ()),
-            cost=self._cost(pair),
+            cost=flops[0] / flops[1] if all(flops) else 0.0,
             published=None if None in numbers else round(numbers[0] - numbers[1], 6),
             asked_seeds=0 if sequential else len(self.study['seeds']),
+            epochs=shared_epochs(row, base),
             digits=self.digits,
         )
-
-    def _cost(self, pair: Record) -> float | None:
-        rows = self.study.get('cost', {}).get('rows', {})
-        row, base = (rows.get(pair[side], {}).get('flops') for side in ('row', 'on'))
-        return row / base if row and base else None
 
     @cached_property
     def published_key(self) -> str:
         """The published score next to this one: of the same key, or the one that most comparisons have."""
-        keys = [metric['key'] for metric in self.study['published_metrics']]
-        counts = dict.fromkeys(keys, 0)
-        for pair in self.study['comparisons'].get(self.key, ()):
+        counts: Counter[str] = Counter()
+        for pair in self._family:
             row, base = (self.rows[pair[side]]['published'] for side in ('row', 'on'))
-            for key in row.keys() & base.keys() & counts.keys():
-                counts[key] += 1
-        if counts.get(self.key):
+            known = row.keys() & base.keys()
+            counts.update(metric['key'] for metric in self._published if metric['key'] in known)
+        if self.key in counts:
             return self.key
-        best = max(counts, key=counts.get, default='')
-        return best if counts.get(best) else ''
+        return next((key for key, _ in counts.most_common(1)), '')
+
+    @property
+    def _published(self) -> Sequence[Record]:
+        return self.study['published_metrics']
 
     @property
     def published_label(self) -> str:
         """The name of that score; '' if no effect is published."""
-        metrics = {one['key']: one['label'] for one in self.study['published_metrics']}
-        label = metrics.get(self.published_key, '')
-        return LABELS.get(label, label)
+        labels = {metric['key']: label_of(metric) for metric in self._published}
+        return labels.get(self.published_key, '')
 
     @cached_property
-    def chain(self) -> tuple[Finding, ...]:
-        """The comparisons, if each row builds on the one before; else ()."""
+    def chain(self) -> list[Finding]:
+        """The comparisons, if each row builds on the one before; else []."""
         steps = self.all
         linked = all(step.on == before.name for before, step in pairwise(steps))
-        return tuple(steps) if linked and len(steps) > 1 and not self.crossed else ()
+        return steps if linked and len(steps) > 1 and not self.crossed else []
 
     @cached_property
     def limits(self) -> dict[str, float]:
@@ -287,8 +350,7 @@ class Findings:
     def total(self) -> Effect | None:
         """The difference of a chain's last row to its first, from the digits that are shown."""
         if self.crossed:
-            gain = self.crossed['gain']
-            return Effect('all factors', '', 'problem', gain['estimate'], gain['low'], gain['high'])
+            return _share(self.crossed['gain'], 'all factors')
         if not self.chain:
             return None
         first, last = self.chain[0].on, self.chain[-1].name
@@ -296,36 +358,45 @@ class Findings:
         if None in ends:
             return None
         pair = Pair.of(self.rows[last], self.rows[first], self.key, self.limits)
-        compared = pair.compare(self.key, self.chain[0].margin, 0.05)
+        compared = pair.compare(self.key, self.chain[0].margin, LEVEL)
         if any(compared.collapsed):
             return None
-        confounded = sum(step.verdict == CONFOUNDED for step in self.chain)
         return Effect(
-            f'{last}, less {first}',
-            '',
-            'problem',
-            round(ends[0], self.digits) - round(ends[1], self.digits),
-            compared.low,
-            compared.high,
-            note='includes a confounded step' if confounded else '',
+            name=f'{last}, less {first}',
+            verdict='',
+            kind='problem',
+            estimate=round(ends[0], self.digits) - round(ends[1], self.digits),
+            low=compared.low,
+            high=compared.high,
+            note='includes a confounded step' if self.confounded else '',
             digits=self.digits,
         )
+
+    @property
+    def shares(self) -> list[Effect]:
+        """Each factor's known share of the total, the largest first."""
+        if not self.crossed or self.total.estimate is None:
+            return []
+        known = [share for share in self._all_shares if share.estimate is not None]
+        return sorted(known, key=lambda share: -abs(share.estimate))
+
+    @property
+    def _all_shares(self) -> list[Effect]:
+        return [_share(share, share['factor'], 'share', SHARES) for share in self.crossed['shares']]
 
     def figure(self) -> EffectsFigure:
         """Return the effects figure of this score."""
         chain = self.chain
-        if self.crossed:
-            title = f'Effects of the factors on {self.label}, in {self.unit}'
-        else:
-            title = f'Effect of each {self.noun} on {self.label}, in {self.unit}'
+        what = 'Effects of the factors' if self.crossed else f'Effect of each {self.noun}'
+        same_score = self.published_key == self.key
         return EffectsFigure(
-            title=title,
+            title=f'{what} on {self.label}, in {self.unit}',
             effects=self._lines(),
             margin=self.all[0].margin,
             score=self.label,
             published=self.published_label,
             published_note=''
-            if self.published_key == self.key
+            if same_score
             else ', another score and scale: compare signs, not sizes',
             start=self.shown_mean(chain[0].on) if chain else '',
             end=self.shown_mean(chain[-1].name) if chain else '',
@@ -339,18 +410,12 @@ class Findings:
         for finding in [*self.all, *self._factor_effects(asked=False)]:
             several = len(finding.stored['factors']) > 1
             lines.append(finding.effect('Interactions' if several else 'Main effects'))
-        for share in self.crossed['shares']:
-            numbers = {key: share[key] for key in ('estimate', 'low', 'high')}
-            group = 'Shares of the total, over all orders of adding the factors (Shapley)'
-            lines.append(Effect(share['factor'], 'share', 'share', group=group, **numbers))
-        return lines
+        return lines + self._all_shares
 
 
-def primary_findings(study: Record) -> Findings | None:
-    """Return the findings by the study's primary score; None if nothing is measured or compared."""
-    for found in all_findings(study):
-        return found
-    return None
+def _share(numbers: Record, name: str, verdict: str = '', group: str = '') -> Effect:
+    ends = {key: numbers[key] for key in ('estimate', 'low', 'high')}
+    return Effect(name=name, verdict=verdict, kind=verdict or 'problem', group=group, **ends)
 
 
 def all_findings(study: Record) -> list[Findings]:

@@ -1,7 +1,6 @@
 """The page over all studies of a folder, newest first: answer, verdicts, cost and progress."""
 
 import time
-from collections import Counter
 from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
@@ -14,9 +13,10 @@ from mmairl.errors import UserError
 from mmairl.io import read_json
 from mmairl.report.page import write_page
 from mmairl.report.table import html_table
-from mmairl.study.pages.answer import answer, duration, problems
+from mmairl.study.pages.answer import answer, problems
 from mmairl.study.pages.evidence import trained_runs
 from mmairl.study.pages.findings import all_findings
+from mmairl.study.pages.words import BLANK, duration, tallied
 from mmairl.study.statistics.summary import progress
 
 # A study.json may hold anything, such as a score of 400 digits.
@@ -99,5 +99,4 @@ def _reason(error: Exception) -> str:
 def _verdicts(study: Mapping[str, Any]) -> str:
     """Return how many comparisons by the primary score have each verdict."""
     found = all_findings(study)
-    counts = Counter(one.verdict for one in found[0].all) if found else Counter()
-    return ', '.join(f'{number} {verdict}' for verdict, number in counts.most_common()) or '—'
+    return ', '.join(tallied(one.verdict for one in found[0].all)) if found else BLANK

@@ -6,29 +6,30 @@ from typing import Any
 from markupsafe import Markup
 
 from mmairl.report.charts import chart
-from mmairl.report.page import fill
-from mmairl.report.table import html_table
 from mmairl.study.pages.findings import Finding
-from mmairl.study.pages.study_tables import BLANK, Column, column_cells
-from mmairl.study.statistics.summary import fresh_run_summary, search_summary
+from mmairl.study.pages.study_tables import Column, column_cells, labels_of
+from mmairl.study.statistics.summary import fresh_run_summary
 
 Trial = Mapping[str, Any]
 Study = Mapping[str, Any]
-TRACK_HEADS = ('score', 'effect', '95 % interval', 'verdict')
 
 
-def search_section(study: Study) -> Markup:
-    """Return what the page shows of a study's searches."""
+def search_values(study: Study) -> dict[str, Any]:
+    """Return the values of the template that shows a study's searches."""
     search = study['search']
     curves = {name: points for name, points in search['curves'].items() if points}
-    section = dict(
-        intro=_intro(study),
-        tracks=[_tracks(study, metric) for metric in study['metrics']],
-        remarks=list(_remarks(study)),
+    ended = {}
+    for name, trials in search['rows'].items():
+        ended[name] = sum(trial['state'] == 'done' for trial in trials)
+    return dict(
+        search=search,
+        labels=labels_of(study),
+        tracks={metric['label']: _tracks(study, metric['key']) for metric in study['metrics']},
+        ended=ended,
+        fresh=fresh_run_summary(study),
         best=best_chart(curves) if curves else '',
-        trials=list(_trials(search)),
+        charted=list(_charted_trials(search)),
     )
-    return fill('search.html', searches=section)
 
 
 def search_runs(study: Study) -> list[Mapping[str, Any]]:
@@ -44,102 +45,36 @@ def search_runs(study: Study) -> list[Mapping[str, Any]]:
     return runs
 
 
-def labels_of(study: Study) -> dict[str, str]:
-    return {metric['key']: metric['label'] for metric in study['metrics']}
-
-
-def _intro(study: Study) -> str:
-    search = study['search']
-    criterion = labels_of(study).get(search['criterion'], search['criterion'])
-    return (
-        f'{search["searches"]} searches of each row, each with the training FLOPs of {search["budget"]:g} runs of the '
-        'cheapest row. All rows share the same points around their own values; the first trial is the row as published. '
-        f'Trials are chosen by {criterion} on images that are held out of the training labels. Each winner is trained '
-        'again from a new seed, and only these runs are compared above.'
-    )
-
-
-def _tracks(study: Study, metric: Mapping[str, str]) -> Markup:
-    """Return a table of each row's score and effect, as published and with equal budgets."""
-    column = Column('measured', metric['key'], '')
+def _tracks(study: Study, metric: str) -> list[tuple[str, list[str]]]:
+    """Return each row with its base, and its score and effect as published and with equal budgets."""
+    column = Column('measured', metric, '')
     tracks = [study['as_published'], study]
     scores = [column_cells(dict(study, **track), column) for track in tracks]
     rows = []
-    for number, row in enumerate(study['rows']):
+    for row, *cells_of_tracks in zip(study['rows'], *scores):
         cells = [row['on'] or '']
-        for track, column_of_track in zip(tracks, scores):
-            cell = column_of_track[number]
-            cells += [f'{cell.value} {cell.spread}', *_effect(track, row['name'], metric['key'])]
+        for track, cell in zip(tracks, cells_of_tracks):
+            cells += [f'{cell.value} {cell.spread}', *_effect(track, row['name'], metric)]
         rows.append((row['name'], cells))
-    heads = [f'{name}: {head}' for name in ('as published', 'tuned') for head in TRACK_HEADS]
-    return html_table(['compared with', *heads], rows, words=True, head=metric['label'])
+    return rows
 
 
 def _effect(track: Study, row: str, metric: str) -> list[str]:
     for pair in track['comparisons'].get(metric, ()):
         if pair['row'] == row:
-            effect = Finding(row, pair['on'], dict(dict.fromkeys(('low', 'high')), **pair)).effect()
+            effect = Finding(row, pair['on'], dict(low=None, high=None) | pair).effect()
             return [effect.size, effect.range, effect.verdict]
     return [''] * 3
 
 
-def _remarks(study: Study) -> Iterator[str]:
-    """Yield sentences on trials, winners, ranges and divergence."""
-    search = study['search']
-    fresh = fresh_run_summary(study)
-    summary = search_summary(search)
-    label = labels_of(study).get(fresh['primary'], '')
-    for name, count in search['counts'].items():
-        asked = count * search['searches']
-        ended = summary['ended'][name]
-        unfinished = f'; {ended} of {asked} have ended' if ended < asked else ''
-        yield f'{name}: {count} trials in each search{unfinished}.'
-    for pair in fresh['ahead']:
-        yield (
-            f'Fresh runs of the winners, {label}: {pair["row"]} is ahead of {pair["on"]} by {pair["by"]:.1f} points.'
-        )
-    for pair in fresh['unknown']:
-        yield (
-            f'Fresh runs of the winners, {label}: inconclusive for {pair["row"]} and {pair["on"]}.'
-        )
-    for name, share in summary['near_best'].items():
-        yield f'{name}: {100 * share:.0f} % of the trials are within {search["margin"]:g} points of the best.'
-    for edge in search['edges']:
-        yield (
-            f'{edge["row"]}: the best value of {edge["dimension"]} is at the {edge["end"]} end of its range in '
-            f'{edge["searches"]} of {edge["of"]} searches; widen the range there.'
-        )
-    for trial in summary['diverged']:
-        yield (
-            f'{trial["row"]}, search {trial["search"] + 1}, trial {trial["trial"]} did not finish and counts as the '
-            f'worst: {trial["diverged"]}'
-        )
-
-
-def _trials(search: Mapping[str, Any]) -> Iterator[tuple[str, list[Markup], Markup]]:
-    """Yield each row with the charts of its dimensions and the table of its trials."""
+def _charted_trials(search: Study) -> Iterator[tuple[str, Sequence[Trial], list[Markup]]]:
+    """Yield each row that has a scored trial, with its trials and a chart of each dimension."""
+    keys = search['dimensions']
     for name, trials in search['rows'].items():
         scored = [trial for trial in trials if trial['score'] is not None]
-        if not scored:
-            continue
-        keys = search['dimensions']
-        dimensions = list(trials[0]['values'])
-        figures = [response(scored, key, keys.get(key, key)) for key in dimensions]
-        columns = ['trial', 'score', '', *dimensions]
-        rows = [(str(trial['search'] + 1), _trial_cells(trial)) for trial in trials]
-        yield name, figures, html_table(columns, rows, head='search')
-
-
-def _trial_cells(trial: Trial) -> list[str]:
-    score = BLANK if trial['score'] is None else f'{trial["score"]:.2f}'
-    remarks = ['as published'] if trial['trial'] == 0 else []
-    remarks += ['✓ chosen'] if trial.get('chosen') else []
-    values = [
-        f'{value:.4g}' if isinstance(value, int | float) else str(value)
-        for value in trial['values'].values()
-    ]
-    shown = 'not finished' if trial['diverged'] else score
-    return [str(trial['trial']), shown, ', '.join(remarks), *values]
+        if scored:
+            dimensions = trials[0]['values']
+            yield name, trials, [response(scored, key, keys.get(key, key)) for key in dimensions]
 
 
 def response(trials: Sequence[Trial], dimension: str, key: str) -> Markup:

@@ -15,11 +15,19 @@ from mmairl.report.figures import lines, study_lines, study_scatter
 from mmairl.report.page import write_page
 from mmairl.report.table import html_table
 from mmairl.study.analyses import analysis_sections
-from mmairl.study.pages.answer import answer, counted, duration, next_steps, problems
+from mmairl.study.pages.answer import answer, next_steps, problems
 from mmairl.study.pages.evidence import evidence_parts, fairness_summary, trained_runs
 from mmairl.study.pages.findings import Findings, all_findings
-from mmairl.study.pages.search_section import labels_of
-from mmairl.study.pages.study_tables import WORDS, Cell, Column, Line, columns, table_lines
+from mmairl.study.pages.study_tables import (
+    WORDS,
+    Cell,
+    Column,
+    Line,
+    columns,
+    labels_of,
+    table_lines,
+)
+from mmairl.study.pages.words import counted, duration
 from mmairl.study.statistics.summary import progress
 
 # The outline of the mark of each kind of effect, around its place.

@@ -8,9 +8,10 @@ from statistics import mean, stdev
 
 from mmairl.report.page import LATEX, MARKDOWN, fill
 from mmairl.report.table import escaped, signed
+from mmairl.study.pages.words import BLANK
+from mmairl.study.statistics.compare_rows import scores_by_seed
 from mmairl.study.statistics.verdict_words import current_verdict
 
-BLANK = '—'
 WORDS = {'measured': 'measured', 'published': 'published', 'gap': 'measured − published'}
 LEGEND = (
     'Measured: mean ± sample standard deviation (n − 1) over n seeds. Δ: difference of the rounded means to the row that it '
@@ -54,13 +55,9 @@ class Column:
 
     def numbers(self, row: Mapping) -> tuple[float, ...]:
         """Return a row's finite score of each finished run, its published number, or their difference."""
-        scores = []
-        for run in row['runs']:
-            score = run.get('scores', {}).get(self.key) if run['state'] == 'done' else None
-            if score is not None and isfinite(score):
-                scores.append(score)
+        scores = tuple(scores_by_seed(row, self.key).values())
         if self.kind == 'measured':
-            return tuple(scores)
+            return scores
         printed = row.get('published', {}).get(self.key)
         if printed is None:
             return ()
@@ -109,9 +106,16 @@ def columns(study: Mapping) -> list[Column]:
     kinds += [('published', metric) for metric in published.values()]
     found = []
     for kind, metric in kinds:
-        label = LABELS.get(metric['label'], metric['label'])
-        found.append(Column(kind, metric['key'], label, metric.get('unit', '')))
+        found.append(Column(kind, metric['key'], label_of(metric), metric.get('unit', '')))
     return found
+
+
+def labels_of(study: Mapping) -> dict[str, str]:
+    return {metric['key']: metric['label'] for metric in study['metrics']}
+
+
+def label_of(metric: Mapping) -> str:
+    return LABELS.get(metric['label'], metric['label'])
 
 
 def table_lines(study: Mapping) -> list[Line]:
@@ -210,7 +214,7 @@ def problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str, s
 
 def _problems_of(study: Mapping, row: Mapping, run: Mapping) -> Iterator[str]:
     """Yield what the scores of a finished run lack."""
-    labels = {metric['key']: metric['label'] for metric in study['metrics']}
+    labels = labels_of(study)
     for task, counts in run.get('left_out', {}).items():
         for what, count in counts.items():
             yield f'{labels.get(task, task)} leaves out {count} {what}'

@@ -378,18 +378,19 @@ def improvement(one: Sequence[float], two: Sequence[float]) -> tuple[float, floa
     """Return the probability that a run of the first row is better than one of the second, with its 95 % interval.
 
     The probability is Mann and Whitney's, as in rliable. The interval is Newcombe's (2006, method 5), which does not have
-    width zero if all runs are better.
+    width zero if all runs are better. It has a quantile of t instead of the normal one, with twice the degrees of freedom of
+    the row with fewer runs: with the normal quantile, 3 against 3 runs of equal rows are covered in 90 % only.
     """
     higher = np.sign(np.subtract.outer(one, two))
     share = float(higher.mean() / 2 + 0.5)
     runs = (len(one) + len(two)) / 2 - 1
-    normal = stats.norm.ppf(0.975)
+    quantile = stats.t.ppf(0.975, 2 * max(1, min(len(one), len(two)) - 1))
 
     def beyond(at: float) -> float:
-        """Return (share - at)^2 - z^2 var(at); it is zero at the ends of the interval."""
+        """Return (share - at)^2 - t^2 var(at); it is zero at the ends of the interval."""
         tails = (1 - at) / (2 - at) + at / (1 + at)
         variance = at * (1 - at) / higher.size * (1 + runs * tails)
-        return (share - at) ** 2 - normal**2 * variance
+        return (share - at) ** 2 - quantile**2 * variance
 
     low = brentq(beyond, 0, share - 1e-9) if share > 0 else 0.0
     high = brentq(beyond, share + 1e-9, 1) if share < 1 else 1.0
@@ -430,8 +431,23 @@ def scores_by_seed(row: Record, metric: str) -> dict[int, float]:
     return scores
 
 
+def shared_epochs(row: Record, base: Record) -> int:
+    """Return after how many epochs a branch leaves its trunk, or two branches leave one trunk; 0 for other rows."""
+    one, two = (side.get('fork') or {} for side in (row, base))
+    for fork, other in ((one, base), (two, row)):
+        if fork.get('of') == other['name']:
+            return fork['epoch']
+    at = [(fork.get('of'), fork.get('epoch', 0)) for fork in (one, two)]
+    return at[0][1] if at[0] == at[1] else 0
+
+
 def same_start(row: Record, base: Record, seed: int) -> bool:
-    """Return True if the two rows share, for this seed, the data order and (where shapes match) the initial weights."""
+    """Return True if a seed means the same in two rows.
+
+    Their runs share the epochs before a fork, or the data order and (where shapes match) the initial weights.
+    """
+    if shared_epochs(row, base):
+        return True
     one, two = (_start_of(side, seed) for side in (row, base))
     if not one or not two:
         return False

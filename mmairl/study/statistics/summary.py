@@ -1,7 +1,6 @@
 """Numbers that pages show in addition to those in a study's record, computed from the record alone."""
 
-from collections.abc import Mapping, Sequence
-from statistics import mean
+from collections.abc import Mapping
 from typing import Any
 
 from mmairl.study.statistics.equal_cost import EQUAL
@@ -19,26 +18,6 @@ def progress(study: Mapping) -> tuple[int, int]:
         asked += max(len(row['runs']), 0 if has_own_seeds else seeds)
         finished += sum(run['state'] == 'done' for run in row['runs'])
     return finished, asked
-
-
-def effect_range(effects: Sequence[Mapping], margin: float) -> tuple[float, float]:
-    """Return the ends of an axis for effects: their intervals, their seeds and the margin of equivalence."""
-    values = [-margin, margin]
-    for effect in effects:
-        if effect['low'] is not None:
-            values += (effect['low'], effect['high'], *effect.get('spread', ()))
-    return min(values), max(values)
-
-
-def effects_of_factors(study: Mapping) -> dict[str, list[dict]]:
-    """Return the effects of a design's factors by score, in the form of comparisons."""
-    effects = {}
-    for key, attribution in study.get('attribution', {}).items():
-        margin = attribution['margin']
-        effects[key] = [
-            {**effect, 'row': effect['name'], 'margin': margin} for effect in attribution['effects']
-        ]
-    return effects
 
 
 def cost_summary(study: Mapping) -> dict[str, Any]:
@@ -62,7 +41,7 @@ def cost_summary(study: Mapping) -> dict[str, Any]:
         first=next(filter(None, flops), None),
         same=all(flops) and max(flops) <= (1 + EQUAL) * min(flops),
         equal=equal,
-        without=without,
+        without=list(without.values()),
     )
 
 
@@ -86,14 +65,3 @@ def fresh_run_summary(study: Mapping[str, Any]) -> dict[str, Any]:
         elif current_verdict(pair) == INCONCLUSIVE:
             unknown.append(dict(row=pair['row'], on=pair['on']))
     return dict(primary=primary, ahead=ahead, unknown=unknown)
-
-
-def search_summary(search: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of each searched row the trials that ended, those that diverged, and the mean fraction near the best."""
-    ended = {}
-    diverged = []
-    for name, trials in search['rows'].items():
-        ended[name] = sum(trial['state'] == 'done' for trial in trials)
-        diverged += [dict(trial, row=name) for trial in trials if trial['diverged']]
-    near_best = {name: mean(shares) for name, shares in search['forgiving'].items() if shares}
-    return dict(ended=ended, diverged=diverged, near_best=near_best)

@@ -1,26 +1,18 @@
-"""Shards on a real S3 server on the loopback: read in place or through a node's cache, and its failures."""
+"""Shards on a real S3 server on the loopback: reads in place, and failures of the server."""
 
-import errno
 import pickle
-import shutil
-import threading
 import time
 import traceback
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from data.archives import archive, png
+from data.archives import numbered_shard
 from harness.errors import raises_code
 from torch.utils.data import DataLoader
 
-from mmairl.data.sampler import ResumableSampler
-from mmairl.data.shards import cache, dataset, far
+from mmairl.data.shards import far
 from mmairl.data.shards.dataset import Shards
-from mmairl.data.training_images import TrainingImages
-from mmairl.errors import UserError
 
 moto = pytest.importorskip('moto.server', reason='pip install "moto[server]" s3fs')
 s3fs = pytest.importorskip('s3fs', reason='pip install s3fs')
@@ -69,15 +61,7 @@ def server():
     served.stop()
 
 
-def shard(pixels: np.ndarray, first: int) -> bytes:
-    """Pack these images, numbered from `first` on."""
-    members = {}
-    for number, image in enumerate(pixels, first):
-        members |= {f'{number}.png': png(image), f'{number}.cls': b'%d' % (number % 3)}
-    return archive(members)
-
-
-SHARDS = {f'train-{at // 4}.tar': shard(PIXELS[at : at + 4], at) for at in (0, 4, 8)}
+SHARDS = {f'train-{at // 4}.tar': numbered_shard(PIXELS[at : at + 4], at) for at in (0, 4, 8)}
 URL = 's3://images/train-{0..2}.tar'
 
 
@@ -97,8 +81,6 @@ def storage(server, own_cache, clock, monkeypatch):
     client.create_bucket(Bucket='images')
     for name, content in SHARDS.items():
         client.put_object(Bucket='images', Key=name, Body=content)
-    dataset.open_shard.cache_clear()
-    far.open_remote.cache_clear()
     application = served._server.app
     faults = Faults(getattr(application, 'application', application))
     served._server.app = faults
@@ -131,17 +113,6 @@ def test_remote_folder_pattern_or_list_is_read(storage, tmp_path):
         Shards('s3://images/few')
 
 
-def test_cached_shards_are_copied_once(storage, tmp_path):
-    _, faults = storage
-    data = Shards(URL, cache=tmp_path / 'node')
-    assert np.array_equal(all_pixels(data, workers=1), PIXELS)
-    copies = [file.read_bytes() for file in data.cache.folder.glob('*.tar')]
-    assert sorted(copies) == sorted(SHARDS.values())
-    faults.requests.clear()
-    assert np.array_equal(all_pixels(Shards(URL, cache=tmp_path / 'node')), PIXELS)
-    assert set(faults.requests) == {'HEAD'}, 'only versions are asked for'
-
-
 @pytest.mark.parametrize('kind', ['503', 'cut'])
 def test_temporary_failure_is_retried(storage, kind):
     _, faults = storage
@@ -164,7 +135,7 @@ def test_late_answer_is_requested_again(storage, monkeypatch, caplog, capfd):
         assert np.array_equal(data.raw(0).permute(1, 2, 0), PIXELS[0])
         assert faults.requests.count('GET') >= requests
     faults.left = 10**6
-    with raises_code('no-answer', 'no complete response within 0 s') as raised:
+    with raises_code('no-answer', 'TimeoutError') as raised:
         data.raw(5)
     output = caplog.text + ''.join(capfd.readouterr())
     assert_no_secrets(output + ''.join(traceback.format_exception(raised.value)))
@@ -178,7 +149,6 @@ def assert_no_secrets(text: str) -> None:
 def test_refused_credentials_are_an_error_without_them(storage, kind, code):
     _, faults = storage
     data = Shards(URL)
-    far.open_remote.cache_clear()
     faults.kind, faults.left = kind, 10**6
     with raises_code(code, 's3://images/train-1.tar') as raised:
         data.raw(5)
@@ -186,29 +156,18 @@ def test_refused_credentials_are_an_error_without_them(storage, kind, code):
     assert b'verysecret' not in pickle.dumps(data)
 
 
-def test_url_with_a_password_is_an_error():
-    with raises_code('secret-in-url') as raised:
-        Shards('https://me:verysecret@host/train.tar')
-    assert_no_secrets(str(raised.value))
-
-
-@pytest.mark.parametrize('cached', [False, True])
 @pytest.mark.parametrize('read_before', [False, True])
-def test_replaced_or_removed_object_is_an_error(storage, tmp_path, cached, read_before):
+def test_replaced_or_removed_object_is_an_error(storage, read_before):
     client, _ = storage
     data = Shards(URL)
-    data.cache = cache.NodeCache(tmp_path / 'node', 2**20) if cached else None
     if read_before:
         data.raw(4)
-    changed = shard(255 - PIXELS[4:8], 4)
+    changed = numbered_shard(255 - PIXELS[4:8], 4)
     assert len(changed) == len(SHARDS['train-1.tar'])
     client.put_object(Bucket='images', Key='train-1.tar', Body=changed)
     client.delete_object(Bucket='images', Key='train-2.tar')
-    if cached and read_before:
-        assert int(data.raw(5)[0, 0, 0]) == PIXELS[5, 0, 0, 0], 'the copy'
-    else:
-        with raises_code('shard-changed', 'train-1.tar'):
-            data.raw(5)
+    with raises_code('shard-changed', 'train-1.tar'):
+        data.raw(5)
     for read in (lambda: data.raw(9), lambda: Shards(URL)):
         with raises_code('far-missing', 'train-2.tar'):
             read()
@@ -236,79 +195,3 @@ def test_absent_storage_is_retried(storage, clock, monkeypatch):
     with raises_code('no-answer'):
         Shards('s3://images/train-0.tar')
     assert clock.now > 60
-
-
-def test_cache_removes_the_least_recently_used_shard(storage, tmp_path):
-    size = len(SHARDS['train-0.tar'])
-    data = Shards(URL, cache=tmp_path / 'node', cache_size=int(2.5 * size))
-    users_file = tmp_path / 'node/of_the_user.tar'
-    users_file.write_bytes(bytes(3 * size))
-    for index, present in [(0, '0'), (4, '01'), (1, '01'), (8, '02'), (5, '12')]:
-        time.sleep(0.02)
-        dataset.open_shard.cache_clear()
-        assert np.array_equal(data.raw(index).permute(1, 2, 0), PIXELS[index])
-        copies = {file.read_bytes() for file in data.cache.folder.glob('*.tar')}
-        assert {SHARDS[f'train-{number}.tar'] for number in present} <= copies
-        assert len(copies) <= 2
-    assert users_file.exists()
-    with raises_code('small-cache'):
-        Shards(URL, cache=tmp_path / 'small', cache_size=size - 1).raw(0)
-
-
-def test_readers_at_once_share_one_copy(storage, tmp_path):
-    sets = [Shards(URL, cache=tmp_path / 'node', cache_size=2**20) for _ in range(4)]
-    threads = [threading.Thread(target=all_pixels, args=[data]) for data in sets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(list((tmp_path / 'node').rglob('*.tar'))) == 3
-    assert not list((tmp_path / 'node').rglob('*.tmp'))
-
-
-def test_full_disk_is_an_error_without_retries(storage, tmp_path, monkeypatch):
-    data = Shards(URL, cache=tmp_path / 'node')
-    full = Mock(side_effect=OSError(errno.ENOSPC, 'No space left on device'))
-    monkeypatch.setattr(cache, 'copy', full)
-    shutil.rmtree(tmp_path / 'node')
-    with raises_code('disk-full'):
-        data.raw(0)
-    assert full.call_count == 1
-
-
-def test_order_by_shards_resumes_at_any_image(storage):
-    sampler = ResumableSampler(TrainingImages(Shards(URL)), seed=3, order='shards', window=2)
-    epoch = list(sampler)
-    sampler.set_epoch(0, start=5)
-    assert list(sampler) == epoch[5:]
-    assert sorted(index for index, _ in epoch) == list(range(12))
-    assert len({index // 4 for index, _ in epoch[:8]}) == 2
-    assert len({seed for _, seed in epoch}) == 12
-
-
-class WholeFilesOnly(SimpleHTTPRequestHandler):
-    """Python's own server of a folder, which has no ranges."""
-
-    def log_message(self, *_) -> None:
-        pass
-
-
-def test_server_without_ranges_is_an_error(tmp_path, own_cache):
-    (tmp_path / 'a.tar').write_bytes(SHARDS['train-0.tar'])
-    handler = partial(WholeFilesOnly, directory=tmp_path)
-    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f'http://127.0.0.1:{server.server_port}'
-        data = Shards(f'{url}/a.tar')
-        with raises_code('no-http-ranges', f'{url}/a.tar'):
-            data.raw(2)
-        with raises_code('far-missing', f'{url}/b.tar'):
-            Shards(f'{url}/b.tar')
-        server.shutdown()
-
-
-def test_programming_error_passes_without_retries(clock):
-    with pytest.raises(AttributeError, match='no attribute') as raised:
-        far.ask('memory://a', lambda system, path: system.nonsense)
-    assert not isinstance(raised.value, UserError)
-    assert clock.slept == []

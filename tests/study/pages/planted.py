@@ -321,6 +321,22 @@ def tuned() -> Record:
     return found | dict(search=search, as_published=published)
 
 
+def forked() -> Record:
+    """A trunk that was forked at half: again with a decay changed by a ten-millionth, and with another temperature."""
+    found = steps(('trunk', 0, 0), ('again', 0.0, 0.2), ('warmer', -2.0, 0.5))
+    for one, decay, temperature in zip(found['rows'], (1e-4, 1e-4 + 1e-13, 1e-4), (0.2, 0.2, 0.4)):
+        one['changed'] = ['temperature' if one['name'] == 'warmer' else 'decay']
+        for branch in one['runs']:
+            branch['config_text'] = f'decay: {decay!r}\ntemperature: {temperature}\n'
+    for one in found['rows'][1:]:
+        one['fork'] = dict(of='trunk', at=0.5, epoch=6)
+        one['on'] = 'trunk'
+    noise = np.array([1.0, -1.0, 0.5, -0.5, 0.0]) / np.std([1.0, -1.0, 0.5, -0.5, 0.0], ddof=1)
+    for trunk, warmer, value in zip(found['rows'][0]['runs'], found['rows'][2]['runs'], noise):
+        warmer['scores']['k-nn'] = trunk['scores']['k-nn'] - 2 + 0.5 * value
+    return study(found['rows'], ('k-NN',), seeds=found['seeds'], fairness=found['fairness'])
+
+
 CASES = {
     case.__name__: case
     for case in (

@@ -7,9 +7,14 @@ import pytest
 from harness.outline import charts
 from study.pages.test_study_page import text_of
 
-from mmairl.study.pages.search_section import search_section
+from mmairl.report.page import fill
+from mmairl.study.pages.search_section import search_values
 from mmairl.study.statistics.compare_rows import paired, verdicts
 from mmairl.study.statistics.summary import fresh_run_summary
+
+
+def search_section(study: dict) -> str:
+    return fill('part_tuning.html', **search_values(study))
 
 
 def trial(search: int, number: int, rate: float, score: float | None, diverged: str = '') -> dict:
@@ -18,7 +23,8 @@ def trial(search: int, number: int, rate: float, score: float | None, diverged: 
 
 
 def row(name: str, on: str | None, *scores: float) -> dict:
-    return dict(name=name, on=on, runs=[dict(state='done', scores=dict(knn=score)) for score in scores])
+    runs = [dict(seed=seed, state='done', scores=dict(knn=score)) for seed, score in enumerate(scores)]
+    return dict(name=name, on=on, runs=runs)
 
 
 def effect(row: str, estimate: float) -> dict:

@@ -24,9 +24,9 @@ from study.pages.planted import (
     tuned,
 )
 
-from mmairl.study.pages.evidence import duration
 from mmairl.study.pages.study_page import write_figures, write_study_page
-from mmairl.study.pages.study_tables import BLANK, columns, latex, markdown, table_lines
+from mmairl.study.pages.study_tables import columns, latex, markdown, table_lines
+from mmairl.study.pages.words import BLANK, duration
 
 
 @pytest.fixture(scope='module')

@@ -150,8 +150,15 @@ def test_collapse_limit_is_quarter_of_median_gain():
     assert found.collapsed == (1, 0)
 
 
-def test_the_interval_of_the_probability_of_improvement_covers_it_in_nineteen_of_twenty():
+def test_improvement_of_separate_rows_has_an_interval():
     assert improvement([1, 2, 3], [4, 5]) == pytest.approx((0.0, 0.0, 1 - improvement([4, 5], [1, 2, 3])[1]))
-    draw, true = np.random.default_rng(0), stats.norm.cdf(1 / math.sqrt(2))
-    ends = np.array([improvement(1 + draw.normal(size=5), draw.normal(size=5)) for _ in range(1000)])
-    assert ((ends[:, 1] <= true) & (true <= ends[:, 2])).mean() >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / 1000)
+
+
+@pytest.mark.parametrize('runs', [(2, 2), (2, 5), (3, 3), (3, 8), (5, 5)])
+@pytest.mark.parametrize('effect', [0.0, 1.0])
+def test_improvement_interval_covers_in_95_percent(runs, effect):
+    draw = np.random.default_rng(0)
+    true = stats.norm.cdf(effect / math.sqrt(2))
+    one, two = (draw.normal(mean, size=(1000, count)) for mean, count in zip((effect, 0), runs))
+    ends = np.array([improvement(*pair) for pair in zip(one, two)])
+    assert ((ends[:, 1] <= true) & (true <= ends[:, 2])).mean() >= 0.95 - 2 * math.sqrt(0.05 * 0.95 / 1000)

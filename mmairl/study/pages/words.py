@@ -1,0 +1,93 @@
+"""Words and numbers for the sentences of pages, as functions and as filters of the templates."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from markupsafe import Markup
+from matplotlib.ticker import EngFormatter
+
+from mmairl.report.page import ENVIRONMENT, fill
+from mmairl.report.table import signed
+
+BLANK = '—'
+MOST_LISTED = 3  # sentences or names of one kind
+FLOPS = EngFormatter('FLOP')
+
+
+def sentences(template: str, **values: object) -> list[Markup]:
+    """Return the paragraphs of a filled-in template, without their tags."""
+    paragraphs = fill(template, **values).split('<p>')
+    return [Markup(paragraph.strip()) for paragraph in paragraphs[1:]]
+
+
+def quoted(name: str) -> Markup:
+    return Markup('<bdi>“{}”</bdi>').format(name)
+
+
+def coded(key: str) -> Markup:
+    return Markup('<code>{}</code>').format(key)
+
+
+def enumerated(parts: Iterable[str], most: int = MOST_LISTED) -> Markup:
+    """Return 'a', 'a and b', or 'a, b and 3 more'."""
+    parts = list(parts)
+    more = len(parts) - most
+    *rest, last = [*parts[:most], f'{more} more'] if more > 0 else parts
+    joined = Markup(', ').join(rest)
+    return Markup('{} and {}').format(joined, last) if rest else Markup('{}').format(last)
+
+
+def phrased(items: Iterable[object], form: str) -> list[Markup]:
+    """Return a phrase for each item. The form is HTML that names the item's parts: {0.name} or {0[name]}."""
+    return [Markup(form).format(item) for item in items]
+
+
+def counted(number: int, noun: str, plural: str = '') -> str:
+    return f'{number} {noun}' if number == 1 else f'{number} {plural or noun + "s"}'
+
+
+def tallied(verdicts: Iterable[str], verb: bool = False) -> list[str]:
+    """Return how often each verdict occurs, most frequent first, such as '2 inconclusive' or '2 are inconclusive'."""
+    verbs = (' is', ' are') if verb else ('', '')
+    counts = Counter(verdicts).most_common()
+    return [f'{number}{verbs[number > 1]} {verdict}' for verdict, number in counts]
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours, e.g. '2.0 h'."""
+    if seconds < 120:
+        return f'{seconds:.0f} s'
+    return f'{seconds / 60:.0f} min' if seconds < 7200 else f'{seconds / 3600:.1f} h'
+
+
+def decimals(value: float | None, form: str = '.2f') -> str:
+    return BLANK if value is None else format(value, form)
+
+
+def brief(value: object) -> str:
+    return f'{value:.4g}' if isinstance(value, int | float) else str(value)
+
+
+def change(value: float | None) -> str:
+    return BLANK if value is None else signed(value)
+
+
+def with_prefix(flops: float) -> str:
+    """Return FLOPs with four digits and a prefix, e.g. '2.5 PFLOP'."""
+    return FLOPS(float(f'{flops:.4g}'))
+
+
+FILTERS = (
+    quoted,
+    coded,
+    enumerated,
+    phrased,
+    counted,
+    tallied,
+    duration,
+    decimals,
+    brief,
+    change,
+    with_prefix,
+)
+ENVIRONMENT.filters.update({function.__name__: function for function in FILTERS})

@@ -1,0 +1,86 @@
+"""Forked rows: which comparisons are paired, how precise they are, and what the page states."""
+
+import math
+
+import numpy as np
+import pytest
+from study.pages.planted import forked, one_decided
+from study.pages.test_study_page import section, text_of
+
+from mmairl.study.pages.study_page import write_study_page
+from mmairl.study.statistics.compare_rows import compare_scores, shared_epochs
+from mmairl.study.statistics.forks import fork_summary
+
+
+def fork(name: str, of: str, epoch: int) -> dict:
+    return dict(name=name, fork=dict(of=of, at=0.5, epoch=epoch))
+
+
+TRUNK = dict(name='trunk', fork=None)
+BRANCH = fork('branch', 'trunk', 6)
+
+
+@pytest.mark.parametrize(
+    'one, two, epochs',
+    [
+        (BRANCH, TRUNK, 6),
+        (TRUNK, BRANCH, 6),
+        (BRANCH, fork('sister', 'trunk', 6), 6),
+        (BRANCH, fork('earlier', 'trunk', 2), 0),
+        (BRANCH, fork('foreign', 'other', 6), 0),
+        (BRANCH, dict(name='other'), 0),
+        (TRUNK, dict(name='other'), 0),
+    ],
+)
+def test_shared_epochs_of_forks(one, two, epochs):
+    assert shared_epochs(one, two) == epochs
+
+
+def test_forks_are_paired_without_start_records():
+    study = forked()
+    for row in study['rows']:
+        for run in row['runs']:
+            run['start'] = None
+    assert all(pair.blocks for pair in compare_scores(study, 'k-nn', 1.0))
+    for row in study['rows']:
+        row['fork'] = None
+    assert not any(pair.blocks for pair in compare_scores(study, 'k-nn', 1.0))
+
+
+def test_independent_runs_of_equal_precision():
+    null, warmer = fork_summary(forked(), 'k-nn')
+    assert (null['null'], warmer['null']) == (True, False)
+    assert warmer['within'] == pytest.approx(0.5) and warmer['epoch'] == 6
+    one, two = (np.var(list(row), ddof=1) for row in scores(forked())[::2])
+    error = 0.5 / math.sqrt(5)
+    assert math.sqrt((one + two) / warmer['runs']) <= error < math.sqrt((one + two) / (warmer['runs'] - 1))
+    assert fork_summary(one_decided(), 'k-nn') == []
+
+
+def scores(study: dict) -> list[list[float]]:
+    return [[run['scores']['k-nn'] for run in row['runs']] for row in study['rows']]
+
+
+@pytest.mark.parametrize(
+    'text, null',
+    [
+        ('decay: 1.0000001e-4\n', True),
+        ('decay: 1.00001e-4\n', False),
+        ('decay: 2.0e-4\n', False),
+        ('decay: none\n', False),
+        ('[not yaml', False),
+    ],
+)
+def test_null_fork_changes_less_than_a_millionth(text, null):
+    study = forked()
+    for run in study['rows'][1]['runs']:
+        run['config_text'] = text
+    assert fork_summary(study, 'k-nn')[0]['null'] == null
+
+
+def test_page_states_fork_point_and_precision(tmp_path):
+    text = write_study_page(forked(), tmp_path / 'page.html').read_text()
+    assert text_of(section(text, 'effects')).count('from epoch 6 on') == 2
+    noise = text_of(section(text, 'noise'))
+    assert 'a change from then on, not in a whole run' in noise
+    assert 'again (A/A) trunk epoch 6' in noise and 'warmer trunk epoch 6' in noise
