@@ -7,8 +7,6 @@ long. `MinibatchCKA` averages the unbiased estimate over batches (Nguyen et al. 
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,18 +20,15 @@ SMALLEST = 4  # images: the unbiased estimate divides by n (n - 3)
 def unbiased_hsic(first: Tensor, second: Tensor) -> Tensor:
     """Return HSIC_1 of Gram matrices (..., n, n), which ignores their diagonals; 0 on average for independent data."""
     n = first.shape[-1]
-    first = _without_diagonal(first)
-    second = _without_diagonal(second)
+    others = 1 - torch.eye(n, dtype=first.dtype, device=first.device)
+    first = first * others
+    second = second * others
     first_rows = first.sum(-1)
     second_rows = second.sum(-1)
     trace = (first * second).sum((-2, -1))
     sums = first_rows.sum(-1) * second_rows.sum(-1)
     shared = (first_rows * second_rows).sum(-1)
     return (trace + sums / ((n - 1) * (n - 2)) - 2 / (n - 2) * shared) / (n * (n - 3))
-
-
-def _without_diagonal(matrix: Tensor) -> Tensor:
-    return matrix - torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1))
 
 
 class MinibatchCKA:
@@ -48,11 +43,11 @@ class MinibatchCKA:
         """Add a batch: the same images in the same order in each set. Batches of fewer than four images are ignored."""
         if len(a[0]) < SMALLEST:
             return
-        grams_a = _gram_matrices(a)
-        grams_b = grams_a if b is a else _gram_matrices(b)
-        self.cross = self.cross + unbiased_hsic(grams_a[:, None], grams_b[None])
-        self.own_a = self.own_a + unbiased_hsic(grams_a, grams_a)
-        self.own_b = self.own_b + unbiased_hsic(grams_b, grams_b)
+        grams_a = torch.stack([_gram_matrix(x) for x in a])
+        grams_b = grams_a if b is a else torch.stack([_gram_matrix(x) for x in b])
+        self.cross += unbiased_hsic(grams_a[:, None], grams_b[None])
+        self.own_a += unbiased_hsic(grams_a, grams_a)
+        self.own_b += unbiased_hsic(grams_b, grams_b)
 
     def value(self) -> Tensor:
         """Return CKA, (sets of a, sets of b).
@@ -69,17 +64,14 @@ class MinibatchCKA:
         return torch.where(product > 0, cka, torch.nan).cpu()
 
 
-def _gram_matrices(features: Sequence[Tensor]) -> Tensor:
-    """Return inner products in float64, (sets, n, n).
+def _gram_matrix(x: Tensor) -> Tensor:
+    """Return inner products in float64, of features centered over the batch, which changes no HSIC and keeps digits."""
+    x = _centered(x.flatten(1).float())
+    return (x @ x.T).double()
 
-    The features are centered over the batch, which changes no HSIC and keeps digits.
-    """
-    grams = []
-    for x in features:
-        x = x.flatten(1).float()
-        x = x - x.mean(dim=0)
-        grams.append((x @ x.T).double())
-    return torch.stack(grams)
+
+def _centered(x: Tensor) -> Tensor:
+    return x - x.mean(dim=0)
 
 
 def _stage_features(
@@ -87,34 +79,29 @@ def _stage_features(
 ) -> Iterator[list[dict[str, Tensor]]]:
     """Yield for each batch the features of each network's stages, with its pooled features as 'pooled'."""
     by_network: list[dict[str, Tensor]] = [{} for _ in networks]
-    with ExitStack() as stack:
+    with ExitStack() as hooks:
         for network, features in zip(networks, by_network):
-            for hook in _watch_stages(network, features):
-                stack.callback(hook.remove)
+            parts = stages(network)
+            if not parts:
+                raise UserError(
+                    f"CKA: the network has no known stages ('{type(network).__name__}'); compare ResNets or ViTs",
+                    code='no-stages',
+                )
+            for name, modules in parts.items():
+                hooks.enter_context(_stored_output(modules[-1], features, name))
         for images in batches:
             for network, features in zip(networks, by_network):
                 features['pooled'] = pooled(network(images))
             yield by_network
 
 
-def _watch_stages(network: nn.Module, features: dict[str, Tensor]) -> list[Any]:
-    """Store the output of each stage under its name whenever the network runs, and return the hooks."""
-    last_modules = {name: modules[-1] for name, modules in stages(network).items()}
-    if not last_modules:
-        raise UserError(
-            f"CKA: the network has no known stages ('{type(network).__name__}'); compare ResNets or ViTs",
-            code='no-stages',
-        )
-    return [
-        module.register_forward_hook(partial(_store, features, name))
-        for name, module in last_modules.items()
-    ]
-
-
-def _store(
-    features: dict[str, Tensor], name: str, module: nn.Module, inputs: Any, output: Tensor
-) -> None:
-    features[name] = output
+def _stored_output(
+    module: nn.Module, features: dict[str, Tensor], name: str
+) -> torch.utils.hooks.RemovableHandle:
+    """Store what a module returns from now on, until the returned context ends."""
+    return module.register_forward_hook(
+        lambda module, inputs, output: features.update({name: output})
+    )
 
 
 @torch.inference_mode()
@@ -137,9 +124,8 @@ def network_cka(
     for by_network in _stage_features(networks, batches):
         for features in by_network:
             if stage not in features:
-                known = ', '.join(features)
                 raise UserError(
-                    f"--stage: unknown stage '{stage}'; expected one of {known}",
+                    f"--stage: unknown stage '{stage}'; expected one of {', '.join(features)}",
                     code='unknown-stage',
                 )
         selected = [features[stage] for features in by_network]
@@ -150,14 +136,9 @@ def network_cka(
 @torch.inference_mode()
 def full_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> float:
     """Return CKA of the pooled features over all images at once, biased, as Kornblith et al. report it."""
-    rows_a: list[Tensor] = []
-    rows_b: list[Tensor] = []
+    rows = []
     for images in batches:
-        rows_a.append(pooled(a(images)).double().cpu())
-        rows_b.append(pooled(b(images)).double().cpu())
-    x = torch.cat(rows_a)
-    y = torch.cat(rows_b)
-    x = x - x.mean(dim=0)
-    y = y - y.mean(dim=0)
+        rows.append([pooled(network(images)).double().cpu() for network in (a, b)])
+    x, y = (_centered(torch.cat(column)) for column in zip(*rows))
     cross = (x.T @ y).norm() ** 2
     return (cross / ((x.T @ x).norm() * (y.T @ y).norm())).item()

@@ -52,7 +52,7 @@ def extract_map_features(
     networks: Sequence[nn.Module],
     dataset: Dataset,
     extraction: Extraction,
-    on_images: Callable[[Tensor], None] | None = None,
+    on_images: Callable[[Tensor], None],
 ) -> tuple[list[Tensor], Tensor]:
     """Return pixels and the features of each network for the readable images, and which images are readable.
 
@@ -60,56 +60,48 @@ def extract_map_features(
     """
     for network in networks:
         network.to(extraction.device, memory_format=torch.channels_last).eval()
-    stores: list[Tensor] = []
+    rows: list[list[Tensor]] = []
     readable: list[Tensor] = []
-    count = 0
     for images, _, fine in extraction.images(dataset, 'map'):
         readable.append(fine)
-        if not fine.any():
-            continue
-        images = images[fine.to(images.device)]
-        pixels = F.adaptive_avg_pool2d(images, PIXELS).flatten(1)
-        parts = [pixels, *(pooled(network(images)) for network in networks)]
-        stores = stores or [torch.empty(len(dataset), part.shape[1]) for part in parts]
-        for store, part in zip(stores, parts):
-            store[count : count + len(part)] = part
-        if on_images:
+        if fine.any():
+            images = images[fine.to(images.device)]
+            pixels = F.adaptive_avg_pool2d(images, PIXELS).flatten(1)
+            parts = [pixels, *(pooled(network(images)) for network in networks)]
+            rows.append([part.float().cpu() for part in parts])
             on_images(images)
-        count += len(images)
-    return [store[:count] for store in stores], torch.cat(readable)
+    return [torch.cat(column) for column in zip(*rows)], torch.cat(readable)
 
 
 def differ(x: Tensor) -> bool:
     """Return whether any row differs in direction from the first; rows of zeros have one direction."""
     first = F.normalize(x[:1])
-    for block in x.split(BLOCK):
-        distance = (F.normalize(block) - first).square().sum(dim=1) / 2
-        if distance.max() > SAME:
-            return True
-    return False
+    distances = [(F.normalize(block) - first).square().sum(dim=1) / 2 for block in x.split(BLOCK)]
+    return bool(torch.cat(distances).max() > SAME)
 
 
 def require_differences(pixels: Tensor, trained: Tensor, images: int, checkpoint: str) -> None:
     """Raise unless a map can be drawn: at least three readable images, finite features, and features that differ."""
     if len(trained) < 3:
         raise UserError(
-            f'a map needs three images, and of the {images} here {len(trained)} can be read; give more images',
+            f'a map requires three images, and {len(trained)} of {images} can be read; add images',
             code='too-few-images',
         )
     if not trained.isfinite().all():
         raise Diverged(
-            f'{checkpoint} gives NaN or infinite features: the pre-training has diverged; take an earlier one'
+            f'{checkpoint}: the features are NaN or infinite, because the pre-training diverged; use an earlier checkpoint',
+            code='not-finite',
         )
     if differ(trained):
         return
     if (pixels == pixels[:1]).all():
         raise UserError(
-            f'all {len(trained)} images are the same, so no map of them can be drawn; give others',
+            f'a map requires images that differ, and all {len(trained)} are the same; use other images',
             code='same-images',
         )
     raise UserError(
-        f'{checkpoint} gives all {len(trained)} images the same features, so no map can be drawn: the network has '
-        'collapsed; take another checkpoint, and look at its run by tools/report.py health',
+        f'{checkpoint}: all {len(trained)} images have the same features, because the network has collapsed; use another '
+        'checkpoint, and see `mmairl report health` on its run',
         code='collapsed-features',
     )
 
@@ -127,14 +119,13 @@ def nearest_cells(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     images, cells, _ = x.shape
     bank = F.normalize(x.flatten(0, 1))
     image_of_row = torch.arange(images).repeat_interleave(cells)
-    distances: list[Tensor] = []
-    positions: list[Tensor] = []
+    parts = []
     for block, own in zip(bank.split(BLOCK), image_of_row.split(BLOCK)):
         similarity, cell = (block @ bank.T).view(-1, images, cells).max(2)
         similarity.scatter_(1, own[:, None], -torch.inf)
         near, image = similarity.topk(k)
-        distances.append((1 - near).clamp_min(0))
-        positions.append(image * cells + cell.gather(1, image))
+        parts.append(((1 - near).clamp_min(0), image * cells + cell.gather(1, image)))
+    distances, positions = zip(*parts)
     return torch.cat(distances), torch.cat(positions)
 
 
@@ -170,12 +161,11 @@ def find_nearest_cells(
     chosen = np.unique(places.round().astype(int)).tolist()
     subset = Subset(dataset, [readable[place] for place in chosen])
     with TemporaryDirectory() as folder:
-        x, coordinates, _ = write_patches(
-            Path(folder) / 'cells.npy', cfg, weights, subset, extraction
-        )
-        distance, position = nearest_cells(torch.tensor(x), min(NEAREST_CELLS, len(chosen) - 1))
-    rows, columns = (len(np.unique(coordinates[:, axis])) for axis in (0, 1))
-    return ImageCells(chosen, rows, columns, distance, position)
+        file = Path(folder) / 'cells.npy'
+        x, coordinates, _ = write_patches(file, cfg, weights, subset, extraction)
+        near = nearest_cells(torch.tensor(x), min(NEAREST_CELLS, len(chosen) - 1))
+    rows, columns = (len(np.unique(axis)) for axis in coordinates.T)
+    return ImageCells(chosen, rows, columns, *near)
 
 
 def distance_limits(distances: Tensor) -> tuple[float, float]:

@@ -54,14 +54,6 @@ def _blur(images: Tensor, strength: float) -> Tensor:
     return T.gaussian_blur(images, kernel, sigma=2.0 * strength)
 
 
-def _solarize(images: Tensor, strength: float) -> Tensor:
-    return torch.where(images >= 1 - 0.9 * strength, 1 - images, images)
-
-
-def _rotate(images: Tensor, strength: float) -> Tensor:
-    return T.rotate(images, 90.0 * strength, interpolation=T.InterpolationMode.BILINEAR)
-
-
 # Single changes of images in [0, 1], by a strength from 0 (none) to 1. A flip has no strength.
 CHANGES: Mapping[str, Change] = {
     'crop': _crop,
@@ -71,8 +63,10 @@ CHANGES: Mapping[str, Change] = {
     'saturation': lambda images, strength: T.adjust_saturation(images, 1 - strength),
     'hue': lambda images, strength: T.adjust_hue(images, 0.5 * strength),
     'blur': _blur,
-    'solarize': _solarize,
-    'rotation': _rotate,
+    'solarize': lambda images, strength: T.solarize(images, 1 - 0.9 * strength),
+    'rotation': lambda images, strength: T.rotate(
+        images, 90.0 * strength, interpolation=T.InterpolationMode.BILINEAR
+    ),
 }
 UNCHANGED_AT_ZERO = ('flip', 'blur', 'solarize', 'rotation')  # not defined for strength 0
 RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')  # in torchvision

@@ -1,8 +1,8 @@
 """Measures of a network that need no labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment and invariance.
 
 All but the training loss describe the backbone's features, because these are what is kept after pre-training; papers that
-measure the embeddings of a projector report other numbers. Everything is computed in float64. Spectra and LiDAR are computed
-from sums over batches, so that they take any number of images; measures that compare images use at most `KEPT`.
+measure the embeddings of a projector report other numbers. Everything is computed in float64. Spectra use all images, and
+measures that compare images use at most `KEPT`.
 """
 
 import math
@@ -13,16 +13,19 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine import Config
+from scipy import stats
 from torch import Tensor, nn
 
 from mmairl.analysis.geometry import CHANGES, alignment, invariance, uniformity
 from mmairl.analysis.subjects import Images
+from mmairl.checkpoints.load import load_checkpoint
 from mmairl.engine.curves import read_scalars
 from mmairl.errors import UserError
 from mmairl.models.backbones import pooled
-from mmairl.models.spectrum import effective
+from mmairl.models.spectrum import effective, rankme, singular_values
 from mmairl.randomness import same_randomness
 
 IMAGES = 25_600  # for spectra, as the authors of RankMe use
@@ -41,21 +44,11 @@ class Measure:
         name: Its name in tables.
         best: The value of an ideal network; networks are better the closer they come.
         images: From this many images on, more images change it by less than 5 %.
-        across: Whether networks of different methods can be compared.
     """
 
     name: str
     best: float
     images: str
-    across: bool = True
-
-    def goodness(self, value: float) -> float:
-        """Return a number that is higher for better networks, and -inf for NaN."""
-        if math.isnan(value):
-            return -math.inf
-        if math.isinf(self.best):
-            return value if self.best > 0 else -value
-        return -abs(value - self.best)
 
 
 _ALL = (
@@ -65,34 +58,9 @@ _ALL = (
     Measure('uniformity', -math.inf, '500'),
     Measure('alignment', 0.0, '1000'),
     *(Measure(f'invariance to {name}', math.inf, '500') for name in CHANGES),
-    Measure('training loss', -math.inf, 'none', across=False),
+    Measure('training loss', -math.inf, 'none'),
 )
 MEASURES = {measure.name: measure for measure in _ALL}
-
-
-class Moments:
-    """First and second moments of rows that arrive in batches."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sum: Tensor | float = 0.0
-        self.products: Tensor | float = 0.0
-
-    def update(self, rows: Tensor) -> None:
-        rows = rows.double()
-        self.count += len(rows)
-        self.sum = self.sum + rows.sum(dim=0)
-        self.products = self.products + rows.T @ rows
-
-    def rankme(self) -> float:
-        """Return RankMe of all rows (Garrido et al. 2023)."""
-        return effective(torch.linalg.eigvalsh(self.products).clamp_min(0).sqrt())
-
-    def eigenvalues(self) -> Tensor:
-        """Return the eigenvalues of the covariance, descending."""
-        center = self.sum / self.count
-        covariance = self.products / self.count - center.outer(center)
-        return torch.linalg.eigvalsh(covariance).clamp_min(0).flip(0)
 
 
 def alpha_req(eigenvalues: Tensor, first: int = 5, last: int = 100) -> float:
@@ -105,35 +73,23 @@ def alpha_req(eigenvalues: Tensor, first: int = 5, last: int = 100) -> float:
     tail = eigenvalues[:above_rounding][first - 1 : last]
     if len(tail) < 5:
         return math.inf
-    x = torch.arange(first, first + len(tail), dtype=torch.float64).log()
-    x = x - x.mean()
-    slope = (x * tail.log()).sum() / x.square().sum()
-    return -slope.item()
+    ranks = np.arange(first, first + len(tail))
+    fit = stats.linregress(np.log(ranks), tail.log())
+    return -float(fit.slope)
 
 
-class Lidar:
-    """LiDAR: the effective rank of Fisher's discriminants, with the views of an image as a class (Thilak et al. 2023)."""
+def lidar(views: Tensor, delta: float = 1e-4) -> float:
+    """Return LiDAR (Thilak et al. 2023) of the features of views, (views, images, C).
 
-    def __init__(self) -> None:
-        self.views = 0
-        self.sums: Tensor | float = 0.0
-        self.products: Tensor | float = 0.0
-
-    def update(self, rows: Tensor) -> None:
-        """Add one more view of every image, in the same order."""
-        rows = rows.double()
-        self.views += 1
-        self.sums = self.sums + rows
-        self.products = self.products + rows.T @ rows
-
-    def value(self, delta: float = 1e-4) -> float:
-        means = self.sums / self.views
-        images = len(means)
-        within = self.products / (self.views * images) - means.T @ means / images
-        centered = means - means.mean(dim=0)
-        root = torch.linalg.cholesky(within + delta * torch.eye(len(within), dtype=torch.float64))
-        whitened = torch.linalg.solve_triangular(root, centered.T, upper=False)
-        return effective(torch.linalg.eigvalsh(whitened @ whitened.T).clamp_min(0))
+    It is the effective rank of Fisher's discriminants, with the views of an image as a class.
+    """
+    means = views.double().mean(dim=0)
+    deviations = (views - means).flatten(0, 1)
+    within = deviations.T @ deviations / len(deviations)
+    root = torch.linalg.cholesky(within + delta * torch.eye(len(within), dtype=torch.float64))
+    centered = means - means.mean(dim=0)
+    whitened = torch.linalg.solve_triangular(root, centered.T, upper=False)
+    return effective(torch.linalg.eigvalsh(whitened @ whitened.T).clamp_min(0))
 
 
 @dataclass(frozen=True)
@@ -141,17 +97,13 @@ class Sample:
     """The features that measures are computed from.
 
     Args:
-        features: Features of the first images, at most `KEPT`.
-        moments: Moments of the features of all images.
-        lidar: LiDAR's sums over the views.
-        views: Features of two views of the same images, at most `VIEWED`.
+        features: Features of all images.
+        views: Features of views of the first images, at most `VIEWED`, (views, images, C).
         kept: The likeness to itself that an image keeps under each change of `CHANGES`.
     """
 
     features: Tensor
-    moments: Moments
-    lidar: Lidar
-    views: tuple[Tensor, Tensor]
+    views: Tensor
     kept: Mapping[str, float]
 
 
@@ -169,46 +121,37 @@ def sample_features(
     """
     images = Images(cfg, count, part='train', **loading)
     embed = partial(images.embed, network)
-    moments = Moments()
-    features = torch.empty(0)
-    for batch in images.raw():
-        rows = embed(batch).cpu()
-        moments.update(rows)
-        if len(features) < KEPT:
-            features = torch.cat([features, rows])[:KEPT]
+    features = torch.cat([embed(batch).cpu() for batch in images.raw()])
     if not features.isfinite().all():
         return None
     few = Images(cfg, min(count, VIEWED), part='train', **loading)
-    lidar = Lidar()
+    views = []
     with same_randomness():
         torch.manual_seed(0)
         for _ in range(VIEWS // 2):
-            first, second = embed_views(network, few)
-            lidar.update(first)
-            lidar.update(second)
+            views += embed_views(network, few)
     changed = invariance(embed, few.first(CHANGED), strengths=(0.5, 1.0))
     kept = {name: mean(values) for name, values in changed.items()}
-    return Sample(features, moments, lidar, (first, second), kept)
+    return Sample(features, torch.stack(views), kept)
 
 
 def embed_views(network: nn.Module, images: Images) -> tuple[Tensor, Tensor]:
     """Return the features of two augmented views of each image."""
-    firsts: list[Tensor] = []
-    seconds: list[Tensor] = []
-    for first, second in images.views():
-        firsts.append(pooled(network(first)).float().cpu())
-        seconds.append(pooled(network(second)).float().cpu())
-    return torch.cat(firsts), torch.cat(seconds)
+    pairs = []
+    for views in images.views():
+        pairs.append([pooled(network(view)).float().cpu() for view in views])
+    first, second = zip(*pairs)
+    return torch.cat(first), torch.cat(second)
 
 
 def measures_of(sample: Sample) -> dict[str, float]:
     """Return every measure of `MEASURES` but the training loss."""
     return {
-        'RankMe': sample.moments.rankme(),
-        'LiDAR': sample.lidar.value(),
-        'alpha-ReQ': alpha_req(sample.moments.eigenvalues()),
-        'uniformity': uniformity(sample.features),
-        'alignment': alignment(*sample.views),
+        'RankMe': rankme(sample.features),
+        'LiDAR': lidar(sample.views),
+        'alpha-ReQ': alpha_req(singular_values(sample.features, centred=True).square()),
+        'uniformity': uniformity(sample.features[:KEPT]),
+        'alignment': alignment(*sample.views[-2:]),
         **{f'invariance to {name}': value for name, value in sample.kept.items()},
     }
 
@@ -223,13 +166,19 @@ def measure_network(
     return {**measures_of(sample), 'training loss': loss}
 
 
+def checkpoint_loss(checkpoint: Path) -> float:
+    """Return the training loss of the run next to a checkpoint, up to its step; NaN for one without a log."""
+    meta = load_checkpoint(checkpoint).get('meta') if checkpoint.is_file() else None
+    steps = meta.get('iter', math.inf) if isinstance(meta, dict) else math.inf
+    return training_loss(checkpoint.parent, steps)
+
+
 def training_loss(work_dir: Path, until: float = math.inf) -> float:
     """Return the mean loss over the last tenth of a run's steps, up to the step `until`; NaN if the run has no log."""
     try:
-        curves = read_scalars(work_dir)
+        steps, values = read_scalars(work_dir).get('loss', ((), ()))
     except UserError:
         return math.nan
-    steps, values = curves.get('loss', ((), ()))
     end = min(until, max(steps, default=0))
     last = [value for step, value in zip(steps, values) if 0.9 * end < step <= end]
     return mean(last) if last else math.nan

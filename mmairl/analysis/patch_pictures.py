@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from mmengine import Config
 from mmpretrain.models.backbones.vision_transformer import VisionTransformer
 from PIL import Image
+from sklearn.decomposition import PCA
 from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as T
 
@@ -44,23 +45,23 @@ def patch_picture(
         )
     normal = cfg.model.data_preprocessor
     inputs = [normalize(image[None], normal.mean, normal.std) for image in images]
-    columns = [[image[:3].expand(3, -1, -1)] for image in images]
+    rows = [[image[:3]] for image in images]
     for backbone in backbones.values():
         maps = [layer_outputs(backbone, x, [-1])[0].features[0] for x in inputs]
-        for shown, x, colors in zip(columns, inputs, component_colors(maps)):
-            attention = (
-                class_attention(backbone, x) if isinstance(backbone, VisionTransformer) else ()
-            )
-            pictures = [colors, *(head.expand(3, -1, -1) for head in attention)]
-            size = x.shape[2:]
-            shown += [F.interpolate(one[None], size, mode='nearest')[0] for one in pictures]
-    rows = [
-        torch.cat([F.pad(one, (0, GAP), value=1.0) for one in shown], dim=2) for shown in columns
-    ]
-    width = max(row.shape[2] for row in rows)
-    rows = [F.pad(row, (0, width - row.shape[2], 0, GAP), value=1.0) for row in rows]
-    pixels = (255 * torch.cat(rows, dim=1).clamp(0, 1)).byte()
-    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
+        for row, x, colors in zip(rows, inputs, component_colors(maps)):
+            row.append(colors)
+            if isinstance(backbone, VisionTransformer):
+                row += class_attention(backbone, x)[:, None]
+    strips = [torch.cat([_framed(shown, row[0]) for shown in row], dim=2) for row in rows]
+    width = max(strip.shape[2] for strip in strips)
+    padded = [F.pad(strip, (0, width - strip.shape[2]), value=1.0) for strip in strips]
+    return T.to_pil_image((255 * torch.cat(padded, dim=1).clamp(0, 1)).byte())
+
+
+def _framed(shown: Tensor, image: Tensor) -> Tensor:
+    """Return a picture in RGB at the size of the image, with a gap to the right and below."""
+    resized = F.interpolate(shown[None], image.shape[1:], mode='nearest')[0]
+    return F.pad(resized.expand(3, -1, -1), (0, GAP, 0, GAP), value=1.0)
 
 
 def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
@@ -70,23 +71,17 @@ def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
     three components of the foreground are red, green and blue. The background is black.
     """
     cells = torch.cat([features.flatten(1).T for features in maps])
-    first = _components(cells, cells, 1)[:, 0]
+    first = torch.from_numpy(PCA(1).fit_transform(cells)[:, 0])
     border = torch.cat([_border(features) for features in maps])
     foreground = first > 0 if first[border].mean() < 0 else first < 0
     colors = torch.zeros(len(cells), 3)
     if foreground.sum() > 3:
-        values = _components(cells[foreground], cells[foreground], 3)
-        low, high = values.quantile(torch.tensor([0.02, 0.98]), dim=0)
-        colors[foreground] = ((values - low) / (high - low).clamp_min(1e-6)).clamp(0, 1)
+        values = torch.from_numpy(PCA(3).fit_transform(cells[foreground]))
+        low, high = values.quantile(torch.tensor([0.02, 0.98], dtype=values.dtype), dim=0)
+        shares = (values - low) / (high - low).clamp_min(1e-6)
+        colors[foreground] = shares.clamp(0, 1).float()
     parts = colors.split([features[0].numel() for features in maps])
     return [part.T.unflatten(1, features.shape[1:]) for part, features in zip(parts, maps)]
-
-
-def _components(fit: Tensor, x: Tensor, count: int) -> Tensor:
-    """Return the projections of `x` on the first principal axes of `fit`."""
-    mean = fit.mean(0)
-    axes = torch.linalg.eigh(torch.cov((fit - mean).T))[1].flip(1)[:, :count]
-    return (x - mean) @ axes
 
 
 def _border(features: Tensor) -> Tensor:
@@ -99,10 +94,9 @@ def class_attention(backbone: VisionTransformer, images: Tensor) -> Tensor:
     """Return how much the class token attends to each patch in the last layer, (heads, rows, columns), at most 1."""
     attention = backbone.layers[-1].attn
     seen: list[Tensor] = []
-    hook = attention.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-    backbone(images)
-    hook.remove()
-    query, key, _ = attention.qkv(seen[0]).unflatten(2, (3, attention.num_heads, -1)).unbind(2)
+    with attention.qkv.register_forward_hook(lambda module, inputs, output: seen.append(output)):
+        backbone(images)
+    query, key, _ = seen[0].unflatten(2, (3, attention.num_heads, -1)).unbind(2)
     scores = torch.einsum('bhc,bnhc->bhn', query[:, 0], key) * attention.head_dims**-0.5
     rows, columns = (-(-side // patch_size(backbone)) for side in images.shape[2:])
     heads = scores.softmax(dim=2)[0, :, -rows * columns :].unflatten(1, (rows, columns))

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from mmengine.registry import init_default_scope
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from mmairl.checkpoints.load import first_few, require_same_keys
 from mmairl.errors import UserError, building, printable
 
 # Attention heads of released ViTs by width. MoCo v3's ViT of width 384 has 12.
@@ -73,34 +74,9 @@ def require_complete(weights: Mapping[str, Tensor], network: Mapping[str, Any], 
     Raises:
         UserError: 'incomplete-network' if tensors are missing and nothing else is wrong, 'other-network' otherwise.
     """
-    expected = _tensors_of(json.dumps(network, sort_keys=True))
-    missing = [key for key in expected if key not in weights]
-    unknown = [key for key in weights if key not in expected]
-    shapes = []
-    for key, value in weights.items():
-        if key in expected and value.shape != expected[key].shape:
-            found, right = tuple(value.shape), tuple(expected[key].shape)
-            shapes.append(f"'{key}' has the shape {found} instead of {right}")
-    if not missing and not unknown and not shapes:
-        return
-    faults = shapes[:3]
-    if unknown:
-        faults.insert(0, f'unknown: {first_few(unknown)}')
-    if missing:
-        faults.insert(0, f'missing: {first_few(missing)}')
     kind = network['type'].removeprefix('mmpretrain.')
-    name = f'{kind}-{network["depth"]}' if 'depth' in network else kind
-    raise UserError(
-        f'{path}: tensors are not those of a {name} ({"; ".join(faults)}); give a config with its backbone, or the prefix of '
-        'another network in the file',
-        code='other-network' if unknown or shapes else 'incomplete-network',
-    )
-
-
-def first_few(names: Collection[str], most: int = 3, separator: str = ', ') -> str:
-    """Join the first names and count the rest."""
-    shown = separator.join(list(names)[:most])
-    return f'{shown} (and {len(names) - most} more)' if len(names) > most else shown
+    name = f'a {kind}-{network["depth"]}' if 'depth' in network else f'a {kind}'
+    require_same_keys(weights, _tensors_of(json.dumps(network, sort_keys=True)), path, name)
 
 
 def _shape(weights: Mapping[str, Tensor], key: str, ndim: int, path: str) -> torch.Size:

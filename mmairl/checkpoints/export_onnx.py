@@ -22,15 +22,11 @@ REQUIRED = ('onnx', 'onnxscript', 'onnxruntime')
 TOLERANCE = 1e-4  # of the largest feature, because runtimes sum in different orders
 
 
-class FeatureExtractor(nn.Module):
+class FeatureExtractor(nn.Sequential):
     """A network from normalized images to feature vectors."""
 
-    def __init__(self, backbone: nn.Module) -> None:
-        super().__init__()
-        self.backbone = backbone
-
     def forward(self, images: Tensor) -> Tensor:
-        return pooled(self.backbone(images))
+        return pooled(self[0](images))
 
 
 def write_onnx(

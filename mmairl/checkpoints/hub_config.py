@@ -2,19 +2,21 @@
 
 Weights do not determine a network: ResNets with anti-aliased strides have the same tensors as those without. timm and
 Hugging Face write `config.json`, Hugging Face also `preprocessor_config.json`. Each field of `config.json` is either
-compared with the values that mmairl's network implements, or listed as without influence on features.
+compared with the values that mmairl's network implements, or listed in hub_config.yaml as without influence on features.
 """
 
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mmairl.errors import UserError
-from mmairl.io import read_json
+from mmairl.io import Declared, read_json, read_yaml
 
 CONFIG = 'config.json'
 PREPROCESSOR = 'preprocessor_config.json'
@@ -93,16 +95,17 @@ class HubConfig:
         kind = network['type'].removeprefix('mmpretrain.').removesuffix('_CIFAR')
         path = self.path / CONFIG
         fields = self.fields
-        table = TIMM[kind] if self.timm else HUGGING_FACE[kind]
+        table = (FIELDS.timm if self.timm else FIELDS.hugging_face)[kind]
         if network.get('gated'):
-            table = replace(table, accepted={**table.accepted, 'hidden_act': ['silu']})
+            accepted = {**table.accepted, 'hidden_act': ['silu']}
+            table = msgspec.structs.replace(table, accepted=accepted)
         family = 'architecture' if self.timm else 'model_type'
         if family not in fields:
             # The file does not describe a network. Fields that it shares with Hugging Face must still agree.
             known = {key: value for key, value in fields.items() if key in table.accepted}
             table.require(known, path)
             return
-        if not table.names.fullmatch(str(fields[family])):
+        if not re.fullmatch(table.names, str(fields[family])):
             raise UserError(
                 f"{path}: {family} is '{fields[family]}', which mmairl does not build from these weights; give a "
                 'config with its backbone',
@@ -126,22 +129,22 @@ class HubConfig:
             )
 
 
-@dataclass(frozen=True)
-class Table:
+class Network(Declared):
     """The fields of config.json for one network.
 
-    Args:
-        names: The names of the network.
+    Attributes:
+        names: A regular expression of the names of the network.
         accepted: Values that our network implements, by field.
-        ignored: Fields without influence on features, or that shapes of tensors show.
+        ignored: Groups of fields without influence on features.
     """
 
-    names: re.Pattern
-    accepted: Mapping[str, Sequence[Any]]
-    ignored: Collection[str]
+    names: str
+    accepted: dict[str, list[Any]]
+    ignored: list[str]
 
     def require(self, fields: Mapping[str, Any], path: Path) -> None:
         """Raise unless every field is ignored or has an accepted value."""
+        ignored = ' '.join(FIELDS.ignored[group] for group in self.ignored).split()
         for name, value in fields.items():
             if name in self.accepted:
                 options = self.accepted[name]
@@ -151,7 +154,7 @@ class Table:
                         'such network from these weights; give a config with its backbone',
                         code='other-network',
                     )
-            elif name not in self.ignored:
+            elif name not in ignored:
                 raise UserError(
                     f"{path}: unknown field '{name}' ('{value}'), which may change the network; give a config with its "
                     'backbone, or remove the field if it has no influence on features',
@@ -159,103 +162,15 @@ class Table:
                 )
 
 
-def words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+class Fields(Declared):
+    """The content of hub_config.yaml."""
+
+    ignored: dict[str, str]
+    hugging_face: dict[str, Network]
+    timm: dict[str, Network]
 
 
-# Fields of every configuration of Hugging Face: tasks, text generation, output formats, storage.
-GENERIC = words(
-    """
-    _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path _num_labels add_cross_attention architectures
-    bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id
-    diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty
-    finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label image_size initializer_range
-    is_decoder is_encoder_decoder label2id length_penalty license max_length min_length no_repeat_ngram_size num_beam_groups
-    num_beams num_channels num_labels num_return_sequences output_attentions output_hidden_states output_scores pad_token_id
-    prefix problem_type pruned_heads remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id
-    suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tie_word_embeddings tokenizer_class
-    top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache
-    """
-)
-# Fields that shapes of tensors show, that only training uses, or that select outputs that mmairl does not read.
-BACKBONE = words('out_features out_indices _out_features _out_indices stage_names')
-TRANSFORMER = words(
-    """
-    hidden_size num_hidden_layers num_attention_heads intermediate_size mlp_ratio patch_size qkv_bias hidden_dropout_prob
-    attention_probs_dropout_prob attention_dropout drop_path_rate layerscale_value num_register_tokens layer_norm_eps
-    encoder_stride pooler_act pooler_output_size use_mask_token use_swiglu_ffn apply_layernorm reshape_hidden_states
-    mask_ratio norm_pix_loss decoder_hidden_size decoder_intermediate_size decoder_num_attention_heads decoder_num_hidden_layers
-    """
-)
-ROTARY = words(
-    """
-    query_bias value_bias use_gated_mlp pos_embed_shift pos_embed_jitter pos_embed_rescale return_class_token
-    """
-)
-HUGGING_FACE = {
-    'ResNet': Table(
-        re.compile('resnet'),
-        dict(
-            hidden_act=['relu'], downsample_in_first_stage=[False], downsample_in_bottleneck=[False]
-        ),
-        GENERIC | BACKBONE | {'embedding_size', 'hidden_sizes', 'depths', 'layer_type'},
-    ),
-    'VisionTransformer': Table(
-        re.compile('vit|vit_mae|vit_msn|dinov2|dinov2_with_registers'),
-        dict(hidden_act=['gelu']),
-        GENERIC | BACKBONE | TRANSFORMER,
-    ),
-    'RotaryVisionTransformer': Table(
-        re.compile('dinov3_vit'),
-        dict(
-            hidden_act=['gelu'],
-            layer_norm_eps=[1e-5],
-            rope_theta=[100.0, 100],
-            rope_parameters=[dict(rope_theta=theta, rope_type='default') for theta in (100.0, 100)],
-            key_bias=[False],
-            proj_bias=[True],
-            mlp_bias=[True],
-        ),
-        (GENERIC | BACKBONE | TRANSFORMER | ROTARY) - {'layer_norm_eps'},
-    ),
-}
-# timm's fields: `pretrained_cfg`, which describes images and files, and the fields of early files.
-TIMM_FIELDS = words(
-    """
-    num_classes num_features pretrained_cfg label_names label_descriptions license model_type architectures url hf_hub_id
-    custom_load input_size fixed_input_size interpolation crop_pct crop_mode mean std pool_size first_conv classifier tag
-    origin_url paper_name paper_ids notes test_input_size test_crop_pct test_interpolation min_input_size file source
-    model_args transformers_version torch_dtype dtype id2label label2id num_labels initializer_range do_pooling
-    """
-)
-# timm's `model_args` that shapes of tensors show or that only training uses.
-RESNET_ARGUMENTS = words('in_chans drop_rate drop_path_rate channels')
-VIT_ARGUMENTS = RESNET_ARGUMENTS | words(
-    """
-    img_size patch_size embed_dim depth num_heads mlp_ratio qkv_bias init_values class_token reg_tokens no_embed_class
-    dynamic_img_size strict_img_size pos_drop_rate proj_drop_rate attn_drop_rate patch_drop_rate num_reg_tokens
-    """
-)
-PATCHES = r'_patch\d+(_reg\d+)?(_\d+|_dinov2)(_miil)?'
-TIMM = {
-    'ResNet': Table(
-        re.compile(r'(tv_|gluon_|ssl_|swsl_)?resnet(18|34|50|101|152|200)(_v1b)?'),
-        dict(global_pool=['avg', '']),
-        TIMM_FIELDS | RESNET_ARGUMENTS,
-    ),
-    'VisionTransformer': Table(
-        re.compile(
-            rf'(vit|deit3?)_(tiny|small|medium|base|large|huge|giant|gigantic){PATCHES}|flexivit_(small|base|large)'
-        ),
-        dict(global_pool=['token', 'avg', '']),
-        TIMM_FIELDS | VIT_ARGUMENTS,
-    ),
-    'RotaryVisionTransformer': Table(
-        re.compile(r'vit_(small|small_plus|base|large|huge_plus|7b)_patch\d+_dinov3(_qkvb)?'),
-        dict(global_pool=['token', 'avg', '']),
-        TIMM_FIELDS | VIT_ARGUMENTS,
-    ),
-}
+FIELDS = read_yaml(Path(__file__).with_suffix('.yaml'), Fields)
 
 
 def hub_config(file: Path) -> HubConfig:
@@ -264,12 +179,10 @@ def hub_config(file: Path) -> HubConfig:
     Raises:
         UserError: If one of them is not a JSON object.
     """
-    contents = {}
-    for name, key in ((CONFIG, 'config'), (PREPROCESSOR, 'preprocessor')):
-        path = file.with_name(name)
-        if path.is_file():
-            contents[key] = read_json(path, dict)
-    return HubConfig(file.parent, **contents)
+    paths = [file.with_name(name) for name in (CONFIG, PREPROCESSOR)]
+    return HubConfig(
+        file.parent, *(read_json(path, dict) if path.is_file() else {} for path in paths)
+    )
 
 
 def is_number(value: Any) -> bool:

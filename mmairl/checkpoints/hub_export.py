@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mmairl.checkpoints.hub_config import CONFIG
@@ -18,6 +19,7 @@ from mmairl.io import write_json
 
 STEM = 64  # channels of the stem of every ResNet of timm
 EPSILON = 1e-5  # of timm's batch norm
+PROJECTION = 'layer1.0.downsample.0.weight'
 
 
 def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path:
@@ -55,7 +57,6 @@ def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path
         interpolation=backbone.input.interpolation,
         crop_pct=0.875,
         num_classes=0,
-        pool_size=None,
         first_conv='conv1' if is_resnet else 'patch_embed.proj',
         classifier='fc' if is_resnet else 'head',
         **({'license': license} if license else {}),
@@ -146,31 +147,22 @@ def with_wide_stem(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
     A first block without a projection gets one that selects the original channels.
     """
-    wide = dict(weights)
     kernel = weights['conv1.weight']
-    added = STEM - len(kernel)
-    wide['conv1.weight'] = torch.cat([kernel, kernel.new_zeros(added, *kernel.shape[1:])])
+    width = len(kernel)
+    added = STEM - width
+    wide = dict(weights)
+    wide['conv1.weight'] = F.pad(kernel, (0, 0, 0, 0, 0, 0, 0, added))
     for name in ('weight', 'bias', 'running_mean', 'running_var'):
-        value = weights[f'bn1.{name}']
-        fill = 1.0 if name == 'running_var' else 0.0
-        wide[f'bn1.{name}'] = torch.cat([value, value.new_full((added,), fill)])
-    for name in ('conv1', 'downsample.0'):
-        key = f'layer1.0.{name}.weight'
+        key = f'bn1.{name}'
+        wide[key] = F.pad(weights[key], (0, added), value=float(name == 'running_var'))
+    for key in ('layer1.0.conv1.weight', PROJECTION):
         if key in weights:
-            value = weights[key]
-            zeros = value.new_zeros(len(value), added, *value.shape[2:])
-            wide[key] = torch.cat([value, zeros], dim=1)
-    if 'layer1.0.downsample.0.weight' not in weights:
-        width = len(kernel)
-        ones = torch.ones(width, dtype=kernel.dtype)
-        wide['layer1.0.downsample.0.weight'] = torch.eye(width, STEM, dtype=kernel.dtype)[
-            ..., None, None
-        ]
+            wide[key] = F.pad(weights[key], (0, 0, 0, 0, 0, added))
+    if PROJECTION not in weights:
+        wide[PROJECTION] = torch.eye(width, STEM, dtype=kernel.dtype)[..., None, None]
+        ones = kernel.new_ones(width)
         # Batch norm divides by the root of variance + epsilon, which is 1 here.
-        identity = dict(
-            weight=ones, bias=0 * ones, running_mean=0 * ones, running_var=(1 - EPSILON) * ones
-        )
-        for name, value in identity.items():
-            wide[f'layer1.0.downsample.1.{name}'] = value
-        wide['layer1.0.downsample.1.num_batches_tracked'] = torch.tensor(0)
+        norm = dict(weight=ones, bias=0 * ones, running_mean=0 * ones)
+        norm.update(running_var=(1 - EPSILON) * ones, num_batches_tracked=torch.tensor(0))
+        wide |= {f'layer1.0.downsample.1.{name}': value for name, value in norm.items()}
     return wide

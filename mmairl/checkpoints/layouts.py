@@ -6,12 +6,14 @@ Our own names are torchvision's for ResNets and mmpretrain's for ViTs.
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mmairl.errors import UserError
+from mmairl.io import Declared, read_yaml
 
 # Keys under which checkpoints nest their weights, tried at each level.
 ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_state', 'network')
@@ -21,11 +23,10 @@ NESTED = ('trunk', 'heads')  # VISSL nests its weights one level deeper
 STEMS = ('conv1.weight', 'stem.', 'patch_embed.', 'cls_token', 'conv_proj.')
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Declared):
     """One project's checkpoints.
 
-    Args:
+    Attributes:
         name: The name in messages.
         student: Prefix of the student's backbone.
         teacher: Prefix of the teacher's backbone, if the project has a teacher.
@@ -45,37 +46,29 @@ class Format:
         return any(key.startswith(begins) for key in keys)
 
 
-# Prefixes of teachers, which are never read in place of a student.
-TEACHER = re.compile(r'teacher|momentum|target|ema|key|_k\.', re.IGNORECASE)
-# C4 detectors keep the last stage of the backbone in their head: detectron2's and mmdet's prefixes, and ours.
-LAST_STAGES = (('roi_heads.res5.', 'res5.'), ('roi_head.shared_head.', ''))
-# The first match wins, so a format comes before those whose prefixes begin like its own.
-FORMATS = (
-    Format('mmselfsup (MoCo)', 'encoder_q.0.', 'encoder_k.0.'),
-    Format('mmselfsup (BYOL)', 'online_net.0.', 'target_net.module.0.'),
-    Format('mmselfsup (BYOL)', 'online_net.0.', 'target_net.0.'),
-    Format('MoCo v1 or v2', 'encoder_q.', 'encoder_k.'),
-    Format('MoCo v3', 'base_encoder.', 'momentum_encoder.'),
-    Format("the paper's release", 'online_encoder.', 'target_encoder.'),
-    Format("the paper's release", 'student_encoder.', 'teacher_encoder.'),
-    Format('solo-learn', 'encoder.', 'momentum_encoder.'),
-    Format('solo-learn', 'backbone.', 'momentum_backbone.'),
-    Format('lightly', 'backbone.', 'teacher_backbone.'),
-    Format('lightly', 'backbone.', 'backbone_momentum.'),
-    Format('stable-pretraining', 'backbone.student.', 'backbone.teacher.'),
-    Format('mmairl', 'backbone.', 'teacher.backbone.'),
-    Format('mmpretrain (MoCo)', 'backbone.', 'encoder_k.module.0.'),
-    Format('mmpretrain (BYOL)', 'backbone.', 'target_net.module.0.'),
-    Format('mmpretrain (MoCo v3)', 'backbone.', 'momentum_encoder.module.0.'),
-    Format('detectron2 (FPN)', 'backbone.bottom_up.'),
-    Format('mmairl or OpenMMLab', 'backbone.'),
-    Format('VISSL', 'trunk._feature_blocks.'),
-    Format('VISSL', 'trunk.base_model._feature_blocks.'),
-    Format('VISSL', '_feature_blocks.'),
-    Format('SimSiam', 'encoder.'),
-    Format('student and teacher', 'student.', 'teacher.'),
-    Format('plain (torchvision, timm, Hugging Face, detectron2)', ''),
-)
+class Layout(Declared):
+    """One way to name the tensors of a backbone; layouts.yaml describes the fields."""
+
+    name: str
+    marks: list[str]
+    tables: list[str] = []
+    without: str = ''
+
+    def matches(self, keys: Collection[str], prefix: str = '') -> bool:
+        if self.without and prefix + self.without in keys:
+            return False
+        return all(prefix + mark in keys for mark in self.marks)
+
+
+class Known(Declared):
+    """The content of layouts.yaml."""
+
+    formats: list[Format]
+    tables: dict[str, dict[str, str]]
+    layouts: list[Layout]
+
+
+KNOWN = read_yaml(Path(__file__).with_suffix('.yaml'), Known)
 
 
 def detect_format(keys: Collection[str]) -> Format | None:
@@ -89,174 +82,14 @@ def detect_format(keys: Collection[str]) -> Format | None:
             return 1
         return 0 if any(key.startswith(form.teacher) for key in keys) else 2
 
-    matches = [form for form in FORMATS if form.matches(keys)]
+    matches = [form for form in KNOWN.formats if form.matches(keys)]
     return min(matches, key=rank, default=None)
 
 
-Names = tuple[tuple[str, str], ...]
-
-
-def _names(table: str) -> Names:
-    """Parse a table of two columns: our name and another project's.
-
-    `rename` tries the pairs on each key in this order. A name with a leading dot may be anywhere in a key, any other name
-    is its beginning. `#` is a number.
-    """
-    rows = (line.split() for line in table.strip().splitlines())
-    return tuple((ours, theirs) for ours, theirs in rows)
-
-
-DETECTRON2 = _names("""
-    bn1.             stem.conv1.norm.
-    conv1.           stem.conv1.
-    layer1.          res2.
-    layer2.          res3.
-    layer3.          res4.
-    layer4.          res5.
-    .downsample.1.   .shortcut.norm.
-    .downsample.0.   .shortcut.
-    .bn#.            .conv#.norm.
-""")
-# torchvision's children in a Sequential, as in lightly's examples.
-SEQUENTIAL = _names("""
-    conv1.           0.
-    bn1.             1.
-    layer1.          4.
-    layer2.          5.
-    layer3.          6.
-    layer4.          7.
-""")
-HUGGING_FACE_RESNET = _names("""
-    conv1.           embedder.embedder.convolution.
-    bn1.             embedder.embedder.normalization.
-    layer1.          encoder.stages.0.layers.
-    layer2.          encoder.stages.1.layers.
-    layer3.          encoder.stages.2.layers.
-    layer4.          encoder.stages.3.layers.
-    .downsample.0.   .shortcut.convolution.
-    .downsample.1.   .shortcut.normalization.
-    .conv1.          .layer.0.convolution.
-    .conv2.          .layer.1.convolution.
-    .conv3.          .layer.2.convolution.
-    .bn1.            .layer.0.normalization.
-    .bn2.            .layer.1.normalization.
-    .bn3.            .layer.2.normalization.
-""")
-TIMM = _names("""
-    ln1.                           norm.
-    layers.#.ln#.                  blocks.#.norm#.
-    layers.#.attn.gamma1.weight    blocks.#.ls1.gamma
-    layers.#.ffn.gamma2.weight     blocks.#.ls2.gamma
-    layers.#.ffn.w#.               blocks.#.mlp.w#.
-    layers.#.ffn.layers.0.0.       blocks.#.mlp.fc1.
-    layers.#.ffn.layers.1.         blocks.#.mlp.fc2.
-    layers.                        blocks.
-    patch_embed.projection.        patch_embed.proj.
-""")
-TORCHVISION_VIT = _names("""
-    cls_token                      class_token
-    pos_embed                      encoder.pos_embedding
-    patch_embed.projection.        conv_proj.
-    ln1.                           encoder.ln.
-    .attn.qkv.                     .self_attention.in_proj_
-    .attn.proj.                    .self_attention.out_proj.
-    .ffn.layers.0.0.               .mlp.0.
-    .ffn.layers.1.                 .mlp.3.
-    layers.#.ln#.                  encoder.layers.encoder_layer_#.ln_#.
-    layers.                        encoder.layers.encoder_layer_
-""")
-# timm's names and Hugging Face's for ViT (DINO), Dinov2 and Dinov2WithRegisters, which store q, k and v separately.
-HUGGING_FACE_VIT = _names("""
-    cls_token                      embeddings.cls_token
-    reg_token                      embeddings.register_tokens
-    pos_embed                      embeddings.position_embeddings
-    patch_embed.proj.              embeddings.patch_embeddings.projection.
-    norm.                          layernorm.
-    blocks.                        encoder.layer.
-    .norm1.                        .layernorm_before.
-    .norm2.                        .layernorm_after.
-    .attn.qkv.                     .attention.attention.query.
-    .attn.proj.                    .attention.output.dense.
-    .ls#.gamma                     .layer_scale#.lambda1
-    .mlp.w12.                      .mlp.weights_in.
-    .mlp.w3.                       .mlp.weights_out.
-    .mlp.fc1.                      .intermediate.dense.
-    .mlp.fc2.                      .output.dense.
-""")
-DINOV3: Names = (('vit.', ''),)  # our network holds timm's as `vit`
-# timm's names and Hugging Face's for DINOv3.
-HUGGING_FACE_DINOV3 = _names("""
-    cls_token                      embeddings.cls_token
-    reg_token                      embeddings.register_tokens
-    patch_embed.proj.              embeddings.patch_embeddings.
-    blocks.                        layer.
-    .attn.qkv.weight               .attention.q_proj.weight
-    .attn.q_bias                   .attention.q_proj.bias
-    .attn.v_bias                   .attention.v_proj.bias
-    .attn.proj.                    .attention.o_proj.
-    .gamma_#                       .layer_scale#.lambda1
-    .mlp.fc1_g.                    .mlp.gate_proj.
-    .mlp.fc2.                      .mlp.down_proj.
-""")
-GATED_MLP: Names = (('.mlp.fc1_x.', '.mlp.up_proj.'),)
-PLAIN_MLP: Names = (('.mlp.fc1.', '.mlp.up_proj.'),)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One way to name the tensors of a backbone.
-
-    Args:
-        name: The name in messages.
-        marks: Keys in every file of this layout. The first also finds the prefix.
-        tables: Renames from our names to the file's, the last one first.
-        without: A key in no file of this layout.
-    """
-
-    name: str
-    marks: tuple[str, ...]
-    tables: tuple[Names, ...] = ()
-    without: str = ''
-
-    def matches(self, keys: Collection[str], prefix: str = '') -> bool:
-        if self.without and prefix + self.without in keys:
-            return False
-        return all(prefix + mark in keys for mark in self.marks)
-
-
-DINOV3_MARKS = ('embeddings.patch_embeddings.weight', 'embeddings.cls_token')
-# The first match wins.
-LAYOUTS = (
-    Layout('detectron2', ('stem.conv1.weight', 'res2.0.conv1.weight'), (DETECTRON2,)),
-    Layout("torchvision's ResNet in a Sequential", ('4.0.conv1.weight', '0.weight'), (SEQUENTIAL,)),
-    Layout(
-        "Hugging Face's ResNet",
-        ('embedder.embedder.convolution.weight',),
-        (HUGGING_FACE_RESNET,),
-    ),
-    Layout("torchvision's ViT", ('conv_proj.weight', 'class_token'), (TORCHVISION_VIT,)),
-    Layout(
-        "Hugging Face's DINOv3 with gates",
-        (*DINOV3_MARKS, 'layer.0.mlp.gate_proj.weight'),
-        (HUGGING_FACE_DINOV3 + GATED_MLP, DINOV3),
-    ),
-    Layout("Hugging Face's DINOv3", DINOV3_MARKS, (HUGGING_FACE_DINOV3 + PLAIN_MLP, DINOV3)),
-    Layout(
-        "Hugging Face's ViT",
-        ('embeddings.patch_embeddings.projection.weight', 'embeddings.cls_token'),
-        (HUGGING_FACE_VIT, TIMM),
-    ),
-    Layout(
-        "timm's DINOv3",
-        ('reg_token', 'cls_token', 'blocks.0.norm1.weight'),
-        (DINOV3,),
-        without='pos_embed',
-    ),
-    Layout("timm's ViT", ('patch_embed.proj.weight', 'blocks.0.norm1.weight'), (TIMM,)),
-    Layout("mmairl's DINOv3", ('vit.cls_token', 'vit.blocks.0.norm1.weight')),
-    Layout("mmpretrain's ViT", ('patch_embed.projection.weight', 'layers.0.ln1.weight')),
-    Layout("torchvision's ResNet", ('layer1.0.conv1.weight', 'conv1.weight')),
-)
+# Prefixes of teachers, which are never read in place of a student.
+TEACHER = re.compile(r'teacher|momentum|target|ema|key|_k\.', re.IGNORECASE)
+# C4 detectors keep the last stage of the backbone in their head: detectron2's and mmdet's prefixes, and ours.
+LAST_STAGES = (('roi_heads.res5.', 'res5.'), ('roi_head.shared_head.', ''))
 # Tensors that features do not depend on: heads, tokens of masked patches, queues, computed angles.
 IGNORED = re.compile(
     r'(fc|heads?|head_\w+|classifier\w*|linear|projector\w*|projection\w*|predict\w+|prototypes|decoder\w*|last_layer|'
@@ -267,27 +100,32 @@ TIMM_BACKBONE = 'timm_model.'  # mmpretrain's TIMMBackbone adds this prefix to t
 
 def layout_of(keys: Collection[str]) -> Layout | None:
     """Return the layout of keys without a prefix."""
-    return next((layout for layout in LAYOUTS if layout.matches(keys)), None)
+    return next((layout for layout in KNOWN.layouts if layout.matches(keys)), None)
 
 
 def layout_prefixes(keys: Collection[str]) -> list[str]:
     """Return each prefix below which the keys have a known layout, the shortest first."""
-    marks = {layout.marks[0] for layout in LAYOUTS}
+    marks = {layout.marks[0] for layout in KNOWN.layouts}
     prefixes = {key.removesuffix(mark) for key in keys for mark in marks if key.endswith(mark)}
     found = []
     for prefix in sorted(prefixes, key=len):
         at_a_dot = prefix == '' or prefix.endswith('.')
         if not at_a_dot or prefix.endswith(TIMM_BACKBONE):
             continue
-        if any(layout.matches(keys, prefix) for layout in LAYOUTS):
+        if any(layout.matches(keys, prefix) for layout in KNOWN.layouts):
             found.append(prefix)
     return found
 
 
-def to_ours(
-    tensors: Mapping[str, Tensor], layout: Layout, path: str
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a file under our names, and our name of each key.
+class Named(NamedTuple):
+    """Tensors under our names, and our name of each key of the file."""
+
+    weights: dict[str, Tensor]
+    names: dict[str, str]
+
+
+def to_ours(tensors: Mapping[str, Tensor], layout: Layout, path: str) -> Named:
+    """Return the tensors of a file under our names.
 
     Raises:
         UserError: 'duplicate-tensor' if two keys get the same name.
@@ -305,16 +143,16 @@ def to_ours(
                 code='duplicate-tensor',
             )
     weights = join_registers({renamed[key]: value for key, value in joined.items()})
-    return weights, {key: renamed[joint] for key, joint in origins.items()}
+    return Named(weights, {key: renamed[joint] for key, joint in origins.items()})
 
 
-def rename(key: str, names: Names, to_ours: bool = False) -> str:
-    """Return another project's name of a tensor, or with `to_ours` our name.
+def rename(key: str, table: str, to_ours: bool = False) -> str:
+    """Return another project's name of a tensor by a table of layouts.yaml, or with `to_ours` our name.
 
-    >>> rename('layer1.0.bn2.bias', DETECTRON2)
+    >>> rename('layer1.0.bn2.bias', 'detectron2')
     'res2.0.conv2.norm.bias'
     """
-    for ours, theirs in names:
+    for ours, theirs in KNOWN.tables[table].items():
         old, new = (theirs, ours) if to_ours else (ours, theirs)
         anchor = '' if old.startswith('.') else '^'
         pattern = anchor + re.escape(old).replace(r'\#', r'(\d+)')

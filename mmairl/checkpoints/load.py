@@ -4,7 +4,7 @@ import logging
 import pickle
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -211,31 +211,52 @@ def _load_safetensors(path: Path) -> dict[str, Any]:
 
 
 def require_same_keys(
-    stored: dict[str, Tensor], network: dict[str, Tensor], path: str | Path
+    weights: Mapping[str, Tensor],
+    network: Mapping[str, Tensor],
+    path: str | Path,
+    name: str = 'the config',
 ) -> None:
-    """Raise unless a checkpoint and the network have the same tensor names, shapes and kinds of numbers."""
-    faults = [fault for key in {**network, **stored} if (fault := _key_fault(key, stored, network))]
-    if faults:
-        more = f' (and {len(faults) - 3} more)' if len(faults) > 3 else ''
-        raise UserError(
-            f'checkpoint {path} holds another architecture: {"; ".join(faults[:3])}{more}; give the config it was trained '
-            'with',
-            code='other-architecture',
-        )
+    """Raise unless weights and network have the same tensor names, shapes and kinds of numbers.
+
+    Raises:
+        UserError: 'incomplete-network' if tensors are missing and nothing else is wrong, 'other-network' otherwise.
+    """
+    missing, others = name_faults(weights, network, name)
+    for key in (key for key in network if key in weights):
+        value, expected = weights[key], network[key]
+        # Counters, which are whole numbers in the network, are floats in some files.
+        kind = wrong_kind(value, whole=not expected.is_floating_point())
+        if kind:
+            others.append(f'{key} is {kind} there')
+        elif value.shape != expected.shape:
+            shapes = f'{tuple(value.shape)} there and {tuple(expected.shape)}'
+            others.append(f'{key} is {shapes} in {name}')
+    if missing or others:
+        raise other_architecture(path, missing, others)
 
 
-def _key_fault(key: str, stored: dict[str, Tensor], network: dict[str, Tensor]) -> str:
-    """Return what is wrong with a tensor of a checkpoint, or ''."""
-    if key not in stored:
-        return f'it lacks {key}'
-    if key not in network:
-        return f'it has {key} beyond the config'
-    # Counters, which are whole numbers in the network, are floats in some files.
-    if kind := wrong_kind(stored[key], whole=not network[key].is_floating_point()):
-        return f'{key} is {kind} there'
-    found = tuple(stored[key].shape)
-    expected = tuple(network[key].shape)
-    return '' if found == expected else f'{key} is {found} there and {expected} in the config'
+def name_faults(
+    weights: Mapping[str, Any], network: Mapping[str, Tensor], name: str = 'the config'
+) -> tuple[list[str], list[str]]:
+    """Return a text for each name that is missing, and for each that the network does not have."""
+    missing = [f'it lacks {key}' for key in network if key not in weights]
+    unknown = [f'it has {key} beyond {name}' for key in weights if key not in network]
+    return missing, unknown
+
+
+def other_architecture(path: str | Path, missing: list[str], others: list[str]) -> UserError:
+    """Return the error for a file that does not hold the tensors of a network."""
+    return UserError(
+        f'checkpoint {path} holds another architecture: {first_few(missing + others, "; ")}; give the config it was trained '
+        'with, or the prefix of another network in the file',
+        code='other-network' if others else 'incomplete-network',
+    )
+
+
+def first_few(names: Collection[str], separator: str = ', ') -> str:
+    """Join the first three names and count the rest."""
+    shown = separator.join(list(names)[:3])
+    return f'{shown} (and {len(names) - 3} more)' if len(names) > 3 else shown
 
 
 def wrong_kind(value: object, whole: bool) -> str:

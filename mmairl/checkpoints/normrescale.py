@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmairl.checkpoints.init import PretrainedBackbone
+from mmairl.checkpoints.load import first_few
 from mmairl.checkpoints.norms import is_statistic
 from mmairl.checkpoints.read import read_backbone
 from mmairl.errors import UserError
@@ -224,12 +225,9 @@ def left_alone(rows: list[TensorChange]) -> str:
             reasons.setdefault(row.why, []).append(row.name)
     if not reasons:
         return ''
-    parts = []
-    for why, keys in reasons.items():
-        more = f' and {len(keys) - 1} more' if len(keys) > 1 else ''
-        parts.append(f'{why}: {keys[0]}{more}')
     skipped = sum(map(len, reasons.values()))
-    return f'{skipped} of {len(rows)} tensors were left as they were ({"; ".join(parts)})'
+    parts = '; '.join(f'{why}: {first_few(names)}' for why, names in reasons.items())
+    return f'{skipped} of {len(rows)} tensors were left as they were ({parts})'
 
 
 @WEIGHT_INITIALIZERS.register_module()

@@ -12,8 +12,9 @@ import os
 import pickle
 import pickletools
 import re
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import NoneType
@@ -32,11 +33,12 @@ HISTORIES = 'histories'  # key of a checkpoint for the logged values
 NUMERIC = re.compile(r'[<>=|]?[biufc]\d{1,2}')
 VALUES = (bool, int, float, complex, str, bytes, bytearray, NoneType, torch.dtype, torch.device)
 # Opcodes of pickles.
-CONSTANTS = {'NONE': None, 'NEWTRUE': True, 'NEWFALSE': False}
-NAMES = ('GLOBAL', 'PERSID', 'EXT1', 'EXT2', 'EXT4')  # their argument is not the value itself
+CONSTANTS = {'NEWTRUE': True, 'NEWFALSE': False, 'BYTEARRAY8': None}
 CALLS = ('REDUCE', 'NEWOBJ', 'NEWOBJ_EX')
 GETS = ('GET', 'BINGET', 'LONG_BINGET')
 PUTS = ('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE')
+RECURSIVE = ('DUP', 'POP', 'POP_MARK')  # picklers write them for recursive objects only
+SEPARATORS = (pickletools.markobject, pickletools.stackslice)
 LARGEST = 1_000_000  # values, counted as a tree: a shared list counts each time it is referred to
 TEXT = 64  # characters or bytes that count as one value
 LARGEST_KEY = 2**61 - 2  # Python hashes larger integers modulo 2**61 - 1, so they can collide
@@ -56,8 +58,11 @@ class StandIn:
     An instance accepts a state only if its class defines how, has no other attributes, and cannot be a key.
     """
 
-    __slots__ = ()
+    __slots__ = ('value',)
     __hash__ = None
+
+    def __init__(self, *unused: object) -> None:
+        pass
 
     def __setstate__(self, state: object) -> None:
         raise Refused('it holds attributes for an object that takes none')
@@ -66,36 +71,33 @@ class StandIn:
 class ArrayType(StandIn):
     """Replaces `numpy.dtype`. Only types of numbers are accepted."""
 
-    __slots__ = ('dtype',)
+    __slots__ = ()
 
-    def __init__(self, code: str, align: bool = False, copy: bool = False) -> None:
+    def __init__(self, code: str, *unused: object) -> None:
         if not isinstance(code, str) or not NUMERIC.fullmatch(code):
             raise Refused('it holds an array of something other than numbers')
-        self.dtype = np.dtype(code)
+        self.value = np.dtype(code)
 
     def __setstate__(self, state: tuple) -> None:
         _, order, *parts = state
         if parts[:3] != [None, None, None] or order not in ('<', '>', '=', '|'):
             raise Refused('it holds an array of something other than numbers')
-        self.dtype = self.dtype.newbyteorder(order)
+        self.value = self.value.newbyteorder(order)
 
     def read(self, content: bytes | str) -> np.ndarray:
         if isinstance(content, str):
             content = content.encode('latin1')
-        return np.frombuffer(content, self.dtype).copy() if content else np.empty(0, self.dtype)
+        return np.frombuffer(content, self.value).copy() if content else np.empty(0, self.value)
 
 
 class Array(StandIn):
     """Replaces `numpy.ndarray` and the function that creates an empty one. `plain` extracts the array."""
 
-    __slots__ = ('value',)
-
-    def __init__(self, *unused: object) -> None:
-        pass
+    __slots__ = ()
 
     def __setstate__(self, state: tuple) -> None:
         _, shape, kind, fortran, content = state
-        self.value = ArrayType.read(kind, content).reshape(shape, order='F' if fortran else 'C')
+        self.value = kind.read(content).reshape(shape, order='F' if fortran else 'C')
 
 
 class Scalar(StandIn):
@@ -104,10 +106,10 @@ class Scalar(StandIn):
     Numbers may be keys. Their hash is that of their bytes, which Python randomizes, so no file can make them collide.
     """
 
-    __slots__ = ('value',)
+    __slots__ = ()
 
     def __init__(self, kind: ArrayType, content: bytes | str) -> None:
-        (self.value,) = ArrayType.read(kind, content)
+        (self.value,) = kind.read(content)
 
     def __hash__(self) -> int:
         return hash(self.value.tobytes())
@@ -126,28 +128,17 @@ def encoded(text: str = '', encoding: str = 'latin1') -> bytes:
 class History(StandIn):
     """Replaces mmengine's HistoryBuffer. `plain` creates the real one."""
 
-    __slots__ = ('counts', 'length', 'values')
-
-    def __init__(self, values: object = (), counts: object = (), length: int = 1_000_000) -> None:
-        self.values = values
-        self.counts = counts
-        self.length = length
+    __slots__ = ()
 
     def __setstate__(self, state: dict) -> None:
-        self.values = state['_log_history']
-        self.counts = state['_count_history']
-        self.length = state['max_length']
+        self.value = (state['_log_history'], state['_count_history'], state['max_length'])
 
 
 class Skipped(StandIn):
     """Replaces a script's options and foreign classes and functions. `plain` turns them and their results into None."""
 
     __slots__ = ()
-
-    def __init__(self, *unused: object) -> None:
-        pass
-
-    __setstate__ = __init__
+    __setstate__ = StandIn.__init__
 
 
 def statistic(owner: type, name: str) -> None:
@@ -159,7 +150,7 @@ def statistic(owner: type, name: str) -> None:
 class Storage(StandIn):
     """Replaces the function that reads a tensor's memory. torch reads it as weights only."""
 
-    __slots__ = ('value',)
+    __slots__ = ()
 
     def __init__(self, content: bytes) -> None:
         file = io.BytesIO(content)
@@ -172,14 +163,10 @@ class Storage(StandIn):
 def tensor(
     storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *unused: object
 ) -> Tensor:
-    """Replace the function that creates a tensor from its memory."""
-    memory = Storage.value.__get__(storage)
-    if min(offset, *shape, *strides, 0) < 0:
-        raise Refused('it holds a tensor of a negative size')
-    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    if 0 not in shape and last >= len(memory):
-        raise Refused('it holds a tensor that is larger than its content')
-    return torch.empty(0, dtype=memory.dtype).set_(memory.untyped(), offset, shape, strides)
+    """Replace the function that creates a tensor from its memory. `as_strided` raises outside of the memory."""
+    memory = storage.value
+    flat = torch.empty(0, dtype=memory.dtype).set_(memory.untyped())
+    return flat.as_strided(shape, strides, offset)
 
 
 ALLOWED: dict[str, Callable] = {
@@ -232,6 +219,20 @@ LEFT_OUT = object()  # marks a value that has no plain form
 UNKNOWN = object()  # marks a value other than a number, text or a tuple of these
 
 
+class SizedTuple(tuple):
+    """A tuple that counts the values it stands for, those of inner tuples included."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self.size = 1 + sum(map(size_of, items))
+
+
+def size_of(value: Any) -> int:
+    """Return a measure of the time to hash a value."""
+    if type(value) is int:
+        return 1 + value.bit_length() // 32
+    return value.size if type(value) is SizedTuple else 1
+
+
 class UnpicklingCost:
     """Counts the work of unpickling that C code does without a chance to interrupt it.
 
@@ -242,23 +243,21 @@ class UnpicklingCost:
     def __init__(self) -> None:
         self.hashed = 0
         self.by_hash: dict[int, Any] = {}
-        self.colliding: dict[int, set] = {}
+        self.colliding: dict[int, set] = defaultdict(set)
 
-    def add_tuple(self, size: int) -> None:
-        """Count a tuple that is created or referred to: as a key, all of its values are hashed."""
+    def add(self, value: Any) -> None:
+        """Count a value that is created or referred to, and may be a key."""
+        size = size_of(value)
+        if type(value) is not complex and size < 3:  # few integers of 64 bits share a hash
+            return
         self.hashed += size
         if size > LARGEST or self.hashed > 10 * LARGEST:
             raise Refused('it holds tuples that stand for more than a million values')
-
-    def add_key(self, value: Any) -> None:
-        """Count a value that may be a key."""
         number = hash(value)
-        if self.by_hash.setdefault(number, value) == value:
-            return
-        others = self.colliding.setdefault(number, set())
-        others.add(value)
-        if len(others) > COLLISIONS:
-            raise Refused('it holds numbers that were chosen to collide as keys')
+        if self.by_hash.setdefault(number, value) != value:
+            self.colliding[number].add(value)
+            if len(self.colliding[number]) > COLLISIONS:
+                raise Refused('it holds numbers that were chosen to collide as keys')
 
 
 def refuse_endless(file: IO[bytes]) -> None:
@@ -267,59 +266,39 @@ def refuse_endless(file: IO[bytes]) -> None:
     The file is not unpickled. Only numbers, text and tuples are followed.
     """
     cost = UnpicklingCost()
-    stack: list[tuple[int, Any]] = []  # each value's size, and its content or UNKNOWN
+    stack: list[Any] = []
     marks: list[int] = []
-    memo: dict[int, tuple[int, Any]] = {}
-    separators = (pickletools.markobject, pickletools.stackslice)
-    for code, value, _ in pickletools.genops(file):
+    memo: dict[int, Any] = {}
+    for code, argument, _ in pickletools.genops(file):
         name = code.name
+        operands = [kind for kind in code.stack_before if kind not in SEPARATORS]
+        top = len(stack) if operands == code.stack_before else marks.pop()
+        start = top - len(operands)
+        taken = stack[start:]
+        if name in RECURSIVE:
+            raise Refused('it holds an object that contains itself')
         if name == 'MARK':
             marks.append(len(stack))
             continue
-        operands = [kind for kind in code.stack_before if kind not in separators]
-        top = marks.pop() if operands != code.stack_before else len(stack)
-        start = top - len(operands)
-        taken = stack[start:] if code.stack_before else []
+        if name in PUTS:
+            memo[len(memo) if argument is None else argument] = stack[-1]
+            continue
+        results = [UNKNOWN] * len(code.stack_after)
         if name in GETS:
-            cost.add_tuple(memo[value][0])
-            stack.append(memo[value])
-        elif name == 'DUP':
-            cost.add_tuple(stack[-1][0])
-            stack.append(stack[-1])
-        elif name in PUTS:
-            memo[len(memo) if value is None else value] = stack[-1]
-        elif 'TUPLE' in name:
-            size = 1 + sum(size for size, _ in taken)
-            cost.add_tuple(size)
-            items = tuple(item for _, item in taken)
-            if any(item is UNKNOWN for item in items):
-                items = UNKNOWN
-            else:
-                cost.add_key(items)
-            stack[start:] = [(size, items)]
-        elif name in CONSTANTS:
-            stack.append((1, CONSTANTS[name]))
-        elif _pushes_its_argument(code) and type(value) in (int, float, str, bytes):
-            size = 1 + (value.bit_length() // 32 if type(value) is int else 0)
-            if size > 2:
-                cost.add_key(value)
-            stack.append((size, value))
-        elif name == 'REDUCE' and _are_two_numbers(taken[1][1]):
-            number = complex(*taken[1][1])  # no other allowed function takes two numbers
-            cost.add_key(number)
-            stack[start:] = [(1, number)]
-        else:
-            # A call may return its tuple of arguments, as torch.Size does.
-            size = sum(size for size, _ in taken) if name in CALLS else 1
-            stack[start:] = [(size, UNKNOWN)] * len(code.stack_after)
-
-
-def _pushes_its_argument(code: pickletools.OpcodeInfo) -> bool:
-    return code.name not in NAMES and bool(code.stack_after) and not code.stack_before
+            results = [memo[argument]]
+        elif name == 'REDUCE' and _are_two_numbers(taken[1]):
+            results = [complex(*taken[1])]  # no other allowed function takes two numbers
+        elif 'TUPLE' in name or name in CALLS:
+            results = [SizedTuple(taken)]  # a call may return its arguments, as torch.Size does
+        elif results and not code.stack_before:
+            results = [CONSTANTS.get(name, argument)]
+        for value in results:
+            cost.add(value)
+        stack[start:] = results
 
 
 def _are_two_numbers(value: Any) -> bool:
-    is_pair = type(value) is tuple and len(value) == 2
+    is_pair = type(value) is SizedTuple and len(value) == 2
     return is_pair and all(type(item) in (int, float) for item in value)
 
 
@@ -399,8 +378,8 @@ def _leaf(value: Any, kind: type) -> Any:
     if kind in (Array, Scalar):
         return value.value
     if kind is History:
-        values, counts = (np.asarray(plain(part)) for part in (value.values, value.counts))
-        return history(values, counts, value.length)
+        values, counts, length = value.value
+        return history(np.asarray(plain(values)), np.asarray(plain(counts)), length)
     if isinstance(value, np.generic) and value.dtype.kind in 'biufc':
         return value
     raise Refused(f'it holds a {kind.__name__}')
@@ -494,10 +473,9 @@ def _portable_leaf(value: Any, place: str) -> Any:
         values, counts = value.data
         return dict(values=portable(values), counts=portable(counts), max_length=value.max_length)
     if isinstance(value, np.ndarray):
-        kind = value.dtype
-        if kind.kind not in 'biufc' or kind.itemsize > 16 or kind == np.longdouble:
-            return portable(value.tolist(), place)
-        return torch.from_numpy(value.astype(kind.newbyteorder('='), order='C'))
+        with suppress(TypeError):  # torch lacks some of NumPy's types
+            return torch.from_numpy(value.astype(value.dtype.newbyteorder('='), order='C'))
+        return portable(value.tolist(), place)
     if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
         return portable(value.item(), place)
     if isinstance(value, os.PathLike):

@@ -3,7 +3,7 @@
 import ast
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +15,7 @@ import torch
 from mmengine.logging import print_log
 from torch import Tensor
 
-from mmairl.checkpoints.architecture import backbone_of, first_few, require_complete
+from mmairl.checkpoints.architecture import backbone_of, require_complete
 from mmairl.checkpoints.hub_config import (
     HubConfig,
     Input,
@@ -32,12 +32,19 @@ from mmairl.checkpoints.layouts import (
     TIMM_BACKBONE,
     WRAPPERS,
     Format,
+    Named,
     detect_format,
     layout_of,
     layout_prefixes,
     to_ours,
 )
-from mmairl.checkpoints.load import load_checkpoint, not_finite, wrong_kind
+from mmairl.checkpoints.load import (
+    load_checkpoint,
+    name_faults,
+    not_finite,
+    other_architecture,
+    wrong_kind,
+)
 from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.checkpoints.released import is_hub, is_released, released_file
 from mmairl.errors import UserError, printable
@@ -190,19 +197,20 @@ def input_of(settings: Mapping[str, str]) -> Input:
 
     Settings come from a file: values of another type count as not stated.
     """
-    ends = ('.mean', '.std', '.views', 'dataset.channels')
-    values = {key: _literal(text) for key, text in settings.items() if key.endswith(ends)}
     stated = {}
     for name in ('mean', 'std'):
-        numbers = values.get(f'model.data_preprocessor.{name}')
+        numbers = _literal(settings.get(f'model.data_preprocessor.{name}'))
         if isinstance(numbers, (list, tuple)) and all(map(is_number, numbers)):
             stated[name] = numbers
-    views = [value for key, value in values.items() if key.endswith('.views')]
-    channels = [value for key, value in values.items() if key.endswith('.channels')]
+    views = ' '.join(str(text) for key, text in settings.items() if key.endswith('.views'))
+    crop = re.search(r"'size': (\d{1,4})\b", views)
+    channels = [text for key, text in settings.items() if key.endswith('dataset.channels')]
     return Input(
         **stated,
-        size=next(_crop_sizes(views), Input.size),
-        channels=next((value for value in channels if isinstance(value, int)), None),
+        size=int(crop[1]) if crop else Input.size,
+        channels=next(
+            (int(text) for text in channels if re.fullmatch(r'\d{1,4}', str(text))), None
+        ),
         origin='its training run',
     )
 
@@ -212,15 +220,6 @@ def _literal(text: object) -> Any:
         return ast.literal_eval(text) if isinstance(text, str) else None
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
-
-
-def _crop_sizes(values: Any) -> Iterator[int]:
-    """Yield the crop sizes in nested lists of transforms."""
-    if isinstance(values, (list, tuple)):
-        for value in values:
-            yield from _crop_sizes(value)
-    elif isinstance(values, dict) and isinstance(values.get('size'), int):
-        yield values['size']
 
 
 def read_backbone(
@@ -312,40 +311,22 @@ class BackboneSearch:
         prefix = form.student if self.part == 'student' else form.teacher
         if prefix is None or not any(key.startswith(prefix) for key in self.tensors):
             raise self._absent(form)
-        try:
-            return self._read_known(prefix, form.name)
-        except UserError as error:
-            # Within a known format, a network outside of the prefix never replaces the student or the teacher.
-            if self.part == 'student' and prefix:
-                match = self._only_network(prefix)
-                if match:
-                    return match
-            is_other = error.code in ('unknown-network', 'other-network')
-            if form.pure and is_other and not self.network:
-                return self._read_as_stored(prefix, form.name)
-            raise
+        return self._read(prefix, form.name, form.pure)
+
+    def find_below(self, prefix: str) -> Match:
+        """Return the backbone below a prefix that the user gave."""
+        if not any(key.startswith(prefix) for key in self.tensors):
+            raise UserError(
+                f"{self.path}: no key begins with the prefix ('{prefix}'); its keys look like {list(self.tensors)[:3]}",
+                code='unknown-prefix',
+            )
+        return self._read(prefix, f"prefix '{prefix}'", pure=True)
 
     def _find_in_unknown_format(self) -> Match:
         prefixes = self._prefixes()
         if self.part == 'teacher' or not prefixes:
             raise self._absent(None)
         return self._only_network('') or self._read_known(prefixes[0], '')  # the latter raises
-
-    def find_below(self, prefix: str) -> Match:
-        """Return the backbone below a prefix that the user gave."""
-        source = f"prefix '{prefix}'"
-        if not any(key.startswith(prefix) for key in self.tensors):
-            raise UserError(
-                f"{self.path}: no key begins with the prefix ('{prefix}'); its keys look like {list(self.tensors)[:3]}",
-                code='unknown-prefix',
-            )
-        try:
-            return self._read_known(prefix, source)
-        except UserError as error:
-            is_other = error.code in ('unknown-network', 'other-network')
-            if not is_other or layout_of(self._below(prefix)):
-                raise
-            return self._read_as_stored(prefix, source)
 
     def _absent(self, form: Format | None) -> UserError:
         """Return the error for a file without the requested part."""
@@ -362,6 +343,20 @@ class BackboneSearch:
             f'{self.path} holds no {self.part}{detail}: by its keys it is {form.name}; use --part student',
             code='no-part',
         )
+
+    def _read(self, prefix: str, source: str, pure: bool) -> Match:
+        """Read a known network below a prefix, the only one further below it, or, if `pure`, any network as it is stored."""
+        try:
+            return self._read_known(prefix, source)
+        except UserError as error:
+            # A network outside of the prefix never replaces the student or the teacher.
+            match = self._only_network(prefix) if prefix and self.part == 'student' else None
+            if match:
+                return match
+            is_other = error.code in ('unknown-network', 'other-network')
+            if pure and is_other and not self.network:
+                return self._read_as_stored(prefix, source)
+            raise
 
     def _only_network(self, within: str) -> Match | None:
         """Return the only known network below a prefix, or None if there is none."""
@@ -390,20 +385,18 @@ class BackboneSearch:
         prefixes = set(layout_prefixes(self.tensors))
         if self.network:
             name = next(reversed(self.network)).removeprefix(TIMM_BACKBONE)
-            for key in self.tensors:
-                prefix = key.removesuffix(name)
-                if key.endswith(name) and (not prefix or prefix.endswith('.')):
-                    prefixes.add(prefix)
+            ends = {key.removesuffix(name) for key in self.tensors if key.endswith(name)}
+            prefixes |= {prefix for prefix in ends if prefix == '' or prefix.endswith('.')}
         return sorted(prefixes, key=len)
 
     def _below(self, prefix: str) -> dict[str, str]:
         """Return the keys of the file below a prefix, by their names without it."""
-        keys = {key.removeprefix(prefix): key for key in self.tensors if key.startswith(prefix)}
-        if prefix == 'backbone.':
-            for begin, stage in LAST_STAGES:
-                for key in self.tensors:
-                    if key.startswith(begin):
-                        keys.setdefault(stage + key.removeprefix(begin), key)
+        begins = [(prefix, ''), *(LAST_STAGES if prefix == 'backbone.' else ())]
+        keys: dict[str, str] = {}
+        for begin, stage in begins:
+            for key in self.tensors:
+                if key.startswith(begin):
+                    keys.setdefault(stage + key.removeprefix(begin), key)
         return keys
 
     def _read_known(self, prefix: str, source: str) -> Match:
@@ -412,46 +405,36 @@ class BackboneSearch:
         Raises:
             UserError: If the network is another one or incomplete, or if a tensor is not accounted for.
         """
-        if self.network:
-            return self._fill_network(prefix, source)
         keys = self._below(prefix)
         layout = layout_of(keys)
-        weights = self._floats(keys, lambda name: not IGNORED.match(name))
-        renamed = {name: name for name in weights}
+        required = self.network or {}
+        stored = self._floats(keys, lambda name: name in required or not IGNORED.match(name))
+        named = Named(stored, {name: name for name in stored})
         if layout:
-            weights, renamed = to_ours(weights, layout, self.path)
-        weights = with_counters(weights)
-        # Tensors do not depend on the number of heads; 1 avoids a warning about an assumed number.
-        require_complete(weights, backbone_of(weights, self.path, heads=1), self.path)
-        return Match(weights, {keys[name]: ours for name, ours in renamed.items()}, source)
+            named = to_ours(stored, layout, self.path)
+        if self.network:
+            named = self._closest([named, *self._as_stored_or_nested(stored)])
+        else:
+            # Tensors do not depend on the number of heads; 1 avoids a warning about an assumed number.
+            with_counters(named.weights)
+            network = backbone_of(named.weights, self.path, heads=1)
+            require_complete(named.weights, network, self.path)
+        renamed = {keys[name]: ours for name, ours in named.names.items()}
+        return Match(named.weights, renamed, source)
 
-    def _fill_network(self, prefix: str, source: str) -> Match:
-        """Read the tensors of `network` by the names of a known layout, as stored, or as TIMMBackbone nests them."""
-        keys = self._below(prefix)
-        layout = layout_of(keys)
-        stored = self._floats(keys, lambda name: name in self.network or not IGNORED.match(name))
-        candidates = [(stored, {name: name for name in stored})]
-        if layout and layout.tables:
-            candidates.insert(0, to_ours(stored, layout, self.path))
+    def _as_stored_or_nested(self, stored: dict[str, Tensor]) -> Iterator[Named]:
+        yield Named(dict(stored), {name: name for name in stored})
         if all(name.startswith(TIMM_BACKBONE) for name in self.network):
-            nested = {TIMM_BACKBONE + name: value for name, value in stored.items()}
-            candidates.append((nested, {name: TIMM_BACKBONE + name for name in stored}))
-        faults = []
-        for tensors, renamed in candidates:
-            weights = with_counters(dict(tensors))
-            missing = [f'it lacks {name}' for name in self.network if name not in weights]
-            unknown = [
-                f'it has {name} beyond the config' for name in weights if name not in self.network
-            ]
-            if not missing and not unknown:
-                return Match(weights, {keys[name]: ours for name, ours in renamed.items()}, source)
-            faults.append((missing, unknown))
-        missing, unknown = min(faults, key=lambda fault: len(fault[0]) + len(fault[1]))
-        raise UserError(
-            f'checkpoint {self.path} holds another architecture: {first_few(missing + unknown, separator="; ")}; give the '
-            'config it was trained with, or the prefix of another network in the file (--prefix)',
-            code='other-network' if unknown else 'incomplete-network',
-        )
+            names = {name: TIMM_BACKBONE + name for name in stored}
+            yield Named({names[name]: value for name, value in stored.items()}, names)
+
+    def _closest(self, candidates: Sequence[Named]) -> Named:
+        """Return the candidate with exactly the tensors of the network, or raise the error of the closest one."""
+        faults = [name_faults(with_counters(named.weights), self.network) for named in candidates]
+        missing, unknown = best = min(faults, key=lambda fault: len(fault[0]) + len(fault[1]))
+        if missing or unknown:
+            raise other_architecture(self.path, missing, unknown)
+        return candidates[faults.index(best)]
 
     def _read_as_stored(self, prefix: str, source: str) -> Match:
         """Read all tensors below a prefix under their own names. A config must name the architecture."""

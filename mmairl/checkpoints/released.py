@@ -14,6 +14,24 @@ from mmairl.errors import UserError, explained
 
 HUBS = ('timm:', 'hf-hub:')
 WEIGHTS = 'model.safetensors'
+UNKNOWN = 'unknown-model', 'no such repository or revision; check the name, or run `hf auth login`'
+FAULTS = {  # by the exceptions of huggingface_hub
+    'GatedRepoError': (
+        'gated-model',
+        'access is restricted; accept the license on its page and run `hf auth login`',
+    ),
+    'LocalEntryNotFoundError': (
+        'offline',
+        'not in the cache, and the hub cannot be reached; connect once, or give a file',
+    ),
+    'EntryNotFoundError': (
+        'no-safetensors',
+        f'the repository has no {WEIGHTS}; convert its weights, or give another model',
+    ),
+    'RepositoryNotFoundError': UNKNOWN,
+    'RevisionNotFoundError': UNKNOWN,
+    'HFValidationError': UNKNOWN,
+}
 
 
 def is_released(name: str | Path) -> bool:
@@ -102,27 +120,13 @@ def _hub_file(repository: str, name: str) -> Path:
                 if is_offline and not try_to_load_from_cache(filename=WEIGHTS, **where):
                     raise
         return Path(hf_hub_download(filename=WEIGHTS, **where))
-    except errors.GatedRepoError as error:
-        message = 'access is restricted; accept the license on its page and run `hf auth login`'
-        code, cause = 'gated-model', error
-    except errors.LocalEntryNotFoundError as error:
-        message = 'not in the cache, and the hub cannot be reached; connect once, or give a file'
-        code, cause = 'offline', error
-    except errors.EntryNotFoundError as error:
-        message = f'the repository has no {WEIGHTS}; convert its weights, or give another model'
-        code, cause = 'no-safetensors', error
-    except (
-        errors.RepositoryNotFoundError,
-        errors.RevisionNotFoundError,
-        errors.HFValidationError,
-    ) as error:
-        message = 'no such repository or revision; check the name, or run `hf auth login`'
-        code, cause = 'unknown-model', error
-    except Exception as error:  # a full disk, or an error of the HTTP client
+    except Exception as error:  # of many kinds: a full disk, or an error of the HTTP client
         reason = getattr(error, 'strerror', None) or type(error).__name__
-        message = f'the download failed ({reason}); run it again'
-        code, cause = 'download-failed', error
-    raise UserError(f'{name}: {message}', code=code) from cause
+        fault = 'download-failed', f'the download failed ({reason}); run it again'
+        for kind in reversed(type(error).__mro__):
+            fault = FAULTS.get(kind.__name__, fault)
+        code, message = fault
+        raise UserError(f'{name}: {message}', code=code) from error
 
 
 def download_once(url: str, name: str, folder: str | Path | None = None, **how: Any) -> Path:

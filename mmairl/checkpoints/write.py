@@ -10,7 +10,7 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from mmairl.checkpoints.layouts import DETECTRON2, DINOV3, TIMM, TORCHVISION_VIT, rename
+from mmairl.checkpoints.layouts import rename
 from mmairl.checkpoints.pickles import ORIGIN, portable
 from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
@@ -62,7 +62,7 @@ def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """Write torchvision's names. Its ViT has a class token, positions and biases, but no registers, scales or gates."""
     if any(key.endswith('cls_token') for key in weights):
-        named = {rename(key, TORCHVISION_VIT): value for key, value in weights.items()}
+        named = {rename(key, 'torchvision_vit'): value for key, value in weights.items()}
         unnamed = any(re.search(r'^(vit|pre_norm|layers)\.|\.(attn|ffn)\.', key) for key in named)
         if unnamed or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
             raise UserError(
@@ -75,7 +75,7 @@ def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 def _of_timm(weights: Weights) -> Weights:
     if 'cls_token' not in weights:
-        return {rename(key, DINOV3): value for key, value in weights.items()}
+        return {rename(key, 'dinov3'): value for key, value in weights.items()}
     tokens = weights['cls_token'].shape[1]
     if tokens > 1:
         # timm stores registers as a separate tensor, without positions.
@@ -87,7 +87,7 @@ def _of_timm(weights: Weights) -> Weights:
             'reg_token': first[:, 1:].contiguous(),
             'pos_embed': positions[:, tokens:].contiguous(),
         }
-    return {rename(key, TIMM): value for key, value in weights.items()}
+    return {rename(key, 'timm'): value for key, value in weights.items()}
 
 
 def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
@@ -101,7 +101,9 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
             code='unwritable-network',
         )
     arrays = {
-        rename(key, DETECTRON2): (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        rename(key, 'detectron2'): (
+            value.float() if value.dtype == torch.bfloat16 else value
+        ).numpy()
         for key, value in weights.items()
         if not key.endswith('num_batches_tracked')  # detectron2's batch norm has no counter
     }

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import add_config_options, count, device, parser_of, positive, seed
+from mmairl.cli.flags import add_config_options, add_loading, add_part, parser_of, positive, seed
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,12 +34,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--config',
         help='take images and their statistics from this config; only norms requires none (default: none)',
     )
-    parser.add_argument(
-        '--part',
-        choices=['student', 'teacher'],
-        default='student',
-        help='choose the network (default: student)',
-    )
+    add_part(parser)
     parser.add_argument(
         '--out',
         type=Path,
@@ -79,18 +74,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar='PIXELS',
         help='patches: resize the shorter side of images to about this size (default: 448)',
     )
-    parser.add_argument(
-        '--batch-size',
-        type=positive,
-        default=64,
-        help='set the number of images at a time (default: 64)',
-    )
-    parser.add_argument(
-        '--workers', type=count, default=0, help='load images in this many processes (default: 0)'
-    )
-    parser.add_argument(
-        '--device', type=device, help='compute on this device (default: the GPU if any)'
-    )
+    add_loading(parser, '--batch-size')
     parser.add_argument('--seed', type=seed, default=0, help='seed the map (default: 0)')
     add_config_options(parser)
     return parser.parse_args(arguments)

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import add_part, add_prefix, parser_of, positive
+from mmairl.cli.flags import add_network, add_part, add_prefix, parser_of, positive
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,10 +57,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         nargs='+',
         help='state the standard deviation of each channel (default: as the checkpoint states)',
     )
-    parser.add_argument(
-        '--config',
-        help='build the network of this config; required unless it is a ResNet or a ViT (default: detect it)',
-    )
+    add_network(parser)
     return parser.parse_args(arguments)
 
 

@@ -14,6 +14,9 @@ from mmairl.cli.flags import (
     ConfigOptions,
     above_zero,
     add_config_options,
+    add_launcher,
+    add_part,
+    add_prefix,
     count,
     device,
     parser_of,
@@ -70,15 +73,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         choices=BASELINES,
         help='measure a baseline instead of a checkpoint (default: none)',
     )
-    parser.add_argument(
-        '--part',
-        choices=['student', 'teacher'],
-        default='student',
-        help='choose the network (default: student)',
-    )
-    parser.add_argument(
-        '--prefix', help='read the backbone under this prefix of the keys (default: detect it)'
-    )
+    add_part(parser)
+    add_prefix(parser)
     parser.add_argument(
         '--out',
         type=Path,
@@ -188,11 +184,7 @@ def add_resources(group: Any) -> None:
         type=count,
         help='load images in this many processes (default: up to 8 with a GPU, else 0)',
     )
-    group.add_argument(
-        '--launcher',
-        choices=['none', 'pytorch', 'slurm'],
-        help='join the processes of this launcher (default: none)',
-    )
+    add_launcher(group)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,9 +1,10 @@
 """Parsers of commands, and types of their values. Nothing heavy is imported at the top."""
 
 import argparse
+import ast
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,6 +53,37 @@ def add_part(parser: argparse.ArgumentParser, flag: str = '--part', whose: str =
         choices=PARTS,
         default='student',
         help=f'choose {whose} network (default: student)',
+    )
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """Add the config of a network that tensors do not show."""
+    parser.add_argument(
+        '--config',
+        help='build the network of this config; required unless it is a ResNet or a ViT (default: detect it)',
+    )
+
+
+def add_loading(parser: argparse.ArgumentParser, batch: str = '--batch') -> None:
+    """Add the batch, the workers and the device of a computation over images."""
+    parser.add_argument(
+        batch, type=positive, default=64, help='set the number of images at a time (default: 64)'
+    )
+    parser.add_argument(
+        '--workers', type=count, default=0, help='load images in this many processes (default: 0)'
+    )
+    parser.add_argument(
+        '--device', type=device, help='compute on this device (default: the GPU if any)'
+    )
+
+
+def add_launcher(parser: Any, **settings: Any) -> None:
+    """Add the launcher of a run with several processes."""
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm'],
+        help='join the processes of this launcher (default: none)',
+        **settings,
     )
 
 
@@ -187,31 +219,16 @@ def _mapping(text: str) -> Any:
 
 def _items(text: str) -> Any:
     """Parse lists and tuples, nested or not; mmengine drops the spaces in them."""
-    text = text.strip('\'"').replace(' ', '')
-    if text.startswith('(') and text.endswith(')'):
-        return tuple(map(_items, _split(text[1:-1])))
-    if text.startswith('[') and text.endswith(']'):
-        return list(map(_items, _split(text[1:-1])))
-    if ',' in text:
-        return list(map(_items, _split(text)))
-    return _scalar(text)
+    words = re.sub(r'[^][(),]+', lambda word: repr(word[0].strip('\'"')), text.replace(' ', ''))
+    closed = re.sub(r'(?<=[^(,])\)', ',)', words)  # a tuple of one item needs a comma
+    try:
+        return _typed(ast.literal_eval(closed if text[0] in '[(' else f'[{closed}]'))
+    except (ValueError, SyntaxError) as error:
+        raise ValueError(f'unbalanced brackets in {text}') from error
 
 
-def _split(text: str) -> Sequence[str]:
-    """Split at the commas outside of brackets."""
-    parts = ['']
-    depth = 0
-    for char in text:
-        depth += (char in '([') - (char in ')]')
-        if depth < 0:
-            break
-        if char == ',' and depth == 0:
-            parts.append('')
-        else:
-            parts[-1] += char
-    if depth:
-        raise ValueError(f'unbalanced brackets in {text}')
-    return parts if parts[-1] else parts[:-1]
+def _typed(value: Any) -> Any:
+    return _scalar(value) if isinstance(value, str) else type(value)(map(_typed, value))
 
 
 def _scalar(text: str) -> Any:

@@ -264,7 +264,7 @@ def draw(
     shown[f'{Path(args.out).name} (rescaled)'] = weights
     lines = {name: weight_norms(tensors, kernel=3) for name, tensors in shown.items()}
     if any(lines.values()):
-        save_figure(norm_lines(lines, 'norms of the 3x3 convolutions'), stem)
+        save_figure(norm_lines(lines), stem)
     header = ('tensor', 'before', 'anchor', 'ratio', 'left alone because')
     save_table(header, [(row.name, row.norm, row.anchor, row.ratio, row.why) for row in rows], stem)
     print(f'figure and table: {stem}.png, .svg, .csv')

@@ -14,7 +14,16 @@ To report on a folder named like one of these words, write ./health.
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmairl.cli.flags import add_config_options, count, device, parser_of, positive, seed
+from mmairl.cli.flags import (
+    add_config_options,
+    add_loading,
+    add_network,
+    add_part,
+    count,
+    parser_of,
+    positive,
+    seed,
+)
 from mmairl.errors import UserError
 
 
@@ -204,34 +213,15 @@ def image_map(arguments: Sequence[str]) -> Path:
         metavar='N',
         help='also compare the cells or patches of N images (default: 0)',
     )
-    parser.add_argument(
-        '--part',
-        choices=('student', 'teacher'),
-        default='student',
-        help='choose the network (default: student)',
-    )
-    parser.add_argument(
-        '--config',
-        help='build the network of this config; required unless it is a ResNet or a ViT (default: detect it)',
-    )
+    add_part(parser)
+    add_network(parser)
     parser.add_argument(
         '--size',
         type=positive,
         metavar='PIXELS',
         help="set the side of the central crop (default: the training's)",
     )
-    parser.add_argument(
-        '--batch',
-        type=positive,
-        default=64,
-        help='set the number of images at a time (default: 64)',
-    )
-    parser.add_argument(
-        '--workers', type=count, default=0, help='load images in this many processes (default: 0)'
-    )
-    parser.add_argument(
-        '--device', type=device, help='compute on this device (default: the GPU if any)'
-    )
+    add_loading(parser)
     parser.add_argument(
         '--seed', type=seed, default=0, help='seed random weights, maps and groups (default: 0)'
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import add_config_options, parser_of, positive, seed
+from mmairl.cli.flags import add_config_options, add_launcher, parser_of, positive, seed
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -30,7 +30,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add_run(parser)
     add_batch(parser)
     add_suggestion(parser)
-    add_launcher(parser)
+    add_processes(parser)
     args = parser.parse_args(arguments)
     if args.suggest and args.config:
         parser.error(
@@ -158,13 +158,8 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_launcher(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        '--launcher',
-        choices=['none', 'pytorch', 'slurm'],
-        default='none',
-        help='join the processes of this launcher (default: none)',
-    )
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    add_launcher(parser, default='none')
     # `mim train mmairl --gpus 0` sets --device.
     parser.add_argument('--device', choices=['cpu'], help=argparse.SUPPRESS)
     parser.add_argument(

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmairl.cli.flags import parser_of, positive
+from mmairl.cli.flags import add_part, parser_of, positive
 from mmairl.errors import UserError
 
 DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
@@ -30,12 +30,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--tasks',
         help=f'run these tasks, separated by commas, of {", ".join(TASKS)} (default: {DEFAULT})',
     )
-    parser.add_argument(
-        '--part',
-        choices=['student', 'teacher'],
-        default='student',
-        help='choose the network (default: student)',
-    )
+    add_part(parser)
     parser.add_argument(
         '--gpus',
         type=positive,

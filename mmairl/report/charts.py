@@ -3,11 +3,13 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from mmairl.report.page import COLORS
+from mmairl.report.page import COLORS, fill
 
 Numbers = Sequence[float]
 Along = Numbers | Mapping[str, Numbers]
@@ -50,55 +52,41 @@ def chart(
     """
     curves = []
     for name, (along, *ys) in series.items():
-        xs = along if isinstance(along, Mapping) else {x: along}
-        if 'y' in log:
-            ys = [_positive(y) for y in ys]
-        curves.append(_thinned(name, xs, ys, points))
+        units = along if isinstance(along, Mapping) else {x: along}
+        if 'y' in log:  # a logarithmic axis has no place for other values
+            ys = [[value if value > 0 else math.nan for value in y] for y in ys]
+        places = _extremes(ys[0], points)
+        curve: dict[str, Any] = {part: _plain(y, places) for part, y in zip(PARTS, ys)}
+        curve['name'] = name
+        curve['x'] = {unit: _plain(xs, places) for unit, xs in units.items()}
+        curves.append(curve)
     content = dict(
         title=title,
         log=log,
-        normal=[_finite(end) for end in normal],
-        level=_finite(level),
+        normal=[_json_number(end) for end in normal],
+        level=None if level is None else _json_number(level),
         ticks=[*ticks],
         dots=dots,
         series=curves,
     )
     data = json.dumps(content, ensure_ascii=False, separators=(',', ':'))
-    box = Markup('<div class="curves{}" data-chart="{}"><b>{}</b>{}</div>')
-    return box.format(' wide' if wide else '', data, title, _still(curves, log, dots))
+    return fill('chart.html', title=title, wide=wide, data=data, **_still(curves, log, dots))
 
 
-def _positive(values: Numbers) -> list[float]:
-    """Return the values with NaN where a logarithmic axis has no place for them."""
-    return [value if value > 0 else math.nan for value in values]
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _thinned(name: str, xs: Mapping[str, Numbers], ys: Sequence[Numbers], most: int) -> dict:
-    """Return a curve as JSON, reduced to the minimum and maximum of each stretch if it is too long."""
-    places = range(len(ys[0]))
-    if len(places) > most:
-        places = _extremes(np.array(ys[0]), most // 2)
-    curve = {part: _plain(y[i] for i in places) for part, y in zip(PARTS, ys)}
-    curve['name'] = name
-    curve['x'] = {unit: _plain(numbers[i] for i in places) for unit, numbers in xs.items()}
-    return curve
-
-
-def _extremes(values: np.ndarray, stretches: int) -> list[int]:
-    """Return the places of the minimum and maximum of each stretch, so that no spike is lost."""
+def _extremes(values: Numbers, most: int) -> Sequence[int]:
+    """Return places of values: all, or the minimum and maximum of each stretch, so that no spike is lost."""
+    if len(values) <= most:
+        return range(len(values))
+    array = np.array(values)
     places = set()
-    for stretch in np.array_split(np.arange(len(values)), stretches):
-        places.add(stretch[values[stretch].argmin()])
-        places.add(stretch[values[stretch].argmax()])
+    for stretch in np.array_split(np.arange(len(array)), most // 2):
+        places.add(stretch[array[stretch].argmin()])
+        places.add(stretch[array[stretch].argmax()])
     return sorted(places)
 
 
-def _plain(values: Iterable[float]) -> list[float | None]:
-    return [_json_number(value) for value in values]
+def _plain(values: Numbers, places: Iterable[int]) -> list[float | None]:
+    return [_json_number(values[place]) for place in places]
 
 
 def _json_number(value: float) -> float | None:
@@ -108,56 +96,42 @@ def _json_number(value: float) -> float | None:
     return int(value) if value == int(value) else float(f'{value:.6g}')
 
 
-Points = list[tuple[float, float]]
-
-
-def _still(curves: Sequence[Mapping], log: str, dots: bool) -> Markup:
-    """Return a small picture of the curves with the ends of both axes, for readers without scripts."""
-    most = POINTS if dots else STILL_POINTS
-    lines = [_finite_points(curve, most) for curve in curves]
-    xs = sorted(x for line in lines for x, _ in line)
-    ys = sorted(y for line in lines for _, y in line)
-    if not xs:
-        return Markup('<p class="still">No finite number.</p>')
-    drawn = Markup()
-    for number, line in enumerate(lines):
-        places = []
-        for x, y in line:
-            across = WIDTH * _share(x, xs, 'x' in log)
-            down = HEIGHT * (1 - _share(y, ys, 'y' in log))
-            places.append(f'{across:.0f} {down:.0f}')
-        drawn += _path(places, COLORS[number % len(COLORS)], dots)
+def _still(curves: Sequence[Mapping], log: str, dots: bool) -> dict[str, Any]:
+    """Return the paths and the caption of the picture for readers without scripts; no paths without a finite number."""
+    lines = [_finite_points(curve, POINTS if dots else STILL_POINTS) for curve in curves]
+    points = np.concatenate(lines)
+    if not len(points):
+        return dict(paths=[])
+    ends = np.array([points.min(axis=0), points.max(axis=0)])
+    (left, bottom), (right, top) = ends
+    logarithmic = [axis in log for axis in 'xy']
+    low, high = _scaled(ends, logarithmic)
+    reach = np.where(high > low, high - low, 1)
+    paths = []
+    for color, line in zip(cycle(COLORS), lines):
+        shares = np.where(high > low, (_scaled(line, logarithmic) - low) / reach, 0.5)
+        places = [f'{WIDTH * x:.0f} {HEIGHT * (1 - y):.0f}' for x, y in shares]
+        if dots or len(places) == 1:  # a line of no length is drawn as its round end
+            paths.append((color, 5, ''.join(f'M{place}h0' for place in places)))
+        else:
+            paths.append((color, 2, 'M' + 'L'.join(places) if places else ''))
     unit = next(iter(curves[0]['x']))
-    caption = f'{ys[0]:g} to {ys[-1]:g}, at {unit} {xs[0]:g} to {xs[-1]:g}'
-    box = Markup(
-        '<div class="still"><svg viewBox="-2 -2 {} {}" aria-hidden="true">{}</svg>{}</div>'
+    return dict(
+        paths=paths,
+        caption=f'{bottom:g} to {top:g}, at {unit} {left:g} to {right:g}',
+        width=WIDTH,
+        height=HEIGHT,
     )
-    return box.format(WIDTH + 4, HEIGHT + 4, drawn, caption)
 
 
-def _finite_points(curve: Mapping, most: int) -> Points:
-    """Return the finite points of a curve along its first unit."""
-    values = [math.nan if value is None else value for value in curve['y']]
-    few = _thinned('', curve['x'], [values], most)
-    xs = next(iter(few['x'].values()))
-    return [point for point in zip(xs, few['y']) if None not in point]
+def _finite_points(curve: Mapping, most: int) -> np.ndarray:
+    """Return the finite points of a curve along its first unit, (N, 2)."""
+    xs = next(iter(curve['x'].values()))
+    points = [point for point in zip(xs, curve['y']) if None not in point]
+    places = _extremes([y for _, y in points], most)
+    return np.array([points[place] for place in places], float).reshape(-1, 2)
 
 
-def _path(places: Sequence[str], color: str, dots: bool) -> Markup:
-    if dots or len(places) == 1:
-        width = 5
-        path = ''.join(
-            f'M{place}h0' for place in places
-        )  # a line of no length is drawn as its round end
-    else:
-        width = 2
-        path = 'M' + 'L'.join(places) if places else ''
-    return Markup('<path stroke="{}" stroke-width="{}" d="{}"/>').format(color, width, path)
-
-
-def _share(value: float, values: Sequence[float], log: bool) -> float:
-    """Return the position of a value between the minimum and maximum of sorted values, from 0 to 1."""
-    low, high = values[0], values[-1]
-    if log:
-        low, high, value = math.log(low), math.log(high), math.log(value)
-    return (value - low) / (high - low) if high > low else 0.5
+def _scaled(points: np.ndarray, logarithmic: Sequence[bool]) -> np.ndarray:
+    """Return points with the logarithm of each coordinate whose axis is logarithmic."""
+    return np.log(points, out=points.copy(), where=logarithmic)

@@ -26,19 +26,13 @@ IRRELEVANT = {'work_dir', 'experiment_name', 'launcher', 'resume', 'log_level'}
 MISSING = '—'
 MOST_NAMED = 10  # runs that the first line of the page names
 ScoreKey = tuple[str, str, str]  # score, data and subject; '' if unknown
-
-
-def _labels() -> dict[str, str]:
-    labels = dict(CURVES)
-    for quantity in QUANTITIES:
-        if quantity.name.endswith('accuracy'):
-            labels[quantity.name] = f'{quantity.label.removesuffix(", %")}, %'
-    for quantity in QUANTITIES:
-        labels[f'health_{quantity.name}'] = quantity.label
-    return labels
-
-
-LABELS = _labels()
+ACCURACIES = {
+    quantity.name: f'{quantity.label.removesuffix(", %")}, %'
+    for quantity in QUANTITIES
+    if quantity.name.endswith('accuracy')
+}
+HEALTH = {f'health_{quantity.name}': quantity.label for quantity in QUANTITIES}
+LABELS = CURVES | ACCURACIES | HEALTH
 
 
 class Scores(msgspec.Struct):
@@ -67,23 +61,22 @@ class LoggedRun:
 
     def along(self, unit: str, steps: Sequence[int]) -> np.ndarray | None:
         """Return the steps as epochs, images or hours, or None if the run did not record what that requires."""
-        if unit == 'images':
-            batch = self.config.get('total_batch_size', '')
-            return np.array(steps) * int(batch) if batch.isdigit() else None
+        batch = self.config.get('total_batch_size', '')
         logged, values = self.curves.get('epoch' if unit == 'epoch' else 'time', ([], []))
-        if not logged:
+        if unit == 'images' and batch.isdigit():
+            return np.array(steps) * int(batch)
+        if unit == 'images' or not logged:
             return None
         if unit == 'epoch':
             # The ratio grows within an epoch and is exact at its last step.
-            steps_per_epoch = max(step / epoch for step, epoch in zip(logged, values))
+            steps_per_epoch = np.divide(logged, values).max()
             return np.array(steps) / steps_per_epoch
-        durations = np.diff([0, *logged]) * np.array(values)
-        hours = np.cumsum(durations) / 3600
-        return np.interp(steps, [0, *logged], [0, *hours])
+        durations = np.diff(logged, prepend=0) * values
+        return np.interp(steps, [0, *logged], [0, *np.cumsum(durations) / 3600])
 
     @property
     def last_step(self) -> int:
-        return max(steps[-1] for steps, _ in self.curves.values() if steps)
+        return max((steps[-1] for steps, _ in self.curves.values() if steps), default=0)
 
 
 def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
@@ -106,34 +99,28 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     names = short_names([Path(folder).resolve() for folder in folders])
     runs = [_read(folder, name) for folder, name in zip(folders, names)]
     for run in runs:
-        if not any(steps for steps, _ in run.curves.values()):
+        if not run.last_step:
             raise UserError(
                 f'{run.name}: the run has logged nothing yet; compare runs with a log',
                 code='empty-log',
             )
-    shared = [name for name in LABELS if _count(runs, name) > 1]
+    logged = Counter(name for run in runs for name in run.curves)
+    shared = [name for name in LABELS if logged[name] > 1]
     if not shared:
         raise UserError(
             f'{", ".join(map(str, folders))}: no quantity was logged by two runs; compare runs of one kind',
             code='nothing-shared',
         )
-    page = Page('Runs compared', _lead(runs), wide=True)
+    # Isolating characters keep a right-to-left name from reversing the others.
+    lead = ', '.join(f'\u2068{run.name}\u2069' for run in runs)
+    if len(runs) >= MOST_NAMED:
+        lead = f'{len(runs)} runs'
+    page = Page('Runs compared', lead, wide=True)
     _add_differences(page, runs)
-    _add_ends(page, runs)
+    _add_ends(page, runs, [name for name in ENDS if logged[name]])
     units = [unit for unit in UNITS if sum(run.along(unit, [0]) is not None for run in runs) > 1]
     page.add('Curves', '', [_curve_chart(runs, name, units) for name in shared])
     return page.write(out)
-
-
-def _count(runs: Sequence[LoggedRun], name: str) -> int:
-    return sum(name in run.curves for run in runs)
-
-
-def _lead(runs: Sequence[LoggedRun]) -> str:
-    if len(runs) >= MOST_NAMED:
-        return f'{len(runs)} runs'
-    # Isolating characters keep a right-to-left name from reversing the others.
-    return ', '.join(f'\u2068{run.name}\u2069' for run in runs)
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
@@ -201,14 +188,15 @@ def _add_differences(page: Page, runs: Sequence[LoggedRun]) -> None:
         page.add(heading, 'All settings are equal.')
 
 
-def _add_ends(page: Page, runs: Sequence[LoggedRun]) -> None:
+def _add_ends(page: Page, runs: Sequence[LoggedRun], logged: Sequence[str]) -> None:
     """Add a table of the final values of each run, with its seed and interruptions."""
-    parts = 3 if any(map(_has_several_subjects, runs)) else 2
-    measured = [
-        {_score_label(key[:parts]): value for key, value in run.scores.items()} for run in runs
-    ]
+    # A score is named with its subject only if a run has it at several checkpoints on the same data.
+    parts = 2 if all(len({key[:2] for key in run.scores}) == len(run.scores) for run in runs) else 3
+    measured = []
+    for run in runs:
+        named = {', '.join(filter(None, key[:parts])): value for key, value in run.scores.items()}
+        measured.append(named)
     scores = list(dict.fromkeys(label for values in measured for label in values))
-    logged = [name for name in ENDS if _count(runs, name)]
     rows = []
     for run, values in zip(runs, measured):
         interruptions = ', '.join(f'{step:,}' for step in run.starts[1:])
@@ -226,19 +214,8 @@ def _add_ends(page: Page, runs: Sequence[LoggedRun]) -> None:
     page.add('Final values', text, html_table(columns, rows))
 
 
-def _has_several_subjects(run: LoggedRun) -> bool:
-    """Return whether a score of the run was measured at several checkpoints on the same data."""
-    return len({key[:2] for key in run.scores}) < len(run.scores)
-
-
-def _score_label(parts: Sequence[str]) -> str:
-    return ', '.join(filter(None, parts))
-
-
 def _last_value(run: LoggedRun, name: str) -> str:
-    if name not in run.curves:
-        return MISSING
-    _, values = percent(name, run.curves[name])
+    _, values = percent(name, run.curves.get(name, ([], [])))
     return f'{values[-1]:.4g}' if values else MISSING
 
 

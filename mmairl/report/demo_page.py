@@ -27,15 +27,15 @@ from mmairl.evaluation.sets import evaluation_sets
 from mmairl.registry import DATASETS, MODELS
 from mmairl.report.analysis_pages import add_invariance
 from mmairl.report.charts import chart
-from mmairl.report.page import Page, fill
+from mmairl.report.page import Page, macro
 from mmairl.report.sections import (
     CURVES,
     add_maps,
-    add_neighbours,
+    add_neighbors,
     augmented,
     percent,
     picture,
-    some,
+    sample_indices,
 )
 from mmairl.report.table import print_results, results_table
 
@@ -43,6 +43,10 @@ K = 20
 PAIRS = 8  # images that are shown with their views
 CHANGED = 256  # test images for each change of the invariances
 SCORE = f'k-NN, k = {K}'
+PIXELS = 'raw pixels, half size'
+RANDOM = 'random initialisation'
+TRAINED = 'trained student'
+BankPair = tuple[Features, ...]  # features of the training and the test images
 
 
 def run_demo(cfg: Config, seed: int, device: str) -> Path:
@@ -52,26 +56,37 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     console.print(f'[bold]1/3[/] pre-training, seed {seed}')
     start = time.perf_counter()
     train(cfg)
-    minutes, checkpoint = (time.perf_counter() - start) / 60, find_latest_checkpoint(cfg.work_dir)
+    minutes = (time.perf_counter() - start) / 60
+    checkpoint = find_latest_checkpoint(cfg.work_dir)
 
     console.print('[bold]2/3[/] measuring the features')
-    data = tuple(dataset for _, dataset in evaluation_sets(cfg).values())
-    results, features = measure_subjects(cfg, data, checkpoint, seed, device)
-    print_results(results, f'top-1 in percent on {len(data[1])} test images')
+    datasets = [dataset for _, dataset in evaluation_sets(cfg).values()]
+    networks = {
+        RANDOM: load_backbone(cfg, None, seed=seed),
+        TRAINED: load_backbone(cfg, checkpoint, seed=seed),
+    }
+    results = []
+    features = {}
+    for name in (PIXELS, *networks):
+        start = time.perf_counter()
+        backbone = networks.get(name)
+        banks = tuple(extract(backbone, dataset, extraction(cfg, device)) for dataset in datasets)
+        if backbone is None:
+            banks = tuple(Features(halved(bank.x), bank.y) for bank in banks)
+        scores = accuracies(banks, device)
+        results.append(Result(name, scores, time.perf_counter() - start))
+        features[name] = banks
+    print_results(results, f'top-1 in percent on {len(datasets[1])} test images')
     console.print(verdict(results))
 
     console.print('[bold]3/3[/] drawing the page')
-    page = draw(cfg, data, results, features, seed)
+    page = draw(cfg, datasets, results, features, seed)
     images = Images(cfg, CHANGED, device=device)
-    raw, networks = (
-        torch.cat(list(images.raw())),
-        {'random initialisation': None, 'trained student': checkpoint},
-    )
-    embeddings = {
-        name: partial(images.embed, load_backbone(cfg, path, seed=seed))
-        for name, path in networks.items()
-    }
-    add_invariance(page, {name: invariance(embed, raw) for name, embed in embeddings.items()})
+    raw = torch.cat(list(images.raw()))
+    kept = {}
+    for name, network in networks.items():
+        kept[name] = invariance(partial(images.embed, network), raw)
+    add_invariance(page, kept)
     page.add(
         'Method',
         f'MoCo v2+ by {Path(cfg.filename).name}, seed {seed}: {minutes:.1f} minutes of pre-training on '
@@ -81,33 +96,14 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     return page.write(Path(cfg.work_dir) / 'report.html')
 
 
-def measure_subjects(
-    cfg: Config, data: tuple[Dataset, Dataset], checkpoint: str, seed: int, device: str
-) -> tuple[list[Result], dict[str, tuple[Features, ...]]]:
-    """Return k-NN and linear scores of raw pixels, the untrained network and the student, and their features."""
-    results, kept = [], {}
-    for subject in ('pixels', 'random', checkpoint):
-        start = time.perf_counter()
-        backbone = (
-            None
-            if subject == 'pixels'
-            else load_backbone(cfg, None if subject == 'random' else subject, seed=seed)
-        )
-        features = tuple(extract(backbone, dataset, extraction(cfg, device)) for dataset in data)
-        if backbone is None:
-            features = tuple(Features(halved(part.x), part.y) for part in features)
-        linear = logistic_regression(*features, strengths=QUICK, device=device, standardise=True)
-        right = knn_right(*features, [K], device=device)[K]
-        scores = {
-            SCORE: 100 * int(right.sum()) / len(right),
-            'logistic regression': linear.scores['top-1'],
-        }
-        name = {'pixels': 'raw pixels, half size', 'random': 'random initialisation'}.get(
-            subject, 'trained student'
-        )
-        results.append(Result(name, scores, time.perf_counter() - start))
-        kept[name] = features
-    return results, kept
+def accuracies(banks: BankPair, device: str) -> dict[str, float]:
+    """Return top-1 accuracy in percent of k-NN and of logistic regression."""
+    linear = logistic_regression(*banks, strengths=QUICK, device=device, standardise=True)
+    right = knn_right(*banks, [K], device=device)[K]
+    return {
+        SCORE: 100 * int(right.sum()) / len(right),
+        'logistic regression': linear.scores['top-1'],
+    }
 
 
 def halved(pixels: Tensor) -> Tensor:
@@ -129,17 +125,17 @@ def verdict(results: list[Result]) -> str:
 
 def draw(
     cfg: Config,
-    data: tuple[Dataset, Dataset],
+    datasets: list[Dataset],
     results: list[Result],
-    features: dict[str, tuple[Features, ...]],
+    features: dict[str, BankPair],
     seed: int,
 ) -> Page:
     """Return the page of a demo run, for readers who do not know the field."""
-    train_set, test_set = data
-    lead = (
-        f'A small network trained on {len(train_set):,} images without labels. {verdict(results)}'
+    train_set, test_set = datasets
+    page = Page(
+        'What a network learns without labels',
+        f'A small network trained on {len(train_set):,} images without labels. {verdict(results)}',
     )
-    page = Page('What a network learns without labels', lead)
     page.add(
         'Quality of the features',
         'Both tests measure whether images of one class have similar features: k-NN lets the nearest labeled images vote, '
@@ -147,32 +143,37 @@ def draw(
         results_table(results),
         'Top-1 accuracy in percent on images that neither pre-training nor the classifiers used.',
     )
-    trained = DATASETS.build(cfg.train_dataloader.dataset)
-    chosen = some(trained, PAIRS, seed)
-    first, second, *_ = augmented(trained, MODELS.build(cfg.model.data_preprocessor), chosen, seed)
-    pairs = [
-        (picture(trained.raw(i), 'image'), picture(one, 'first view'), picture(two, 'second view'))
-        for i, one, two in zip(chosen, first, second)
-    ]
+    dataset = DATASETS.build(cfg.train_dataloader.dataset)
+    chosen = sample_indices(dataset, PAIRS, seed)
+    views = augmented(dataset, MODELS.build(cfg.model.data_preprocessor), chosen, seed)
+    pairs = []
+    for index, first, second in zip(chosen, *views[:2]):
+        shown = {'image': dataset.raw(index), 'first view': first, 'second view': second}
+        pairs.append([picture(image, name) for name, image in shown.items()])
     page.add(
         'Views',
         'Each training image (left) is cropped and altered at random, twice. The network learns only that the two copies '
         'belong together, not what they show.',
-        fill('pictures.html', pairs=pairs),
+        macro('pictures.html', 'grid', pairs),
     )
-    maps = {result.subject: features[result.subject][1] for result in (results[0], results[-1])}
+    baseline = results[0].subject
+    student = results[-1].subject
+    maps = {name: features[name][1] for name in (baseline, student)}
     add_maps(page, maps, test_set.classes, seed)
-    train_features, test_features = features[results[-1].subject]
-    add_neighbours(
+    train_features, test_features = features[student]
+    add_neighbors(
         page, (train_set.raw, train_features), (test_set.raw, test_features), test_set.classes
     )
     curves = read_scalars(cfg.work_dir)
-    shown = {name: title for name, title in CURVES.items() if name in curves}
+    charts = []
+    for name, title in CURVES.items():
+        if name in curves:
+            charts.append(chart({'': percent(name, curves[name])}, title, 'step'))
     page.add(
         'Training',
         'The loss falls as the network learns to recognize two copies of one image. Instance accuracy: how often it picks '
         'the right copy among all others.',
-        [chart({'': percent(name, curves[name])}, title, 'step') for name, title in shown.items()],
+        charts,
         'The teacher is a running average of the student; the closer its momentum to 1, the slower it follows.',
     )
     return page

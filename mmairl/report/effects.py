@@ -3,7 +3,6 @@
 A page shows it as a table with a drawing in each row; a paper gets it as a file. Both read the same `EffectsFigure`.
 """
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
 
-from mmairl.report.figures import short, styled
+from mmairl.report.figures import rendered, short, styled
 from mmairl.report.table import TABLE_FORMATS, signed
 
 WIDTHS = {'column': 3.35, 'text': 6.9}  # inches, as in two-column papers
@@ -29,21 +28,14 @@ PAPER = {
     'svg.fonttype': 'path',
 }
 LEGEND = '●\u00a0higher or lower  ■\u00a0equivalent  ○\u00a0inconclusive  ✕\u00a0no verdict'
-# How a kind of verdict is drawn, so that gray shades and printers keep it apart: marker and whether it is filled.
-MARKERS = {
-    'differs': ('o', True),
-    'equivalent': ('s', True),
-    'inconclusive': ('o', False),
-    'problem': ('X', False),
-    'share': ('|', True),
-}
-COLORS = {
-    'differs': '#1d5fd1',
-    'equivalent': '#12805c',
-    'inconclusive': '#667085',
-    'problem': '#b42318',
-    'share': '#667085',
-    'published': '#8a5a00',
+# How each kind of verdict is drawn: marker, color and the color inside. The markers differ in gray shades and in print.
+LOOKS = {
+    'differs': ('o', '#1d5fd1', '#1d5fd1'),
+    'equivalent': ('s', '#12805c', '#12805c'),
+    'inconclusive': ('o', '#667085', 'white'),
+    'problem': ('X', '#b42318', 'white'),
+    'share': ('|', '#667085', '#667085'),
+    'published': ('D', '#8a5a00', 'white'),
 }
 
 
@@ -58,7 +50,7 @@ class Effect:
     Args:
         name: What has the effect, such as a row, a factor or a claim.
         verdict: The verdict in words.
-        kind: A key of `MARKERS`.
+        kind: A key of `LOOKS`.
         estimate: The effect.
         low: Lower end of the 95 % interval.
         high: Upper end.
@@ -195,36 +187,22 @@ def draw_effects(shown: EffectsFigure, width: str = 'text') -> Figure:
 
 
 def _draw_effect(axes: Axes, row: int, effect: Effect) -> None:
-    color = COLORS[effect.kind]
-    marker, filled = MARKERS[effect.kind]
     axes.plot(effect.seeds, [row - 0.24] * len(effect.seeds), '|', color='#667085', markersize=4)
     if effect.low is not None:
+        _, color, _ = LOOKS[effect.kind]
         axes.plot([effect.low, effect.high], [row, row], color=color, linewidth=1.6)
-    if effect.estimate is not None:
-        face = color if filled else 'white'
-        axes.plot(effect.estimate, row, marker, color=color, markerfacecolor=face, markersize=6)
-    if effect.published is not None:
-        axes.plot(
-            effect.published,
-            row + 0.26,
-            'D',
-            color=COLORS['published'],
-            markerfacecolor='white',
-            markersize=4,
-        )
+    marks = ((effect.kind, effect.estimate, row, 6), ('published', effect.published, row + 0.26, 4))
+    for kind, value, height, size in marks:
+        if value is not None:
+            marker, color, face = LOOKS[kind]
+            axes.plot(value, height, marker, color=color, markerfacecolor=face, markersize=size)
 
 
 @styled(**PAPER)
 def figure_files(figure: Figure) -> dict[str, bytes]:
-    """Return a figure as SVG, PDF and PNG. The same figure gives the same bytes; fonts are embedded."""
-    dates = dict(svg=dict(Date=None), pdf=dict(CreationDate=None), png={})
+    """Return a figure as SVG, PDF and PNG. Fonts are embedded."""
     dpi = min(300, TALLEST / figure.get_figheight())
-    files = {}
-    for kind, metadata in dates.items():
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, metadata=metadata, dpi=dpi, facecolor='white')
-        files[kind] = buffer.getvalue()
-    return files
+    return {kind: rendered(figure, kind, dpi=dpi) for kind in ('svg', 'pdf', 'png')}
 
 
 def effect_files(shown: EffectsFigure, width: str = 'text') -> dict[str, bytes]:

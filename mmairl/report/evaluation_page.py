@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,39 @@ from mmairl.evaluation.protocol import Result
 from mmairl.io import read_json, typed
 from mmairl.report.charts import chart
 from mmairl.report.figures import against
-from mmairl.report.page import Page, fill
-from mmairl.report.table import html_table, results_table
+from mmairl.report.page import write_page
+from mmairl.report.table import Row, html_table, results_table
 
 NAME = 'evaluation.html'
 REQUIRED = {'protocol', 'config', 'subject', 'scores'}  # the keys of a result file
-NetworkKey = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The key of a network: its file and part, and its weights and config, since a file can be replaced.
+
+    Args:
+        file: The checkpoint; '' if there is none.
+        part: Student or teacher.
+        weights: The digest of the weights.
+        config: The digest of the network's config.
+        subject: The name of a network without a checkpoint.
+    """
+
+    file: str
+    part: str
+    weights: str
+    config: str
+    subject: str
+
+    def names(self, subject: str) -> list[str]:
+        """Return a name, followed by longer ones with the folder, the weights and the config."""
+        names = [subject]
+        if self.file:
+            names.append(f'{self.part} of {"/".join(Path(self.file).parts[-2:])}')
+        if self.weights:
+            names.append(f'{names[-1]}, weights {self.weights[:6]}')
+        return [*names, f'{names[-1]}, config {self.config[:6]}']
 
 
 class LowShot(msgspec.Struct):
@@ -53,6 +80,14 @@ class Confusion(msgspec.Struct):
 
     classes: list[str]
     counts: list[list[int]]
+
+    def rows(self) -> list[Row]:
+        """Return the percentage that is recognized and the counts of each class."""
+        rows = []
+        for place, (label, counts) in enumerate(zip(self.classes, self.counts)):
+            recognized = f'{100 * counts[place] / max(1, sum(counts)):.1f}'
+            rows.append((label, [recognized, *map(str, counts)]))
+        return rows
 
 
 class Details(msgspec.Struct):
@@ -94,12 +129,11 @@ class Record(msgspec.Struct):
         return {name: identity.get(name) for name in names}
 
     @property
-    def network(self) -> NetworkKey:
-        """The key of a network: its file and part, and its weights and config, since a file can be replaced."""
+    def network(self) -> Network:
         config = key_of(self.parts('network', 'asked'))
-        if self.checkpoint:
-            return str(Path(self.checkpoint).absolute()), self.part, self.weights, config
-        return self.subject, '', self.weights, config
+        file = str(Path(self.checkpoint).absolute()) if self.checkpoint else ''
+        subject = '' if file else self.subject
+        return Network(file, self.part if file else '', self.weights, config, subject)
 
 
 def records_in(*folders: str | Path) -> list[Record]:
@@ -113,75 +147,56 @@ def records_in(*folders: str | Path) -> list[Record]:
     return records
 
 
-Images = tuple[
-    dict[str, Any], dict[NetworkKey, Result]
-]  # the identity of the images, and the row of each network
+Table = tuple[str, str, list[Result]]  # data set, how its images differ, and rows
 
 
-def results(records: Sequence[Record]) -> list[tuple[str, str, list[Result]]]:
-    """Return the tables of the page: the config's name, how its images differ from those above, and a row per network.
+def results(records: Sequence[Record]) -> list[Table]:
+    """Return a table for each set of images: the config's name, how its images differ from those above, and a row per network.
 
     A score that was measured again with other settings starts another row of its network.
     """
     names = row_names(records)
-    tables: dict[str, dict[str, Images]] = {}
+    images_of: dict[str, dict[str, Any]] = {}  # by data set: the identities of its images by key
+    rows: dict[tuple, dict[tuple, Result]] = {}  # by data set and images
     settings: dict[tuple, dict[str, Any]] = {}  # of the first measurement of each score
     for record in records:
         images = record.parts('input', 'data')
-        images_key = key_of(images)
-        _, rows = tables.setdefault(record.data, {}).setdefault(images_key, (images, {}))
+        key = key_of(images)
+        images_of.setdefault(record.data, {}).setdefault(key, images)
+        table = rows.setdefault((record.data, key), {})
         own = record.parts('protocol')
         differs = ''
         for score in record.scores:
-            first = settings.setdefault((record.data, images_key, record.network, score), own)
+            first = settings.setdefault((record.data, key, record.network, score), own)
             differs = differs or difference(first, own)
-        key = (*record.network, differs)
-        rows[key] = _extended(rows.get(key), record, names[record.network], differs)
-    found = []
-    for name, by_images in tables.items():
-        first_images, _ = next(iter(by_images.values()))
-        for images, rows in by_images.values():
-            differs = difference(first_images, images)
+        name = names[record.network] + (f', other {differs}' if differs else '')
+        row = table.get((record.network, differs), Result(name, {}, 0.0))
+        table[record.network, differs] = replace(
+            row,
+            scores={**row.scores, **record.scores},
+            seconds=row.seconds + record.seconds,
+            left_out={**row.left_out, **record.left_out},
+        )
+    tables = []
+    for data, by_key in images_of.items():
+        first = next(iter(by_key.values()))
+        for key, images in by_key.items():
+            differs = difference(first, images)
             text = f'Other images than above: {differs}.' if differs else ''
-            found.append((name, text, list(rows.values())))
-    return found
+            tables.append((data, text, list(rows[data, key].values())))
+    return tables
 
 
-def _extended(row: Result | None, record: Record, name: str, differs: str) -> Result:
-    """Return a row with the scores of one more record."""
-    if row is None:
-        row = Result(f'{name}, other {differs}' if differs else name, {}, 0.0)
-    return replace(
-        row,
-        scores={**row.scores, **record.scores},
-        seconds=row.seconds + record.seconds,
-        left_out={**row.left_out, **record.left_out},
-    )
-
-
-def row_names(records: Sequence[Record]) -> dict[NetworkKey, str]:
+def row_names(records: Sequence[Record]) -> dict[Network, str]:
     """Return the subject of each network, with its folder, weights and config as far as these make it unique."""
-    names = {record.network: record.subject for record in records}
-    for extend in (_with_folder, _with_weights, _with_config):
+    choices = {record.network: record.network.names(record.subject) for record in records}
+    names = {network: names[0] for network, names in choices.items()}
+    for length in range(1, 4):
         count = Counter(names.values())
-        names = {
-            key: name if count[name] == 1 else extend(name, key) for key, name in names.items()
-        }
+        for network, longer in choices.items():
+            if count[names[network]] > 1:
+                names[network] = longer[min(length, len(longer) - 1)]
     return names
-
-
-def _with_folder(name: str, key: NetworkKey) -> str:
-    file, part, *_ = key
-    return f'{part} of {"/".join(Path(file).parts[-2:])}' if part else name
-
-
-def _with_weights(name: str, key: NetworkKey) -> str:
-    _, _, weights, _ = key
-    return f'{name}, weights {weights[:6]}' if weights else name
-
-
-def _with_config(name: str, key: NetworkKey) -> str:
-    return f'{name}, config {key[-1][:6]}'
 
 
 Plot = tuple[str, str]  # the scores along x and along y
@@ -203,87 +218,30 @@ def write_evaluation_page(
     records = records_in(folder, *more)
     tables = results(records)
     names = row_names(records)
-    page = Page(
-        'Evaluation',
-        'Scores in percent. The JSON files next to this page name configs and checkpoints.',
-    )
-    for name, text, rows in tables:
-        page.add(name, text, results_table(rows))
-    for name in dict.fromkeys(name for name, _, _ in tables):
-        _add_low_shot(page, name, records, names)
+    shots: dict[str, dict[str, LowShot]] = {}
     for record in records:
-        name = names[record.network]
-        if record.details.near_duplicates:
-            _add_near_duplicates(page, record, name)
-        if record.details.confusion:
-            _add_confusion(page, record, record.details.confusion, name)
-        if record.details.per_class:
-            table = [(label, [f'{x:.1f}']) for label, x in record.details.per_class.items()]
-            score = next(iter(record.scores))
-            page.add(f'{record.data}: classes by {name}', '', html_table([score], table))
-    for x, y in plots:
-        _add_plot(page, x, y, [row for _, _, rows in tables for row in rows])
-    return page.write(Path(folder) / NAME)
-
-
-def _add_low_shot(
-    page: Page, data: str, records: Sequence[Record], names: Mapping[NetworkKey, str]
-) -> None:
-    shots = {}
-    for record in records:
-        if record.data == data:
-            shots[names[record.network]] = record.details.low_shot
-    known = {name: shot for name, shot in shots.items() if shot}
-    if known:
-        text = 'Mean average precision of a linear SVM, with its standard deviation over samples of the images.'
-        page.add(f'{data}: few labelled images', text, low_shot(known))
-
-
-def _add_confusion(page: Page, record: Record, matrix: Confusion, name: str) -> None:
-    rows = []
-    for row, (label, counts) in enumerate(zip(matrix.classes, matrix.counts)):
-        recognized = f'{100 * counts[row] / max(1, sum(counts)):.1f}'
-        rows.append((label, [recognized, *map(str, counts)]))
-    page.add(
-        f'{record.data}: confusion matrix, {record.protocol} of {name}',
-        'Images of each class by predicted class, and the percentage that is recognized.',
-        html_table(['recognized', *matrix.classes], rows),
+        if record.details.low_shot:
+            shots.setdefault(record.data, {})[names[record.network]] = record.details.low_shot
+    return write_page(
+        Path(folder) / NAME,
+        'evaluation.html',
+        title='Evaluation',
+        lead='Scores in percent. The JSON files next to this page name configs and checkpoints.',
+        tables=[(data, text, results_table(rows)) for data, text, rows in tables],
+        low_shots=[(data, low_shot(by_name)) for data, by_name in shots.items()],
+        records=[(record, record.details, names[record.network]) for record in records],
+        plots=[(x, y, score_plot(tables, x, y)) for x, y in plots],
     )
 
 
-def _add_near_duplicates(page: Page, record: Record, name: str) -> None:
-    twins = record.details.near_duplicates
-    page.add(
-        f'{record.data}: near duplicates by {name}',
-        f'{twins.images} test images are nearly the same as a training image: {twins.by_look} by their appearance '
-        f'(nearly equal hashes and thumbnails), {twins.by_features} by features that are closer than chance allows. '
-        'Left: the test image. Right: its twin. The least similar pairs first.',
-        _pairs(twins.pairs),
-    )
-    if twins.conflicts:
-        page.add(
-            f'{record.data}: label conflicts by {name}',
-            f'{twins.conflicts} of these test images have another label than their twin. They count in every score. '
-            'Check the pairs: either a label is wrong, or the images differ in a detail that decides the class.',
-            _pairs(twins.conflict_pairs),
-        )
-
-
-def _pairs(pairs: Sequence[Sequence[tuple[str, str]]]) -> Markup:
-    return fill('pictures.html', pairs=pairs, neighbours=()) if pairs else Markup()
-
-
-def _add_plot(page: Page, x: str, y: str, rows: Sequence[Result]) -> None:
+def score_plot(tables: Sequence[Table], x: str, y: str) -> Markup:
+    """Return a chart with a mark for each network that has both scores, on whatever data."""
     scores: dict[str, dict[str, float]] = {}
-    for row in rows:
-        scores.setdefault(row.subject, {}).update(row.scores)
-    points = {
-        name: (known[x], known[y]) for name, known in scores.items() if known.keys() >= {x, y}
-    }
-    text = (
-        'Each dot is a network. The line is the least-squares fit, with the 95 % band of its mean.'
-    )
-    page.add(f'{y} against {x}', text, against(points, x, y))
+    for _, _, rows in tables:
+        for row in rows:
+            scores.setdefault(row.subject, {}).update(row.scores)
+    points = {name: (own[x], own[y]) for name, own in scores.items() if own.keys() >= {x, y}}
+    return against(points, x, y)
 
 
 def low_shot(shots: Mapping[str, LowShot]) -> Markup:

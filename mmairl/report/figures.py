@@ -2,7 +2,6 @@
 
 import io
 import warnings
-from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,10 +27,12 @@ MOST_TICKS = 24
 FLAT_TICKS = 8  # ticks up to which their names are horizontal
 SLANTED = dict(rotation=60, ha='right', rotation_mode='anchor', fontsize=8)
 MOST_CLASSES = 40  # in a legend
+LEGEND_WIDTH = 52  # characters
 FEW_DOTS = 4000
 LOG_RATIO = 8  # ratio of maximum to minimum above which an axis is logarithmic
 FIT_POINTS = 50  # points along a fitted line
 DARK = '#14171f'
+UNDATED = dict(svg=dict(Date=None), pdf=dict(CreationDate=None))
 
 
 @contextmanager
@@ -46,27 +47,20 @@ def styled(**changes: Any) -> Iterator[None]:
         yield
 
 
-@styled()
-def png(figure: Figure) -> str:
-    """Return the figure as PNG in base64, for a page."""
+def rendered(figure: Figure, kind: str, **options: Any) -> bytes:
+    """Return a figure on white as the content of a file. It has no date: the same figure gives the same bytes."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format='png', dpi=110, facecolor='white', bbox_inches='tight')
-    return b64encode(buffer.getvalue()).decode()
+    metadata = UNDATED.get(kind)
+    figure.savefig(buffer, format=kind, metadata=metadata, facecolor='white', **options)
+    return buffer.getvalue()
 
 
 @styled()
 def save_figure(figure: Figure, stem: str | Path) -> None:
-    """Write `stem`.png and `stem`.svg on white. The same figure gives the same files."""
-    for kind, metadata in (('png', {}), ('svg', {'Date': None})):
+    """Write `stem`.png and `stem`.svg."""
+    for kind in ('png', 'svg'):
         with replacing(Path(f'{stem}.{kind}')) as temporary:
-            figure.savefig(
-                temporary,
-                format=kind,
-                metadata=metadata,
-                dpi=160,
-                facecolor='white',
-                bbox_inches='tight',
-            )
+            temporary.write_bytes(rendered(figure, kind, dpi=160, bbox_inches='tight'))
 
 
 def _axes(width: float, height: float) -> Axes:
@@ -93,25 +87,11 @@ def _look(number: int, name: str) -> dict[str, Any]:
     )
 
 
-def _legend_below(axes: Axes, place: float = -0.2, **more: float) -> None:
-    """Add a legend below the axes, in as many columns as fit, at most four."""
-    _, labels = axes.get_legend_handles_labels()
-    longest = max(map(len, labels), default=0)
-    columns = 52 // (longest + 3)
-    axes.legend(
-        loc='upper center',
-        bbox_to_anchor=(0.5, place),
-        ncols=min(4, max(1, columns)),
-        **more,
-    )
-
-
 @styled()
 def lines(
     series: Mapping[str, Curve],
     title: str,
     x: str = '',
-    y: str = '',
     log: str = '',
     ticks: Sequence[str] = (),
     width: float = 7.6,
@@ -122,7 +102,6 @@ def lines(
         series: The x and y of each name.
         title: The title.
         x: The name of the x axis.
-        y: The name of the y axis.
         log: The logarithmic axes: 'x', 'y' or 'xy'.
         ticks: Names along x instead of numbers.
         width: The width in inches.
@@ -140,7 +119,7 @@ def lines(
             markersize=5,
             markevery=1 if ticks else 0.12,
         )
-    axes.set(title=short(title), xlabel=short(x), ylabel=short(y))
+    axes.set(title=short(title), xlabel=short(x))
     for name in log:
         _make_logarithmic(axes, name)
     if ticks:
@@ -168,28 +147,28 @@ Norms = Mapping[str, Sequence[Norm]]
 
 def norm_curves(norms: Norms) -> dict[str, Any]:
     """Return the norms of the convolutions along the depth, a line per network, for `lines` and for `chart`."""
-    series = {}
-    positive = []
-    for name, rows in norms.items():
-        values = [row.norm for row in rows]
-        series[name] = (range(len(values)), values)
-        positive += [value for value in values if value > 0]
-    is_logarithmic = positive and max(positive) > LOG_RATIO * min(positive)
+    series = {name: (range(len(rows)), [row.norm for row in rows]) for name, rows in norms.items()}
+    values = [row.norm for rows in norms.values() for row in rows if row.norm > 0]
+    is_logarithmic = values and max(values) > LOG_RATIO * min(values)
     deepest = max(norms.values(), key=len)
-    ticks = [row.name.removesuffix('.weight').replace('layer', 'l') for row in deepest]
-    return dict(series=series, log='y' if is_logarithmic else '', ticks=ticks)
+    return dict(
+        series=series,
+        title='norms of the 3x3 convolutions',
+        log='y' if is_logarithmic else '',
+        ticks=[row.name.removesuffix('.weight').replace('layer', 'l') for row in deepest],
+    )
 
 
-def norm_lines(norms: Norms, title: str = '') -> Figure:
+def norm_lines(norms: Norms) -> Figure:
     """Return Fig. 3a: the norms of the convolutions along the depth."""
-    return lines(**norm_curves(norms), title=title, y='norm')
+    return lines(**norm_curves(norms))
 
 
 @styled()
 def feature_map(
     points: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str
-) -> Figure:
-    """Return images as dots in two dimensions, colored and marked by class."""
+) -> bytes:
+    """Return images as dots in two dimensions, colored and marked by class, as PNG."""
     axes = _axes(4.6, 4.6)
     size = 11 if len(points) < FEW_DOTS else 3
     for label, name in enumerate(classes):
@@ -197,8 +176,15 @@ def feature_map(
         axes.scatter(*dots, s=size, linewidths=0, alpha=0.85, **_look(label, name))
     axes.set(xticks=[], yticks=[], title=short(title), aspect='equal')
     if 1 < len(classes) <= MOST_CLASSES:
-        _legend_below(axes, 0, markerscale=2, handletextpad=0.1)
-    return axes.figure
+        longest = max(len(short(name)) for name in classes)
+        axes.legend(
+            loc='upper center',
+            bbox_to_anchor=(0.5, 0),
+            ncols=min(4, max(1, LEGEND_WIDTH // (longest + 4))),
+            markerscale=2,
+            handletextpad=0.1,
+        )
+    return rendered(axes.figure, 'png', dpi=110, bbox_inches='tight')
 
 
 @styled()
@@ -219,61 +205,39 @@ def heat_map(
         names: The names of the two axes.
     """
     axes = _axes(7.6, 1.6 + 0.5 * len(rows))
-    axes.imshow(
-        values.clamp(0, 1),
-        vmin=0,
-        vmax=1,
-        cmap='Blues',
-        aspect='auto' if len(rows) < 12 else 'equal',
-    )
-    axes.set_xticks(
-        range(len(columns)),
-        map(short, columns),
-        rotation=45,
-        ha='right',
-        rotation_mode='anchor',
-    )
+    aspect = 'auto' if len(rows) < 12 else 'equal'
+    axes.imshow(values.clamp(0, 1), vmin=0, vmax=1, cmap='Blues', aspect=aspect)
+    slanted = dict(rotation=45, ha='right', rotation_mode='anchor')
+    axes.set_xticks(range(len(columns)), map(short, columns), **slanted)
     axes.set_yticks(range(len(rows)), map(short, rows))
     axes.set(xlabel=short(names[1]), ylabel=short(names[0]), title=title)
     axes.grid(False)
+    centered = dict(ha='center', va='center', fontsize=9)
     for (row, column), value in np.ndenumerate(values.numpy()):
-        axes.text(
-            column,
-            row,
-            f'{value:.2f}',
-            color='white' if value > 0.55 else DARK,
-            ha='center',
-            va='center',
-            fontsize=9,
-        )
+        color = 'white' if value > 0.55 else DARK
+        axes.text(column, row, f'{value:.2f}', color=color, **centered)
     return axes.figure
-
-
-def fitted_line(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return positions along x, the least-squares line there, and half the width of its 95 % band.
-
-    Requires three points.
-    """
-    fit = stats.linregress(x, y)
-    along = np.linspace(x.min(), x.max(), FIT_POINTS)
-    error = fit.stderr * np.sqrt(x.var() + np.square(along - x.mean()))
-    quantile = stats.t.ppf(0.975, len(x) - 2)
-    return along, fit.intercept + fit.slope * along, quantile * error
 
 
 PointOf = Mapping[str, tuple[float, float]]
 
 
 def with_fits(points: PointOf, groups: Mapping[str, Sequence[str]]) -> dict[str, Curve]:
-    """Return a mark per point and, for each group of three or more, the fitted line with its 95 % band."""
+    """Return a mark per point and, for each group of three or more, the least-squares line with its 95 % band."""
     series: dict[str, Curve] = {name: ([x], [y]) for name, (x, y) in points.items()}
     for group, names in groups.items():
-        xs = np.array([points[name][0] for name in names])
-        ys = np.array([points[name][1] for name in names])
-        if len(xs) > 2 and np.ptp(xs):
-            along, middle, reach = fitted_line(xs, ys)
-            label = f'fit of {group}' if group else 'fit'
-            series[label] = (along, middle, middle - reach, middle + reach)
+        if len(names) < 3:
+            continue
+        x, y = np.array([points[name] for name in names]).T
+        if not np.ptp(x):
+            continue
+        fit = stats.linregress(x, y)
+        along = np.linspace(x.min(), x.max(), FIT_POINTS)
+        middle = fit.intercept + fit.slope * along
+        error = fit.stderr * np.sqrt(x.var() + np.square(along - x.mean()))
+        reach = stats.t.ppf(0.975, len(x) - 2) * error
+        label = f'fit of {group}' if group else 'fit'
+        series[label] = (along, middle, middle - reach, middle + reach)
     return series
 
 
@@ -292,29 +256,16 @@ Point = tuple[Mapping[str, Any], Sequence[float], tuple[float, float] | None]
 
 def study_lines(points: Sequence[Point], title: str, x: str) -> dict[str, Any]:
     """Return means over the rows' x with intervals, a line per group, for `lines` and for `chart`."""
+    series: dict[str, Curve] = {row['group'] or '': ([], [], [], []) for row, _, _ in points}
     placed = [point for point in points if point[1] and point[0]['x'] is not None]
-    placed.sort(key=lambda point: point[0]['x'])
-    series = {}
-    for group in dict.fromkeys(row['group'] for row, _, _ in points):
-        series[group or ''] = _mean_line([point for point in placed if point[0]['group'] == group])
-    xs = [row['x'] for row, _, _ in placed]
-    is_logarithmic = xs and xs[0] > 0 and xs[-1] > LOG_RATIO * xs[0]
-    return dict(series=series, title=title, x=x, log='x' if is_logarithmic else '')
-
-
-def _mean_line(points: Sequence[Point]) -> Curve:
-    xs = []
-    centers = []
-    lows = []
-    highs = []
-    for row, values, interval in points:
+    for row, values, interval in sorted(placed, key=lambda point: point[0]['x']):
         center = mean(values)
-        low, high = interval or (center, center)
-        xs.append(row['x'])
-        centers.append(center)
-        lows.append(low)
-        highs.append(high)
-    return xs, centers, lows, highs
+        numbers = (row['x'], center, *(interval or (center, center)))
+        for column, number in zip(series[row['group'] or ''], numbers):
+            column.append(number)
+    xs = [row['x'] for row, _, _ in placed]
+    is_logarithmic = xs and max(xs) > LOG_RATIO * min(xs) > 0
+    return dict(series=series, title=title, x=x, log='x' if is_logarithmic else '')
 
 
 def study_scatter(

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 
+from markupsafe import Markup
+
 from mmairl.engine.curves import Curve, read_scalars
 from mmairl.engine.health import QUANTITIES, Quantity, advice, state
 from mmairl.errors import UserError
@@ -12,65 +14,14 @@ from mmairl.report.page import write_page
 from mmairl.report.reference import references
 
 PREFIX = 'health_'
-# A shape and a word for each state, so that color is not the only sign; the worst state first.
-MARKS = {
-    'bad': ('■', 'bad'),
-    'watch': ('▲', 'watch'),
-    'good': ('●', 'good'),
-    'open': ('○', 'no range'),
-}
+STATES = ('bad', 'watch', 'good', 'open')  # the worst first
 BY_STAGE = {
-    'gradient_norm': 'gradient norm',
-    'weight_norm': 'weight norm',
-    'update_ratio': 'update over weights',
+    'gradient_norm': 'gradient norm by stage',
+    'weight_norm': 'weight norm by stage',
+    'update_ratio': 'update over weights by stage',
 }
 LOGARITHMIC = {'teacher_distance', 'gradient_norm', 'update_ratio'}
 Known = Mapping[Quantity, Curve]
-BY_STAGE_CHARTS = 'by stage'
-# The sections of the page: heading, text, and the names of their charts.
-SECTIONS = (
-    (
-        'Embeddings',
-        'After a collapse, all images have one embedding: the spread is 0, the rank 1, and all similarities are 1.',
-        (
-            'spread_query',
-            'spread_key',
-            'rank_features',
-            'rank_embeddings',
-            'positive',
-            'negative',
-            'hardest_negative',
-            'contrast',
-        ),
-    ),
-    (
-        'Teacher and queue',
-        'The teacher follows the student at a distance, and the queue spans few epochs.',
-        ('teacher_distance', 'queue_drift', 'queue_steps', 'queue_epochs', 'queue_filled'),
-    ),
-    (
-        'Weights and gradients',
-        'Every stage receives a gradient, and no step replaces more than a small part of the weights.',
-        ('loss', 'gradient_norm', 'update_ratio', BY_STAGE_CHARTS),
-    ),
-    (
-        'Time and accuracy',
-        'Little time is spent waiting for data; the online probe and k-NN rise.',
-        (
-            'data_share',
-            'probe_accuracy',
-            'probe_held_out_accuracy',
-            'knn_accuracy',
-            'knn_accuracy_on_test_images',
-        ),
-    ),
-)
-REFERENCE = (
-    'Runs of {text}, one seed each. A contrastive loss starts at the logarithm of the number of keys, such as 6.9 for 1 024 '
-    'negatives and 11.1 for 65 536, and at twice that if the loss is symmetric. It may fall little although the features are '
-    'good. The loss of BYOL starts at 4 and falls to 0 even in a collapse; the spread of the keys is near 0 only in a '
-    'collapse. Final k-NN accuracy: {ends}.'
-)
 
 
 def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
@@ -88,38 +39,18 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
     """
     curves = read_scalars(work_dir)
     known = measured(curves, work_dir)
-    vitals = vitals_of(known)
-    charts = {
-        quantity.name: [_quantity_chart(quantity, curve)] for quantity, curve in known.items()
-    }
-    charts[BY_STAGE_CHARTS] = _stage_charts(curves)
-    shown = []
-    for heading, text, names in SECTIONS:
-        if figures := [figure for name in names for figure in charts.get(name, ())]:
-            shown.append((heading, text, figures))
+    charts = {quantity.name: _quantity_chart(quantity, curve) for quantity, curve in known.items()}
+    vitals = [_vital(quantity, values[-1]) for quantity, (_, values) in known.items()]
+    vitals.sort(key=lambda vital: STATES.index(vital['state']))
     return write_page(
         out,
         'health.html',
         title=f'Health of {Path(work_dir).resolve().name}',
         lead=_lead(known, vitals),
         vitals=vitals,
-        charts=shown,
-        references=_references(curves),
+        charts=charts | _stage_charts(curves),
+        references=references(curves) if f'{PREFIX}spread_key' in curves else (),
     )
-
-
-def _references(curves: Mapping[str, Curve]) -> list[tuple[str, str, list[str]]]:
-    """Return heading, text and charts of each scale with reference runs."""
-    if f'{PREFIX}spread_key' not in curves:
-        return []
-    return [
-        (
-            f'Reference runs: {stored["scale"]}',
-            REFERENCE.format(text=stored['text'], ends=stored['ends']),
-            stored['figures'],
-        )
-        for stored in references(curves)
-    ]
 
 
 def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
@@ -129,37 +60,23 @@ def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
             f"{work_dir}: the run logged no health; set default_hooks.health=dict(type='HealthHook') in its config",
             code='no-health-log',
         )
-    by_name = {name.removeprefix(PREFIX): curve for name, curve in curves.items()}
-    known = {}
-    for quantity in QUANTITIES:
-        _, values = by_name.get(quantity.name, ([], []))
-        if values:
-            known[quantity] = by_name[quantity.name]
+    by_name = {name.removeprefix(PREFIX): curve for name, curve in curves.items() if curve[1]}
+    known = {
+        quantity: by_name[quantity.name] for quantity in QUANTITIES if quantity.name in by_name
+    }
     for name, curve in by_name.items():
-        if (
-            name.startswith('head_') and curve[1]
-        ):  # metrics that the head declares (`page_metrics`); no normal range
+        if name.startswith('head_'):  # metrics that the head declares (`page_metrics`)
             label = name.removeprefix('head_').replace('_', ' ')
             known[Quantity(name, f'{label} (head)')] = curve
     return known
 
 
-def vitals_of(known: Known) -> list[dict[str, str]]:
-    """Return a tile with the current value of each quantity, the worst first."""
-    vitals = [_vital(quantity, values[-1]) for quantity, (_, values) in known.items()]
-    order = list(MARKS)
-    return sorted(vitals, key=lambda vital: order.index(vital['state']))
-
-
 def _vital(quantity: Quantity, value: float) -> dict[str, str]:
+    """Return a tile with the current value of a quantity. It is open if the quantity has no range."""
     normal = normal_range(quantity)
     is_rated = normal or not isfinite(value)
-    now = state(quantity, value) if is_rated else 'open'
-    shape, word = MARKS[now]
     return dict(
-        state=now,
-        shape=shape,
-        word=word,
+        state=state(quantity, value) if is_rated else 'open',
         label=quantity.label,
         value=f'{value:.3g}',
         sentence=advice(quantity, value),
@@ -169,34 +86,28 @@ def _vital(quantity: Quantity, value: float) -> dict[str, str]:
 
 def _lead(known: Known, vitals: Sequence[Mapping[str, str]]) -> str:
     """Return how many quantities are in each state, and which ones need attention."""
-    by_state: dict[str, list[str]] = {name: [] for name in MARKS}
-    for vital in vitals:
-        by_state[vital['state']].append(vital['label'])
     step = max(steps[-1] for steps, _ in known.values())
     parts = []
-    for name, words in (('bad', 'bad'), ('watch', 'to watch')):
-        labels = by_state[name]
-        names = f' ({", ".join(labels)})' if labels else ''
+    for name, words in (('bad', 'bad'), ('watch', 'to watch'), ('good', 'good')):
+        labels = [vital['label'] for vital in vitals if vital['state'] == name]
+        names = f' ({", ".join(labels)})' if labels and name != 'good' else ''
         parts.append(f'{len(labels)} {words}{names}')
-    return f'At iteration {step:,}: {parts[0]}, {parts[1]}, {len(by_state["good"])} good.'
+    return f'At iteration {step:,}: {", ".join(parts)}.'
 
 
 def normal_range(quantity: Quantity) -> str:
     """Return the normal range as text, '' if there is none."""
-    low = quantity.low
-    high = quantity.high
-    if isfinite(low) and isfinite(high):
-        return f'{low:g} to {high:g}'
-    if isfinite(low):
-        return f'{low:g} or more'
-    if isfinite(high):
-        return f'{high:g} or less'
-    return ''
+    low = f'{quantity.low:g}' if isfinite(quantity.low) else ''
+    high = f'{quantity.high:g}' if isfinite(quantity.high) else ''
+    if low and high:
+        return f'{low} to {high}'
+    if low:
+        return f'{low} or more'
+    return f'{high} or less' if high else ''
 
 
-def _quantity_chart(quantity: Quantity, curve: Curve) -> str:
-    _, values = curve
-    is_logarithmic = quantity.name in LOGARITHMIC and min(values) > 0
+def _quantity_chart(quantity: Quantity, curve: Curve) -> Markup:
+    is_logarithmic = quantity.name in LOGARITHMIC and min(curve[1]) > 0
     return chart(
         {'': curve},
         quantity.label,
@@ -206,24 +117,17 @@ def _quantity_chart(quantity: Quantity, curve: Curve) -> str:
     )
 
 
-def _stage_charts(curves: Mapping[str, Curve]) -> list[str]:
+def _stage_charts(curves: Mapping[str, Curve]) -> dict[str, Markup]:
     """Return a chart of each quantity that is measured per stage, logarithmic if all values are positive."""
-    charts = []
+    charts = {}
     for kind, label in BY_STAGE.items():
         prefix = f'{PREFIX}{kind}_'
-        stages = {
-            name.removeprefix(prefix): curve
-            for name, curve in curves.items()
-            if name.startswith(prefix)
-        }
+        stages = {}
+        for name, curve in curves.items():
+            if name.startswith(prefix):
+                stages[name.removeprefix(prefix)] = curve
         if stages:
             lowest = min(value for _, values in stages.values() for value in values)
-            charts.append(
-                chart(
-                    stages,
-                    f'{label} by stage',
-                    'iteration',
-                    log='y' if lowest > 0 else '',
-                )
-            )
+            log = 'y' if lowest > 0 else ''
+            charts[f'{kind}_by_stage'] = chart(stages, label, 'iteration', log=log)
     return charts

@@ -1,7 +1,7 @@
 """The page with a map of images: by networks, pixels and random weights, with near-duplicates, outliers and groups."""
 
-import base64
 import io
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
+from torchvision.transforms.v2.functional import to_pil_image
+from torchvision.utils import make_grid
 
 from mmairl.analysis.feature_map import (
     PIXELS,
     SAME,
     Group,
     ImageCells,
-    Outstanding,
     differ,
     extract_map_features,
     find_clusters,
@@ -40,14 +40,15 @@ from mmairl.evaluation.embed import Images, dataset_of, embedding_network
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
 from mmairl.report.compare_page import short_names
-from mmairl.report.figures import feature_map, png
+from mmairl.report.figures import feature_map
 from mmairl.report.page import write_page
-from mmairl.report.sections import REACH
+from mmairl.report.sections import REACH, in_bytes
 
 NEAREST = 12  # neighbors of an image
 SHEET = 16  # pictures along the side of a sheet
 DUPLICATES = 60  # groups of near-duplicates that are shown
 OUTLIERS = 24  # outliers that are shown
+NO_VALUE = '(none)'
 KINDS = 12  # a column with more different numbers is colored by its quintiles
 
 
@@ -94,7 +95,8 @@ def map_images(
     Example:
         >>> mmairl.map_images('runs/a/epoch_100.pth', 'images/', 'map.html')  # doctest: +SKIP
     """
-    paths = [Path(path) for path in _listed(checkpoint)]
+    listed = [checkpoint] if isinstance(checkpoint, str | Path) else checkpoint
+    paths = [Path(path) for path in listed]
     titles = short_names([path.absolute() for path in paths]) if paths[1:] else ['after training']
     features: dict[str, Tensor] = {}
     for path, title in zip(paths, titles):
@@ -104,16 +106,16 @@ def map_images(
             **normal, batch_size=batch, device=device or default_device(), workers=workers
         )
         networks = [load_backbone(cfg, weights)]
-        is_first = not features
-        if is_first:
+        if not features:
             networks.append(load_backbone(cfg, None, seed=seed))
-            sheets = Sheets(len(dataset), extraction, dataset.as_stored)
+        thumbnails = Thumbnails(len(dataset), extraction, dataset.as_stored)
         (pixels, trained, *untrained), readable = extract_map_features(
-            networks, dataset, extraction, sheets.add if is_first else None
+            networks, dataset, extraction, thumbnails.add
         )
         require_differences(pixels, trained, len(dataset), str(path))
-        if is_first:
-            features |= {f'raw pixels, {PIXELS} x {PIXELS}': pixels, 'random weights': untrained[0]}
+        if not features:
+            features[f'raw pixels, {PIXELS} x {PIXELS}'] = pixels
+            features['random weights'] = untrained[0]
         features[title] = trained
     kept = readable.nonzero().flatten().tolist()
     names = [name_of(dataset, i) for i in kept]
@@ -121,21 +123,20 @@ def map_images(
     maps = [mapped(title, x, labels, classes, seed) for title, x in features.items() if differ(x)]
     cells = None
     if patches:
-        found = find_nearest_cells(patches, kept, cfg, weights, dataset, extraction)
-        cells = _cells_data(found)
+        cells = find_nearest_cells(patches, kept, cfg, weights, dataset, extraction)
     data = dict(
         names=names,
         classes=classes,
         labels=labels.tolist(),
-        side=sheets.side,
+        side=thumbnails.side,
         sheet=SHEET,
         same=SAME,
         count=min(NEAREST, len(names) - 1),
         maps=[subject['data'] for subject in maps],
-        cells=cells,
+        cells=_cells_data(cells) if cells else None,
     )
     data['key'] = sha256(repr(data).encode()).hexdigest()[:8]  # links hold for this map only
-    unreadable = [name_of(dataset, i) for i in (~readable).nonzero().flatten().tolist()]
+    outstanding = find_outstanding(trained, maps[-1]['distance'])
     return write_page(
         out,
         'map.html',
@@ -145,19 +146,20 @@ def map_images(
         data=data,
         maps=maps,
         names=names,
-        unreadable=unreadable,
+        unreadable=[name_of(dataset, i) for i in (~readable).nonzero().flatten().tolist()],
         groups=[_group_entry(group, labels, classes) for group in find_clusters(trained, seed)],
-        sheets=sheets.finished(),
-        **_outstanding(find_outstanding(trained, maps[-1]['distance'])),
+        sheets=thumbnails.sheets(),
+        near=outstanding.near,
+        far=outstanding.far,
+        alike=outstanding.duplicates[:DUPLICATES],
+        alike_count=len(outstanding.duplicates),
+        alone=outstanding.outliers[:OUTLIERS],
+        alone_count=len(outstanding.outliers),
     )
 
 
-def _listed(checkpoint: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    return [checkpoint] if isinstance(checkpoint, str | Path) else checkpoint
-
-
-class Sheets:
-    """Pictures of all images, SHEET by SHEET in one JPEG; a file per picture would be half header.
+class Thumbnails:
+    """Small pictures of all images, SHEET by SHEET in one JPEG; a file per picture would be half header.
 
     Args:
         count: The number of images.
@@ -166,42 +168,31 @@ class Sheets:
     """
 
     def __init__(self, count: int, extraction: Extraction, as_stored: bool = False) -> None:
+        # So that the page can be mailed.
+        self.side = 96 if count <= 2000 else 64 if count <= 20_000 else 40
+        shape = dict(device=extraction.device, dtype=torch.float32)
+        self.mean = torch.as_tensor(extraction.mean, **shape).view(-1, 1, 1)
+        self.std = torch.as_tensor(extraction.std, **shape).view(-1, 1, 1)
         self.as_stored = as_stored
-        self.side = (
-            96 if count <= 2000 else 64 if count <= 20_000 else 40
-        )  # so that the page can be mailed
-        self.mean, self.std = (
-            torch.tensor(list(v), device=extraction.device).view(-1, 1, 1)
-            for v in (extraction.mean, extraction.std)
-        )
-        self.waiting = torch.empty(
-            0, 3, self.side, self.side, dtype=torch.uint8
-        )  # never more than a sheet and a batch
-        self.sheets: list[str] = []
+        self.pictures: list[Tensor] = []
 
     def add(self, images: Tensor) -> None:
         """Add the next normalized images."""
         whole = images / (2 * REACH) + 0.5 if self.as_stored else images * self.std + self.mean
         whole = whole[:, :3] if whole.shape[1] >= 3 else whole[:, :1].expand(-1, 3, -1, -1)
         small = F.interpolate(whole, (self.side, self.side), mode='bilinear', antialias=True)
-        self.waiting = torch.cat([self.waiting, (255 * small).round().clamp(0, 255).byte().cpu()])
-        while len(self.waiting) >= SHEET**2:
-            self._encode()
+        self.pictures.append(in_bytes(small).cpu())
 
-    def finished(self) -> list[str]:
-        """Return the sheets for a page, the last one padded with black."""
-        if len(self.waiting):
-            self._encode()
-        return self.sheets
-
-    def _encode(self) -> None:
-        pictures, self.waiting = self.waiting[: SHEET**2], self.waiting[SHEET**2 :]
-        pictures = F.pad(pictures, (0, 0, 0, 0, 0, 0, 0, SHEET**2 - len(pictures)))
-        grid = pictures.view(SHEET, SHEET, 3, self.side, self.side).permute(0, 3, 1, 4, 2)
-        buffer = io.BytesIO()
-        image = Image.fromarray(grid.reshape(SHEET * self.side, -1, 3).numpy())
-        image.save(buffer, 'JPEG', quality=80, optimize=True)
-        self.sheets.append(base64.b64encode(buffer.getvalue()).decode())
+    def sheets(self) -> list[str]:
+        """Return the sheets as JPEG in base64, the last one padded with black."""
+        sheets = []
+        for pictures in torch.cat(self.pictures).split(SHEET**2):
+            padded = F.pad(pictures, (0, 0, 0, 0, 0, 0, 0, SHEET**2 - len(pictures)))
+            buffer = io.BytesIO()
+            image = to_pil_image(make_grid(padded, SHEET, padding=0))
+            image.save(buffer, 'JPEG', quality=80, optimize=True)
+            sheets.append(b64encode(buffer.getvalue()).decode())
+        return sheets
 
 
 def name_of(dataset: Dataset, index: int) -> str:
@@ -218,21 +209,16 @@ def by_class(
         return list(dataset.sets), dataset.origins[kept]
     if dataset.classes:
         return list(dataset.classes), dataset.labels[kept]
-    return _kinds(
-        [
-            name.split('/')[0] if '/' in name and isinstance(dataset, FileDataset) else ''
-            for name in names
-        ]
-    )
+    if isinstance(dataset, FileDataset):
+        return _kinds([name.rpartition('/')[0].split('/')[0] for name in names])
+    return _kinds([''] * len(names))
 
 
 def _kinds(values: Sequence[str]) -> tuple[list[str], Tensor]:
-    kinds = sorted(set(values))
+    kinds, labels = np.unique(values, return_inverse=True)
     if len(kinds) < 2:
         return [], torch.full((len(values),), -1)
-    return [kind or '(none)' for kind in kinds], torch.tensor(
-        [kinds.index(value) for value in values]
-    )
+    return [str(kind) or NO_VALUE for kind in kinds], torch.from_numpy(labels)
 
 
 def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list[str], Tensor]:
@@ -248,13 +234,13 @@ def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list
         numbers = np.array([float(value or 'nan') for value in values])
     except ValueError:
         return _kinds(values)
-    if len(np.unique(numbers[np.isfinite(numbers)])) <= KINDS:
+    is_known = np.isfinite(numbers)
+    if len(np.unique(numbers[is_known])) <= KINDS:
         return _kinds(values)
-    edges = np.nanquantile(numbers, np.linspace(0, 1, 6))
+    edges = np.quantile(numbers[is_known], np.linspace(0, 1, 6))
     fifths = [f'{low:.4g} to {high:.4g}' for low, high in pairwise(edges)]
-    labels = np.searchsorted(edges[1:-1], numbers, side='right')
-    labels[np.isnan(numbers)] = len(fifths)
-    return [*fifths, '(none)'], torch.from_numpy(labels)
+    labels = np.where(is_known, np.searchsorted(edges[1:-1], numbers, side='right'), len(fifths))
+    return [*fifths, NO_VALUE], torch.from_numpy(labels)
 
 
 def mapped(
@@ -266,24 +252,21 @@ def mapped(
     centered = (points - (low + high) / 2) / (high - low).max()
     places = np.round((centered + 0.5) * 65535)
     distance, position = nearest_cells(x[:, None], min(NEAREST, len(x) - 1))
-    kinds = (labels.clamp_min(0).numpy(), classes or ['image'])
-    data = dict(title=title, places=_packed(places.astype('<u2')), **_neighbors(distance, position))
+    still = feature_map(points, labels.clamp_min(0).numpy(), classes or ['image'], title)
     return dict(
         title=title,
-        data=data,
-        still=png(feature_map(points, *kinds, title)),
+        data=dict(title=title, places=_packed(places, '<u2'), **_neighbors(distance, position)),
+        still=b64encode(still).decode(),
         distance=distance[:, 0],
     )
 
 
 def _neighbors(distance: Tensor, position: Tensor) -> dict[str, str]:
-    return dict(
-        near=_packed(position.numpy().astype('<u4')), far=_packed(distance.numpy().astype('<f4'))
-    )
+    return dict(near=_packed(position.numpy(), '<u4'), far=_packed(distance.numpy(), '<f4'))
 
 
-def _packed(values: np.ndarray) -> str:
-    return base64.b64encode(values.tobytes()).decode()
+def _packed(values: np.ndarray, kind: str) -> str:
+    return b64encode(values.astype(kind).tobytes()).decode()
 
 
 def _cells_data(cells: ImageCells) -> dict[str, Any]:
@@ -291,18 +274,6 @@ def _cells_data(cells: ImageCells) -> dict[str, Any]:
         of=cells.images, rows=cells.rows, columns=cells.columns, count=cells.distance.shape[1]
     )
     return data | _neighbors(cells.distance, cells.position)
-
-
-def _outstanding(found: Outstanding) -> dict[str, Any]:
-    """Return the near-duplicates and outliers that the page shows, with their counts."""
-    return dict(
-        near=found.near,
-        far=found.far,
-        alike=found.duplicates[:DUPLICATES],
-        alike_count=len(found.duplicates),
-        alone=found.outliers[:OUTLIERS],
-        alone_count=len(found.outliers),
-    )
 
 
 def _group_entry(group: Group, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
+import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -21,55 +22,15 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-# The first six are distinct for color-blind readers too, on white and on near-black. The others differ from those that
-# share their marker.
-COLORS = (
-    '#2f7fc1',
-    '#e69f00',
-    '#009e73',
-    '#d55e00',
-    '#cc79a7',
-    '#56b4e9',
-    '#25a9bd',
-    '#86b84a',
-    '#f0a0c0',
-    '#b03060',
-    '#a6794f',
-    '#8a5a2b',
-)
-MARKDOWN = {
-    '&': '&amp;',
-    '<': '&lt;',
-    '>': '&gt;',
-    **{character: f'\\{character}' for character in '\\|`*_[]$~'},
-}
-LATEX = {
-    '\\': r'\textbackslash{}',
-    '~': r'\textasciitilde{}',
-    '^': r'\textasciicircum{}',
-    '<': r'\textless{}',
-    '>': r'\textgreater{}',
-    '|': r'\textbar{}',
-    '"': r'\textquotedbl{}',
-    '[': '{[}',
-    **{character: f'\\{character}' for character in '&%$#_{}'},
-    '—': '---',
-    '–': '--',
-    '−': '$-$',
-    '±': r'$\pm$',
-    '×': r'$\times$',
-    '→': r'$\rightarrow$',
-    '·': r'$\cdot$',
-    'Δ': r'$\Delta$',
-}
+# The colors of series, and what replaces characters that would be markup. Scripts read them, too.
+SIGNS = yaml.safe_load((TEMPLATES / 'signs.yaml').read_text('utf-8'))
+COLORS: list[str] = SIGNS['colors']
+MARKDOWN: dict[str, str] = SIGNS['markdown']
+LATEX: dict[str, str] = SIGNS['latex']
 # Scripts that only some pages need, by the markup that needs them.
 UPLOT_LICENSE = 'uplot/LICENSE'
 SCRIPTS = {
-    'class="curves': (
-        UPLOT_LICENSE,
-        'uplot/uPlot.iife.min.js',
-        'templates/charts.js',
-    ),
+    'class="curves': (UPLOT_LICENSE, 'uplot/uPlot.iife.min.js', 'templates/charts.js'),
     'id="map"': ('templates/map.js',),
 }
 
@@ -78,6 +39,11 @@ def fill(template: str, **values: object) -> str:
     """Return a filled-in template. HTML is marked as such, so that another template does not escape it again."""
     text = ENVIRONMENT.get_template(template).render(**values)
     return Markup(text) if template.endswith('.html') else text
+
+
+def macro(template: str, name: str, *values: object) -> Markup:
+    """Return what a macro of a template returns for these values."""
+    return getattr(ENVIRONMENT.get_template(template).module, name)(*values)
 
 
 def write_page(
@@ -98,55 +64,30 @@ def write_page(
         The path of the file.
     """
     body = fill(template, wide=wide, **values)
-    style = _style(body)
-    script = _script(body)
-    signs = dict(colors=COLORS, markdown=MARKDOWN, latex=LATEX)
+    style = (TEMPLATES / 'style.css').read_text('utf-8')
+    scripts = ['templates/page.js']
+    for sign, needed in SCRIPTS.items():
+        if sign in body:
+            scripts += needed
+    if UPLOT_LICENSE in scripts:
+        style = (HERE / 'uplot/uPlot.min.css').read_text('utf-8') + style
+    script = '\n'.join(map(_script, scripts))
     page = fill(
         'frame.html',
         body=body,
         title=values['title'],
-        policy=_policy(style, script),
-        signs=json.dumps(signs),
+        signs=json.dumps(SIGNS),
         style=Markup(style),
+        style_digest=_digest(style),
         script=Markup(script),
+        script_digest=_digest(script),
     )
     return write_text(path, page)
 
 
-def _scripts(body: str) -> list[str]:
-    names = ['templates/page.js']
-    for sign, needed in SCRIPTS.items():
-        if sign in body:
-            names += needed
-    return names
-
-
-def _script(body: str) -> str:
-    parts = []
-    for name in _scripts(body):
-        text = (HERE / name).read_text('utf-8')
-        parts.append(f'/*! {text} */' if name == UPLOT_LICENSE else text)
-    return '\n'.join(parts)
-
-
-def _style(body: str) -> str:
-    style = (TEMPLATES / 'style.css').read_text('utf-8')
-    if UPLOT_LICENSE in _scripts(body):
-        style = (HERE / 'uplot/uPlot.min.css').read_text('utf-8') + style
-    return style
-
-
-def _policy(style: str, script: str) -> str:
-    return '; '.join(
-        (
-            "default-src 'none'",
-            'img-src data:',
-            f"style-src 'sha256-{_digest(style)}'",
-            f"script-src 'sha256-{_digest(script)}'",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
-    )
+def _script(name: str) -> str:
+    text = (HERE / name).read_text('utf-8')
+    return f'/*! {text} */' if name == UPLOT_LICENSE else text
 
 
 def _digest(text: str) -> str:
@@ -167,9 +108,7 @@ class Page:
     """
 
     def __init__(self, title: str, lead: str = '', wide: bool = False) -> None:
-        self.title = title
-        self.lead = lead
-        self.wide = wide
+        self.values = dict(title=title, lead=lead, wide=wide)
         self.sections: list[Markup] = []
 
     def add(
@@ -190,11 +129,8 @@ class Page:
         Returns:
             The page itself.
         """
-        sections = ENVIRONMENT.get_template('sections.html').module
-        self.sections.append(sections.section(heading, text, figure, caption))
+        self.sections.append(macro('sections.html', 'section', heading, text, figure, caption))
         return self
 
     def write(self, path: str | Path) -> Path:
-        return write_page(
-            path, title=self.title, lead=self.lead, wide=self.wide, sections=self.sections
-        )
+        return write_page(path, sections=self.sections, **self.values)

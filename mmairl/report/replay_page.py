@@ -9,7 +9,7 @@ from mmairl.data.datasets import ViewDataset, innermost_dataset
 from mmairl.engine.replay_step import StepRecord
 from mmairl.errors import UserError
 from mmairl.models.processes import network_of
-from mmairl.report.page import Page, fill
+from mmairl.report.page import Page, macro
 from mmairl.report.sections import in_bytes, picture
 from mmairl.report.table import ABSENT, html_table
 from mmairl.report.views_page import Heard, listen, steps_of
@@ -34,12 +34,11 @@ class ParameterRecorder:
         if not isinstance(data, ViewDataset):
             return []
         in_workers = listen(data.views)
-        record.dataset.__getitems__(
-            record.items[:SHOWN]
-        )  # the same seeds sample the same parameters
+        items = record.items[:SHOWN]
+        record.dataset.__getitems__(items)  # the same seeds sample the same parameters
         heard = [in_workers, self.on_device]
         rows = []
-        for place in range(len(record.items[:SHOWN])):
+        for place in range(len(items)):
             steps = [steps_of(heard, view, place)[0] for view in range(len(record.views))]
             rows.append([', '.join(words for words, done in view if done) for view in steps])
         return rows
@@ -62,17 +61,18 @@ def write_replay_page(
         views: Show the views, with these sampled parameters in words.
     """
     record = records[0]
-    columns = ['as trained', change][: len(records)]
     names = dict.fromkeys(name for one in records for name in one.values)
-    rows = [
-        (name, [f'{one.values[name]:.6g}' if name in one.values else ABSENT for one in records])
-        for name in names
-    ]
-    lead = f'Loss {record.values["loss"]:.4g} on {len(record.items)} images.'
-    page = Page(f'Iteration {record.iteration}', lead)
-    page.add(
-        'Values', 'Exactly as in training, from the nearest checkpoint.', html_table(columns, rows)
+    rows = []
+    for name in names:
+        values = [one.values.get(name) for one in records]
+        rows.append((name, [ABSENT if value is None else f'{value:.6g}' for value in values]))
+    page = Page(
+        f'Iteration {record.iteration}',
+        f'Loss {record.values["loss"]:.4g} on {len(record.items)} images.',
     )
+    columns = ['as trained', change][: len(records)]
+    table = html_table(columns, rows)
+    page.add('Values', 'Exactly as in training, from the nearest checkpoint.', table)
     if per_image:
         _add_images(page, record)
     if views is not None:
@@ -102,25 +102,23 @@ def _add_images(page: Page, record: StepRecord) -> None:
 
 
 def _add_views(page: Page, record: StepRecord, parameters: Sequence[Sequence[str]]) -> None:
-    if len({view.shape[0] for view in record.views}) != 1:
+    if len({len(view) for view in record.views}) != 1:
         raise UserError(
             'replay --views: the views differ in number per image; omit --views',
             code='uneven-views',
         )
-    preprocessor = record.preprocessor
-    mean = getattr(preprocessor, 'mean', 0.0)
-    std = getattr(preprocessor, 'std', 1.0)
+    mean = getattr(record.preprocessor, 'mean', 0.0)
+    std = getattr(record.preprocessor, 'std', 1.0)
+    views = [in_bytes(view[:SHOWN] * std + mean) for view in record.views]
+    columns = [f'view {number}' for number in range(1, len(views) + 1)]
     shown = []
-    for place in range(min(SHOWN, len(record.items))):
+    rows = []
+    for place, images in enumerate(zip(*views)):
         name = _name(record, place)
-        images = [in_bytes(view[place] * std + mean) for view in record.views]
-        shown.append(
-            [picture(image, f'{name}, view {number}') for number, image in enumerate(images, 1)]
-        )
-    page.add(
-        'Views', 'As the model received them.', fill('pictures.html', pairs=shown, neighbours=())
-    )
-    if parameters:
-        rows = [(_name(record, place), words) for place, words in enumerate(parameters)]
-        columns = [f'view {number}' for number in range(1, len(record.views) + 1)]
+        alts = [f'{name}, {column}' for column in columns]
+        shown.append(list(map(picture, images, alts)))
+        if parameters:
+            rows.append((name, parameters[place]))
+    page.add('Views', 'As the model received them.', macro('pictures.html', 'grid', shown))
+    if rows:
         page.add('Sampled parameters', figure=html_table(columns, rows, words=True))

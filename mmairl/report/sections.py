@@ -1,15 +1,15 @@
 """Parts of several pages: pictures of images, feature maps, nearest neighbors, and the names of curves."""
 
-import base64
 import io
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from markupsafe import Markup
-from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
+from torchvision.transforms.v2.functional import to_pil_image
 
 from mmairl.analysis.feature_map import tsne
 from mmairl.data.datasets import innermost_dataset
@@ -17,14 +17,12 @@ from mmairl.data.decode import to_unit
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.neighbors import nearest
 from mmairl.report.charts import chart
-from mmairl.report.page import Page, fill
+from mmairl.report.page import Page, macro
 
 MAPPED = 1000  # images on a map
 NEIGHBORS = 7
 QUERIES = 8
-REACH = (
-    3  # standard deviations between the mean and black or white, for images that are no photographs
-)
+REACH = 3  # standard deviations between the mean and black or white, unless images are photographs
 CURVES = {
     'loss': 'loss',
     'instance_accuracy': 'instance accuracy, %',
@@ -44,11 +42,10 @@ def percent(
     return list(steps), [scale * value for value in values]
 
 
-def some(dataset: Dataset, count: int, seed: int) -> list[int]:
+def sample_indices(dataset: Dataset, count: int, seed: int) -> list[int]:
     """Return the indices of up to `count` random images, without repetition."""
     generator = np.random.default_rng(seed)
-    count = min(count, len(dataset))
-    return generator.choice(len(dataset), count, replace=False).tolist()
+    return generator.choice(len(dataset), min(count, len(dataset)), replace=False).tolist()
 
 
 def augmented(
@@ -59,24 +56,20 @@ def augmented(
         torch.manual_seed(seed)
         batch = default_collate([dataset[index] for index in chosen])
         views = preprocessor(batch, training=True)['inputs']
-    low, high = black_and_white(dataset, preprocessor)
     images = [view.float() * preprocessor.std + preprocessor.mean for view in views]
-    return [in_bytes(image, low, high) for image in images]
+    return [visible(image, dataset, preprocessor) for image in images]
 
 
-def black_and_white(
-    dataset: Dataset, preprocessor: nn.Module
-) -> tuple[Tensor | float, Tensor | float]:
-    """Return the values to show as black and white: 0 and 1 for photographs, and a range around the mean otherwise."""
-    if not innermost_dataset(dataset).as_stored:
-        return 0.0, 1.0
-    reach = REACH * preprocessor.std
-    return preprocessor.mean - reach, preprocessor.mean + reach
+def visible(images: Tensor, dataset: Dataset, preprocessor: nn.Module) -> Tensor:
+    """Return images as uint8: of photographs 0 to 1, of others a range around the mean, from black to white."""
+    if innermost_dataset(dataset).as_stored:
+        reach = REACH * preprocessor.std
+        images = (images - preprocessor.mean + reach) / (2 * reach)
+    return in_bytes(images)
 
 
-def in_bytes(values: Tensor, low: Tensor | float = 0.0, high: Tensor | float = 1.0) -> Tensor:
-    scaled = (values - low) / (high - low)
-    return (255 * scaled).round().clamp(0, 255).byte()
+def in_bytes(values: Tensor) -> Tensor:
+    return (255 * values).round().clamp(0, 255).byte()
 
 
 def picture(image: Tensor, alt: str) -> Picture:
@@ -84,12 +77,9 @@ def picture(image: Tensor, alt: str) -> Picture:
     shown = image[:3] if len(image) >= 3 else image[:1]
     if shown.dtype is not torch.uint8:
         shown = in_bytes(to_unit(shown))
-    array = shown.permute(1, 2, 0).numpy()
-    if array.shape[2] == 1:
-        array = array.squeeze(2)
     buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, format='PNG')
-    return base64.b64encode(buffer.getvalue()).decode(), alt
+    to_pil_image(shown).save(buffer, format='PNG')
+    return b64encode(buffer.getvalue()).decode(), alt
 
 
 def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], seed: int) -> None:
@@ -108,22 +98,21 @@ def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], 
 def _map(title: str, bank: Features, classes: Sequence[str], seed: int) -> Markup:
     chosen = np.random.default_rng(seed).permutation(len(bank.x))[:MAPPED]
     points = tsne(bank.x[chosen], seed)
-    labels = bank.y[chosen].numpy()
     order = points[:, 0].argsort()
     points = points[order]
-    labels = labels[order]
+    labels = bank.y[chosen].numpy()[order]
     series = {str(name): tuple(points[labels == label].T) for label, name in enumerate(classes)}
     return chart(series, title, dots=True, ticks=[''])
 
 
-Pictures = Callable[[int], Tensor]  # the stored image of a row of the features
-Neighbor = tuple[Picture, bool]  # its picture, and whether its class is that of the query
+# Features, and the stored image of each row of them.
+Pictures = tuple[Callable[[int], Tensor], Features]
 
 
-def add_neighbours(
+def add_neighbors(
     page: Page,
-    train: tuple[Pictures, Features],
-    test: tuple[Pictures, Features],
+    train: Pictures,
+    test: Pictures,
     classes: Sequence[str],
     title: str = 'Nearest neighbors',
 ) -> None:
@@ -131,30 +120,30 @@ def add_neighbours(
 
     Args:
         page: The page to extend.
-        train: The images and features to search. If they are those of `test`, the query itself is excluded.
+        train: The images and features to search. If the features are those of `test`, the query itself is excluded.
         test: The images and features of the queries.
         classes: The names of the classes.
         title: The heading.
     """
-    train_picture, bank = train
-    test_picture, query = test
+    bank = train[1]
+    query = test[1]
     labels = query.y.unique()[:QUERIES]
     firsts = [int((query.y == label).nonzero()[0]) for label in labels]
     skipped = int(bank is query)
     _, positions = nearest(query.x[firsts], bank.x, NEIGHBORS + skipped)
-
-    def neighbor(row: int, label: int) -> Neighbor:
-        own_label = int(bank.y[row])
-        return picture(train_picture(row), str(classes[own_label])), own_label == label
-
     shown = []
     for first, rows in zip(firsts, positions[:, skipped:].tolist()):
-        label = int(query.y[first])
-        image = picture(test_picture(first), str(classes[label]))
-        shown.append((image, [neighbor(row, label) for row in rows]))
+        is_right = (bank.y[rows] == query.y[first]).tolist()
+        found = [(_class_picture(train, row, classes), right) for row, right in zip(rows, is_right)]
+        shown.append((_class_picture(test, first, classes), found))
     page.add(
         title,
         f'The first test image of {len(firsts)} classes (left, not selected by hand), and the {NEIGHBORS} other images with '
         'the most similar features.',
-        fill('pictures.html', pairs=(), neighbours=shown),
+        macro('pictures.html', 'neighbors', shown),
     )
+
+
+def _class_picture(pictures: Pictures, row: int, classes: Sequence[str]) -> Picture:
+    image_of, features = pictures
+    return picture(image_of(row), str(classes[int(features.y[row])]))

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 
 from markupsafe import Markup
@@ -14,7 +15,7 @@ from rich.text import Text
 from mmairl.errors import printable
 from mmairl.evaluation.protocol import Result
 from mmairl.io import write_text
-from mmairl.report.page import LATEX, MARKDOWN, fill
+from mmairl.report.page import LATEX, MARKDOWN, macro
 
 Row = tuple[str, Sequence[str]]  # the name and the cells
 Cell = tuple[int, int]  # row and column
@@ -47,14 +48,18 @@ def print_table(
     rows = [(printable(name), [printable(cell) for cell in cells]) for name, cells in rows]
     table = _rich_table(columns, rows, title, set(best), head)
     console = Console()
-    options = console.options.update_width(UNLIMITED)
-    width = console.measure(table, options=options).maximum
+    unlimited = console.options.update_width(UNLIMITED)
     if not console.is_terminal:
-        console.width = max(console.width, width)
-    if width <= console.width:
+        console.width = UNLIMITED
+    if console.measure(table, options=unlimited).maximum <= console.width:
         console.print(table)
-    else:
-        _print_as_lists(console, columns, rows, title)
+        return
+    console.print(Text(title, 'italic'))
+    for name, cells in rows:
+        console.print(Text(name, 'bold'))
+        for column, cell in zip(columns, cells):
+            if cell:
+                console.print(Text(f'  {column}: {cell}'))
 
 
 def _rich_table(
@@ -64,28 +69,11 @@ def _rich_table(
     table.add_column(Text(head), no_wrap=True)
     for place, name in enumerate(columns):
         has_words = any(cells[place][:1].isalpha() for _, cells in rows)
-        table.add_column(
-            Text(name),
-            justify='left' if has_words else 'right',
-            no_wrap=True,
-        )
+        table.add_column(Text(name), justify='left' if has_words else 'right', no_wrap=True)
     for row, (name, cells) in enumerate(rows):
-        texts = [
-            Text(cell, 'bold' if (row, column) in best else '') for column, cell in enumerate(cells)
-        ]
-        table.add_row(Text(name), *texts)
+        styles = ['bold' if (row, column) in best else '' for column in range(len(cells))]
+        table.add_row(Text(name), *map(Text, cells, styles))
     return table
-
-
-def _print_as_lists(
-    console: Console, columns: Sequence[str], rows: Sequence[Row], title: str
-) -> None:
-    console.print(Text(title, 'italic'))
-    for name, cells in rows:
-        console.print(Text(name, 'bold'))
-        for column, cell in zip(columns, cells):
-            if cell:
-                console.print(Text(f'  {column}: {cell}'))
 
 
 def html_table(
@@ -108,59 +96,37 @@ def html_table(
         heat: Whether to shade cells by their value between 0 and 1.
         head: The name of the first column.
     """
-    return fill(
-        'table.html',
-        columns=columns,
-        rows=rows,
-        best=best,
-        bars=bars,
-        words=words,
-        heat=heat,
-        head=head,
-    )
+    return macro('table.html', 'table', columns, rows, best, bars, words, heat, head)
 
 
 def print_results(results: Sequence[Result], title: str) -> None:
-    columns, rows, best = _scores(results)
+    _, columns, rows, best = _scores(results)
     print_table(columns, rows, title, best)
 
 
 def results_table(results: Sequence[Result]) -> Markup:
-    columns, rows, best = _scores(results)
-    return html_table(columns, rows, best, bars=len(_score_names(results)))
+    names, columns, rows, best = _scores(results)
+    return html_table(columns, rows, best, bars=len(names))
 
 
-def _score_names(results: Sequence[Result]) -> list[str]:
-    return list(dict.fromkeys(name for result in results for name in result.scores))
-
-
-def _scores(results: Sequence[Result]) -> tuple[list[str], list[Row], list[Cell]]:
-    """Return columns and rows of scores in percent, and the best cell of each column if there are several rows."""
-    names = _score_names(results)
-    columns = [*names, 'seconds']
+def _scores(results: Sequence[Result]) -> tuple[list[str], list[str], list[Row], list[Cell]]:
+    """Return the names of scores, columns and rows of scores in percent, and each column's best cells among several rows."""
+    names = list(dict.fromkeys(name for result in results for name in result.scores))
     has_left_out = any(result.left_out for result in results)
-    if has_left_out:
-        columns.append('left out')
     rows = []
     for result in results:
-        cells = [
-            f'{result.scores[name]:.1f}' if name in result.scores else ABSENT for name in names
-        ]
+        known = result.scores
+        cells = [f'{known[name]:.1f}' if name in known else ABSENT for name in names]
         cells.append(f'{result.seconds:.1f}')
         if has_left_out:
             cells.append(', '.join(f'{count} {name}' for name, count in result.left_out.items()))
         rows.append((result.subject, cells))
     best = []
-    if len(results) > 1:
-        for column, name in enumerate(names):
-            best += [(row, column) for row in _best_rows(results, name)]
-    return columns, rows, best
-
-
-def _best_rows(results: Sequence[Result], name: str) -> list[int]:
-    scores = [result.scores.get(name) for result in results]
-    top = max(score for score in scores if score is not None)
-    return [row for row, score in enumerate(scores) if score == top]
+    for column, name in enumerate(names if len(results) > 1 else ()):
+        scores = [result.scores.get(name, -inf) for result in results]
+        best += [(row, column) for row, score in enumerate(scores) if score == max(scores)]
+    columns = [*names, 'seconds', *(['left out'] if has_left_out else [])]
+    return names, columns, rows, best
 
 
 def signed(value: float, digits: int = 1) -> str:

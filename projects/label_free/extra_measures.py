@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mmairl.analysis import measures
 from mmairl.analysis.measures import (
     IMAGES,
+    KEPT,
     SAME_COUNT,
     Measure,
     Sample,
@@ -33,6 +34,7 @@ EXTRA = (
     Measure('k-NN on clusters', math.inf, SAME_COUNT),
 )
 MEASURES = measures.MEASURES | {measure.name: measure for measure in EXTRA}
+ONE_METHOD = {'training loss'}  # measures that compare networks of one method only
 # By the name of a head or a term of its loss: the measures that the loss improves directly.
 REWARDED: dict[str, tuple[str, ...]] = {
     'BarlowTwinsHead': ('alignment', 'RankMe'),
@@ -50,6 +52,16 @@ REWARDED: dict[str, tuple[str, ...]] = {
     'UniformityTerm': ('uniformity',),
     'VICRegHead': ('alignment', 'RankMe'),
 }
+
+
+def goodness(measure: str, value: float) -> float:
+    """Return a number that is higher for better networks, and -inf for NaN."""
+    best = MEASURES[measure].best if measure in MEASURES else math.inf
+    if math.isnan(value):
+        return -math.inf
+    if math.isinf(best):
+        return value if best > 0 else -value
+    return -abs(value - best)
 
 
 def clusters(x: Tensor, seed: int = 0) -> Tensor:
@@ -139,11 +151,12 @@ def knn_on_clusters(x: Tensor, view: Tensor, labels: Tensor) -> float:
 
 def extra_measures_of(sample: Sample) -> dict[str, float]:
     """Return the measures of `EXTRA` but CLID."""
-    first, second = sample.views
+    features = sample.features[:KEPT]
+    first, second = sample.views[-2:]
     return {
-        'cluster learnability': learnability(sample.features, clusters(sample.features)),
-        'intrinsic dimension': two_nn(sample.features),
-        'Epps-Pulley': epps_pulley(sample.features),
+        'cluster learnability': learnability(features, clusters(features)),
+        'intrinsic dimension': two_nn(features),
+        'Epps-Pulley': epps_pulley(features),
         'k-NN on clusters': knn_on_clusters(first, second, clusters(first)),
     }
 

@@ -15,7 +15,6 @@ import numpy as np
 from markupsafe import Markup
 from mmengine.config import Config
 
-from mmairl.analysis.measures import Measure
 from mmairl.config import load_config, walk
 from mmairl.evaluation.protocol import (
     default_device,
@@ -33,7 +32,7 @@ from mmairl.study.schema import RunResult
 from mmairl.study.search import FIRST
 from mmairl.study.spec import Study
 from mmairl.study.trials import take_best
-from projects.label_free.extra_measures import MEASURES, REWARDED, with_clid
+from projects.label_free.extra_measures import MEASURES, ONE_METHOD, REWARDED, goodness, with_clid
 from projects.label_free.regret import judge
 from projects.label_free.trusted import EPOCHS, METHODS, SETTINGS
 from projects.label_free.unlabelled import FILE, measured_run
@@ -209,7 +208,7 @@ def situations(
     for situation, group in choices.items():
         names = [AT_RANDOM, HELD_OUT, *MEASURES]
         if situation == METHODS:
-            names = [name for name in names if name not in MEASURES or MEASURES[name].across]
+            names = [name for name in names if name not in ONE_METHOD]
         evidence = {name: list(_scores_and_goodness(name, group)) for name in names}
         judged[situation] = judge(
             {name: pairs for name, pairs in evidence.items() if pairs}, margin
@@ -221,13 +220,12 @@ def _scores_and_goodness(
     measure: str, choices: Iterable[Sequence[Network]]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield scores and goodness of the choices in which a measure has a value."""
-    known = MEASURES.get(measure, Measure(measure, math.inf, ''))
     for choice in choices:
         measured = with_clid({network: network.values for network in choice}).values()
         values = [{AT_RANDOM: 0.0, **numbers}.get(measure, math.nan) for numbers in measured]
         if any(map(math.isfinite, values)):
             scores = np.array([network.score for network in choice])
-            yield scores, np.array([known.goodness(value) for value in values])
+            yield scores, np.array([goodness(measure, value) for value in values])
 
 
 def regret_section(study: Mapping[str, Any]) -> Markup:

@@ -14,7 +14,7 @@ from mmairl.config import load_config
 from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.io import read_json, write_json
 from mmairl.study.schema import Asked, RunResult, Trained
-from projects.label_free.extra_measures import MEASURES, REVISION, all_measures, with_clid
+from projects.label_free.extra_measures import REVISION, all_measures, goodness, with_clid
 
 FILE = 'measures.json'
 
@@ -76,4 +76,4 @@ def _loss_of_run(folder: Path, cfg: Config) -> float:
 def goodness_of(measure: str, networks: Mapping[Any, Mapping[str, float]]) -> list[float]:
     """Return the goodness of each network by one measure, higher is better."""
     values = with_clid(networks).values()
-    return [MEASURES[measure].goodness(numbers.get(measure, math.nan)) for numbers in values]
+    return [goodness(measure, numbers.get(measure, math.nan)) for numbers in values]

@@ -1,11 +1,14 @@
 """The page of projects.worth: whether pre-training on custom images pays, for readers without statistics."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from mmairl.report.charts import chart
-from mmairl.report.page import ENVIRONMENT, fill, write_page
+from mmairl.report.page import ENVIRONMENT, macro, write_page
+from mmairl.report.sections import Picture
 from mmairl.report.table import html_table
 
 CURVE = ('accuracy', 'low', 'high')
@@ -43,13 +46,13 @@ def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
         saving=saving(record),
         table=html_table(columns, rows),
         place=place,
-        twins=fill('pictures.html', pairs=record['pairs'], neighbours=())
-        if record['pairs']
-        else '',
-        conflicts=fill('pictures.html', pairs=record['conflict_pairs'], neighbours=())
-        if record['conflicts']
-        else '',
+        twins=_grid(record['pairs']),
+        conflicts=_grid(record['conflict_pairs'] if record['conflicts'] else []),
     )
+
+
+def _grid(rows: Sequence[Sequence[Picture]]) -> Markup | str:
+    return macro('pictures.html', 'grid', rows) if rows else ''
 
 
 def saving(record: Mapping[str, Any]) -> str:

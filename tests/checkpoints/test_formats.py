@@ -14,7 +14,7 @@ from timm.models import save_for_hf
 from torch import Tensor, nn
 
 import mmairl
-from mmairl.checkpoints.layouts import DETECTRON2, rename
+from mmairl.checkpoints.layouts import rename
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.write import WRITERS
 from mmairl.errors import UserError
@@ -142,7 +142,7 @@ def hugging_face_dinov3(state: State) -> State:
 
 
 def detectron2(state: State) -> State:
-    return {rename(key, DETECTRON2): value for key, value in state.items() if 'num_batches' not in key}
+    return {rename(key, 'detectron2'): value for key, value in state.items() if 'num_batches' not in key}
 
 
 def sequential(state: State) -> State:

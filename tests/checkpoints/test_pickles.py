@@ -76,12 +76,13 @@ INT32 = Call('numpy.dtype', 'i4', False, True, state=(3, '<', None, None, None, 
 ARRAY = Call('numpy.ndarray', (0,), state=(1, (2,), INT32, False, BYTES))
 HISTORY = 'mmengine.logging.history_buffer.HistoryBuffer'
 STORAGE = Call('torch.storage._load_from_bytes', legacy_storage())
+LOGGED = dict(_log_history=[1.0, 3.0], _count_history=[1, 1], max_length=9)
 TENSOR = Call('torch._utils._rebuild_tensor_v2', STORAGE, 1, (2, 2), (2, 1), False, OrderedDict())
 BUILT = {  # for each entry of the list: a pickle with it, and the value that it stands for
     'collections.OrderedDict': (Call('collections.OrderedDict', [('a', 1)]), OrderedDict(a=1)),
     'numpy.ndarray': (ARRAY, np.array([5, 7], np.int32)),
     'numpy.dtype': (ARRAY, np.array([5, 7], np.int32)),
-    HISTORY: (Call(HISTORY, [1.0, 3.0], [1, 1]), HistoryBuffer([1.0, 3.0], [1, 1])),
+    HISTORY: (Call(HISTORY, state=LOGGED), HistoryBuffer([1.0, 3.0], [1, 1])),
     'argparse.Namespace': (Call('argparse.Namespace', state=dict(lr=0.1)), None),
     'torch.storage._load_from_bytes': (TENSOR, torch.tensor([[1.0, 2.0], [3.0, 4.0]])),
     'torch._utils._rebuild_tensor_v2': (TENSOR, torch.tensor([[1.0, 2.0], [3.0, 4.0]])),

@@ -11,7 +11,7 @@ import torchvision
 import mmairl.models  # noqa: F401  registers mmpretrain's backbones
 from mmairl.checkpoints.architecture import resnet_of
 from mmairl.checkpoints.hub_config import Input
-from mmairl.checkpoints.layouts import DETECTRON2, rename
+from mmairl.checkpoints.layouts import rename
 from mmairl.checkpoints.load import require_same_keys
 from mmairl.checkpoints.read import input_of, read_backbone, read_tensors
 from mmairl.checkpoints.write import WRITERS, write_backbone
@@ -38,7 +38,7 @@ def with_prefix(prefix: str, state: dict) -> dict:
 
 
 def detectron2(state: State) -> dict[str, np.ndarray]:
-    return {rename(key, DETECTRON2): value.numpy() for key, value in state.items() if 'num_batches' not in key}
+    return {rename(key, 'detectron2'): value.numpy() for key, value in state.items() if 'num_batches' not in key}
 
 
 def assert_equal(found: State, wanted: State, left_out: str = 'nothing') -> None:

@@ -25,7 +25,13 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.protocol import Result
 from mmairl.evaluation.sets import evaluation_sets
-from mmairl.report.analysis_pages import add_invariance, cka_page, geometry_page, norms_page
+from mmairl.report.analysis_pages import (
+    add_invariance,
+    cka_page,
+    geometry_page,
+    measures_page,
+    norms_page,
+)
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.demo_page import SCORE, draw
 from mmairl.report.evaluation_page import write_evaluation_page
@@ -113,6 +119,9 @@ def image_map(folder: Path) -> Path:
     return map_images(folder / 'epoch_1.pth', folder / 'images', folder / 'map.html', size=64, patches=8)
 
 
+ANALYSES = ('norms', 'cka', 'geometry', 'measures')
+
+
 def few_shapes() -> Config:
     counts = {'train_dataloader.dataset.count': 40, 'evaluation.train.count': 40, 'evaluation.test.count': 40}
     return load_config(str(toy.CONFIGS / 'demo/mocov2plus_shapes.py'), counts)
@@ -142,6 +151,8 @@ def analysis(instrument: str, folder: Path) -> Path:
         subjects[name] = str(folder / f'{seed}.pth'), 'student'
     if instrument == 'norms':
         return norms_page({name: read_backbone(*subject) for name, subject in subjects.items()}, folder)
+    if instrument == 'measures':
+        return measures_page(subjects, cfg, 40, {}, False, folder)
     images = Images(cfg, 40)
     if instrument == 'cka':
         return cka_page(subjects, images, 'pooled', False, False, folder)
@@ -161,7 +172,7 @@ KINDS = {
     'map': image_map,
     'demo': demo,
     'views': lambda folder: write_views_page(few_shapes(), folder / 'views.html'),
-    **{instrument: partial(analysis, instrument) for instrument in ('norms', 'cka', 'geometry')},
+    **{instrument: partial(analysis, instrument) for instrument in ANALYSES},
 }
 
 

@@ -63,7 +63,7 @@ def test_few_labelled_images_are_drawn(tmp_path):
     low_shot = dict(mean={'1': 10.0, '8': 30.0}, std={'1': 1.0, '8': 2.0})
     leave(tmp_path, '1', 'x', {'SVM, mAP': 50.0}, details=dict(low_shot=low_shot))
     page = write_evaluation_page(tmp_path).read_text()
-    assert 'few labelled images' in page and 'positive images per class' in page
+    assert 'few labeled images' in page and 'positive images per class' in page
     other = dict(mean={'1': 11.1, '8': 33.3}, std={'1': 1.0, '8': 2.0})  # of another run's network of the same name
     identity = dict(weights='2')
     leave(tmp_path / 'b', '1', 'x', {'SVM, mAP': 51.0}, details=dict(low_shot=other), identity=identity)

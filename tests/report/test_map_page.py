@@ -3,6 +3,7 @@
 import base64
 import csv
 import json
+import math
 import re
 import shutil
 
@@ -132,30 +133,37 @@ def test_a_column_colours_by_kinds_or_by_fifths(tmp_path):
         by_column(['other.png'], tmp_path / 'a.csv', 'kind')
 
 
-def test_map_without_enough_images_raises(checkpoint, folder, tmp_path, run_tool, capsys):
-    def said(images, checkpoint=checkpoint) -> str:
-        options = ('--images', images, '--size', SIZE, '--out', tmp_path / 'm.html')
-        with pytest.raises(SystemExit, match='2'):
-            run_tool('tools/report.py', 'map', checkpoint, *options)
-        return capsys.readouterr().err.strip().splitlines()[-1]
+@pytest.mark.parametrize(
+    'content, code',
+    [
+        (['00'], 'too-few-images'),
+        (['00'] * 4, 'same-images'),
+        ([None] * 4, 'no-readable-image'),
+        ([], 'no-images'),
+    ],
+)
+def test_map_without_enough_images_raises(checkpoint, folder, tmp_path, content, code):
+    images = tmp_path / 'images'
+    images.mkdir()
+    for number, name in enumerate(content):
+        path = images / f'{number}.png'
+        if name:
+            shutil.copy(folder / 'a' / f'{name}.png', path)
+        else:
+            path.write_bytes(b'no picture')
+    with pytest.raises(UserError) as error:
+        map_images(checkpoint, images, tmp_path / 'map.html', size=SIZE)
+    assert error.value.code == code
 
-    one, same, none, empty = (tmp_path / name for name in ('one', 'same', 'none', 'empty'))
-    for path in (one, same, none, empty):
-        path.mkdir()
-    shutil.copy(folder / 'a' / '00.png', one)
-    for i in range(4):
-        shutil.copy(folder / 'a' / '00.png', same / f'{i}.png')
-        (none / f'{i}.png').write_bytes(b'no picture')
-    assert 'a map needs three images, and of the 1 here 1 can be read' in said(one)
-    assert 'all 4 images are the same' in said(same)
-    assert 'none of the 4 images can be read' in said(none)
-    assert 'no image found' in said(empty)
-    for name, change, sentence in (
-        ('nan', lambda value: value * float('nan'), 'NaN or infinite features'),
-        ('flat', torch.zeros_like, 'the network has collapsed'),
-    ):
-        state = torch.load(checkpoint)
-        state |= {key: change(value) for key, value in state.items() if 'bn' in key and value.is_floating_point()}
-        torch.save(state, tmp_path / f'{name}.pth')
-        assert sentence in said(folder, tmp_path / f'{name}.pth')
-    assert not (tmp_path / 'm.html').exists()
+
+@pytest.mark.parametrize('factor, code', [(math.nan, 'not-finite'), (0, 'collapsed-features')])
+def test_map_of_useless_features_raises(checkpoint, folder, tmp_path, factor, code):
+    state = torch.load(checkpoint)
+    for key, value in state.items():
+        if 'bn' in key and value.is_floating_point():
+            state[key] = value * factor
+    torch.save(state, tmp_path / 'useless.pth')
+    with pytest.raises(UserError) as error:
+        map_images(tmp_path / 'useless.pth', folder, tmp_path / 'map.html', size=SIZE)
+    assert error.value.code == code
+    assert not (tmp_path / 'map.html').exists()

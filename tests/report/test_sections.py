@@ -1,4 +1,4 @@
-"""Parts of several pages: views as they are shown, nearest neighbours, and tables."""
+"""Parts of several pages: views as they are shown, nearest neighbors, and tables."""
 
 import re
 
@@ -30,7 +30,7 @@ def test_neighbors_are_framed_by_class(tmp_path):
     for bank, right in ((perfect, 8 * 7), (wrong, 0)):
         page = Page('')
         query = Features(perfect.x, perfect.y)
-        sections.add_neighbours(page, (data.raw, bank), (data.raw, query), data.classes)
+        sections.add_neighbors(page, (data.raw, bank), (data.raw, query), data.classes)
         text = page.write(tmp_path / 'page.html').read_text()
         assert text.count('"picture right"') == right and text.count('"picture wrong"') == 8 * 7 - right
 

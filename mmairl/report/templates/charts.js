@@ -215,7 +215,8 @@ function renew() {
 // The bar: the lines by section, what is along x, smoothing, zoom.
 const whole = button('whole', 'Show the whole range', () => { zooms.clear(); zoom(); });
 const bar = make('div', { class: 'controls', role: 'group', 'aria-label': 'All curves of this page' });
-const groups = [...sets].filter(([, names], i, others) => names.length > 1 && others.findIndex(([, other]) => `${other}` === `${names}`) === i);
+const isShared = section => curves.some(chart => chart.section === section && chart.series.length > 1); // a chart of several lines
+const groups = [...sets].filter(([section, names], i, others) => isShared(section) && others.findIndex(([, other]) => `${other}` === `${names}`) === i);
 const total = new Set(groups.flatMap(([, names]) => names)).size;
 if (total) {
   const count = make('summary'), boxes = [];

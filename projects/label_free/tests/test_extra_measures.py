@@ -1,15 +1,19 @@
 """Extra measures in float64 against loops of their definitions or closed forms, and over networks of known quality."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
-from analysis.test_measures import cloud, constructed_networks, right_measures, sample_of
+from analysis.test_measures import cloud
 
-from mmairl.analysis.measures import measures_of
+from mmairl.analysis.measures import Sample, measures_of
 from mmairl.models.heads import unit
 from mmairl.registry import MODELS
 from projects.label_free import extra_measures as m
+
+IMAGES, CLASSES, WIDTH = 600, 6, 24
+STEPS = (0, 0.3, 0.6, 1)  # from random to trained
 
 
 def test_learnability_asks_the_images_before(monkeypatch):
@@ -77,7 +81,7 @@ def test_collapsed_features_have_no_clusters():
     x = torch.ones(60, 4)
     labels = m.clusters(x)
     assert math.isnan(m.learnability(x, labels)) and math.isnan(m.knn_on_clusters(x, x, labels))
-    assert m.MEASURES['cluster learnability'].goodness(math.nan) == -math.inf
+    assert m.goodness('cluster learnability', math.nan) == -math.inf
 
 
 def test_clid_is_relative_to_the_other_networks():
@@ -94,13 +98,76 @@ def test_every_rewarded_name_is_a_measure():
     assert MODELS.get('ContrastiveHead').__name__ in m.REWARDED
 
 
+def test_goodness_is_higher_for_better_values():
+    assert m.goodness('alpha-ReQ', 1.2) == m.goodness('alpha-ReQ', 0.8) == pytest.approx(-0.2)
+    assert m.goodness('uniformity', -3.0) == 3
+    assert m.goodness('RankMe', math.nan) == -math.inf
+
+
+def draw(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def constructed_networks() -> dict[str, Callable[[int], torch.Tensor]]:
+    """Return networks as functions from a view to its features, of known quality.
+
+    A random network has three directions that the views change; with training they give way to the image's kind and to
+    the image itself. Others are collapsed, have one dead dimension, or are rich but useless.
+    """
+    kind, own = draw(0, CLASSES, WIDTH)[torch.arange(IMAGES) % CLASSES], draw(1, IMAGES, WIDTH)
+
+    def trained(part: float, alive: torch.Tensor | float = 1.0) -> Callable[[int], torch.Tensor]:
+        lasting, few = draw(3, IMAGES, 3), draw(2, 3, WIDTH)
+
+        def features(view: int) -> torch.Tensor:
+            random = (lasting + draw(10 + view, IMAGES, 3)) @ few
+            noise = 0.3 * draw(30 + view, IMAGES, WIDTH)
+            return alive * (part * (kind + 0.7 * own) + (1 - part) * random + noise)
+
+        return features
+
+    return {
+        **{f'trained to {part:g}': trained(part) for part in STEPS},
+        'collapsed': lambda view: 1 + 1e-4 * draw(10 + view, IMAGES, WIDTH),
+        'one dead': trained(1, (torch.arange(WIDTH) > 0).double()),
+        'useless': lambda view: own + 0.1 * draw(10 + view, IMAGES, WIDTH),
+    }
+
+
+def sample_of(network: Callable[[int], torch.Tensor]) -> Sample:
+    views = torch.stack([network(view) for view in [*range(3, 11), 1, 2]])
+    return Sample(network(0).float(), views.float(), {})
+
+
+def right_measures(networks: dict[str, dict[str, float]]) -> dict[str, set[str]]:
+    """Return which measures order constructed networks as their quality does, by question."""
+    right = {
+        'random to trained': set(),
+        'not the collapsed one': set(),
+        'not the useless one': set(),
+    }
+    for measure in networks['collapsed']:
+        goodness = {name: m.goodness(measure, values[measure]) for name, values in networks.items()}
+        steps = [goodness[f'trained to {part:g}'] for part in STEPS]
+        if steps == sorted(set(steps)):
+            right['random to trained'].add(measure)
+        if goodness['collapsed'] < steps[-1]:
+            right['not the collapsed one'].add(measure)
+        if goodness['useless'] < steps[-1]:
+            right['not the useless one'].add(measure)
+        assert abs(goodness['one dead'] - steps[-1]) <= 0.4 * abs(steps[-1]), (
+            f'{measure}: one dead dimension'
+        )
+    return right
+
+
 def test_extra_measures_order_constructed_networks():
     networks = {}
     for name, network in constructed_networks().items():
         sample = sample_of(network)
         networks[name] = {**measures_of(sample), **m.extra_measures_of(sample)}
     best = {'CLID', 'k-NN on clusters'}
-    assert right_measures(m.with_clid(networks), m.MEASURES) == {
+    assert right_measures(m.with_clid(networks)) == {
         'random to trained': {*best, 'RankMe', 'intrinsic dimension', 'Epps-Pulley', 'alignment'},
         'not the collapsed one': {
             *best,

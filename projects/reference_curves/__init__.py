@@ -1,0 +1,1 @@
+"""Store the reference curves of the health page."""
