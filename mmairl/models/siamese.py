@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from random import Random
 
 import torch
-from mmengine.model import ModuleDict, BaseModel
+from mmengine.model import BaseModel, ModuleDict
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
