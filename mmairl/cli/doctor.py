@@ -18,7 +18,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--steps',
         type=positive,
         default=200,
-        help='train each fork for N iterations (default: 200)',
+        help='train each fork for N iterations or more, until N/2 after the bad sign (default: 200)',
     )
     parser.add_argument(
         '--repeats',
@@ -31,7 +31,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
-    from mmairl.engine.doctor import first_sign, last_good, remedies, treat
+    from mmairl.engine.doctor import Trial, first_sign, ranked, remedies, treat
     from mmairl.engine.fork import Fork
     from mmairl.engine.health import advice
     from mmairl.engine.run import register
@@ -39,24 +39,21 @@ def main(arguments: Sequence[str]) -> None:
 
     register()
     sign = first_sign(args.run)
+    choices = list(remedies(Fork(args.run).config()))
     if sign is None:
         print(f'{args.run}: no bad sign; see `mmairl report health {args.run}`')
+        for remedy in choices:
+            if remedy.specific:
+                print(f'unusual setting: {remedy.words} (--cfg-options {remedy.flags})')
         return
-    start = last_good(args.run, sign)
-    forks = (1 + len(list(remedies(Fork(args.run).config())))) * args.repeats
+    trial = Trial(args.run, sign, args.steps)
+    forks = (1 + len(choices)) * args.repeats
     print(f'first bad sign, at iteration {sign.iteration}: {advice(sign.quantity, sign.value)}')
-    print(
-        f'training {forks} forks of {args.steps} iterations from iteration {start.iteration if start else 0}',
-        flush=True,
-    )
-    outcomes = sorted(
-        treat(args.run, sign, args.steps, args.repeats), key=lambda one: one.gain, reverse=True
-    )
+    print(f'training {forks} forks of iterations {trial.first + 1} to {trial.last}', flush=True)
     rows = []
-    for one in outcomes:
-        options = ', '.join(f'{key}={value}' for key, value in one.options.items())
+    for one in ranked(treat(trial, args.repeats)):
         verdict = one.error or ('helps' if one.helps else 'no clear effect')
         gain = f'{one.gain:.2f} ({one.low:.2f} to {one.high:.2f})'
-        rows.append((one.remedy, [verdict, '–' if one.error else gain, options]))
+        rows.append((one.remedy.words, [verdict, '–' if one.error else gain, one.remedy.flags]))
     columns = ['verdict', 'gain in health (95 %)', '--cfg-options']
-    print_table(columns, rows, 'Remedies, the best first', head='remedy')
+    print_table(columns, rows, 'Remedies, the likeliest first', head='remedy')

@@ -30,6 +30,7 @@ from mmairl.checkpoints.load import (
     DamagedCheckpoint,
     Device,
     load_checkpoint,
+    meta_of,
     not_finite,
     wrong_kind,
 )
@@ -182,6 +183,28 @@ def newest_checkpoint(
     return None
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint that a run has kept."""
+
+    path: Path
+    meta: dict[str, Any]
+
+    @property
+    def iteration(self) -> int:
+        return self.meta['iter']
+
+
+def kept_in(folder: Path, run: str | None) -> list[Kept]:
+    """Return the checkpoints of a run in a folder by iteration, without reading their tensors."""
+    kept = []
+    for path in folder.glob('*.pth'):
+        meta = meta_of(path)
+        if meta and meta.get('run') == run and type(meta.get('iter')) is int:
+            kept.append(Kept(path, meta))
+    return sorted(kept, key=lambda one: one.iteration)
+
+
 def missing_part(checkpoint: dict[str, Any]) -> str | None:
     """Return the first part that a resume needs and the checkpoint lacks."""
     for part in REQUIRED:
@@ -191,6 +214,16 @@ def missing_part(checkpoint: dict[str, Any]) -> str | None:
         if not isinstance(checkpoint['meta'].get(key), kind):
             return key
     return None
+
+
+def require_complete(checkpoint: dict[str, Any], path: str | Path) -> None:
+    """Raise if a checkpoint lacks a part that a resume needs."""
+    missing = missing_part(checkpoint)
+    if missing:
+        raise UserError(
+            f"{path}: not a training checkpoint, because it has no '{missing}'; give one that a run has written",
+            code='not-a-training-checkpoint',
+        )
 
 
 def run_in(work_dir: Path) -> str | None:
@@ -256,13 +289,8 @@ def choose_start(cfg: Config) -> RunStart:
     )
     if start.path:
         start.checkpoint = newest[1] if newest else load_checkpoint(start.path)
-        missing = start.resume and missing_part(start.checkpoint)
-        if missing:
-            raise UserError(
-                f"{start.path} cannot be resumed from: it has no '{missing}'; give a training checkpoint",
-                code='not-a-training-checkpoint',
-            )
     if start.resume:
+        require_complete(start.checkpoint, start.path)
         start.run = start.checkpoint['meta'].get('run')
         start.fork = start.checkpoint['meta'].get('fork')
     else:
@@ -318,13 +346,13 @@ def consolidate(src: Path, dst: Path) -> str:
                 code='not-a-training-checkpoint',
             )
     weights = checkpoint['state_dict']
-    kinds = {key: wrong_kind(value, whole=True) for key, value in weights.items()}
     write_checkpoint(dict(meta=checkpoint['meta'], state_dict=weights), output(dst, path))
-    kept = f'{dst} holds {len(weights)} tensors of {path.name}, without optimizer, schedules and random states'
-    unusual = [f'{key} ({kind})' for key, kind in kinds.items() if kind]
+    unusual = {key: wrong_kind(value, whole=True) for key, value in weights.items()}
     tensors = {key: value for key, value in weights.items() if isinstance(value, Tensor)}
-    unusual += [f'{key} (not finite)' for key in not_finite(tensors)]
-    return f'{kept}; not usable as weights: {", ".join(unusual)}' if unusual else kept
+    unusual |= dict.fromkeys(not_finite(tensors), 'not finite')
+    listed = ', '.join(f'{key} ({kind})' for key, kind in unusual.items() if kind)
+    message = f'{dst} holds {len(weights)} tensors of {path.name}, without optimizer, schedules and random states'
+    return f'{message}; not usable as weights: {listed}' if listed else message
 
 
 def trust_mmengine_checkpoints() -> None:

@@ -3,127 +3,49 @@
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from mmengine.config import Config
 from mmengine.dist import get_world_size
 from mmengine.runner import Runner, set_random_seed
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from mmairl import registry
 from mmairl.config import by_key, refuse_secrets, walk
 from mmairl.errors import UserError, closest
+from mmairl.io import read_yaml
 from mmairl.models.queue import KeyQueue
 from mmairl.models.siamese import Teacher
-from mmairl.registry import (
-    BOXES,
-    DATA_SAMPLERS,
-    DATASETS,
-    HOOKS,
-    MODELS,
-    OPTIM_WRAPPERS,
-    OPTIMIZERS,
-    OWN_CLASS,
-    PARAM_SCHEDULERS,
-    PROTOCOLS,
-    STRATEGIES,
-    Registry,
-)
+from mmairl.registry import OWN_CLASS
 
 REQUIRED = ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper')
-# The least value of keys that hold a count.
-COUNTS = {
-    'total_batch_size': 1,
-    'train_cfg.max_epochs': 1,
-    'train_cfg.max_iters': 1,
-    'train_dataloader.batch_size': 1,
-    'train_dataloader.num_workers': 0,
-    'optim_wrapper.accumulative_counts': 1,
-    'randomness.seed': 0,
-    'evaluation.batch_size': 1,
-}
-# The least and the largest value of keys that hold a number.
-RANGES = {
-    'optim_wrapper.optimizer.lr': (0, math.inf),
-    'optim_wrapper.optimizer.momentum': (0, 1),
-    'optim_wrapper.optimizer.weight_decay': (0, math.inf),
-    'optim_wrapper.clip_grad.max_norm': (0, math.inf),
-}
-# The keys of sections without a class.
+
+
+class Rules(msgspec.Struct):
+    """The content of checks.yaml."""
+
+    counts: dict[str, int]
+    numbers: dict[str, tuple[float, float]]
+    sections: dict[str, tuple[str, ...]]
+    removed: tuple[str, ...]
+    places: dict[str, str]
+    built: tuple[str, ...]
+
+
+RULES = read_yaml(Path(__file__).with_suffix('.yaml'), Rules)
 SECTIONS = {
-    'train_cfg': (
-        'type',
-        'by_epoch',
-        'max_epochs',
-        'max_iters',
-        'val_begin',
-        'val_interval',
-        'dynamic_intervals',
-    ),
-    'env_cfg': ('cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'),
-    'env_cfg.dist_cfg': ('backend', 'init_backend', 'timeout'),
-    'env_cfg.mp_cfg': ('mp_start_method', 'opencv_num_threads'),
-    'auto_scale_lr': ('base_batch_size', 'enable'),
+    **RULES.sections,
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
-    'evaluation': (
-        'train',
-        'val',
-        'test',
-        'batch_size',
-        'held_out',
-        'views',
-        'sweep',
-        'ks',
-        'precision',
-        'groups',
-        'settings',
-        'robustness',
-    ),
-    'recipes': tuple(
-        PROTOCOLS.names()
-    ),  # names alone, because a training must not import evaluation
-    'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
+    # Names only, because a training run must not import evaluation.
+    'recipes': tuple(registry.PROTOCOLS.names()),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
-# The registry of the part at each key. A part at a deeper key may come from any registry, or from none.
-PLACES = {
-    'model': MODELS,
-    'model.backbone': MODELS,
-    'model.projector': MODELS,
-    'model.head': MODELS,
-    'train_dataloader.dataset': DATASETS,
-    'train_dataloader.sampler': DATA_SAMPLERS,
-    'optim_wrapper': OPTIM_WRAPPERS,
-    'optim_wrapper.optimizer': OPTIMIZERS,
-    'strategy': STRATEGIES,
-    'param_scheduler.*': PARAM_SCHEDULERS,
-    'default_hooks.*': HOOKS,
-    'custom_hooks.*': HOOKS,
-}
-BUILT = (
-    'model',
-    'data_preprocessor',
-    'train_dataloader',
-    'strategy',
-    'optim_wrapper',
-    'param_scheduler',
-    'default_hooks',
-    'custom_hooks',
-    'visualizer',
-)
+PLACES = {path: getattr(registry, name) for path, name in RULES.places.items()}
+BUILT = RULES.built
 OTHERS = '**'  # stands for a parameter: the class passes any keyword on
-# Keys that are removed before a class is called.
-REMOVED = (
-    'type',
-    '_scope_',
-    'priority',
-    'constructor',
-    'paramwise_cfg',
-    'convert_to_iter_based',
-    'optimizer',
-    'init_cfg',
-    'requires_grad',
-)
 
 
 def check_config(cfg: Config) -> None:
@@ -154,20 +76,25 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
 
 
 def _check_numbers(values: dict[str, Any]) -> None:
-    for path, least in COUNTS.items():
+    for path, least in RULES.counts.items():
         value = values.get(path)
-        if value is not None and (type(value) is not int or value < least):
-            raise UserError(
-                f"{path}: expected a whole number of at least {least} ('{value}'); correct it",
-                code='bad-count',
-            )
-    for path, (least, most) in RANGES.items():
+        if value is not None:
+            _require_count(path, value, least)
+    for path, (least, most) in RULES.numbers.items():
         value = values.get(path)
         if isinstance(value, (int, float)) and not (least <= value <= most and value < math.inf):
             raise UserError(
                 f"{path}: expected a number from {least} to {most} ('{value}'); correct it",
                 code='bad-number',
             )
+
+
+def _require_count(path: str, value: Any, least: int) -> None:
+    if type(value) is not int or value < least:
+        raise UserError(
+            f"{path}: expected a whole number of at least {least} ('{value}'); correct it",
+            code='bad-count',
+        )
 
 
 def _check_section(path: str, section: Any, known: Sequence[str]) -> None:
@@ -183,7 +110,7 @@ def _check_section(path: str, section: Any, known: Sequence[str]) -> None:
             raise UserError(f"{path} has no key '{key}'{closest(key, known)}", code='unknown-key')
 
 
-def _check_part(path: str, entry: dict, box: Registry | None) -> None:
+def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
     if 'type' not in entry:
         raise UserError(
             f'{path}: the type is missing; set {path}.type to a registered {box.name}, or {path}=None to omit it',
@@ -197,16 +124,13 @@ def _check_part(path: str, entry: dict, box: Registry | None) -> None:
         known |= _parameters(kind)
     strict = (box is not None or kinds[0].__module__.startswith('mmairl.')) and OTHERS not in known
     for key, value in entry.items():
-        if key not in known and key not in REMOVED and (strict or closest(key, known)):
+        if key not in known and key not in RULES.removed and (strict or closest(key, known)):
             raise UserError(
-                f"{path} has no key '{key}'{closest(key, (*known, *REMOVED), 0.6)}",
+                f"{path} has no key '{key}'{closest(key, (*known, *RULES.removed), 0.6)}",
                 code='unknown-key',
             )
-        if key.endswith('channels') and isinstance(value, int) and value < 1:
-            raise UserError(
-                f"{path}.{key}: expected a whole number of at least 1 ('{value}'); correct it",
-                code='bad-count',
-            )
+        if key.endswith('channels') and isinstance(value, int):
+            _require_count(f'{path}.{key}', value, 1)
         expected = known[key].annotation if key in known else None
         if isinstance(value, str) and expected in (int, float, bool):
             advice = 'True or False' if expected is bool else 'a number'
@@ -215,11 +139,11 @@ def _check_part(path: str, entry: dict, box: Registry | None) -> None:
             )
 
 
-def _classes(path: str, name: Any, box: Registry | None) -> list[Callable]:
+def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callable]:
     """Return the classes that a type may name, or nothing if only the platform can look it up."""
     if not isinstance(name, str):
         return [name]
-    boxes = BOXES if box is None else [box]
+    boxes = registry.BOXES if box is None else [box]
     matches = [place.peek(name) for place in boxes]
     if box is not None and not matches[0]:
         matches = [box.get(name)]  # imports the package of the class
@@ -351,4 +275,4 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
 
 
 def _has_hook(runner: Runner, name: str) -> bool:
-    return any(isinstance(hook, HOOKS.get(name)) for hook in runner.hooks)
+    return any(isinstance(hook, registry.HOOKS.get(name)) for hook in runner.hooks)

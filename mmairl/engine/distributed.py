@@ -53,7 +53,6 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         options['timeout'] = timedelta(seconds=timeout)
     backend = 'gloo'
     if torch.cuda.is_available():
-        _require_nccl()
         backend = 'nccl'
         options['device_id'] = _select_gpu(launcher)  # the GPUs connect now, not at the first step
     end_with_parent()
@@ -75,15 +74,6 @@ def _require_variables(launcher: str) -> None:
             f'--launcher {launcher} requires {", ".join(missing)} in the environment; start with {script} of tools/, '
             'or omit --launcher for one process',
             code='not-launched',
-        )
-
-
-def _require_nccl() -> None:
-    if not dist.is_nccl_available():
-        raise UserError(
-            f'torch {torch.__version__} is built without NCCL, which several GPUs require; install a torch with NCCL, or '
-            'omit --launcher for one process',
-            code='no-nccl',
         )
 
 

@@ -5,30 +5,53 @@ ninth digit of the learning rate, which measures how far runs drift apart for no
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import inf, isfinite
+from functools import cached_property
+from math import inf, isfinite, nan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import msgspec
 from mmengine.config import Config
 from scipy.stats import t as student_t
 
+from mmairl.config import by_key
+from mmairl.engine.checkpoint import Kept
 from mmairl.engine.curves import Curve, read_scalars
 from mmairl.engine.fork import Fork
 from mmairl.engine.health import QUANTITIES, Quantity, state
 from mmairl.engine.hooks.monitor import SILENT
-from mmairl.engine.replay import QUIET, Kept, Reached, StopAt, kept_checkpoints
-from mmairl.engine.run import train
+from mmairl.engine.replay import StopAt, kept_checkpoints, rerun
 from mmairl.errors import Diverged, UserError
+from mmairl.io import read_yaml
 
 WORST = 2.0  # severity of a value that is not finite; 1 is where a value becomes bad
 PERTURBATION = 1e-9
 CLEAR = 0.05  # least gain that helps
 OTHERS = 0.1  # weight of the quantities other than the bad one
 Options = dict[str, Any]
+
+
+class Usual(msgspec.Struct):
+    """The usual range of a setting, and the remedy for a value outside: in words and as options."""
+
+    key: str
+    low: float
+    high: float
+    words: str
+    options: Options
+
+
+class Table(msgspec.Struct):
+    """The content of doctor.yaml."""
+
+    settings: tuple[Usual, ...]
+    views: list[dict[str, Any]]
+
+
+TABLE = read_yaml(Path(__file__).with_suffix('.yaml'), Table)
 
 
 @dataclass(frozen=True)
@@ -41,28 +64,102 @@ class Sign:
 
 
 @dataclass(frozen=True)
+class Remedy:
+    """A change of a run's options.
+
+    Attributes:
+        words: What it does.
+        options: The changed options.
+        specific: Whether it corrects an unusual setting. The others soften most faults.
+    """
+
+    words: str
+    options: Options
+    specific: bool = False
+
+    @property
+    def flags(self) -> str:
+        return ' '.join(f'{key}={value}' for key, value in self.options.items())
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a remedy does.
 
     Attributes:
-        remedy: The remedy in words.
-        options: The changed options.
+        remedy: The remedy.
         gain: How much less severe the bad sign is than without a change; 1 is from bad to good.
         low: Lower end of the 95 % interval of `gain`; NaN for a single repeat.
         high: Upper end.
         error: Why the remedy could not be tried.
     """
 
-    remedy: str
-    options: Options
+    remedy: Remedy
     gain: float = -inf
-    low: float = float('nan')
-    high: float = float('nan')
+    low: float = nan
+    high: float = nan
     error: str = ''
 
     @property
     def helps(self) -> bool:
         return self.low > CLEAR
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The forks that compare remedies: of which run, from where, and how long.
+
+    Attributes:
+        work_dir: The work dir of the run. Nothing is written there.
+        sign: Its first bad sign.
+        steps: Iterations of each fork, at least.
+    """
+
+    work_dir: Path
+    sign: Sign
+    steps: int = 200
+
+    @cached_property
+    def start(self) -> Kept | None:
+        """The last checkpoint before the sign, or None for the initial weights."""
+        kept = kept_checkpoints(self.work_dir)
+        before = [one for one in kept if one.iteration < self.sign.iteration]
+        return before[-1] if before else None
+
+    @property
+    def first(self) -> int:
+        return self.start.iteration if self.start else 0
+
+    @property
+    def last(self) -> int:
+        """The last iteration of the forks. Half of `steps` come after the sign, so that the control shows it."""
+        return max(self.first + self.steps, self.sign.iteration + self.steps // 2)
+
+    def severity(self, options: Options, repeat: int) -> float:
+        """Return the severity of the sign at the end of a fork, plus a tenth of the mean of other quantities."""
+        cfg = Fork(self.work_dir).config(options)
+        cfg.optim_wrapper.optimizer.lr *= 1 + repeat * PERTURBATION
+        cfg.merge_from_dict({'default_hooks.health.interval': max(1, self.steps // 10)})
+        with tempfile.TemporaryDirectory(prefix='mmairl-doctor-') as folder:
+            try:
+                rerun(self.work_dir, cfg, self.start, folder, StopAt(self.last))
+            except Diverged:
+                return WORST * (1 + OTHERS)
+            curves = read_scalars(folder)
+        own = 0.0
+        others = []
+        for quantity in _judged():
+            points = zip(*_curve(curves, quantity))
+            late = [
+                severity(quantity, value)
+                for step, value in points
+                if step > self.last - self.steps / 2
+            ]
+            if late and quantity is self.sign.quantity:
+                own = mean(late)
+            elif late:
+                others.append(mean(late))
+        return own + OTHERS * (mean(others) if others else 0.0)
 
 
 def severity(quantity: Quantity, value: float) -> float:
@@ -112,128 +209,77 @@ def _curve(curves: dict[str, Curve], quantity: Quantity) -> Curve:
     return curves.get(name, ([], []))
 
 
-def treat(work_dir: Path, sign: Sign, steps: int = 200, repeats: int = 3) -> Iterator[Outcome]:
+def treat(trial: Trial, repeats: int = 3) -> Iterator[Outcome]:
     """Fork every remedy that applies to a run, and compare it with a control.
 
     Args:
-        work_dir: The work dir of the run. Nothing is written there.
-        sign: Its first bad sign.
-        steps: Iterations of each fork.
+        trial: The run and its bad sign.
         repeats: Forks of each remedy.
 
     Yields:
         The outcome of each remedy.
     """
-    start = last_good(work_dir, sign)
-    control = [
-        _severity_after(work_dir, sign, start, {}, steps, repeat) for repeat in range(repeats)
-    ]
-    for name, options in remedies(Fork(work_dir).config()):
+    control = [trial.severity({}, repeat) for repeat in range(repeats)]
+    for remedy in remedies(Fork(trial.work_dir).config()):
         try:
-            treated = [
-                _severity_after(work_dir, sign, start, options, steps, repeat)
-                for repeat in range(repeats)
-            ]
+            treated = [trial.severity(remedy.options, repeat) for repeat in range(repeats)]
         except UserError as error:
-            yield Outcome(name, options, error=str(error))
+            yield Outcome(remedy, error=str(error))
             continue
         gains = [before - after for before, after in zip(control, treated)]
         gain = mean(gains)
-        half = float('nan')
+        half = nan
         if repeats > 1:
             half = student_t.ppf(0.975, repeats - 1) * stdev(gains) / repeats**0.5
-        yield Outcome(name, options, gain, gain - half, gain + half)
+        yield Outcome(remedy, gain, gain - half, gain + half)
 
 
-def last_good(work_dir: Path, sign: Sign) -> Kept | None:
-    """Return the last checkpoint before a bad sign, or None for the initial weights."""
-    before = [kept for kept in kept_checkpoints(work_dir) if kept.iteration < sign.iteration]
-    return before[-1] if before else None
+def ranked(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return outcomes, the likeliest cause first.
+
+    A lower rate or clipped gradients soften most faults. Corrections of unusual settings therefore precede such remedies
+    if they gain at least half as much as the best.
+    """
+    outcomes = list(outcomes)
+    best = max((one.gain for one in outcomes), default=0.0)
+    bar = max(CLEAR, best / 2)
+    return sorted(
+        outcomes, key=lambda one: (one.remedy.specific and one.gain >= bar, one.gain), reverse=True
+    )
 
 
-def _severity_after(
-    work_dir: Path, sign: Sign, start: Kept | None, options: Options, steps: int, repeat: int
-) -> float:
-    """Return the severity of the bad sign in the second half of a fork, plus a tenth of the mean of other quantities."""
-    cfg = Fork(work_dir).config(options)
-    cfg.optim_wrapper.optimizer.lr *= 1 + repeat * PERTURBATION
-    cfg.merge_from_dict({**QUIET, 'default_hooks.health.interval': max(1, steps // 10)})
-    first = start.iteration if start else 0
-    with tempfile.TemporaryDirectory(prefix='mmairl-doctor-') as folder:
-        cfg.work_dir = f'{folder}/run'
-        fork = start and Fork(work_dir, path=start.path)
-        if start is None:
-            cfg.randomness.seed = kept_checkpoints(work_dir)[0].meta['seed']
-        try:
-            with suppress(Reached):
-                train(cfg, fork=fork, hooks=[StopAt(first + steps)])
-        except Diverged:
-            return WORST * (1 + OTHERS)
-        curves = read_scalars(cfg.work_dir)
-    own = 0.0
-    others = []
-    for quantity in _judged():
-        points = zip(*_curve(curves, quantity))
-        late = [severity(quantity, value) for step, value in points if step > first + steps / 2]
-        if quantity is sign.quantity:
-            own = mean(late) if late else 0.0
-        elif late:
-            others.append(mean(late))
-    return own + OTHERS * (mean(others) if others else 0.0)
-
-
-def remedies(cfg: Config) -> Iterator[tuple[str, Options]]:
-    """Yield the remedies for a config, in words and as options. Those for unusual settings come first."""
-    optimizer = cfg.optim_wrapper.optimizer
-    hook = cfg.get('default_hooks', {}).get('momentum') or {}
-    head = cfg.model.get('head') or {}
-    queue = cfg.model.get('queue') or {}
-    if not 0.9 <= hook.get('base', 0.99) < 1:
-        yield (
-            'average the teacher over more steps',
-            {
-                'default_hooks.momentum.base': 0.99,
-                'default_hooks.momentum.schedule': 'cosine',
-            },
-        )
-    if not 0.03 <= head.get('temperature', 0.2) <= 1:
-        yield 'use a usual temperature', {'model.head.temperature': 0.2}
-    if optimizer.get('weight_decay', 0) > 0.1:
-        yield 'lower the weight decay', {'optim_wrapper.optimizer.weight_decay': 1e-4}
-    if optimizer.get('momentum', 0.9) > 0.95:
-        yield "lower the optimizer's momentum", {'optim_wrapper.optimizer.momentum': 0.9}
+def remedies(cfg: Config) -> Iterator[Remedy]:
+    """Yield the remedies for a config. Those for unusual settings come first."""
+    values = by_key(cfg)
+    for usual in TABLE.settings:
+        if not usual.low <= values.get(usual.key, usual.low) <= usual.high:
+            yield Remedy(usual.words, usual.options, specific=True)
     if cfg.optim_wrapper.get('dtype'):
-        yield 'compute in float32', {'optim_wrapper.dtype': None, 'fast': {'precision': 'float32'}}
-    if queue.get('length', 0) > cfg.total_batch_size:
-        yield (
-            'shorten the queue',
-            {'model.queue.length': max(cfg.total_batch_size, queue.length // 8)},
+        yield Remedy(
+            'compute in float32', {'optim_wrapper.dtype': None, 'fast': {'precision': 'float32'}}
         )
-    yield 'lower the learning rate to a tenth', {'optim_wrapper.optimizer.lr': optimizer.lr / 10}
+    length = values.get('model.queue.length', 0)
+    if length > cfg.total_batch_size:
+        shorter = max(cfg.total_batch_size, length // 8)
+        yield Remedy('shorten the queue', {'model.queue.length': shorter})
+    rate = cfg.optim_wrapper.optimizer.lr / 10
+    yield Remedy('lower the learning rate to a tenth', {'optim_wrapper.optimizer.lr': rate})
     if not cfg.optim_wrapper.get('clip_grad'):
-        yield 'clip gradients at norm 1', {'optim_wrapper.clip_grad': {'max_norm': 1.0}}
-    for key, views in (
-        ('train_dataloader.dataset.views', cfg.train_dataloader.dataset.get('views')),
-        ('model.data_preprocessor.views', (cfg.model.get('data_preprocessor') or {}).get('views')),
-    ):
+        yield Remedy('clip gradients at norm 1', {'optim_wrapper.clip_grad': {'max_norm': 1.0}})
+    for key in ('train_dataloader.dataset.views', 'model.data_preprocessor.views'):
+        views = values.get(key)
         size = _size_of(views)
         if size:
-            yield 'use the usual views', {key: [_usual_views(size)] * len(views)}
+            usual = [
+                {'size': size, **step} if 'Crop' in step['type'] else step for step in TABLE.views
+            ]
+            yield Remedy('use the usual views', {key: [usual] * len(views)})
 
 
-def _size_of(views: Callable | list | str | None) -> int | None:
+def _size_of(views: Any) -> int | None:
     """Return the size to which a list of views crops, or None."""
     for view in views if isinstance(views, (list, tuple)) else ():
         for step in view or ():
             if isinstance(step, dict) and isinstance(step.get('size'), int):
                 return step['size']
     return None
-
-
-def _usual_views(size: int) -> list[dict[str, Any]]:
-    return [
-        dict(type='RandomResizedCrop', size=size, scale=(0.2, 1.0)),
-        dict(type='ColorJitter', brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, p=0.8),
-        dict(type='RandomGrayscale', p=0.2),
-        dict(type='RandomFlip', p=0.5),
-    ]

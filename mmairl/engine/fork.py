@@ -42,6 +42,7 @@ from mmairl.engine.checkpoint import (
     checkpoint_folder,
     choose_start,
     missing_part,
+    require_complete,
     run_in,
     settings,
 )
@@ -131,12 +132,7 @@ class Fork:
         """
         if self.path is not None:
             checkpoint = load_checkpoint(self.path)
-            missing = missing_part(checkpoint)
-            if missing:
-                raise UserError(
-                    f"{self.path} cannot be forked: it has no '{missing}'; give a training checkpoint",
-                    code='not-a-training-checkpoint',
-                )
+            require_complete(checkpoint, self.path)
             return self.path, checkpoint
         values = {**read_run_config(self.trunk), 'work_dir': str(self.trunk)}
         folder = checkpoint_folder(Config(values))

@@ -15,8 +15,15 @@ from mmengine.logging import HistoryBuffer
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmairl.checkpoints.load import load_checkpoint, meta_of
-from mmairl.engine.checkpoint import checkpoint_folder, describe_machine, run_in, settings
+from mmairl.checkpoints.load import load_checkpoint
+from mmairl.engine.checkpoint import (
+    Kept,
+    checkpoint_folder,
+    describe_machine,
+    kept_in,
+    run_in,
+    settings,
+)
 from mmairl.engine.curves import read_run_config
 from mmairl.engine.fork import Fork
 from mmairl.engine.resume import config_changes
@@ -33,23 +40,15 @@ IRRELEVANT = (
     'train_dataloader.prefetch_factor',
     'train_dataloader.timeout',
 )
-# Options of a replay, which change no weight.
-QUIET = {'train_dataloader.num_workers': 0, 'log_level': 'ERROR'}
+# Options of a replay, which change no weight. It writes to its own folder, wherever the run wrote.
+QUIET = {
+    'train_dataloader.num_workers': 0,
+    'log_level': 'ERROR',
+    'default_hooks.checkpoint.out_dir': None,
+}
 REPRODUCED = 'reproduced'
 MISMATCH = 'mismatch'
 NOT_COMPARABLE = 'not comparable'
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A checkpoint that a run has kept."""
-
-    path: Path
-    meta: dict[str, Any]
-
-    @property
-    def iteration(self) -> int:
-        return self.meta['iter']
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class StopAt(Hook):
     def __init__(self, last: int) -> None:
         self.last = last
 
-    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+    def before_train_iter(self, runner: Runner, **_: object) -> None:
         if runner.iter == self.last:
             raise Reached
 
@@ -96,18 +95,14 @@ class StopAt(Hook):
 def kept_checkpoints(work_dir: Path) -> list[Kept]:
     """Return the checkpoints of the run in a work dir by iteration, without reading their tensors."""
     values = {**read_run_config(work_dir), 'work_dir': str(work_dir)}
-    run = run_in(work_dir)
-    kept = {}
-    for path in checkpoint_folder(Config(values)).glob('*.pth'):
-        meta = meta_of(path)
-        if meta and meta.get('run') == run and type(meta.get('iter')) is int:
-            kept[meta['iter']] = Kept(path, meta)
+    found = kept_in(checkpoint_folder(Config(values)), run_in(work_dir))
+    kept = {one.iteration: one for one in found}
     if not kept:
         raise UserError(
             f'{work_dir}: no checkpoint of its run; give the work dir of a training run',
             code='no-checkpoint',
         )
-    return [kept[iteration] for iteration in sorted(kept)]
+    return list(kept.values())
 
 
 def stretches_of(work_dir: Path) -> list[Stretch]:
@@ -154,31 +149,29 @@ def _check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
     torch.set_num_threads(recorded.get('threads') or torch.get_num_threads())
     cfg, differences = config_of_stretch(work_dir, stretch)
     if differences:
-        return Verdict(
-            str(stretch), MISMATCH, f'the config and the checkpoint differ in {differences[0]}'
-        )
+        reason = f'the config and the checkpoint differ in {differences[0]}'
+        return Verdict(str(stretch), MISMATCH, reason)
     with tempfile.TemporaryDirectory(prefix='mmairl-replay-') as folder:
-        cfg.work_dir = folder
-        fork = stretch.start and Fork(work_dir, path=stretch.start.path)
-        with suppress(Reached):
-            train(cfg, fork=fork, hooks=[StopAt(stretch.end.iteration)])
-        replayed = Path(folder) / stretch.end.path.name
-        found = differences_of(stretch.end.path, replayed)
+        rerun(work_dir, cfg, stretch.start, folder, StopAt(stretch.end.iteration))
+        found = differences_of(stretch.end.path, Path(folder) / stretch.end.path.name)
     if not found:
         return Verdict(str(stretch), REPRODUCED)
-    now = describe_machine()
-    others = [
-        f'{key}: {recorded.get(key)}, now {value}'
-        for key, value in now.items()
-        if recorded.get(key) != value
-    ]
-    if others:
-        return Verdict(str(stretch), NOT_COMPARABLE, others[0])
-    return Verdict(
-        str(stretch),
-        MISMATCH,
-        f'{found[0]} and {len(found) - 1} other values' if found[1:] else found[0],
-    )
+    for key, value in describe_machine().items():
+        if recorded.get(key) != value:
+            reason = f'{key}: {recorded.get(key)}, now {value}'
+            return Verdict(str(stretch), NOT_COMPARABLE, reason)
+    others = f' and {len(found) - 1} other values' if found[1:] else ''
+    return Verdict(str(stretch), MISMATCH, found[0] + others)
+
+
+def rerun(work_dir: Path, cfg: Config, start: Kept | None, folder: str, stop: Hook) -> None:
+    """Train in another folder from a checkpoint of a run, or from its initial weights, until a hook raises Reached."""
+    cfg.merge_from_dict(QUIET)
+    cfg.work_dir = folder
+    if start is None:
+        cfg.randomness.seed = kept_checkpoints(work_dir)[0].meta['seed']
+    with suppress(Reached):
+        train(cfg, fork=start and Fork(work_dir, path=start.path), hooks=[stop])
 
 
 def config_of_stretch(work_dir: Path, stretch: Stretch) -> tuple[Config, list[str]]:
@@ -187,9 +180,6 @@ def config_of_stretch(work_dir: Path, stretch: Stretch) -> tuple[Config, list[st
     starts = len(list(work_dir.glob('*/vis_data/config.py')))
     for start in reversed(range(starts)):
         cfg = fork.config(start=start)
-        cfg.merge_from_dict(QUIET)
-        if stretch.start is None:
-            cfg.randomness.seed = stretch.end.meta['seed']
         completed = Config(cfg.to_dict())
         complete_config(completed, 'none')
         changes = config_changes(stretch.end.meta.get('settings'), settings(completed))

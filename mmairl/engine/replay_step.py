@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,20 +13,19 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmairl.engine.batches import images_per_step, sampler_of
+from mmairl.engine.checkpoint import NOTE, Kept
 from mmairl.engine.fork import Fork
-from mmairl.engine.hooks.saving import ExactCheckpointHook
-from mmairl.engine.replay import QUIET, Kept, Reached, kept_checkpoints, stretches_of
-from mmairl.engine.run import train
+from mmairl.engine.optim.gradients import gradients_of
+from mmairl.engine.replay import Reached, StopAt, kept_checkpoints, rerun, stretches_of
 from mmairl.errors import UserError
+from mmairl.io import read_text
 from mmairl.models.heads.base import unit
 from mmairl.models.processes import network_of, norms
 from mmairl.models.queue import KeyQueue
 from mmairl.models.siamese import Siamese
 
 NEAREST = 3  # keys of the queue
-CLOSE = (
-    1e-3  # relative difference up to which losses by image count as the parts of the batch's loss
-)
+CLOSE = 1e-3  # relative difference up to which the losses by image are parts of the batch's loss
 
 
 @dataclass
@@ -57,25 +55,6 @@ class StepRecord:
     nearest: list[list[tuple[float, int]]] = field(default_factory=list)
 
 
-class SaveAt(Hook):
-    """Save a checkpoint after an iteration and end the run."""
-
-    priority = 'LOWEST'
-
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-        self.path: Path | None = None
-
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
-    ) -> None:
-        if runner.iter + 1 == self.iteration:
-            saving = next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook))
-            progress = dict(epoch=runner.epoch, iter=self.iteration)
-            self.path = saving.save_as(runner, f'iter_{self.iteration}.pth', progress)
-            raise Reached
-
-
 class RecordAt(Hook):
     """Record an iteration and end the run.
 
@@ -91,7 +70,7 @@ class RecordAt(Hook):
         self.prepare = prepare
         self.handles: list[Any] = []
 
-    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict) -> None:
+    def before_train_iter(self, runner: Runner, **_: object) -> None:
         if runner.iter + 1 != self.record.iteration:
             return
         model = network_of(runner)
@@ -127,18 +106,10 @@ class RecordAt(Hook):
         )
 
     def _keep_norm(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        gradients = [
-            weight.grad
-            for group in optimizer.param_groups
-            for weight in group['params']
-            if weight.grad is not None
-        ]
-        self.record.values['gradient_norm'] = norms(gradients).norm().item()
+        self.record.values['gradient_norm'] = norms(gradients_of(optimizer)).norm().item()
         self.record.values['lr'] = optimizer.param_groups[0]['lr']
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, **_: object) -> None:
         if runner.iter + 1 != self.record.iteration:
             return
         for handle in self.handles:
@@ -208,11 +179,12 @@ def replay_step(
     """
     start = start_of(work_dir, step)
     with tempfile.TemporaryDirectory(prefix='mmairl-replay-') as folder:
-        path = _state_before(work_dir, step, start, folder)
+        before = _state_before(work_dir, step, start, f'{folder}/before')
         records = []
         for number, changes in enumerate([{}, options] if options else [{}]):
             recorder = RecordAt(step, prepare)
-            _train(work_dir, f'{folder}/{number}', path, recorder, changes)
+            cfg = Fork(work_dir).config(changes)
+            rerun(work_dir, cfg, before, f'{folder}/{number}', recorder)
             records.append(recorder.record)
     return records
 
@@ -239,29 +211,16 @@ def start_of(work_dir: Path, step: int) -> Kept | None:
     return None
 
 
-def _state_before(work_dir: Path, step: int, start: Kept | None, folder: str) -> Path | None:
+def _state_before(work_dir: Path, step: int, start: Kept | None, folder: str) -> Kept | None:
     """Return a checkpoint before the optimizer step that contains an iteration, or None for the initial weights."""
     first = start.iteration if start else 0
-    accumulated = Fork(work_dir).config().optim_wrapper.get('accumulative_counts', 1)
+    cfg = Fork(work_dir).config()
+    accumulated = cfg.optim_wrapper.get('accumulative_counts', 1)
     last = (step - 1) // accumulated * accumulated
     if first == last:
-        return start and start.path
-    saver = SaveAt(last)
-    _train(work_dir, f'{folder}/before', start and start.path, saver)
-    return saver.path
-
-
-def _train(
-    work_dir: Path,
-    folder: str,
-    path: Path | None,
-    hook: Hook,
-    options: Mapping[str, Any] | None = None,
-) -> None:
-    cfg = Fork(work_dir).config(options)
-    cfg.merge_from_dict(QUIET)
-    cfg.work_dir = folder
-    if path is None:
-        cfg.randomness.seed = kept_checkpoints(work_dir)[0].meta['seed']
-    with suppress(Reached):
-        train(cfg, fork=path and Fork(work_dir, path=path), hooks=[hook])
+        return start
+    cfg.merge_from_dict(
+        {'default_hooks.checkpoint.by_epoch': False, 'default_hooks.checkpoint.interval': last}
+    )
+    rerun(work_dir, cfg, start, folder, StopAt(last))
+    return Kept(Path(read_text(Path(folder) / NOTE)), dict(iter=last))

@@ -35,6 +35,8 @@ PROGRESS = (
 )
 # Settings of an optimizer that do not change its steps.
 FORM = ('params', 'param_names', 'fused', 'foreach', 'capturable', 'differentiable')
+# Keys of the message hub with file names: mmengine's, and those of earlier versions of ExactCheckpointHook.
+FILE_NAMES = ('best_ckpt', 'keep_ckpt_ids', 'kept_checkpoints', 'outdated_checkpoints')
 MOST_ROWS = 20
 SEED = 'randomness.seed'
 ADVICE = (
@@ -98,12 +100,9 @@ def _restore_seed(runner: Runner, seed: int | None) -> None:
 
 
 def drop_file_names(info: dict[str, Any]) -> None:
-    """Remove the names of checkpoints that mmengine's hook would delete later: a file must not tell us what to delete.
-
-    The names in `kept_checkpoints` stay. ExactCheckpointHook verifies each of them before it deletes one.
-    """
+    """Remove the names of checkpoints that hooks would delete later: a file must not tell us what to delete."""
     for key in list(info):
-        if str(key).startswith(('best_ckpt', 'keep_ckpt_ids')):
+        if str(key).startswith(FILE_NAMES):
             del info[key]
 
 

@@ -205,17 +205,10 @@ def compile_parts(model: nn.Module, options: dict) -> None:
     for part in parts:
         # Stages share their code. With dynamic shapes, torch would compile one form for all of them.
         part.compile(**{'dynamic': False, **options})
-    outside = sorted(
-        {
-            type(part).__name__
-            for part in parts
-            if type(part).__module__.startswith('torch.nn.modules')
-        }
-    )
-    several = ', each SyncBN and lone layers next to one' if get_world_size() > 1 else ''
-    eager = f"the head, the queue, the teacher's average{several}, and layers outside of blocks ({', '.join(outside)})"
+    several = ', each SyncBN and layers next to it' if get_world_size() > 1 else ''
     print_log(
-        f'fast.compile: {len(parts)} parts are compiled when they first run; eager: {eager}',
+        f'fast.compile: {len(parts)} parts are compiled when they first run; eager: the head, the queue, the '
+        f"teacher's average, and layers outside of blocks{several}",
         logger='current',
     )
 

@@ -341,7 +341,7 @@ def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: l
         before = {name: weight.detach().clone() for name, weight in weights.items()}
         outputs = model.train_step(batch, wrapper)
         for hook in hooks:
-            hook.after_train_iter(runner, runner.iter, batch, outputs)
+            hook.after_train_iter(runner, batch_idx=runner.iter, data_batch=batch, outputs=outputs)
         runner.iter += 1
         return dict(
             loss=outputs['loss'].detach(),

@@ -1,9 +1,12 @@
 """Mistakes in a config are errors before anything is built."""
 
+import re
+
 import pytest
 from harness.errors import raises_code
 
 from mmairl.config import load_config
+from mmairl.engine import speed
 from mmairl.engine.checks import check_config
 
 # A mistake, the code of its error, and the key or the advice in the message.
@@ -87,6 +90,14 @@ def test_mistake_raises_one_line_with_its_key(mistake):
     message = str(caught.value)
     assert text in message
     assert '\n' not in message
+
+
+def test_every_documented_optimization_passes():
+    cfg = load_config('mmairl::demo/mocov2plus_shapes.py')
+    documented = re.findall(r'^ {8}(\w+)=', speed.__doc__, re.M)
+    assert 'fused_norm' in documented
+    cfg.fast = dict.fromkeys(documented)
+    check_config(cfg)
 
 
 def test_parts_of_other_packages_pass():

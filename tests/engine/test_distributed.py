@@ -1,4 +1,4 @@
-"""A process is told what it needs before it joins the others."""
+"""Each process gets its address, rank and GPU before it joins the group."""
 
 import os
 import subprocess
@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness.processes import ended, free_port, wait_for
+from torch import nn
 
-from mmairl.engine.distributed import VARIABLES, start_processes
+from mmairl.engine.distributed import VARIABLES, DistributedModel, start_processes
+from mmairl.engine.speed import lay_out
 from mmairl.errors import UserError
 
 
@@ -23,11 +25,11 @@ def test_launcher_without_its_variables_raises(monkeypatch):
 
 @pytest.fixture
 def launched(monkeypatch) -> Callable[..., None]:
-    """Set what a launcher says to a process: a value for each of its variables, or one for all, and others by name."""
+    """Set a launcher's variables: a value for each, or one for all, and others by name."""
 
     def launched(launcher: str, *values: str, **others: str) -> None:
         for name in VARIABLES['pytorch']:
-            monkeypatch.setenv(name, '')  # so that what is set meanwhile is taken back
+            monkeypatch.setenv(name, '')  # so that monkeypatch restores it
             monkeypatch.delenv(name)
         names = VARIABLES[launcher]
         for name, value in (dict(zip(names, values if len(values) > 1 else values * len(names))) | others).items():
@@ -36,7 +38,7 @@ def launched(monkeypatch) -> Callable[..., None]:
     return launched
 
 
-def test_slurm_without_its_tools_is_one_sentence(launched, tmp_path):
+def test_slurm_without_scontrol_raises(launched, tmp_path):
     launched('slurm', '0', PATH=str(tmp_path))
     with pytest.raises(UserError, match='scontrol, .* is not on the PATH; set MASTER_ADDR'):
         start_processes('slurm')
@@ -44,7 +46,7 @@ def test_slurm_without_its_tools_is_one_sentence(launched, tmp_path):
 
 @pytest.fixture
 def joined(monkeypatch) -> dict:
-    """A machine of two GPUs, as far as one can tell without; what was asked of torch."""
+    """Pretend to have two GPUs, and return the arguments of torch's calls."""
     asked = {}
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
@@ -55,7 +57,7 @@ def joined(monkeypatch) -> dict:
 
 
 def test_process_selects_its_gpu_before_joining(launched, joined):
-    """mmengine joins them when it builds a runner: by then each process would have taken the whole batch."""
+    """mmengine joins the group when it builds a runner, after the batch is divided."""
     launched('pytorch', '1')
     start_processes('pytorch')
     second = torch.device('cuda', 1)
@@ -66,7 +68,7 @@ def test_process_selects_its_gpu_before_joining(launched, joined):
 
 @pytest.mark.parametrize('gpus,task', [(1, '5'), (2, '1')])
 def test_slurm_task_selects_its_gpu(monkeypatch, launched, joined, gpus, task):
-    """Whatever stood in the environment before."""
+    """Existing variables of torch are replaced."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     before = dict(RANK='0', WORLD_SIZE='0', LOCAL_RANK='0', MASTER_ADDR='node1', MASTER_PORT='1')
     launched('slurm', task, task, '0', '8', 'node[1-2]', **before)
@@ -74,11 +76,11 @@ def test_slurm_task_selects_its_gpu(monkeypatch, launched, joined, gpus, task):
     own = torch.device('cuda', gpus - 1)
     assert joined == dict(device=own, device_id=own, backend='nccl')
     assert os.environ['RANK'] == task and os.environ['WORLD_SIZE'] == '8'
-    assert os.environ['LOCAL_RANK'] == str(gpus - 1), 'mmengine takes it for the number of the GPU'
+    assert os.environ['LOCAL_RANK'] == str(gpus - 1), 'mmengine uses it as the number of the GPU'
 
 
-def test_each_step_of_slurm_meets_at_a_port_of_its_own(launched, joined):
-    """Steps of one job, and jobs, may share a machine."""
+def test_each_step_of_slurm_has_its_own_port(launched, joined):
+    """Jobs, and steps of one job, may share a machine."""
     ports = set()
     for job, step in (('1', '0'), ('1', '1'), ('2', '0')):
         launched('slurm', '0', '0', step, '8', 'n', MASTER_ADDR='node1', SLURM_JOB_ID=job)
@@ -87,19 +89,30 @@ def test_each_step_of_slurm_meets_at_a_port_of_its_own(launched, joined):
     assert len(ports) == 3
 
 
-def test_a_torch_without_nccl_is_one_sentence(monkeypatch, launched, joined):
-    monkeypatch.setattr(dist, 'is_nccl_available', lambda: False)
-    launched('pytorch', '0')
-    with pytest.raises(UserError, match='is built without NCCL'):
-        start_processes('pytorch')
-
-
 @pytest.mark.parametrize('gpus', [1, 2])
-def test_more_processes_than_gpus_are_one_sentence(monkeypatch, launched, joined, gpus):
+def test_more_processes_than_gpus_raise(monkeypatch, launched, joined, gpus):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     launched('pytorch', '2')
     with pytest.raises(UserError, match=f'process 2 of this machine, counted from 0, finds {gpus} GPUs'):
         start_processes('pytorch')
+
+
+def test_channels_last_gradients_fit_their_buckets(recwarn):
+    """Also those of 1 x 1 kernels. Otherwise DDP warns and copies each gradient."""
+    dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 1))
+        lay_out(model, dict(channels_last=True))
+        wrapped = DistributedModel(model)
+        model.to(memory_format=torch.contiguous_format)  # as the runner does to initialize the weights
+        lay_out(model, dict(channels_last=True))
+        images = torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+        for _ in range(2):
+            wrapped(images).square().mean().backward()
+    finally:
+        dist.destroy_process_group()
+    assert not [warning for warning in recwarn if 'bucket' in str(warning.message)]
+    assert all(weight.grad.stride() == weight.stride() for weight in model.parameters())
 
 
 SCRIPT = """
@@ -110,7 +123,7 @@ ours = [os.getpid(), os.getppid()]
 sockets = []
 for pid in ours:
     for fd in os.listdir(f'/proc/{pid}/fd'):
-        with contextlib.suppress(OSError):  # of the listing itself
+        with contextlib.suppress(OSError):  # the descriptor of the listing is gone
             sockets.append(os.readlink(f'/proc/{pid}/fd/{fd}'))
 for table in ('tcp', 'tcp6'):
     for line in open(f'/proc/net/{table}').readlines()[1:]:
@@ -124,7 +137,7 @@ time.sleep(600)
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 def test_processes_of_one_machine_use_the_loopback(tmp_path):
-    """At the port that is set; the launcher is killed."""
+    """They use the port that is set, and end when the launcher is killed."""
     script = tmp_path / 'script.py'
     script.write_text(SCRIPT)
     port = free_port()

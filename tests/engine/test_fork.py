@@ -35,9 +35,7 @@ def branch(trunk: Path, folder: Path, epoch: int = 1, **options: object) -> Path
 
 
 def test_branch_without_a_change_equals_its_trunk(trunk, tmp_path):
-    for epoch in (1, 2):
-        last = branch(trunk, tmp_path / str(epoch), epoch)
-        resuming.assert_the_same_run(trunk / 'iter_12.pth', last)
+    resuming.assert_the_same_run(trunk / 'iter_12.pth', branch(trunk, tmp_path / 'run', 2))
 
 
 def test_branch_records_its_origin(trunk, tmp_path):
@@ -50,36 +48,34 @@ def test_branch_records_its_origin(trunk, tmp_path):
 
 def test_interrupted_branch_resumes_exactly(trunk, tmp_path):
     change = {'model.head.temperature': 0.4}
-    whole = branch(trunk, tmp_path / 'whole', 1, **change)
-    fork = Fork(trunk, 1)
+    whole = branch(trunk, tmp_path / 'whole', 2, **change)
+    fork = Fork(trunk, 2)
     cfg = fork.config(change)
     cfg.work_dir = str(tmp_path / 'left')
     cfg.default_hooks.leave = dict(type='LeaveAt', iteration=10)
     with pytest.raises(resuming.LeftInTheMiddle):
         run.train(cfg, fork=fork)
-    left = branch(trunk, tmp_path / 'left', 1, **change)
+    left = branch(trunk, tmp_path / 'left', 2, **change)
     resuming.assert_the_same_run(whole, left)
 
 
 @pytest.mark.parametrize(
     'change',
     [
-        {'optim_wrapper.optimizer.lr': 0.002},
-        {'optim_wrapper.optimizer.weight_decay': 0.1},
-        {'default_hooks.momentum.base': 0.5},
-        {'model.symmetric': True},
-        {'model.backbone.norm_cfg': dict(type='BN', _delete_=True)},
-        {'model.shuffle_bn': False},
-        {'optim_wrapper.dtype': 'bfloat16'},
-        {'train_dataloader.dataset.views.0.0.scale': (0.9, 1.0)},
-        {'param_scheduler.0.eta_min': 0.001},
-        {'model.queue.length': 12},
-        {'model.queue.length': 40},
+        {
+            'optim_wrapper.optimizer.lr': 0.002,
+            'optim_wrapper.dtype': 'bfloat16',
+            'model.queue.length': 40,
+        },
+        {
+            'model.backbone.norm_cfg': dict(type='BN', _delete_=True),
+            'train_dataloader.dataset.views.0.0.scale': (0.9, 1.0),
+        },
         {'optim_wrapper.optimizer': dict(type='LARS', lr=0.1, _delete_=True)},
     ],
-    ids=str,
+    ids=['numbers', 'norm and views', 'optimizer'],
 )
-def test_allowed_change_shares_the_trunk_and_then_differs(trunk, tmp_path, change):
+def test_allowed_change_differs_after_the_fork_point(trunk, tmp_path, change):
     last = load_checkpoint(branch(trunk, tmp_path / 'run', 2, **change))
     whole = load_checkpoint(trunk / 'iter_12.pth')
     key = 'backbone.conv1.weight'
@@ -94,9 +90,7 @@ def test_allowed_change_shares_the_trunk_and_then_differs(trunk, tmp_path, chang
     'change, code',
     [
         ({'train_dataloader.dataset.count': 40}, 'fork-changes-order'),
-        ({'total_batch_size': 4}, 'fork-changes-order'),
         ({'randomness.seed': 4}, 'fork-changes-order'),
-        ({'train_dataloader.sampler.shuffle': False}, 'fork-changes-order'),
         ({'model.projector.out_channels': 8}, 'fork-changes-shapes'),
         ({'model.target': 'stop_gradient'}, 'fork-changes-shapes'),
     ],
@@ -107,7 +101,7 @@ def test_change_of_order_or_shapes_names_its_key(trunk, tmp_path, change, code):
         branch(trunk, tmp_path / 'run', **change)
 
 
-def test_missing_fork_point_lists_those_there_are(trunk, tmp_path):
+def test_missing_fork_point_lists_available_epochs(trunk, tmp_path):
     with raises_code('no-fork-point', match='1, 2, 3'):
         branch(trunk, tmp_path / 'run', 4)
 

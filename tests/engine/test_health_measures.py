@@ -1,6 +1,7 @@
-"""The measures of a run's health by closed forms and loops, which values are normal, and what is said of others."""
+"""Health measures equal closed forms and loops; ranges and advice."""
 
 from math import inf, isnan, nan
+from typing import ClassVar
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from mmairl.engine import health
 from mmairl.engine.health import QUANTITIES, advice, state
 
-# As measured on Shapes: MoCo v2+ at the end of 8 epochs, and a mean teacher of momentum 0 without a predictor.
+# Measured on Shapes: MoCo v2+ after 8 epochs, and a mean teacher with momentum 0 and no predictor.
 SOUND = dict(loss=12.4, spread_query=0.68, spread_key=0.87, rank_features=29, rank_embeddings=6.8, positive=0.35)
 SOUND |= dict(negative=0.025, hardest_negative=0.54, contrast=0.33, teacher_distance=0.03, gradient_norm=0.5)
 SOUND |= dict(update_ratio=0.004, queue_steps=4, queue_epochs=0.087, queue_filled=1, queue_drift=0.09, data_share=0.04)
@@ -45,7 +46,7 @@ def batch_of(rows: torch.Tensor) -> dict[str, float]:
 
 
 def test_ranks_and_spreads_of_a_batch():
-    """Rows of a network that collapses, of one that is spread out, of one that is not finite, and of few rows."""
+    """Rows of a collapsed model and of a sound one, rows that are not finite, and too few rows."""
     spread_out, one_point = batch_of(torch.eye(16)), batch_of(torch.ones(16, 4))
     assert spread_out['rank_features'] == pytest.approx(16, rel=1e-6) and spread_out['spread_key'] == pytest.approx(1)
     assert one_point['rank_features'] == pytest.approx(1, abs=1e-6) and one_point['spread_query'] == 0
@@ -72,8 +73,31 @@ def test_similarities_exclude_the_own_key():
     assert found['contrast'] == pytest.approx(found['positive'] - found['negative'])
 
 
-def test_teacher_distance_is_that_of_a_loop():
+def test_teacher_distance_equals_a_loop():
     own, theirs = ([torch.randn(3, 4).double(), torch.randn(5).double()] for _ in range(2))
     apart = sum(float((t - s).square().sum()) for t, s in zip(own, theirs))
     whole = sum(float(s.square().sum()) for s in theirs)
     assert health.distance(own, theirs).item() == pytest.approx((apart / whole) ** 0.5)
+
+
+class OnDevice(torch.Tensor):
+    """A tensor that records what is called with it, as if it were in the memory of a GPU."""
+
+    calls: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.calls.append(func.__name__)
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return found.as_subclass(torch.Tensor) if func is torch.Tensor.cpu else found
+
+
+def test_measurement_waits_five_times_for_a_gpu():
+    rows = F.normalize(torch.randn(32, 8))
+    expected = health.embedding_metrics(rows, rows, rows, rows)
+    OnDevice.calls.clear()
+    rows = rows.as_subclass(OnDevice)
+    assert health.embedding_metrics(rows, rows, rows, rows) == expected
+    waits = [name for name in OnDevice.calls if name in ('cpu', 'item', 'tolist')]
+    assert waits == ['cpu', 'cpu', 'cpu', 'cpu', 'tolist']
+    assert 'linalg_eigvalsh' not in OnDevice.calls

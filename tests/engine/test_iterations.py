@@ -1,4 +1,4 @@
-"""Training by iterations: samplers of every kind, and the configs of Fig. 8, which are resumed inside an epoch."""
+"""Training by iterations: samplers of every kind, and the configs of Fig. 8, resumed inside an epoch."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -20,7 +20,7 @@ VARIATION = Path(resuming.toy.CONFIGS) / 'data_variation'
 
 
 def config(work_dir: Path, leave_at: int | None = None, resume: bool = False) -> Config:
-    """A config of Fig. 8 with its own loader, but of 2 workers and drawn images: 5 batches of 8 in an epoch, and a rest."""
+    """Return a config of Fig. 8 with 2 workers and synthetic images: 5 batches of 8 per epoch, and a rest."""
     cfg = resuming.config('workers', str(work_dir), leave_at=leave_at, resume=resume)
     loader = load_config(str(VARIATION / 'mocov2plus_50pct_r50.py')).train_dataloader
     loader.update(num_workers=2, pin_memory=False)
@@ -32,7 +32,7 @@ def config(work_dir: Path, leave_at: int | None = None, resume: bool = False) ->
 
 
 def test_iteration_configs_train_and_resume_exactly(tmp_path):
-    """Left in the second epoch, with a checkpoint at an iteration of the first."""
+    """Interrupted in the second epoch, with a checkpoint inside the first."""
     runner = run.train(config(tmp_path / 'whole'))
     assert len(runner.train_dataloader) == 5 and runner.iter == runner.max_iters == 8
     assert isinstance(sampler_of(runner.train_dataloader), ResumableSampler)
@@ -44,7 +44,7 @@ def test_iteration_configs_train_and_resume_exactly(tmp_path):
 
 @pytest.mark.timeout(300)
 def test_infinite_sampler_works_with_workers(tmp_path):
-    """mmengine's InfiniteSampler ends for ever once a reader of it is dropped, and its loop begins to read too early."""
+    """mmengine's InfiniteSampler ends once its reader is dropped, and its loop starts to read too early."""
     cfg = config(tmp_path)
     cfg.train_dataloader.sampler = dict(type='InfiniteSampler')
     cfg.default_hooks.checkpoint.interval = 100
@@ -52,16 +52,16 @@ def test_infinite_sampler_works_with_workers(tmp_path):
 
 
 class Given(Sampler):
-    """Gives these indices, an iterator's a single time, and says that there are so many."""
+    """Yield these indices (an iterator's only once), with a given length."""
 
-    def __init__(self, indices: Iterable[int], said: int) -> None:
-        self.indices, self.said = indices, said
+    def __init__(self, indices: Iterable[int], length: int) -> None:
+        self.indices, self.length = indices, length
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.indices)
 
     def __len__(self) -> int:
-        return self.said
+        return self.length
 
 
 @pytest.mark.timeout(60)
@@ -70,6 +70,6 @@ def test_epoch_without_a_batch_raises():
     assert torch.stack(list(islice(reader, 4))).flatten().tolist() == list(range(8))
     with pytest.raises(UserError, match='Given gives no batch in epoch 2, .*ResumableSampler'):
         next(reader)
-    # Left behind the last batch of a sampler that gives less than it says, the rest of an epoch is empty, and the next is not.
+    # After the last batch of a sampler that yields fewer than its length, the epoch is empty, and the next is not.
     loader = DataLoader(torch.arange(8), batch_size=2, sampler=Given(range(6), 8))
     assert next(endless(loader, 3)).tolist() == [0, 1]

@@ -1,4 +1,4 @@
-"""A signal to the launcher, or to one of its processes, comes to all: saved, and the launcher leaves with 75."""
+"""A signal to the launcher or to one process reaches all: they save, and the launcher exits with 75."""
 
 import multiprocessing
 import os
@@ -14,14 +14,14 @@ from mmairl.engine import launcher as torchrun
 from mmairl.signals import AGAIN, SIGNALS
 
 ROOT = Path(__file__).parents[2]
-# A process of a run, which saves when it is told to stop.
+# A process that saves after a signal.
 RANK = """
 trap 'sleep 0.$RANK; echo saved > $1/saved_$RANK; exit 75' TERM INT HUP USR1 USR2
-echo begun >> $1/begun_$RANK
+echo started >> $1/started_$RANK
 echo $$ > $1/.pid_$RANK && mv $1/.pid_$RANK $1/pid_$RANK
 for i in {1..3000}; do sleep 0.1; done
 """
-# Whom a signal is sent to: the launcher, one of its processes, or all that a terminal or a scheduler knows.
+# The receivers of a signal: the launcher, one of its processes, or all processes of a terminal or a scheduler.
 TOLD = ('launcher', 'process', 'all')
 
 
@@ -32,12 +32,12 @@ def launch(*words: str) -> None:
 
 
 @pytest.fixture(scope='module')
-def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
-    """How each launcher has ended, and where its processes have saved; all at once, since they wait most of the time."""
+def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
+    """Return the exit code and the saved files of each launcher. All run at once, because they mostly wait."""
     script = tmp_path_factory.mktemp('script') / 'rank.sh'
     script.write_text(RANK)
     started = {}
-    # A fork of this process, which has torch's threads, died of itself at times.
+    # A fork of this process, which has torch's threads, sometimes died on its own.
     context = multiprocessing.get_context('forkserver')
     context.set_forkserver_preload(['mmairl.engine.launcher'])
     for to in TOLD:
@@ -53,7 +53,7 @@ def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
         ranks = [int((folder / f'pid_{rank}').read_text()) for rank in (0, 1)]
         for process in dict(launcher=[launcher.pid], process=ranks[1:], all=[launcher.pid, *ranks])[to]:
             for each in (number, *SIGNALS):
-                with suppress(ProcessLookupError):  # it has left at the first
+                with suppress(ProcessLookupError):  # it ended after the first signal
                     os.kill(process, each)
     for launcher, _ in started.values():
         launcher.join()
@@ -62,12 +62,12 @@ def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
 
 @pytest.mark.parametrize('to', TOLD)
 @pytest.mark.parametrize('number', SIGNALS)
-def test_launcher_saves_all_processes_and_exits_75(told, to, number):
-    """And starts none of them again."""
-    code, folder = told[to, number]
+def test_launcher_saves_all_processes_and_exits_75(outcomes, to, number):
+    """No process is started again."""
+    code, folder = outcomes[to, number]
     assert code == AGAIN
-    for rank in (0, 1):  # a second signal may find bash between its save and its end
-        assert [(folder / f'{what}_{rank}').read_text() for what in ('begun', 'saved')] == ['begun\n', 'saved\n']
+    for rank in (0, 1):  # a second signal may arrive in bash between its save and its end
+        assert [(folder / f'{what}_{rank}').read_text() for what in ('started', 'saved')] == ['started\n', 'saved\n']
 
 
 def test_signal_during_start_waits_for_all_processes(monkeypatch):

@@ -1,4 +1,4 @@
-"""Runs in wandb and MLflow: by a stand-in for each that keeps what it is told, and by the real ones where installed."""
+"""Runs in wandb and MLflow: with a stand-in that records calls, and with the real packages where installed."""
 
 import importlib.machinery
 import sys
@@ -16,8 +16,8 @@ from mmairl.engine.logging import Service, WandbLogger, log_to
 from mmairl.engine.run import train
 
 
-class Told(ModuleType):
-    """A package that keeps what it is told: of wandb and of MLflow as much as a run needs."""
+class Recorder(ModuleType):
+    """A package that records its calls, with the parts of wandb and MLflow that a run needs."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -31,8 +31,8 @@ class Told(ModuleType):
         self.tags: list[dict] = []
 
     def __getattr__(self, name: str):
-        def call(*given, **named):
-            self.calls.append((name, given, named))
+        def call(*arguments, **options):
+            self.calls.append((name, arguments, options))
             return self
 
         return call
@@ -41,8 +41,8 @@ class Told(ModuleType):
         id_ = filter_string.split("'")[1]
         return [self] if any(tags.get('mmairl.run') == id_ for tags in self.tags) else []
 
-    def start_run(self, tags: dict | None = None, **named: object) -> 'Told':
-        self.calls.append(('start_run', (), named))
+    def start_run(self, tags: dict | None = None, **options: object) -> 'Recorder':
+        self.calls.append(('start_run', (), options))
         self.tags.append(tags or {})
         return self
 
@@ -57,7 +57,7 @@ class Told(ModuleType):
             self.curves[name].append((step, value))
 
     def called(self, name: str) -> tuple:
-        return next((given, named) for called, given, named in self.calls if called == name)
+        return next((arguments, options) for called, arguments, options in self.calls if called == name)
 
 
 def run_with(cfg, *names: str):
@@ -68,24 +68,24 @@ def run_with(cfg, *names: str):
 
 @pytest.mark.parametrize('name', ['wandb', 'mlflow'])
 def test_config_loss_and_health_arrive_by_iterations(name, toy_config, monkeypatch):
-    told = Told(name)
-    monkeypatch.setitem(sys.modules, name, told)
+    service = Recorder(name)
+    monkeypatch.setitem(sys.modules, name, service)
     cfg = toy_config(steps=4, width=8)
     run_with(cfg, name)
     if name == 'wandb':
-        _, started = told.called('init')
+        _, started = service.called('init')
         assert started['config']['optim_wrapper'] == cfg.optim_wrapper.to_dict() and started['name'] == 'run'
     else:
-        assert told.called('log_params')[0][0] == settings(cfg)
-        assert told.called('log_text')[0] == (python_text(cfg), 'config.py')
-    assert told.calls[-1][0] in ('finish', 'end_run')
+        assert service.called('log_params')[0][0] == settings(cfg)
+        assert service.called('log_text')[0] == (python_text(cfg), 'config.py')
+    assert service.calls[-1][0] in ('finish', 'end_run')
     written = {
         key: [(int(step), value) for step, value in zip(*curve)] for key, curve in read_scalars(cfg.work_dir).items()
     }
     for key in ('loss', 'health_spread_key', 'health_gradient_norm'):
-        assert told.curves[key] == written[key], key
-    assert [step for step, _ in told.curves['health_spread_key']] == [2, 4]
-    assert [step for step, _ in told.curves['loss']] == [1, 2, 3, 4]
+        assert service.curves[key] == written[key], key
+    assert [step for step, _ in service.curves['health_spread_key']] == [2, 4]
+    assert [step for step, _ in service.curves['loss']] == [1, 2, 3, 4]
 
 
 def keep_checkpoints(cfg, kept: int) -> None:
@@ -96,40 +96,40 @@ def keep_checkpoints(cfg, kept: int) -> None:
 
 @pytest.mark.parametrize('name', ['wandb', 'mlflow'])
 def test_resumed_run_is_the_same_at_the_service(name, toy_config, monkeypatch):
-    told = Told(name)
-    monkeypatch.setitem(sys.modules, name, told)
+    service = Recorder(name)
+    monkeypatch.setitem(sys.modules, name, service)
     first = toy_config(steps=6, width=8)
     run_with(first, name)
     keep_checkpoints(first, kept=4)
-    told.curves['loss'] = told.curves['loss'][:5]
-    told.resumed = True
-    told.summary = dict(iteration=5)
+    service.curves['loss'] = service.curves['loss'][:5]
+    service.resumed = True
+    service.summary = dict(iteration=5)
     again = toy_config(steps=6, width=8)
     again.resume = 'auto'
     run_with(again, name)
-    assert [step for step, _ in told.curves['loss']] == [1, 2, 3, 4, 5, 6]
+    assert [step for step, _ in service.curves['loss']] == [1, 2, 3, 4, 5, 6]
     if name == 'wandb':
-        starts = [named for called, _, named in told.calls if called == 'init']
+        starts = [options for called, _, options in service.calls if called == 'init']
         assert starts[0]['id'] == starts[1]['id'] == (Path(first.work_dir) / 'run_id').read_text().strip()
         assert starts[1]['resume'] == 'allow'
     else:
-        starts = [named for called, _, named in told.calls if called == 'start_run']
+        starts = [options for called, _, options in service.calls if called == 'start_run']
         assert starts[1] == dict(run_id='7') and 'run_id' not in starts[0]
-        assert len([called for called, *_ in told.calls if called == 'log_params']) == 1
+        assert len([called for called, *_ in service.calls if called == 'log_params']) == 1
 
 
 def test_failing_server_does_not_end_the_run(toy_config, monkeypatch, caplog):
-    told, asked = Told('mlflow'), []
-    told.log_metrics = lambda *_, **__: asked.append(1) or 1 / 0
-    monkeypatch.setitem(sys.modules, 'mlflow', told)
+    service, requests = Recorder('mlflow'), []
+    service.log_metrics = lambda *_, **__: requests.append(1) or 1 / 0
+    monkeypatch.setitem(sys.modules, 'mlflow', service)
     cfg = toy_config(steps=3, width=8)
     assert run_with(cfg, 'mlflow').iter == 3
-    said = next(Path(cfg.work_dir).glob('*/*.log')).read_text()
-    assert said.count('mlflow fails, and the run continues without it: division by zero') == 1 == len(asked)
+    log = next(Path(cfg.work_dir).glob('*/*.log')).read_text()
+    assert log.count('mlflow fails, and the run continues without it: division by zero') == 1 == len(requests)
 
 
 def test_only_the_first_process_logs(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, 'wandb', Told('wandb'))
+    monkeypatch.setitem(sys.modules, 'wandb', Recorder('wandb'))
     other = WandbLogger('work_dirs/run/20260101_000000/vis_data')
     other.close()
     assert (other.name, other.failed) == ('run', False) and 'fails' not in capsys.readouterr().out
@@ -146,9 +146,9 @@ def test_bad_logger_raises(toy_config, monkeypatch, tmp_path):
     with raises_code('logger-failed', match=r"pip install 'mmairl\[log\]'"):
         run_with(toy_config(steps=1, width=8), 'wandb')
     monkeypatch.undo()
-    told = Told('wandb')
-    told.init = lambda **_: 1 / 0
-    monkeypatch.setitem(sys.modules, 'wandb', told)
+    service = Recorder('wandb')
+    service.init = lambda **_: 1 / 0
+    monkeypatch.setitem(sys.modules, 'wandb', service)
     with raises_code('logger-failed', match='division by zero'):
         run_with(toy_config(steps=1, width=8), 'wandb')
 
@@ -166,20 +166,6 @@ def test_wandb_itself_offline(toy_config, monkeypatch):
     assert config['train_cfg'] == cfg.train_cfg.to_dict()
     assert summary['iteration'] == 4 and summary['health_spread_key'] == curves['health_spread_key'][1][-1]
     assert list(Path(cfg.work_dir).rglob('offline-run-*/*.wandb')) and wandb.run is None
-
-
-def test_mlflow_itself_offline(toy_config, monkeypatch, tmp_path):
-    pytest.importorskip('sqlalchemy', reason="mlflow is not installed (pip install 'mmairl[log]')")
-    mlflow = pytest.importorskip('mlflow', reason="mlflow is not installed (pip install 'mmairl[log]')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('MLFLOW_TRACKING_URI', f'sqlite:///{tmp_path}/mlflow.db')
-    cfg = toy_config(steps=4, width=8)
-    run_with(cfg, 'mlflow')
-    (run,) = mlflow.search_runs(experiment_names=['mmairl'], output_format='list')
-    assert run.info.run_name == 'run' and run.info.status == 'FINISHED'
-    assert run.data.params['optim_wrapper.optimizer.lr'] == str(cfg.optim_wrapper.optimizer.lr)
-    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, 'health_spread_key')
-    assert [(one.step, one.value) for one in history] == list(zip(*read_scalars(cfg.work_dir)['health_spread_key']))
 
 
 def test_mlflow_itself_continues_a_resumed_run(toy_config, monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""A step on a GPU, seen without one: it moves and launches little, and batches are copied ahead."""
+"""A step on a simulated GPU: it moves little memory, launches few kernels, and copies batches ahead."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ from projects.benchmark.step import Size, siamese
 
 
 def fused_kernels(seen: Kernels) -> dict:
-    """torch's kernels for batch norm over processes, which have no fake form: the shapes they put out, the bytes they move."""
+    """Stand-ins for torch's kernels of batch norm over processes: output shapes and bytes moved."""
 
     def of_channels(count: int, name: str) -> Callable:
         def kernel(x: Tensor, *rest: object) -> list[Tensor]:
@@ -54,14 +54,14 @@ SGD = dict(type='SGD', lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True)
 
 @pytest.fixture
 def eight():
-    """This process is the first of eight, whose exchanges do nothing."""
+    """Be the first of eight processes; collectives do nothing."""
     dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=8)
     yield
     dist.destroy_process_group()
 
 
 def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
-    """MoCo v2+ on ResNet-50, 128 images, bfloat16 and channels last, from the bytes of the views to the queue."""
+    """MoCo v2+, ResNet-50, 128 images, bfloat16, channels last; from the bytes of the views to the queue."""
     seen, size = Kernels(), Size(depth=50, image=224, batch=128, features=2048, hidden=4096, queue=65_536)
     monkeypatch.setattr(sync_norm, 'CPUKernels', SimpleNamespace(**fused_kernels(seen)))
     monkeypatch.setattr(FiniteFlag, 'read', lambda flag: True)
@@ -74,7 +74,7 @@ def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
         check_gradients, check = wrapper._check_gradients, Kernels()
         monkeypatch.setattr(wrapper, '_check_gradients', lambda: check.run(check_gradients))
         batch = dict(inputs=[torch.empty(128, 3, 224, 224, dtype=torch.uint8) for _ in range(2)], data_samples={})
-        for counted in (nullcontext(), seen):  # the first step makes the momenta
+        for counted in (nullcontext(), seen):  # the first step creates the momenta
             seen.launches.clear(), seen.bytes.clear(), check.launches.clear()
             with counted:
                 model.train_step(batch, wrapper)
@@ -86,13 +86,13 @@ def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
 
 def test_optimizer_launches_no_kernel_per_weight(toy_config):
     model = MODELS.build(toy_config('byol_lars_r50_200e.py').model).to('meta')
-    with FakeTensorMode(allow_non_fake_inputs=True):  # what is done there computes nothing
+    with FakeTensorMode(allow_non_fake_inputs=True):  # nothing is computed
         model.to_empty(device='cuda')
         weights = [param for param in model.parameters() if param.requires_grad]
         for weight in weights:
             weight.grad = torch.empty_like(weight)
         optimizer = LARS(weights, lr=0.1, momentum=0.9, weight_decay=1e-6)
-        optimizer.step()  # makes its momenta
+        optimizer.step()  # creates the momenta
         with Kernels() as seen:
             optimizer.step()
             model.teacher.follow(model, 0.99)

@@ -1,4 +1,4 @@
-"""Checkpoints load where mmairl is not imported: in torch, mmengine, mmdet and mmseg."""
+"""Checkpoints load in torch, mmengine, mmdet and mmseg, without mmairl."""
 
 import subprocess
 import sys
@@ -44,10 +44,10 @@ print('loaded', len(state))
 
 BUILD = """
 import sys
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 import torch
-from mmengine.config import Config
 
 
 class Ops(ModuleType):
@@ -66,53 +66,13 @@ try:
 except ImportError:
     sys.modules['mmcv._ext'] = Ops('mmcv._ext')
 kind, *files = sys.argv[1:]
-backbone = dict(depth=18, num_stages=4, out_indices=(0, 1, 2, 3), norm_cfg=dict(type='BN'))
-if kind == 'mmdet':
-    from mmdet.registry import MODELS
-    from mmdet.utils import register_all_modules
-    loss, box = dict(type='CrossEntropyLoss', use_sigmoid=True), dict(type='L1Loss')
-    coder = dict(type='DeltaXYWHBBoxCoder', target_means=[0.0] * 4, target_stds=[1.0] * 4)
-    anchors = dict(type='AnchorGenerator', scales=[8], ratios=[0.5, 1.0, 2.0], strides=[4, 8, 16, 32, 64])
-    extractor = dict(
-        type='SingleRoIExtractor', roi_layer=dict(type='RoIAlign', output_size=7), out_channels=32,
-        featmap_strides=[4, 8, 16, 32],
-    )
-    model = dict(
-        type='FasterRCNN',
-        backbone=dict(type='ResNet', **backbone),
-        neck=dict(type='FPN', in_channels=[64, 128, 256, 512], out_channels=32, num_outs=5),
-        rpn_head=dict(
-            type='RPNHead', in_channels=32, feat_channels=32, anchor_generator=anchors, bbox_coder=coder,
-            loss_cls=loss, loss_bbox=box,
-        ),
-        roi_head=dict(
-            type='StandardRoIHead', bbox_roi_extractor=extractor,
-            bbox_head=dict(
-                type='Shared2FCBBoxHead', in_channels=32, fc_out_channels=32, roi_feat_size=7, num_classes=3,
-                bbox_coder=coder, loss_cls=dict(type='CrossEntropyLoss'), loss_bbox=box,
-            ),
-        ),
-        train_cfg=None,
-        test_cfg=dict(rpn=dict(nms=dict(type='nms', iou_threshold=0.7), max_per_img=10, nms_pre=10), rcnn=dict()),
-    )
-else:
-    from mmseg.registry import MODELS
-    from mmseg.utils import register_all_modules
-    model = dict(
-        type='EncoderDecoder',
-        backbone=dict(type='ResNet', **backbone),
-        decode_head=dict(
-            type='FCNHead', in_channels=512, in_index=3, channels=16, num_convs=1, num_classes=3,
-            norm_cfg=dict(type='BN'), loss_decode=dict(type='CrossEntropyLoss'),
-        ),
-        train_cfg={}, test_cfg=dict(mode='whole'),
-    )
-register_all_modules()
+registry = import_module(f'{kind}.registry')
+import_module(f'{kind}.utils').register_all_modules()
 for path, weights in zip(files[::2], files[1::2]):
-    model['backbone']['init_cfg'] = dict(type='Pretrained', checkpoint=path, prefix='backbone.')
-    network = MODELS.build(Config(dict(model=model)).model)
-    network.init_weights()
-    expected, state = torch.load(weights, weights_only=True), network.backbone.state_dict()
+    init = dict(type='Pretrained', checkpoint=path, prefix='backbone.')
+    backbone = registry.MODELS.build(dict(type='ResNet', depth=18, init_cfg=init))
+    backbone.init_weights()
+    expected, state = torch.load(weights, weights_only=True), backbone.state_dict()
     assert state.keys() == expected.keys()
     assert all(torch.equal(state[key], value) for key, value in expected.items())
     print('loaded', len(state))
@@ -122,7 +82,7 @@ assert not any(name.split('.')[0] == 'mmairl' for name in sys.modules)
 
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """For each writer a checkpoint of a ResNet-18, and a file with its backbone's tensors alone."""
+    """For each writer, a checkpoint of a ResNet-18 and a file with the tensors of its backbone."""
     folder, files = tmp_path_factory.mktemp('portable'), {}
     run.register()
     for name, kind in (('exact hook', 'ExactCheckpointHook'), ("mmengine's hook", 'CheckpointHook')):
@@ -168,8 +128,7 @@ def test_rescaled_checkpoint_holds_weights_only(saved):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['mmdet', 'mmseg'])
-def test_init_cfg_of_mmdet_and_mmseg_loads_checkpoints(saved, kind):
-    """In a detector and in a segmentor that are built from configs."""
+def test_backbones_of_mmdet_and_mmseg_load_checkpoints(saved, kind):
     pytest.importorskip(f'{kind}.version', reason='the core set-up has no mmdet and mmseg')
     files = [file for writer in WRITERS[:3] for file in saved[writer]]
     assert without_mmairl(BUILD, kind, *files).count('loaded 120') == 3

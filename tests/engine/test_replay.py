@@ -1,6 +1,7 @@
 """A replayed stretch equals its checkpoint, and any change of the run shows."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from mmairl.cli.replay import check_evaluations, main
 from mmairl.engine import replay
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.fork import Fork
-from mmairl.engine.replay import Stretch, check_stretch, kept_checkpoints, stretches_of
+from mmairl.engine.replay import Stretch, check_stretch, differences_of, kept_checkpoints, stretches_of
 from mmairl.engine.replay_step import replay_step
 from mmairl.evaluation.protocol import evaluate
 from mmairl.io import write_json
@@ -42,52 +43,36 @@ def test_whole_run_is_reproduced(kept):
     assert sorted(kept.rglob('*')) == before
 
 
-@pytest.mark.parametrize('case', ['workers', 'views_of_the_batch', 'lars_accumulated'])
+RECIPES = [
+    'lars_accumulated',
+    pytest.param('workers', marks=pytest.mark.slow),
+    pytest.param('views_of_the_batch', marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize('case', RECIPES)
 def test_other_recipes_are_reproduced(tmp_path, case):
-    """With data workers, which a replay has not, with views on the device, and with accumulated batches."""
+    """With data workers (a replay has none), views on the device, accumulated batches, and a folder for checkpoints."""
     run = tmp_path / 'run'
-    last = resuming.run(resuming.config(case, str(run), epochs=2, steps=2, every=2))
+    cfg = resuming.config(case, str(run), epochs=2, steps=2, every=2)
+    cfg.default_hooks.checkpoint.out_dir = str(tmp_path / 'elsewhere')
+    last = resuming.run(cfg)
+    saved = sorted(last.parent.iterdir())
     verdicts = [check_stretch(run, stretch) for stretch in stretches_of(run)]
     assert {verdict.status for verdict in verdicts} == {'reproduced'}, verdicts
+    assert sorted(last.parent.iterdir()) == saved
+    assert list(last.parent.parent.iterdir()) == [last.parent]
     logged = load_checkpoint(last)['message_hub']['log_scalars']['train/loss'].data[0]
     assert replay_step(run, 4)[0].values['loss'] == logged[3]
 
 
-def checkpoint_edit(change):
-    """Return a function that edits the checkpoint of iteration 8."""
-
-    def edit(folder: Path) -> None:
-        checkpoint = load_checkpoint(folder / 'iter_8.pth')
-        change(checkpoint)
-        torch.save(checkpoint, folder / 'iter_8.pth')
-
-    return edit
-
-
-def config_edit(before: str, after: str):
-    def edit(folder: Path) -> None:
-        file = next(folder.glob('*/vis_data/config.py'))
-        text = file.read_text()
-        assert before in text
-        file.write_text(text.replace(before, after))
-
-    return edit
-
-
-def average_weights(folder: Path) -> None:
-    early = load_checkpoint(folder / 'iter_4.pth')
-    late = load_checkpoint(folder / 'iter_8.pth')
-    for key, value in late['state_dict'].items():
-        if value.is_floating_point():
-            value.add_(early['state_dict'][key]).div_(2)
-    torch.save(late, folder / 'iter_8.pth')
-
-
-def weights_of_another_step(folder: Path) -> None:
-    early = load_checkpoint(folder / 'iter_4.pth')
-    late = load_checkpoint(folder / 'iter_8.pth')
-    late['state_dict'] = early['state_dict']
-    torch.save(late, folder / 'iter_8.pth')
+def edit_checkpoint(folder: Path, change: Callable[[dict], object]) -> Path:
+    """Edit the checkpoint of iteration 8."""
+    path = folder / 'iter_8.pth'
+    checkpoint = load_checkpoint(path)
+    change(checkpoint)
+    torch.save(checkpoint, path)
+    return path
 
 
 def flip_a_bit(checkpoint: dict) -> None:
@@ -99,63 +84,77 @@ def copy_student(checkpoint: dict) -> None:
     weights['teacher.backbone.conv1.weight'] = weights['backbone.conv1.weight'].clone()
 
 
+def roll_queue(checkpoint: dict) -> None:
+    vectors = checkpoint['state_dict']['queue.vectors']
+    vectors.copy_(vectors.roll(1, 0))
+
+
+# What is changed, and the value in which a replay would differ.
 TAMPERING = {
-    'averaged weights': average_weights,
-    'weights of another step': weights_of_another_step,
-    'one bit of a weight': checkpoint_edit(flip_a_bit),
-    'teacher replaced': checkpoint_edit(copy_student),
-    'statistics of batch norm': checkpoint_edit(lambda one: one['state_dict']['backbone.bn1.running_mean'].add_(1e-6)),
-    'queue in another order': checkpoint_edit(
-        lambda one: one['state_dict']['queue.vectors'].copy_(one['state_dict']['queue.vectors'].roll(1, 0))
-    ),
-    'momentum at zero': checkpoint_edit(lambda one: one['optimizer']['state'][0]['momentum_buffer'].zero_()),
-    'learning rate': checkpoint_edit(lambda one: one['optimizer']['param_groups'][0].update(lr=0.5)),
-    'schedule': checkpoint_edit(lambda one: one['param_schedulers'][0].update(last_step=7)),
-    'random state': checkpoint_edit(lambda one: one['random_states'][0]['torch'].view(-1)[9].add_(1)),
-    'seed of the order': checkpoint_edit(lambda one: one['place'].update(seed=5)),
-    'kind of order': checkpoint_edit(lambda one: one['place'].update(order_by_sum=True)),
-    'seed of the run': checkpoint_edit(lambda one: one['meta'].update(seed=5)),
-    'skipped epoch': checkpoint_edit(lambda one: one['meta'].update(epoch=2)),
-    'no random state': checkpoint_edit(lambda one: one.pop('random_states')),
-    'NaN': checkpoint_edit(lambda one: one['state_dict']['backbone.conv1.weight'].view(-1)[0].fill_(float('nan'))),
-    'other data': config_edit("type='Shapes'", "noise=0.3, type='Shapes'"),
-    'other number of images': config_edit('count=35', 'count=34'),
-    'other temperature': config_edit('temperature=0.2', 'temperature=0.3'),
-    'other views': config_edit("type='RandomFlip'", "p=0.1, type='RandomFlip'"),
+    'state_dict.backbone.conv1.weight': flip_a_bit,
+    'state_dict.teacher.backbone.conv1.weight': copy_student,
+    'state_dict.backbone.bn1.running_mean': lambda one: one['state_dict']['backbone.bn1.running_mean'].add_(1e-6),
+    'state_dict.queue.vectors': roll_queue,
+    'optimizer.state.0.momentum_buffer': lambda one: one['optimizer']['state'][0]['momentum_buffer'].zero_(),
+    'optimizer.param_groups.0.lr': lambda one: one['optimizer']['param_groups'][0].update(lr=0.5),
+    'param_schedulers.0.last_step': lambda one: one['param_schedulers'][0].update(last_step=7),
+    'random_states.0.torch': lambda one: one['random_states'][0]['torch'].view(-1)[9].add_(1),
+    'place.seed': lambda one: one['place'].update(seed=5),
+    'meta.epoch': lambda one: one['meta'].update(epoch=2),
+    'random_states': lambda one: one.pop('random_states'),
+    'state_dict.backbone.bn1.weight': lambda one: one['state_dict']['backbone.bn1.weight'].fill_(float('nan')),
 }
 
 
-@pytest.mark.parametrize('name', TAMPERING)
-def test_tampering_is_found_in_its_stretch(kept, tmp_path, name):
-    folder = tmp_path / 'run'
-    shutil.copytree(kept, folder)
-    TAMPERING[name](folder)
+@pytest.mark.parametrize('place', TAMPERING)
+def test_tampering_differs_in_its_place(kept, tmp_path, place):
+    shutil.copy(kept / 'iter_8.pth', tmp_path)
+    edited = edit_checkpoint(tmp_path, TAMPERING[place])
+    assert differences_of(edited, kept / 'iter_8.pth') == [place]
+
+
+@pytest.fixture
+def copied(kept, tmp_path) -> Path:
+    shutil.copytree(kept, tmp_path / 'run')
+    return tmp_path / 'run'
+
+
+def status_of(folder: Path) -> str:
     early, late = kept_checkpoints(folder)[:2]
-    verdict = check_stretch(folder, Stretch(early, late))
-    assert verdict.status == 'mismatch', verdict
+    return check_stretch(folder, Stretch(early, late)).status
 
 
-def test_other_machine_is_not_comparable(kept, tmp_path, monkeypatch):
-    folder = tmp_path / 'run'
-    shutil.copytree(kept, folder)
-    checkpoint_edit(flip_a_bit)(folder)
+def test_tampering_is_found_in_its_stretch(copied):
+    edit_checkpoint(copied, flip_a_bit)
+    assert status_of(copied) == 'mismatch'
+
+
+def edit_config(folder: Path, before: str, after: str) -> None:
+    file = next(folder.glob('*/vis_data/config.py'))
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+
+
+def test_edited_config_is_a_mismatch(copied):
+    edit_config(copied, 'temperature=0.2', 'temperature=0.3')
+    assert status_of(copied) == 'mismatch'
+
+
+def test_other_machine_is_not_comparable(kept, monkeypatch):
     machine = replay.describe_machine()
     monkeypatch.setattr(replay, 'describe_machine', lambda: {**machine, 'torch': '9.9'})
-    early, late = kept_checkpoints(folder)[:2]
-    verdict = check_stretch(folder, Stretch(early, late))
+    monkeypatch.setattr(replay, 'rerun', lambda *_: None)
+    monkeypatch.setattr(replay, 'differences_of', lambda *_: ['state_dict.weight'])
+    early, late = kept_checkpoints(kept)[:2]
+    verdict = check_stretch(kept, Stretch(early, late))
     assert verdict.status == 'not comparable'
     assert '9.9' in verdict.reason
 
 
-def test_branch_has_no_stretch_before_its_first_checkpoint(kept, tmp_path):
-    folder = tmp_path / 'run'
-    shutil.copytree(kept, folder)
-    checkpoint_edit(lambda one: None)(folder)
-    (folder / 'iter_4.pth').unlink()
-    assert [str(stretch) for stretch in stretches_of(folder)] == [
-        'iterations 1 to 8',
-        'iterations 9 to 12',
-    ]
+def test_stretch_spans_a_missing_checkpoint(copied):
+    (copied / 'iter_4.pth').unlink()
+    assert [str(stretch) for stretch in stretches_of(copied)] == ['iterations 1 to 8', 'iterations 9 to 12']
 
 
 def test_folder_without_checkpoints_raises(kept, tmp_path):
@@ -164,40 +163,37 @@ def test_folder_without_checkpoints_raises(kept, tmp_path):
 
 
 def test_command_states_its_cost_and_verdicts(kept, capsys):
-    main([str(kept), '--check', '2'])
+    main([str(kept), '--check', '1'])
     output = capsys.readouterr().out
-    assert 'replaying 8 of 12 iterations' in output
-    assert output.count('reproduced') >= 2
-    assert '67 %' in output
+    assert 'replaying 4 of 12 iterations' in output
+    assert 'reproduced' in output
+    assert '33 %' in output
 
 
-def test_command_fails_after_a_mismatch(kept, tmp_path):
-    folder = tmp_path / 'run'
-    shutil.copytree(kept, folder)
-    checkpoint_edit(flip_a_bit)(folder)
+def test_command_fails_after_a_mismatch(copied):
+    edit_config(copied, 'temperature=0.2', 'temperature=0.3')
     with raises_code('not-reproduced'):
-        main([str(folder), '--check', '3'])
+        main([str(copied), '--check', '3'])
 
 
-def test_evaluation_is_repeated(kept, tmp_path):
-    folder = tmp_path / 'run'
-    shutil.copytree(kept, folder)
-    result = evaluate(Fork(folder).config(), 'knn', folder / 'iter_12.pth')
+def test_evaluation_is_repeated(copied):
+    result = evaluate(Fork(copied).config(), 'knn', copied / 'iter_12.pth')
     record = dict(protocol='knn', config='a.py', checkpoint='elsewhere/iter_12.pth', **asdict(result))
-    path = write_json(folder / 'iter_12_student_knn.json', record)
-    assert [verdict.status for verdict in check_evaluations(folder)] == ['reproduced']
     edited = {name: score + 0.1 for name, score in result.scores.items()}
-    write_json(path, {**record, 'scores': edited})
-    assert [verdict.status for verdict in check_evaluations(folder)] == ['mismatch']
-    write_json(path, {**record, 'identity': {**result.identity, 'weights': 'others'}})
-    assert [verdict.status for verdict in check_evaluations(folder)] == ['not comparable']
+    for changes, status in (
+        ({}, 'reproduced'),
+        (dict(scores=edited), 'mismatch'),
+        (dict(identity={**result.identity, 'weights': 'others'}), 'not comparable'),
+    ):
+        write_json(copied / 'iter_12_student_knn.json', {**record, **changes})
+        assert [verdict.status for verdict in check_evaluations(copied)] == [status]
 
 
 def test_step_is_the_one_of_training(kept):
     """Also several iterations after a checkpoint, and from scratch."""
     scalars = load_checkpoint(kept / 'iter_12.pth')['message_hub']['log_scalars']
     losses = scalars['train/loss'].data[0]
-    for step in (1, 3, 8, 9):
+    for step in (1, 8):
         record = replay_step(kept, step)[0]
         assert record.values['loss'] == losses[step - 1]
         assert record.losses.mean().item() == pytest.approx(record.values['loss'], rel=1e-5)

@@ -1,4 +1,4 @@
-"""An interrupted run that is resumed is the run that was not interrupted, to the last bit."""
+"""A resumed run equals the uninterrupted one bit for bit."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ SCRIPT = Path(resuming.__file__)
 
 
 def trained(folder: Path, case: str, *leave_at: int) -> Path:
-    """The last checkpoint of a run that was left at these iterations, one after the other."""
+    """Interrupt a run at each of these iterations, resume it, and return its last checkpoint."""
     for place, iteration in enumerate([*leave_at, None]):
         cfg = resuming.config(case, str(folder), leave_at=iteration, resume=place > 0, **resuming.SHORT)
         last = resuming.run(cfg)
@@ -27,14 +27,14 @@ def trained(folder: Path, case: str, *leave_at: int) -> Path:
 
 @pytest.mark.parametrize('case', ['shuffle_bn', 'views_of_the_batch'])
 def test_resumed_run_equals_uninterrupted_run(tmp_path, case):
-    """Left at an epoch's last iteration, after its checkpoint, and again at an iteration that saves."""
+    """Interrupted at the last iteration of an epoch, after its checkpoint, and again at an iteration that saves."""
     whole = trained(tmp_path / 'whole', case)
     resumed = trained(tmp_path / 'resumed', case, 4, 6)
     resuming.assert_the_same_run(whole, resumed)
 
 
 def test_resume_without_random_state_differs_and_warns(tmp_path):
-    """The control of the test above: a checkpoint of plain OpenMMLab has no random state; it is gone on with all the same."""
+    """The control of the test above. A checkpoint of plain OpenMMLab has no random state and can be resumed nevertheless."""
     whole = trained(tmp_path / 'whole', 'shuffle_bn')
     resuming.run(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), leave_at=4, **resuming.SHORT))
     path = tmp_path / 'resumed' / 'iter_3.pth'
@@ -51,7 +51,7 @@ def test_resume_without_random_state_differs_and_warns(tmp_path):
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[Path, str]:
-    """The runs of two processes (harness/resume.py), and what they said; a run of one process began one of them."""
+    """The runs of two processes (harness/resume.py) and their output. One process began one of the runs."""
     folder = tmp_path_factory.mktemp('two')
     resuming.run(resuming.config('no_queue', str(folder / 'of_one'), leave_at=5, **resuming.SHORT))
     return folder, run_processes(2, SCRIPT, folder)
@@ -71,14 +71,14 @@ def test_branch_of_two_processes_equals_its_trunk(two):
 
 
 def test_signal_to_one_process_stops_both(two):
-    folder, said = two
+    folder, output = two
     for rank in (0, 1):
-        assert f'process {rank} stopped by SIGUSR1 after 3 iterations: {folder}/stopped/iter_3.pth is written' in said
+        assert f'process {rank} stopped by SIGUSR1 after 3 iterations: {folder}/stopped/iter_3.pth is written' in output
     resuming.assert_the_same_run(end(folder / 'workers_whole'), end(folder / 'stopped'))
 
 
 def test_other_process_count_sees_each_image_once(two, tmp_path):
-    """One process for 5 steps, then two for the rest; without a queue, whose order differs, SyncBN makes the weights agree."""
+    """One process for 5 steps, then two. Without a queue, whose order differs, SyncBN makes the weights agree."""
     one, both = (load_checkpoint(path) for path in (trained(tmp_path / 'whole', 'no_queue'), end(two[0] / 'of_one')))
     assert 'resumed with 2 processes after 1: batches and views are the same' in two[1]
     assert one['meta']['iter'] == both['meta']['iter']
@@ -87,7 +87,7 @@ def test_other_process_count_sees_each_image_once(two, tmp_path):
 
 
 def images_of(world: int, start: int, epoch: int = 3, count: int = 60) -> list[list[tuple[int, int]]]:
-    """Each process's images of an epoch, with their seeds, from the `start`-th on."""
+    """Return the images of an epoch for each process, with their seeds, from position `start` on."""
     found = []
     for rank in range(world):
         sampler = ResumableSampler(TrainingImages(range(count)), seed=5)
@@ -108,7 +108,7 @@ def test_any_world_size_continues_the_same_order(before, after):
 
 
 class Counting(Dataset):
-    """Knows what was read of it."""
+    """A data set that records what is read."""
 
     def __init__(self) -> None:
         self.read: list[int] = []

@@ -1,4 +1,4 @@
-"""A change in a resumed run's config holds from there on, or is refused, and is said."""
+"""A changed config of a resumed run is applied or is an error, and the log lists it."""
 
 from pathlib import Path
 
@@ -21,12 +21,12 @@ def config(folder: Path, **how: object):
 
 @pytest.fixture(scope='module')
 def left(tmp_path_factory) -> Path:
-    """The checkpoint of a run of 15 iterations, left after the eighth."""
+    """The checkpoint of iteration 8 of a run of 15 iterations."""
     return resuming.run(config(tmp_path_factory.mktemp('left'), leave_at=9))
 
 
 def resumed(left: Path, folder: Path, change=lambda cfg: None, checkpoint: dict | None = None):
-    """The run of a changed config, one iteration after the checkpoint, and what its log says."""
+    """Resume with a changed config for one iteration; return its checkpoint and its log."""
     source = left
     if checkpoint is not None:
         source = folder / 'changed.pth'
@@ -68,9 +68,9 @@ def test_longer_schedule_equals_a_long_run(left, tmp_path):
     whole = config(tmp_path / 'whole', leave_at=9)
     longer(whole)
     whole.default_hooks.checkpoint.interval = 1
-    wanted = load_checkpoint(resuming.run(whole))
+    expected = load_checkpoint(resuming.run(whole))
     found, log = resumed(left, tmp_path, longer)
-    assert rate(found) == rate(wanted) and found['param_schedulers'] == wanted['param_schedulers']
+    assert rate(found) == rate(expected) and found['param_schedulers'] == expected['param_schedulers']
     assert 'rebuilt for the whole run' in log and 'train_cfg.max_epochs: 3 -> 6' in log
 
 

@@ -1,4 +1,4 @@
-"""The ways to a fast step change neither the method nor the names in a checkpoint, and keep float32 where it matters."""
+"""Optimizations of a step change neither the method nor the keys of a checkpoint, and keep float32 where it matters."""
 
 import copy
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from mmairl.models.norm import norms_of
 from mmairl.registry import MODELS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
-COMPILED = dict(compile=dict(backend='aot_eager'))  # traces and differentiates as on any machine; needs no C++ compiler
+COMPILED = dict(compile=dict(backend='aot_eager'))  # traces and differentiates without a C++ compiler
 
 
 @pytest.fixture
 def network(toy_config):
-    """MoCo v2+ at toy size; the same weights every time."""
+    """Return a function that builds MoCo v2+ at toy size, always with the same weights."""
     cfg = toy_config(width=8)
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
 
@@ -47,7 +47,7 @@ def views(dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
 
 
 def one_step(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Loss, gradients and the batch-norm statistics that a forward and backward pass leave."""
+    """Return the loss, gradients and batch-norm statistics after a forward and a backward pass."""
     loss = model(views(), None, mode='loss')['loss']
     loss.backward()
     gradients = {f'gradient of {name}': w.grad for name, w in model.named_parameters() if w.grad is not None}
@@ -77,16 +77,16 @@ def test_adding_a_hook_recompiles_nothing(network):
 
 
 def test_each_forward_pass_starts_a_graph_generation(network, monkeypatch):
-    """On a CPU nothing becomes a graph; what is put out before a mark is written over after it on a GPU."""
-    begun = []
-    monkeypatch.setattr(torch.compiler, 'cudagraph_mark_step_begin', lambda: begun.append(1))
+    """On a GPU, outputs from before a mark are overwritten after it. On a CPU there are no graphs."""
+    calls = []
+    monkeypatch.setattr(torch.compiler, 'cudagraph_mark_step_begin', lambda: calls.append(1))
     for mode, marks in (('reduce-overhead', 2), ('default', 0)):
-        begun.clear()
+        calls.clear()
         model = make_fast(network(), dict(compile=dict(mode=mode)))
-        monkeypatch.setattr(model, 'loss', lambda given: begun.append('passed') or {'loss': 0})
+        monkeypatch.setattr(model, 'loss', lambda inputs: calls.append('passed') or {'loss': 0})
         for _ in range(2):
             model(views(torch.float32), mode='loss')
-        assert begun == ([1, 'passed'] * 2 if marks else ['passed'] * 2)
+        assert calls == ([1, 'passed'] * 2 if marks else ['passed'] * 2)
 
 
 RESNET = dict(type='mmpretrain.ResNet', norm_cfg=dict(type='SyncBN'))
@@ -101,12 +101,12 @@ PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)
         (dict(RESNET, depth=50), 2048, 1, 2),
         pytest.param(dict(RESNET, depth=101), 2048, 1, 2, marks=pytest.mark.slow),
         (dict(type='mmpretrain.VisionTransformer', arch=VIT, img_size=32, patch_size=16, drop_path_rate=0.1), 64, 1, 0),
-        # each SyncBN ends a graph, and what stands alone before it, in shortcuts and projectors, is not compiled
+        # each SyncBN ends a graph, and lone layers next to it (shortcuts, projectors) are not compiled
         (dict(RESNET, depth=18), 512, 2, 2 + 6 + 6),
     ],
 )
 def test_products_of_student_and_teacher_are_compiled(toy_config, backbone, width, processes, eager):
-    """All but the stems' convolutions; torch counts where graphs end."""
+    """All but the convolutions of the stems. Torch counts graph breaks."""
     if processes > 1:
         dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=processes)
     try:
@@ -117,24 +117,18 @@ def test_products_of_student_and_teacher_are_compiled(toy_config, backbone, widt
             dist.destroy_process_group()
 
 
-def test_a_network_that_falls_back_to_eager_is_found(toy_config, monkeypatch):
-    monkeypatch.setattr('mmairl.engine.speed.FORMS', 1)
-    with torch._dynamo.config.patch(recompile_limit=1):  # monkeypatch would leave torch without the setting
-        assert left_eager(toy_config().model, dict(RESNET, depth=18), 512) > 2
-
-
 def left_eager(cfg: dict, backbone: dict, width: int) -> int:
-    """How many products of a network a second step does not run compiled; a backend counts those that it runs.
+    """Return the number of products that a second step runs eagerly. A backend counts the compiled ones.
 
-    Nothing is compiled for any size: torch's compiler fails on some of it.
+    It also checks that no shape is dynamic, because torch's compiler fails on some dynamic shapes.
     """
     ran: list[int] = []
 
     def counting(graph: torch.fx.GraphModule, inputs: list) -> Callable:
-        given = (node.meta.get('example_value') for node in graph.graph.nodes if node.op == 'placeholder')
-        assert not any(isinstance(value, torch.SymInt) for value in given)
+        values = (node.meta.get('example_value') for node in graph.graph.nodes if node.op == 'placeholder')
+        assert not any(isinstance(value, torch.SymInt) for value in values)
         products = sum(node.target in PRODUCTS for node in graph.graph.nodes)
-        return lambda *given: (ran.append(products), graph.forward(*given))[1]
+        return lambda *inputs: (ran.append(products), graph.forward(*inputs))[1]
 
     cfg.backbone, cfg.projector.in_channels = backbone, width
     torch._dynamo.reset()
@@ -146,7 +140,7 @@ def left_eager(cfg: dict, backbone: dict, width: int) -> int:
     return sum(isinstance(layer, nn.Conv2d | nn.Linear) for layer in model.modules()) - sum(ran)
 
 
-def test_a_copy_of_a_fast_network_uses_its_own_weights(network):
+def test_copy_of_a_fast_network_uses_its_own_weights(network):
     for fast in (COMPILED, dict(checkpointing=True)):
         model = make_fast(network(), fast)
         other = copy.deepcopy(model)
@@ -164,12 +158,12 @@ def test_every_layer_is_compiled_once(network):
     assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
     parts = [layer for part in compiled_parts(model) for layer in part.modules() if not list(layer.children())]
     encoders = [model.backbone, model.projector, model.predictor, model.teacher.backbone, model.teacher.projector]
-    wanted = [layer for part in encoders for layer in part.modules() if not list(layer.children())]
-    assert len(parts) == len(wanted) and set(parts) == set(wanted)
+    layers = [layer for part in encoders for layer in part.modules() if not list(layer.children())]
+    assert len(parts) == len(layers) and set(parts) == set(layers)
 
 
 def test_checkpointing_keeps_less(network):
-    """The tensors that autograd holds between the passes, of one view through the backbone."""
+    """Return the tensors that autograd keeps for one view through the backbone."""
 
     def held(model: nn.Module) -> int:
         sizes: list[int] = []
@@ -189,7 +183,7 @@ def test_float32_stays_where_it_matters_under_bfloat16(network):
     log = model.train_step(dict(inputs=views(torch.float32), data_samples={}), wrapper)
     model.teacher.follow(model, 0.9)
     model.queue.enqueue(unit(model.keys[0]))
-    assert seen == dict(features=torch.bfloat16), 'autocast is at work; the loss is outside of it'
+    assert seen == dict(features=torch.bfloat16), 'autocast is active inside, and the loss is outside'
     floats = [tensor for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)]
     floats = [log['loss'], *(tensor for tensor in floats if tensor.is_floating_point())]
     floats += [w.grad for w in model.parameters() if w.grad is not None]
@@ -205,7 +199,7 @@ def with_fast(name: str, options: dict | None = None, **fast) -> Config:
 
 
 def test_fast_run_follows_its_config_and_resumes(toy_config, tmp_path):
-    """Through the runner: the same checkpoint keys as without, weights in the layout, bfloat16 within, one-pass SGD."""
+    """The runner applies layout, bfloat16 and fused SGD, and checkpoint keys stay the same."""
     fast = dict(precision='bfloat16', channels_last=True, fused=True, **COMPILED)
     runner = run.train(toy_config(steps=4, width=8, fast=fast))
     model, again = runner.model, dict(resume=True, load_from=f'{runner.work_dir}/iter_2.pth')
@@ -218,13 +212,13 @@ def test_fast_run_follows_its_config_and_resumes(toy_config, tmp_path):
         assert torch.equal(resumed.model.state_dict()[name], tensor), name
 
 
-def test_a_line_sets_the_key_of_the_part_it_concerns():
+def test_fast_sets_the_keys_of_each_part():
     cfg = with_fast('mocov2plus_r50_200e.py', precision='bfloat16', channels_last=True, fused=True)
     assert cfg.optim_wrapper.dtype == 'bfloat16' and cfg.optim_wrapper.optimizer.fused
     assert cfg.model.data_preprocessor.channels_last
     assert 'fused' not in with_fast('byol_lars_r50_200e.py', fused=True).optim_wrapper.optimizer
     cfg = with_fast('mocov2plus_r50_200e.py', {'optim_wrapper.dtype': 'float16'}, precision='bfloat16')
-    assert cfg.optim_wrapper.dtype == 'float16', 'what the config says itself wins'
+    assert cfg.optim_wrapper.dtype == 'float16', 'keys of the config take precedence'
 
 
 @pytest.mark.parametrize(
@@ -263,7 +257,7 @@ def test_invalid_fast_raises(code, fast):
 
 
 def test_graphs_reject_accumulation():
-    """A batch's gradients lie in memory that the graphs of the next batch overwrite."""
+    """The graphs of the next batch overwrite the memory of accumulated gradients."""
     graphs = dict(mode='reduce-overhead')
     with_fast('mocov2plus_r50_200e.py', compile=graphs)
     accumulated = {'optim_wrapper.accumulative_counts': 2}
@@ -275,7 +269,7 @@ def test_graphs_reject_accumulation():
 
 @pytest.mark.parametrize('depth', [18, 50])
 def test_fused_blocks_compute_the_same(depth):
-    """On a CPU their norms are eager, and the step is the same to the bit, also when blocks recompute."""
+    """On a CPU the fused norms are eager, and the step is bitwise equal, also with checkpointing."""
     norm = dict(type='SyncBN')
     backbone = dict(type='mmpretrain.ResNet', depth=depth, norm_cfg=norm, base_channels=8, stem_channels=8)
     images = torch.randn(4, 3, 32, 32, dtype=torch.float64)

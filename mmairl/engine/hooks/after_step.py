@@ -67,9 +67,7 @@ class MomentumHook(Hook):
         broadcast(seed)
         self.seed = seed.item()
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, **_: object) -> None:
         model = network_of(runner)
         has_teacher = isinstance(getattr(model, 'teacher', None), Teacher)
         has_queue = isinstance(getattr(model, 'queue', None), KeyQueue)

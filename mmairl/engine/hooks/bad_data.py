@@ -49,9 +49,7 @@ class NonFiniteHook(Hook):
         self.skipped = runner.message_hub.get_info('skipped_steps', 0)
 
     @torch.no_grad()
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, data_batch: dict, **_: object) -> None:
         samples = data_batch.get('data_samples')
         if isinstance(samples, dict):
             self.images += torch.as_tensor(samples.get('index', ())).tolist()
@@ -115,9 +113,7 @@ class UnreadableHook(Hook):
     def __init__(self, interval: int = 100) -> None:
         self.interval = interval
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, **_: object) -> None:
         dataset = runner.train_dataloader.dataset
         due = get_world_size() > 1 and self.every_n_train_iters(runner, self.interval)
         if due and isinstance(dataset, TrainingImages):

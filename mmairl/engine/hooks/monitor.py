@@ -42,16 +42,12 @@ class HealthHook(Hook):
     def before_train(self, runner: Runner) -> None:
         self.start = runner.iter
 
-    def before_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: dict | None = None
-    ) -> None:
+    def before_train_iter(self, runner: Runner, **_: object) -> None:
         if due(runner.iter + 1, runner.optim_wrapper.accumulated, self.interval):
             self.recorder = Recorder(network_of(runner), runner.optim_wrapper.optimizer)
 
     @torch.no_grad()
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, outputs: dict, **_: object) -> None:
         recorder, self.recorder = self.recorder, None
         if recorder is None:
             return

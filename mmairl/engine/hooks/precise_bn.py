@@ -45,7 +45,7 @@ class PreciseBNHook(Hook):
     def __init__(self, batches: int = 200) -> None:
         self.batches = batches
 
-    def after_train_iter(self, runner: Runner, *_: object, **__: object) -> None:
+    def after_train_iter(self, runner: Runner, **_: object) -> None:
         loop = runner.train_loop
         iterations = len(loop.dataloader) if isinstance(loop, EpochBasedTrainLoop) else 1
         validates = runner.val_loop is not None and self.every_n_train_iters(

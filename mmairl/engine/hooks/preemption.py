@@ -38,9 +38,7 @@ class PreemptionHook(Hook):
         self.group = host_group(dist.group.WORLD) if get_world_size() > 1 else None
         self.pending: tuple[torch.Tensor, dist.Work] | None = None
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, **_: object) -> None:
         received = self._combine()
         if received and runner.optim_wrapper.should_update() and runner.iter + 1 < runner.max_iters:
             self._leave(runner, received)

@@ -98,13 +98,11 @@ def bound_histories(hub: MessageHub) -> None:
 class AsyncRuntimeInfoHook(RuntimeInfoHook):
     """mmengine's RuntimeInfoHook, without reading every loss of every step back to the host."""
 
-    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
-        super().before_train_iter(runner, batch_idx, data_batch)
+    def before_train_iter(self, runner: Runner, **details: object) -> None:
+        super().before_train_iter(runner, **details)
         bound_histories(runner.message_hub)
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, outputs: dict | None = None, **_: object) -> None:
         for name, value in (outputs or {}).items():
             record(runner.message_hub, f'train/{name}', value)
         norm = getattr(runner.optim_wrapper, 'gradient_norm', None)
@@ -137,9 +135,7 @@ class ProgressHook(Hook):
             console.width - 1 if console.is_terminal or console.is_jupyter else 0
         )  # 0 = a file
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, **_: object) -> None:
         if not is_main_process():
             return
         done = runner.iter + 1

@@ -11,9 +11,14 @@ from mmengine.dist import all_gather_object, barrier, is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
-from mmairl.checkpoints.load import not_finite, run_of
+from mmairl.checkpoints.load import not_finite
 from mmairl.checkpoints.pickles import portable_checkpoint
-from mmairl.engine.checkpoint import NOTE, trust_mmengine_checkpoints, write_snapshot
+from mmairl.engine.checkpoint import (
+    NOTE,
+    kept_in,
+    trust_mmengine_checkpoints,
+    write_snapshot,
+)
 from mmairl.engine.resume import (
     drop_file_names,
     position,
@@ -26,8 +31,6 @@ from mmairl.io import BackgroundWriter
 from mmairl.models.processes import network_of
 from mmairl.randomness import random_state
 from mmairl.registry import HOOKS
-
-LISTS = ('kept_checkpoints', 'outdated_checkpoints')  # of file names, in the message hub
 
 
 @HOOKS.register_module()
@@ -70,24 +73,23 @@ class ExactCheckpointHook(CheckpointHook):
         self.writer = BackgroundWriter()
         self.due: int | None = None
         self.saved: str | None = None  # the last checkpoint of finite weights
-        self.states: list[
-            dict
-        ] = []  # stays empty for weights that are saved before the first checkpoint
+        # Stays empty for weights that are saved before the first checkpoint.
+        self.states: list[dict] = []
+        self.kept: deque[str] = deque()
         self.resumed: dict[str, Any] = {}
 
     def before_train(self, runner: Runner) -> None:
-        info = runner.message_hub.runtime_info
-        self._drop_foreign_names(info)
+        drop_file_names(runner.message_hub.runtime_info)  # mmengine's own runner does not call it
         super().before_train(runner)
-        self.note = (
-            Path(runner.work_dir) / NOTE
-        )  # OpenMMLab's tools look for it here, wherever checkpoints are
+        # OpenMMLab's tools look for the note here, wherever checkpoints are.
+        self.note = Path(runner.work_dir) / NOTE
         start = getattr(runner, 'start', None)
-        if start and start.resume and is_main_process():
-            self._drop_checkpoints_of_others(info, Path(start.path), start.run)
-        self.kept = deque(info['kept_checkpoints'])
-        if is_main_process():
-            self._remove_leftovers(info['outdated_checkpoints'])
+        if start and is_main_process():
+            self._remove_leftovers()
+            if start.resume and start.run and self.max_keep_ckpts > 0:
+                self.kept.extend(self._own_checkpoints(start.run, runner.iter))
+                for name in self._outdated():  # a killed process would have removed them next
+                    (Path(self.out_dir) / name).unlink(missing_ok=True)
         if runner.iter:  # not a new run, even if `load_from` gave it weights
             self._restore(runner)
 
@@ -101,46 +103,33 @@ class ExactCheckpointHook(CheckpointHook):
             restore_position(runner.train_dataloader, self.resumed['place'])
             restore_randomness(runner, self.resumed['random_states'])
 
-    def _remove_leftovers(self, outdated: list[str]) -> None:
-        """Remove files that a killed process was writing, and those that it would have removed next."""
+    def _remove_leftovers(self) -> None:
+        """Remove files that a killed process was writing."""
         folder = Path(self.out_dir)
-        paths = [*folder.glob('.*.pth.*.tmp'), *self.note.parent.glob(f'.{NOTE}.*.tmp')]
-        paths += [folder / name for name in outdated]
-        for path in paths:
+        for path in (*folder.glob('.*.pth.*.tmp'), *self.note.parent.glob(f'.{NOTE}.*.tmp')):
             path.unlink(missing_ok=True)
 
-    def _drop_foreign_names(self, info: dict[str, Any]) -> None:
-        """Forget file names that this hook cannot have written: a checkpoint must not tell us what to delete."""
-        drop_file_names(info)  # mmengine's own runner does not call it
+    def _own_checkpoints(self, run: str, iteration: int) -> list[str]:
+        """Return the names of the files up to an iteration that this hook has written for this run, the oldest first."""
         names = re.escape(self.filename_tmpl).replace(r'\{\}', r'\d{1,18}') + r'|iter_\d{1,18}\.pth'
-        for key in LISTS:
-            noted = info.get(key) if isinstance(info.get(key), list) else []
-            info[key] = [
-                name for name in noted if isinstance(name, str) and re.fullmatch(names, name)
-            ]
+        kept = kept_in(Path(self.out_dir), run)
+        own = [one for one in kept if re.fullmatch(names, one.path.name)]
+        return [one.path.name for one in own if one.iteration <= iteration]
 
-    def _drop_checkpoints_of_others(
-        self, info: dict[str, Any], path: Path, run: str | None
-    ) -> None:
-        """Forget checkpoints that are in another folder or that another run has written."""
-        folder = Path(self.out_dir)
-        if path.resolve().parent != folder.resolve():
-            info.update({key: [] for key in LISTS})
-            return
-        for key in LISTS:
-            info[key] = [
-                name for name in info[key] if name == path.name or run_of(folder / name) == run
-            ]
+    def _outdated(self) -> list[str]:
+        """Forget the oldest checkpoints beyond `max_keep_ckpts`, and return their names."""
+        outdated = []
+        while 0 < self.max_keep_ckpts < len(self.kept):
+            outdated.append(self.kept.popleft())
+        return outdated
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, **details: object) -> None:
         self.writer.check()
         if self.due is not None and runner.optim_wrapper.should_update():
             self._save_checkpoint_with_step(
                 runner, self.due, dict(epoch=runner.epoch, iter=runner.iter + 1)
             )
-        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+        super().after_train_iter(runner, **details)
 
     def _save_checkpoint(self, runner: Runner) -> None:
         if runner.optim_wrapper.should_update():
@@ -165,16 +154,8 @@ class ExactCheckpointHook(CheckpointHook):
         path = Path(self.out_dir) / name
         self.last_ckpt = str(path)
         self.kept = deque([*(other for other in self.kept if other != name), name])
-        outdated = []
-        while 0 < self.max_keep_ckpts < len(self.kept):
-            outdated.append(self.kept.popleft())
-        runner.message_hub.update_info_dict(
-            dict(
-                last_ckpt=self.last_ckpt,
-                kept_checkpoints=list(self.kept),
-                outdated_checkpoints=outdated,
-            )
-        )
+        outdated = self._outdated()
+        runner.message_hub.update_info('last_ckpt', self.last_ckpt)
         checkpoint = runner.snapshot(meta, self.save_optimizer, self.save_param_scheduler)
         if is_main_process():
             self.writer.start(partial(write_snapshot, checkpoint, path, self.note, outdated))

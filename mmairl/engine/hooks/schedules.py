@@ -57,7 +57,7 @@ class ScheduleHook(Hook):
                 getattr(module, name)
             self.parts[place] = module, name
 
-    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+    def before_train_iter(self, runner: Runner, **_: object) -> None:
         share = runner.iter / runner.max_iters
         for place, (module, name) in self.parts.items():
             setattr(module, name, value_at(share, **self.values[place]))

@@ -9,6 +9,7 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from mmairl.engine.optim.gradients import gradients_of
 from mmairl.errors import UserError
 from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIM_WRAPPERS
@@ -162,10 +163,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         """Check the gradients. Processes exchange them before, so that each gets the same answer by itself."""
         self.dropped = self._gradients.on_host is not None and not self._gradients.read()
         self._gradients.on_host = None
-        groups = self.optimizer.param_groups
-        gradients = [
-            weight.grad for group in groups for weight in group['params'] if weight.grad is not None
-        ]
+        gradients = gradients_of(self.optimizer)
         if not gradients or not self.finite:
             return
         total = norms(gradients).sum()  # the norms of whole tensors, even if they are sharded

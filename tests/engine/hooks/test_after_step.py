@@ -1,4 +1,4 @@
-"""When teacher and queue move; test_five_steps.py has the momentum of each step."""
+"""When teacher and queue are updated. test_five_steps.py has the momentum of each step."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from mmairl.models.heads.base import unit
 
 
 def test_accumulation_moves_teacher_and_queue_once(toy_config):
-    """The keys of both iterations enter in their order."""
+    """The keys of both iterations are enqueued in order."""
     cfg = toy_config(width=8, steps=4, batch=16, queue=24, **{'optim_wrapper.accumulative_counts': 2})
     cfg.model.symmetric = False
     run.share_batch(cfg, 1)
@@ -44,7 +44,7 @@ def test_momentum_at_first_middle_and_last_step(toy_config, first_step):
 
 
 @pytest.mark.parametrize('wrong', [dict(schedule='linear'), dict(base=1.5)])
-def test_a_wrong_setting_is_one_sentence(wrong):
+def test_wrong_setting_raises(wrong):
     with pytest.raises(UserError, match='MomentumHook'):
         MomentumHook(**wrong)
 
@@ -78,8 +78,8 @@ def test_queue_hook_of_old_configs_does_nothing(toy_config, monkeypatch):
 
 
 def test_hook_ignores_a_queue_that_is_a_tensor():
-    """As mmpretrain's MoCo has it."""
+    """As in mmpretrain's MoCo."""
     model = torch.nn.Module()
     model.register_buffer('queue', torch.zeros(4, 8))
     model.teacher = torch.nn.Linear(2, 2)
-    MomentumHook().after_train_iter(SimpleNamespace(model=model), 0)
+    MomentumHook().after_train_iter(SimpleNamespace(model=model))

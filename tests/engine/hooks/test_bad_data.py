@@ -1,4 +1,4 @@
-"""A batch whose loss is not finite leaves nothing behind but a note; unreadable images are counted over all processes."""
+"""Steps that are not finite change nothing and are recorded; unreadable images are counted over all processes."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module(force=True)
 class Remember(Hook):
-    """The network's and optimizer's state after each iteration."""
+    """Keep the state of model and optimizer after each iteration."""
 
     priority = 'LOWEST'
 
@@ -30,7 +30,7 @@ class Remember(Hook):
 
 
 class Poisonous(torch.autograd.Function):
-    """Passes a value on and gives a gradient of NaNs back."""
+    """The identity, with a gradient of NaN."""
 
     @staticmethod
     def forward(context, x):
@@ -43,7 +43,7 @@ class Poisonous(torch.autograd.Function):
 
 @HOOKS.register_module(force=True)
 class SpoilGradient(Hook):
-    """A finite loss with gradients that are not, in one iteration; on a CPU, or as a GPU would know of it."""
+    """Make the gradients of one iteration NaN at a finite loss, checked as on a CPU or as on a GPU."""
 
     def __init__(self, iteration: int, on_gpu: bool) -> None:
         self.iteration, self.on_gpu = iteration, on_gpu
@@ -60,7 +60,7 @@ class SpoilGradient(Hook):
 
 
 def trained(toy_config, *hooks: dict, name: str = 'mocov2plus_r50_200e.py', **options) -> tuple:
-    """The runner, and the states after each iteration."""
+    """Return the runner and the states after each iteration."""
     options = {'default_hooks.checkpoint': None, **options}
     runner = run.train(toy_config(name, width=8, custom_hooks=[*hooks, dict(type='Remember')], **options))
     return runner, next(hook for hook in runner.hooks if isinstance(hook, Remember)).states
@@ -86,13 +86,13 @@ def test_non_finite_gradients_are_skipped_and_counted(toy_config, name, on_gpu, 
     (model, momenta), (next_model, next_momenta) = states[:2]
     assert (resuming.differing(model, next_model, 'model') == []) != on_gpu
     assert (resuming.differing(momenta, next_momenta, 'momenta') == []) == (fused or not on_gpu), (
-        'a fused step is left out'
+        'the fused step is skipped'
     )
     assert noted(runner)['iteration'] == 2 and noted(runner)['indices'] == list(range(8, 16))
 
 
 def test_skipped_step_is_recorded_with_its_images(toy_config):
-    """Weights, statistics of both networks, queue, momentum buffers: as after the step before, and finite at the end."""
+    """Weights, statistics, queue and momentum stay as after the step before, and are finite at the end."""
     runner, states = trained(toy_config, dict(type='Spoil', iterations=[2]))
     assert resuming.differing(states[0], states[1], 'state') == []
     assert resuming.differing(states[1][0], states[2][0], 'model') != []
@@ -109,12 +109,12 @@ def test_under_accumulation_the_whole_step_is_dropped(toy_config):
     assert resuming.differing(states[3][0], states[5][0], 'model') != []
 
 
-def test_too_many_end_the_run_with_one_sentence(toy_config):
+def test_too_many_skipped_steps_end_the_run(toy_config):
     with pytest.raises(UserError, match='2 steps had a loss or gradients that are not finite, the last at iteration 3'):
         trained(toy_config, dict(type='Spoil', iterations=[1, 3]), steps=5, **{'default_hooks.non_finite.limit': 2})
 
 
-# What a run of two processes with two data workers each does to its images.
+# Each of two processes reads its images with two data workers.
 SCRIPT = """
 import copy, sys
 from types import SimpleNamespace
@@ -136,7 +136,7 @@ for folder in sys.argv[1:]:
     hook = UnreadableHook(interval=2)
     try:
         for runner.iter, batch in enumerate(batches):
-            hook.after_train_iter(runner, runner.iter, batch)
+            hook.after_train_iter(runner)
         hook.after_train(runner)
     except UserError as error:
         print(f'rank {dist.get_rank()}: {error}', flush=True)
@@ -156,10 +156,12 @@ def folder(root: Path, broken: list[int], count: int = 40) -> Path:
 
 def test_unreadable_images_of_workers_share_a_limit(tmp_path, run_processes):
     few = folder(tmp_path / 'few', [1, 2, 7, 31])
-    many = folder(tmp_path / 'many', list(range(0, 28, 2)))  # each process alone meets seven or so of the ten allowed
+    many = folder(tmp_path / 'many', list(range(0, 28, 2)))  # about seven in each process; ten are allowed
     (tmp_path / 'two.py').write_text(SCRIPT)
-    said = run_processes(2, tmp_path / 'two.py', few, many)
+    output = run_processes(2, tmp_path / 'two.py', few, many)
     lines = ''.join(f'\n  {few}/{number:02}.png (is empty)' for number in (1, 2, 7, 31))
-    assert said.count(f'4 unreadable images were skipped; fix or remove them:{lines}\n') == 1
+    assert output.count(f'4 unreadable images were skipped; fix or remove them:{lines}\n') == 1
     for rank in (0, 1):
-        assert f'rank {rank}: ' in said and 'training images cannot be read, more than the 10 that are allowed' in said
+        assert (
+            f'rank {rank}: ' in output and 'training images cannot be read, more than the 10 that are allowed' in output
+        )

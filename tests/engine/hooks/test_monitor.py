@@ -1,4 +1,4 @@
-"""The health hook measures what it says, and training does not notice it."""
+"""The health hook measures its documented quantities and does not change training."""
 
 import logging
 from types import SimpleNamespace
@@ -109,9 +109,11 @@ def test_quantity_warns_again_only_after_recovery(caplog):
     with caplog.at_level(logging.WARNING, 'health-test'):
         for step, value in enumerate([0.9, 0.05, 0.04, 0.3, 0.05, 0.8, 0.03]):
             hook._warn(SimpleNamespace(logger=logger, iter=step), dict(spread_key=value))
-    said = [record.getMessage() for record in caplog.records]
-    assert [text.split(': ')[0] for text in said] == [f'health, iteration {step}' for step in (2, 6, 7)]
-    assert 'collapse' in said[0] and '0.05' in said[0] and 'all clear' in said[1] and 'collapse' in said[2]
+    messages = [record.getMessage() for record in caplog.records]
+    assert [text.split(': ')[0] for text in messages] == [f'health, iteration {step}' for step in (2, 6, 7)]
+    assert (
+        'collapse' in messages[0] and '0.05' in messages[0] and 'all clear' in messages[1] and 'collapse' in messages[2]
+    )
 
 
 def test_metrics_that_the_head_declares_are_measured(toy_config):

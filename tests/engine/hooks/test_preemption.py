@@ -1,4 +1,4 @@
-"""A run that is told to stop saves itself and asks for another try; two processes are in test_resume.py."""
+"""A signal makes a run save a checkpoint and exit with 75. test_resume.py has the runs of two processes."""
 
 import multiprocessing
 import os
@@ -25,33 +25,33 @@ TOOLS = Path(__file__).parents[3] / 'tools'
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Each run and each command gives the signals back."""
-    outside = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}  # nohup and `&` have some ignored
+    """Check that each run and each command restores the signal handlers."""
+    outside = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}  # nohup and `&` ignore some
     yield
     assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_DFL}
     for number, handler in outside.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize('number', SIGNALS)
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 def test_signal_finishes_the_step_and_saves(toy_config, monkeypatch, capsys, number):
-    """It comes twice, and once more on the way out; test_resume.py goes on with such a run and has data workers."""
+    """The signal arrives twice, and once more during the exit. test_resume.py resumes such a run with data workers."""
     monkeypatch.setattr('mmairl.errors.stop_processes', lambda: os.kill(os.getpid(), signal.SIGTERM))
-    early = Listener(lambda number: pytest.fail('a second signal must not end those who still wait'))
+    early = Listener(lambda number: pytest.fail('a second signal must not end the clean-up'))
     signalled = [dict(type='SignalAt', iteration=2, number=number)]
     cfg = toy_config(width=8, steps=6, batch=12, custom_hooks=signalled, **{'optim_wrapper.accumulative_counts': 3})
     with pytest.raises(SystemExit) as left:
         one_sentence_errors(partial(run.train, cfg))()
     assert left.value.code == AGAIN
     work_dir = Path(cfg.work_dir)
-    said = f'stopped by {number.name} after 3 iterations: {work_dir}/iter_3.pth is written; resume with --resume'
-    assert said in capsys.readouterr().err
+    message = f'stopped by {number.name} after 3 iterations: {work_dir}/iter_3.pth is written; resume with --resume'
+    assert message in capsys.readouterr().err
     assert (work_dir / 'last_checkpoint').read_text().endswith('/iter_3.pth') and not list(work_dir.glob('.*.tmp'))
     early.close()
 
 
 def test_signal_during_a_save_keeps_both_checkpoints(toy_config, monkeypatch):
-    """The thread that writes meets it between the data and the rename."""
+    """The signal arrives in the writing thread, between the data and the rename."""
     first = iter([True])
 
     def fsync(file: int, plain=os.fsync) -> None:
@@ -73,14 +73,14 @@ def test_signal_during_a_save_keeps_both_checkpoints(toy_config, monkeypatch):
     assert saved == ['iter_1.pth', 'iter_2.pth'] and load_checkpoint(Path(cfg.work_dir) / 'iter_1.pth')
 
 
-def test_a_signal_in_the_last_step_lets_the_run_end(toy_config):
+def test_signal_in_the_last_step_lets_the_run_end(toy_config):
     cfg = toy_config(width=8, steps=2, custom_hooks=[dict(type='SignalAt', iteration=2, number=signal.SIGTERM)])
     assert run.train(cfg).iter == 2
 
 
 @pytest.mark.parametrize('number', SIGNALS)
 def test_signal_to_any_command_cleans_up_and_exits_75(capsys, number):
-    """Once: what it still does on the way out is not disturbed."""
+    """A second signal does not interrupt the clean-up."""
     cleaned = []
 
     def main() -> None:
@@ -97,7 +97,7 @@ def test_signal_to_any_command_cleans_up_and_exits_75(capsys, number):
     assert capsys.readouterr().err == f'stopped by {number.name}; run the same command to resume\n'
 
 
-LEAVES_THE_OTHERS = """
+SIGNALED_RANK = """
 import os, signal, sys, time
 import torch.distributed as dist
 from mmairl.errors import one_sentence_errors
@@ -109,20 +109,20 @@ def main():
         os.kill(os.getpid(), signal.SIGUSR2)
         time.sleep(10)
     finally:
-        print('waits for the others', flush=True)
+        print('waits for other ranks', flush=True)
 
 main()
 """
 
 
 def test_signaled_rank_exits_without_waiting(tmp_path):
-    """In an evaluation, say: the others may be in an exchange, where this one is missing for ever."""
-    command = [sys.executable, '-c', LEAVES_THE_OTHERS, tmp_path / 'meeting']
+    """The other ranks may be in a collective that this one never reaches, for example in an evaluation."""
+    command = [sys.executable, '-c', SIGNALED_RANK, tmp_path / 'meeting']
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == AGAIN and not done.stdout and 'stopped by SIGUSR2' in done.stderr, done.stderr
 
 
-# Arguments with which each command goes as far as its imports.
+# Arguments with which each command reaches its imports.
 COMMANDS = {
     'train': 'a.py',
     'evaluate': 'knn a.py a.pth',
@@ -148,7 +148,7 @@ def test_each_command_has_arguments_here():
 
 @pytest.mark.parametrize('command', [*COMMANDS, *MODULES])
 def test_signal_before_work_starts_exits_75(tmp_path, command):
-    """While Python imports torch, which takes seconds; in its place is a file that gives the signal."""
+    """The signal arrives while Python imports torch. A file in its place raises the signal."""
     (tmp_path / 'torch.py').write_text('import signal; signal.raise_signal(signal.SIGUSR1)')
     path = os.pathsep.join([str(tmp_path), str(TOOLS.parent)])
     words = ['-m', command]
@@ -160,15 +160,15 @@ def test_signal_before_work_starts_exits_75(tmp_path, command):
 
 @pytest.fixture
 def hook():
-    """A run's hook between the run's start and its end."""
+    """A hook after `before_train` and before `after_train`."""
     hook = PreemptionHook()
     hook.before_train(None)
     yield hook
     hook.after_train(None)
 
 
-def test_a_signal_that_is_ignored_stays_ignored(request):
-    """nohup has SIGHUP ignored so that a run outlives its terminal."""
+def test_ignored_signal_stays_ignored(request):
+    """nohup ignores SIGHUP so that a run outlives its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         hook = request.getfixturevalue('hook')
@@ -179,7 +179,7 @@ def test_a_signal_that_is_ignored_stays_ignored(request):
 
 
 def test_signal_ends_a_forked_child(hook):
-    """However early it comes: mmdet's and scikit-learn's pools wait for the end of those that they have told to stop."""
+    """Even if it arrives early. The pools of mmdet and scikit-learn wait for the children that they stop."""
     for _ in range(30):
         process = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))
         process.start()
@@ -192,7 +192,7 @@ def test_signal_ends_a_forked_child(hook):
     assert hook.listener.received == signal.SIGUSR1
 
 
-def test_a_run_that_fails_gives_the_signals_back(toy_config):
+def test_failed_run_restores_signal_handlers(toy_config):
     cfg = toy_config(steps=3, width=8, custom_hooks=[dict(type='LeaveAt', iteration=2)])
     with pytest.raises(resuming.LeftInTheMiddle):
         run.train(cfg)

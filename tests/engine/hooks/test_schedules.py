@@ -1,4 +1,4 @@
-"""Numbers of the network along the run: the closed form, what a run sets, and places that are not there."""
+"""Schedules of the model's numbers: the closed form, the values in a run, and unknown paths."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The rate of every step of a run, from mmengine's own schedulers and ours, against the papers' formula."""
+"""The learning rate of every step, with mmengine's schedulers and ours, equals the papers' formula."""
 
 import math
 from pathlib import Path
@@ -34,5 +34,5 @@ def test_rate_is_linear_then_cosine(epochs, warm_up, epoch_length):
     for step, found in enumerate(rates(settings, lrs, epochs, epoch_length)):
         for lr, rate in zip(lrs, found):
             cosine = lr * (1 + math.cos(math.pi * (step - until) / (total - until))) / 2
-            wanted = 1e-6 + (lr - 1e-6) * step / until if step < until else cosine
-            assert rate == pytest.approx(wanted, rel=1e-9, abs=1e-15)
+            expected = 1e-6 + (lr - 1e-6) * step / until if step < until else cosine
+            assert rate == pytest.approx(expected, rel=1e-9, abs=1e-15)

@@ -1,4 +1,4 @@
-"""The wrapper with LARS: precision, accumulation, clipping and resumption on a CPU."""
+"""The optimizer wrapper with LARS: precision, accumulation, clipping and resume on a CPU."""
 
 import copy
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from mmairl.errors import UserError
 
 
 def network() -> nn.Module:
-    """Linear, norm, linear: both groups are there."""
+    """A linear layer, a norm and a linear layer, so that both parameter groups exist."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
 
@@ -26,7 +26,7 @@ def wrap(model: nn.Module, **kwargs) -> AutocastOptimWrapper:
 
 
 def train(model: nn.Module, wrapper: AutocastOptimWrapper, batches: list[torch.Tensor]) -> list[torch.dtype]:
-    """One update call per batch, as mmengine's ``train_step`` makes it; the dtypes of the outputs."""
+    """Update once per batch, as mmengine's ``train_step`` does, and return the dtypes of the outputs."""
     dtypes = []
     for batch in batches:
         with wrapper.optim_context(model):
@@ -61,7 +61,7 @@ def test_autocast_keeps_float32_weights(dtype):
         wrap(model, dtype='int8')
 
 
-def test_a_gpu_without_bfloat16_is_one_sentence(monkeypatch):
+def test_gpu_without_bfloat16_raises(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda including_emulation: False)
     monkeypatch.setattr(torch.cuda, 'get_device_name', lambda: 'Tesla V100')
     with FakeTensorMode(), pytest.raises(UserError, match="Tesla V100 has no bfloat16; set .*dtype='float16'"):
@@ -75,13 +75,13 @@ def test_gradient_norm_is_logged_without_a_wait():
     model.zero_grad()
     runner.optim_wrapper = wrap(model, clip_grad=dict(max_norm=norm.item() / 7))
     train(model, runner.optim_wrapper, batches(1))
-    AsyncRuntimeInfoHook().after_train_iter(runner, 0)
+    AsyncRuntimeInfoHook().after_train_iter(runner)
     torch.testing.assert_close(runner.optim_wrapper.gradient_norm, norm)
     assert runner.message_hub.get_scalar('train/grad_norm').current() == pytest.approx(norm.item())
 
 
 def test_step_skipped_by_the_scaler_moves_nothing():
-    """By an image that is not finite, or by gradients that overflow when they are scaled while the loss is finite."""
+    """Both for a non-finite image, and for scaled gradients that overflow at a finite loss."""
     model = network()
     wrapper = wrap(model, dtype='float16')
     for scale, batch, finite in ((16.0, torch.full((4, 6), float('inf')), False), (3e38, batches(1)[0], True)):
@@ -95,7 +95,7 @@ def test_step_skipped_by_the_scaler_moves_nothing():
 
 
 def test_overflow_at_first_step_gives_zero_momentum():
-    """torch makes the momentum of whatever memory held, here NaNs, and a step that is left out writes nothing into it."""
+    """Torch leaves momentum buffers uninitialized (here NaN), and a skipped step does not write to them."""
 
     def after(scales: list[float]) -> torch.Tensor:
         model = network()
@@ -105,7 +105,7 @@ def test_overflow_at_first_step_gives_zero_momentum():
             train(model, wrapper, [batch])
         return weights(model)
 
-    torch.use_deterministic_algorithms(True)  # which fill memory with NaNs
+    torch.use_deterministic_algorithms(True)  # fills uninitialized memory with NaN
     try:
         torch.testing.assert_close(after([3e38, 8.0, 8.0]), after([8.0, 8.0]))
     finally:
@@ -113,7 +113,7 @@ def test_overflow_at_first_step_gives_zero_momentum():
 
 
 def test_loaded_momentum_has_the_layout_of_its_weight():
-    """ZeRO's checkpoints and runs in another layout have such; a fused step goes through memory in one order for all."""
+    """Checkpoints of ZeRO and of runs in another layout differ in strides, and a fused step ignores strides."""
 
     def run(state: dict | None, layout: torch.memory_format, fused: bool) -> tuple[dict, torch.Tensor]:
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Runs under ZeRO equal runs of whole models: losses, weights, teacher, queue, optimizer, checkpoints."""
+"""Runs under ZeRO equal ordinary runs: losses, weights, teacher, queue, optimizer, checkpoints."""
 
 from pathlib import Path
 
