@@ -9,19 +9,18 @@ import re
 import types
 import typing
 from collections.abc import Iterator
-from importlib import import_module  # noqa: TID251  the modules of the commands
 from pathlib import Path
-from unittest import mock
 
 import msgspec
 
-from mmairl.cli.main import COMMANDS
+from mmairl.cli.main import COMMANDS, parser_for
 from mmairl.study import claims, scale, search, slurm, spec
 
 DOCS = Path(__file__).parent
+# Words that choose another parser.
 FORMS = {
-    'report': ('', 'study', 'claims', 'health', 'compare', 'views', 'map')
-}  # words that choose another parser
+    'report': [(), ('study',), ('claims',), ('health',), ('compare',), ('views',), ('map',)],
+}
 STRUCTS = {
     struct.__name__: struct
     for module in (spec, search, scale, slurm)
@@ -41,27 +40,12 @@ by `python docs/generate.py`. The [exit codes](files_and_exit_codes.md) are the 
 """
 
 
-class Parsed(Exception):
-    """Carry the parser of a command out of it."""
-
-
 def command_line() -> str:
     """Return the page of all commands."""
     lines = [f'| [`{name}`](#mmairl-{name}) | {summary} |' for name, summary in COMMANDS.items()]
-    forms = [(name, form) for name in COMMANDS for form in FORMS.get(name, ('',))]
-    return CLI + '\n'.join(lines) + '\n' + ''.join(section(parser_of(*names)) for names in forms)
-
-
-def parser_of(command: str, form: str) -> argparse.ArgumentParser:
-    def stop(self: argparse.ArgumentParser, *arguments: object) -> None:
-        raise Parsed(self)
-
-    with mock.patch.object(argparse.ArgumentParser, 'parse_args', stop):
-        try:
-            import_module(f'mmairl.cli.{command}').main([form] if form else [])
-        except Parsed as parsed:
-            return parsed.args[0]
-    raise AssertionError(f'{command} has no parser')
+    forms = [(name, *form) for name in COMMANDS for form in FORMS.get(name, [()])]
+    sections = [section(parser_for(*words)) for words in forms]
+    return CLI + '\n'.join(lines) + '\n' + ''.join(sections)
 
 
 def section(parser: argparse.ArgumentParser) -> str:

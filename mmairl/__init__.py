@@ -30,10 +30,6 @@ register_config_names()
 
 
 def __getattr__(name: str) -> Any:
-    if name == 'worth':
-        raise AttributeError(
-            'mmairl.worth is now projects.worth: python -m projects.worth IMAGES, in a checkout'
-        )
     if name not in MODULE_OF:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     return getattr(import_module(MODULE_OF[name]), name)

@@ -250,7 +250,7 @@ def _parsed(path: str | Path, text: str, parse: Callable[[str], Any], language: 
     except (ValueError, yaml.YAMLError, RecursionError, OverflowError) as error:
         reason = ' '.join(str(error).split())[:200]
         raise UnreadableFile(
-            f'{path} is not a whole {language} file ({type(error).__name__}: {reason}); correct it, or make it again',
+            f'{path} is not a complete {language} file ({type(error).__name__}: {reason}); correct it, or make it again',
             code=f'not-{language.lower()}',
         ) from error
 

@@ -38,7 +38,7 @@ def set_random_state(state: State) -> None:
 
 @contextmanager
 def same_randomness() -> Iterator[None]:
-    """Restore the random states of the CPU and the device at the end, so that draws inside affect none after."""
+    """Restore the random states of the CPU and the device at the end, so that numbers drawn inside change none drawn later."""
     python = random.getstate()
     numpy = np.random.get_state()
     try:

@@ -38,7 +38,7 @@ class Registry(parent.Registry):
         if kind is None and name in PROJECTS:
             raise UserError(
                 f"{self.name}: no class is registered ('{name}'); set custom_imports=dict(imports='{PROJECTS[name]}') in "
-                'the config, with a checkout of mmairl at hand',
+                'the config and run it in a checkout of mmairl',
                 code='class-of-project',
             )
         return kind

@@ -1,7 +1,7 @@
 """Signals: how commands, launchers and training runs stop.
 
 - One of SIGNALS reaches one process of a run or all of them, once or several times. The kernel also sends SIGTERM to the
-  children of a process that dies (`end_with_parent`). Data workers obey only their own process.
+  children of a process that dies (`end_with_parent`). Data workers obey only the process that started them.
 - A handler sets a flag. A training run saves after its step (`hooks/preemption.py`) and exits with AGAIN; other commands
   exit with AGAIN at once. This holds from `mmairl.startup.prepare` to the end of the command.
 - Studies, transfers and the launcher pass a signal on to their processes and wait GRACE seconds (`start`, `stop`).

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from harness.error_messages import LIST, listing
 
-from mmairl.data.shards.far import asked
+from mmairl.data.shards.remote import call_remote
 from mmairl.engine import run
 from mmairl.errors import UserError, holds_secret, refuse_secret, without_secrets
 
@@ -55,7 +55,7 @@ def test_url_is_printed_without_its_secret(url):
     assert 'verysecret' not in said and '@' not in said and '?' not in said
     assert any(place in said for place in ('host/a', 'bucket/', 'zip://a.png'))
     with pytest.raises(UserError) as raised:
-        asked(url, 'stamp')
+        call_remote(url, 'stamp')
     assert raised.value.code == 'secret-in-url' and 'verysecret' not in str(raised.value)
 
 
@@ -85,7 +85,7 @@ def test_no_output_contains_a_secret(url, tmp_path, toy_config, run_tool, monkey
     study = dict(
         title='a', rows=[dict(name='a', config='mocov2_r50_200e.py', options={'train_dataloader.dataset.root': url})]
     )
-    (tmp_path / 'asked.yaml').write_text(yaml.safe_dump(study))
+    (tmp_path / 'call_remote.yaml').write_text(yaml.safe_dump(study))
     with pytest.raises(UserError) as raised:
         run.train(toy_config(steps=1, **{'train_dataloader.dataset.root': url}))
     assert raised.value.code == 'secret-in-url'
@@ -98,11 +98,11 @@ def test_no_output_contains_a_secret(url, tmp_path, toy_config, run_tool, monkey
         ('tools/train.py', home / demo, '--resume', url),
         ('tools/evaluate.py', 'knn', home / demo, url),
         ('tools/evaluate.py', 'knn', home / demo, 'a.pth', '--cfg-options', option),
-        ('tools/study.py', 'asked.yaml', '--scale', 'demo'),
+        ('tools/study.py', 'call_remote.yaml', '--scale', 'demo'),
     ):
         with pytest.raises(SystemExit, match='2'):
             run_tool(*words)
-    (tmp_path / 'asked.yaml').unlink()
+    (tmp_path / 'call_remote.yaml').unlink()
     logging.shutdown()
     left = [path for path in tmp_path.rglob('*') if path.is_file()]
     told = capfd.readouterr()

@@ -75,6 +75,7 @@ def test_data_locations_are_logged_without_secrets():
 
 
 @pytest.mark.skipif('glibc' not in os.confstr('CS_GNU_LIBC_VERSION'), reason='glibc has this setting')
+@pytest.mark.slow
 def test_a_run_on_a_cpu_asks_for_its_memory_once():
     code = """
         import resource, sys

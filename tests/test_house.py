@@ -25,9 +25,14 @@ FLOORS = [
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 
+@cache
+def nodes(file: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(file.read_text())))
+
+
 def imported(file: Path) -> Iterator[str]:
     """The modules of this repository that a file imports, also inside of its functions."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -90,7 +95,7 @@ def test_no_import_cycles():
 def test_package_names_no_tool_and_no_project():
     for name, file in modules().items():
         assert not [one for one in imported(file) if not one.startswith('mmairl')], name
-        strings = [node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)]
+        strings = [node.value for node in nodes(file) if isinstance(node, ast.Constant)]
         started = [one for one in strings if isinstance(one, str) and one.startswith('tools/') and ' ' not in one]
         assert not started, f'{name} names {started[0]}'
 

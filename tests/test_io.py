@@ -116,7 +116,7 @@ def test_links_are_never_followed(tmp_path):
 def test_what_is_no_whole_json_file_is_one_sentence(tmp_path, content):
     path = tmp_path / 'a.json'
     path.write_bytes(content) if content is not None else os.mkfifo(path)
-    with pytest.raises(UserError, match='not a whole JSON file|there is no file|UnicodeDecodeError'):
+    with pytest.raises(UserError, match='not a complete JSON file|there is no file|UnicodeDecodeError'):
         read_json(path)
 
 
@@ -153,8 +153,8 @@ class Whole(Declared):
 
 
 @pytest.mark.parametrize('content, sentence', [
-    ('[', 'is not a whole JSON file (JSONDecodeError: Expecting value'),
-    ('[' * 10**5, 'is not a whole JSON file (RecursionError: maximum recursion'),
+    ('[', 'is not a complete JSON file (JSONDecodeError: Expecting value'),
+    ('[' * 10**5, 'is not a complete JSON file (RecursionError: maximum recursion'),
     ('[]', ': expected `object`, got `array`'),
     ('{"parts": [{"name": "a"}, {"sizes": "c"}]}', 'parts[1].sizes: expected `array`, got `str`'),
     ('{"parts": [{"name": "a", "sizes": [1, 2.5]}]}', ': parts[0].sizes[1]: expected `int`, got `float`'),

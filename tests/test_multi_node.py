@@ -53,6 +53,7 @@ def slurm(tmp_path) -> dict[str, str]:
     return dict(PATH=path, ASKED=str(tmp_path / 'asked'), MASTER_PORT=str(free_port()))
 
 
+@pytest.mark.slow
 def test_slurm_and_two_launches_train_the_same(tmp_path, slurm):
     """One process on each of two machines: `srun` starts them both, or one launch on each, and these meet."""
     words = ('PARTITION', 'name', CONFIG, tmp_path / 'slurm', '--seed', 0, '--cfg-options', *SMALL)

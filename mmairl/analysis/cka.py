@@ -28,7 +28,8 @@ def unbiased_hsic(first: Tensor, second: Tensor) -> Tensor:
     trace = (first * second).sum((-2, -1))
     sums = first_rows.sum(-1) * second_rows.sum(-1)
     shared = (first_rows * second_rows).sum(-1)
-    return (trace + sums / ((n - 1) * (n - 2)) - 2 / (n - 2) * shared) / (n * (n - 3))
+    unbiased = trace + sums / ((n - 1) * (n - 2)) - 2 / (n - 2) * shared
+    return unbiased / (n * (n - 3))
 
 
 class MinibatchCKA:
@@ -43,8 +44,8 @@ class MinibatchCKA:
         """Add a batch: the same images in the same order in each set. Batches of fewer than four images are ignored."""
         if len(a[0]) < SMALLEST:
             return
-        grams_a = torch.stack([_gram_matrix(x) for x in a])
-        grams_b = grams_a if b is a else torch.stack([_gram_matrix(x) for x in b])
+        grams_a = _gram_matrices(a)
+        grams_b = grams_a if b is a else _gram_matrices(b)
         self.cross += unbiased_hsic(grams_a[:, None], grams_b[None])
         self.own_a += unbiased_hsic(grams_a, grams_a)
         self.own_b += unbiased_hsic(grams_b, grams_b)
@@ -64,10 +65,13 @@ class MinibatchCKA:
         return torch.where(product > 0, cka, torch.nan).cpu()
 
 
-def _gram_matrix(x: Tensor) -> Tensor:
+def _gram_matrices(features: Sequence[Tensor]) -> Tensor:
     """Return inner products in float64, of features centered over the batch, which changes no HSIC and keeps digits."""
-    x = _centered(x.flatten(1).float())
-    return (x @ x.T).double()
+    grams = []
+    for x in features:
+        x = _centered(x.flatten(1).float())
+        grams.append((x @ x.T).double())
+    return torch.stack(grams)
 
 
 def _centered(x: Tensor) -> Tensor:
@@ -141,4 +145,5 @@ def full_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> float:
         rows.append([pooled(network(images)).double().cpu() for network in (a, b)])
     x, y = (_centered(torch.cat(column)) for column in zip(*rows))
     cross = (x.T @ y).norm() ** 2
-    return (cross / ((x.T @ x).norm() * (y.T @ y).norm())).item()
+    own = (x.T @ x).norm() * (y.T @ y).norm()
+    return (cross / own).item()

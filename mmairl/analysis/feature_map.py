@@ -36,7 +36,8 @@ COMPONENTS = 30
 
 def principal_components(x: Tensor, seed: int) -> np.ndarray:
     """Return the first 30 principal components of unit features, (N, 30)."""
-    return PCA(min(COMPONENTS, *x.shape), random_state=seed).fit_transform(F.normalize(x).numpy())
+    unit = F.normalize(x).numpy()
+    return PCA(min(COMPONENTS, *x.shape), random_state=seed).fit_transform(unit)
 
 
 def tsne(x: Tensor, seed: int = 0) -> np.ndarray:
@@ -76,8 +77,11 @@ def extract_map_features(
 def differ(x: Tensor) -> bool:
     """Return whether any row differs in direction from the first; rows of zeros have one direction."""
     first = F.normalize(x[:1])
-    distances = [(F.normalize(block) - first).square().sum(dim=1) / 2 for block in x.split(BLOCK)]
-    return bool(torch.cat(distances).max() > SAME)
+    for block in x.split(BLOCK):
+        distances = (F.normalize(block) - first).square().sum(dim=1) / 2
+        if distances.max() > SAME:
+            return True
+    return False
 
 
 def require_differences(pixels: Tensor, trained: Tensor, images: int, checkpoint: str) -> None:
@@ -121,10 +125,13 @@ def nearest_cells(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     image_of_row = torch.arange(images).repeat_interleave(cells)
     parts = []
     for block, own in zip(bank.split(BLOCK), image_of_row.split(BLOCK)):
-        similarity, cell = (block @ bank.T).view(-1, images, cells).max(2)
-        similarity.scatter_(1, own[:, None], -torch.inf)
-        near, image = similarity.topk(k)
-        parts.append(((1 - near).clamp_min(0), image * cells + cell.gather(1, image)))
+        similarities = block @ bank.T
+        best, cell = similarities.view(-1, images, cells).max(2)
+        best.scatter_(1, own[:, None], -torch.inf)
+        similarity, image = best.topk(k)
+        distance = (1 - similarity).clamp_min(0)
+        position = image * cells + cell.gather(1, image)
+        parts.append((distance, position))
     distances, positions = zip(*parts)
     return torch.cat(distances), torch.cat(positions)
 
@@ -173,9 +180,10 @@ def distance_limits(distances: Tensor) -> tuple[float, float]:
     logs = distances[distances > SAME].double().log()
     if len(logs) < 4:
         return SAME, float('inf')
-    low, high = logs.quantile(torch.tensor([0.25, 0.75], dtype=torch.float64)).tolist()
+    low, high = np.quantile(logs, [0.25, 0.75])
     reach = 1.5 * (high - low)
-    return max(SAME, np.exp(low - reach)), np.exp(high + reach)
+    shortest = max(SAME, np.exp(low - reach))
+    return shortest, np.exp(high + reach)
 
 
 @dataclass(frozen=True)
@@ -203,8 +211,9 @@ def find_outstanding(x: Tensor, distance: Tensor) -> Outstanding:
     for rows in linked_groups(x[close], near):
         members = close[rows]
         duplicates.append((members.tolist(), float(distance[members].max())))
-    order = distance.argsort(descending=True, stable=True).tolist()
-    outliers = [(image, float(distance[image])) for image in order if distance[image] > far]
+    values, images = distance.sort(descending=True, stable=True)
+    count = int((values > far).sum())
+    outliers = list(zip(images[:count].tolist(), values.tolist()))
     return Outstanding(near, far, duplicates, outliers)
 
 
@@ -214,11 +223,14 @@ def linked_groups(x: Tensor, limit: float) -> list[np.ndarray]:
     group = np.arange(len(x))
     for start in range(0, len(x), BLOCK):
         distance = 1 - unit[start : start + BLOCK] @ unit[start:].T
-        rows, columns = group[(distance <= limit).nonzero().T.numpy() + start]
-        steps = coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(len(x), len(x)))
-        group = connected_components(steps, directed=False)[1][group]
+        pairs = group[(distance <= limit).nonzero().T.numpy() + start]
+        is_near = np.ones(pairs.shape[1], bool)
+        steps = coo_array((is_near, pairs), shape=(len(x), len(x)))
+        _, group_of_group = connected_components(steps, directed=False)
+        group = group_of_group[group]
     several = np.flatnonzero(np.bincount(group) > 1)
-    return sorted((np.flatnonzero(group == number) for number in several), key=len, reverse=True)
+    groups = [np.flatnonzero(group == number) for number in several]
+    return sorted(groups, key=len, reverse=True)
 
 
 @dataclass(frozen=True)

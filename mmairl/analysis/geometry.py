@@ -1,5 +1,6 @@
 """Geometry of embeddings on the sphere: alignment, uniformity, spectrum, and invariance to changes of an image."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from mmairl.models.spectrum import singular_values
 
 BLOCK = 4096
+TINY = torch.finfo(torch.float64).tiny
+BILINEAR = T.InterpolationMode.BILINEAR
 Change = Callable[[Tensor, float], Tensor]
 
 
@@ -19,34 +22,36 @@ def alignment(first: Tensor, second: Tensor) -> float:
     return difference.square().sum(dim=1).mean().item()
 
 
-def uniformity(x: Tensor, t: float = 2.0) -> float:
-    """Return ``log mean exp(-t d^2)`` over pairs of different images.
+def uniformity(x: Tensor) -> float:
+    """Return ``log mean exp(-2 d^2)`` over pairs of different images.
 
-    It is 0 after a collapse and at least -2t, which embeddings far from each other reach.
+    It is 0 after a collapse and near -4 for many embeddings that are far from each other.
     """
     x = F.normalize(x.double())
-    total = x.new_zeros(())
+    total = 0.0
     for block in x.split(BLOCK):
-        squared_distance = (2 - 2 * block @ x.T).clamp_min(0)
-        total += torch.exp(-t * squared_distance).sum()
-    pairs = len(x) * (len(x) - 1)
-    smallest = torch.finfo(torch.float64).tiny
-    return ((total - len(x)) / pairs).clamp_min(smallest).log().item()
+        squared_distances = (2 - 2 * block @ x.T).clamp_min(0)
+        total += torch.exp(-2 * squared_distances).sum().item()
+    images = len(x)
+    others = total - images
+    mean = others / (images * (images - 1))
+    return math.log(max(mean, TINY))
 
 
 def spectrum(x: Tensor) -> Tensor:
     """Return the eigenvalues of the unit embeddings' covariance, descending, as fractions of their sum."""
-    values = singular_values(F.normalize(x.double()), centred=True).square()
-    smallest = torch.finfo(torch.float64).tiny
-    return values / values.sum().clamp_min(smallest)
+    unit = F.normalize(x.double())
+    values = singular_values(unit, centred=True).square()
+    return values / values.sum().clamp_min(TINY)
 
 
 def _crop(images: Tensor, strength: float) -> Tensor:
     """Return the center, down to a fifth of the area, at the size of the image."""
-    size = list(images.shape[-2:])
-    share = (1 - 0.8 * strength) ** 0.5
+    size = images.shape[-2:]
+    share = math.sqrt(1 - 0.8 * strength)
     center = [max(1, round(share * side)) for side in size]
-    return T.resize(T.center_crop(images, center), size, antialias=True)
+    crop = T.center_crop(images, center)
+    return T.resize(crop, size, antialias=True)
 
 
 def _blur(images: Tensor, strength: float) -> Tensor:
@@ -64,9 +69,7 @@ CHANGES: Mapping[str, Change] = {
     'hue': lambda images, strength: T.adjust_hue(images, 0.5 * strength),
     'blur': _blur,
     'solarize': lambda images, strength: T.solarize(images, 1 - 0.9 * strength),
-    'rotation': lambda images, strength: T.rotate(
-        images, 90.0 * strength, interpolation=T.InterpolationMode.BILINEAR
-    ),
+    'rotation': lambda images, strength: T.rotate(images, 90.0 * strength, BILINEAR),
 }
 UNCHANGED_AT_ZERO = ('flip', 'blur', 'solarize', 'rotation')  # not defined for strength 0
 RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')  # in torchvision
@@ -90,17 +93,20 @@ def invariance(
     embeddings are equal. Images that are not RGB keep their colors.
     """
     original = F.normalize(embed(images).double())
-    pairs = len(original) * (len(original) - 1)
-    others = (original @ original.T).fill_diagonal_(0).sum() / pairs
+    count = len(original)
+    similarities = original @ original.T
+    others = similarities.fill_diagonal_(0).sum() / (count * (count - 1))
     collapsed = (original - original[:1]).abs().max() <= 1e-9
     reach = torch.nan if collapsed else 1 - others
+    is_rgb = images.shape[1] == 3
     kept = {}
     for name in CHANGES:
-        if images.shape[1] != 3 and name in RGB_ONLY:
-            continue
-        kept[name] = []
-        for strength in strengths:
-            changed = F.normalize(embed(change_images(images, name, strength)).double())
-            likeness = (original * changed).sum(dim=1).mean()
-            kept[name].append(((likeness - others) / reach).item())
+        if is_rgb or name not in RGB_ONLY:
+            kept[name] = []
+            for strength in strengths:
+                changed = change_images(images, name, strength)
+                features = F.normalize(embed(changed).double())
+                likeness = (original * features).sum(dim=1).mean()
+                share = (likeness - others) / reach
+                kept[name].append(share.item())
     return kept

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import ceil
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from mmengine import Config
@@ -29,9 +31,11 @@ def whole_images(cfg: Config, count: int, size: int) -> Iterator[Tensor]:
     for index in range(min(count, len(dataset))):
         with suppress(UnreadableImage):
             image = dataset[index]['inputs'][0]
-            scale = size / min(image.shape[1:])
-            sides = [max(STEP, round(scale * side / STEP) * STEP) for side in image.shape[1:]]
-            yield T.resize(T.to_dtype(image, torch.float32, scale=True), sides, antialias=True)
+            sides = image.shape[1:]
+            steps = size / min(sides) / STEP
+            size_in_steps = [STEP * max(1, round(steps * side)) for side in sides]
+            floats = T.to_dtype(image, torch.float32, scale=True)
+            yield T.resize(floats, size_in_steps, antialias=True)
 
 
 @torch.no_grad()
@@ -47,21 +51,30 @@ def patch_picture(
     inputs = [normalize(image[None], normal.mean, normal.std) for image in images]
     rows = [[image[:3]] for image in images]
     for backbone in backbones.values():
-        maps = [layer_outputs(backbone, x, [-1])[0].features[0] for x in inputs]
+        maps = []
+        for x in inputs:
+            [last] = layer_outputs(backbone, x, [-1])
+            maps.append(last.features[0])
         for row, x, colors in zip(rows, inputs, component_colors(maps)):
             row.append(colors)
             if isinstance(backbone, VisionTransformer):
                 row += class_attention(backbone, x)[:, None]
-    strips = [torch.cat([_framed(shown, row[0]) for shown in row], dim=2) for row in rows]
+    strips = [_strip(row) for row in rows]
     width = max(strip.shape[2] for strip in strips)
     padded = [F.pad(strip, (0, width - strip.shape[2]), value=1.0) for strip in strips]
-    return T.to_pil_image((255 * torch.cat(padded, dim=1).clamp(0, 1)).byte())
+    whole = torch.cat(padded, dim=1).clamp(0, 1)
+    return T.to_pil_image((255 * whole).byte())
 
 
-def _framed(shown: Tensor, image: Tensor) -> Tensor:
-    """Return a picture in RGB at the size of the image, with a gap to the right and below."""
-    resized = F.interpolate(shown[None], image.shape[1:], mode='nearest')[0]
-    return F.pad(resized.expand(3, -1, -1), (0, GAP, 0, GAP), value=1.0)
+def _strip(row: Sequence[Tensor]) -> Tensor:
+    """Return pictures next to each other, in RGB at the size of the first, with gaps to the right and below."""
+    size = row[0].shape[1:]
+    framed = []
+    for shown in row:
+        resized = F.interpolate(shown[None], size, mode='nearest')[0]
+        colors = resized.expand(3, -1, -1)
+        framed.append(F.pad(colors, (0, GAP, 0, GAP), value=1.0))
+    return torch.cat(framed, dim=2)
 
 
 def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
@@ -71,23 +84,22 @@ def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
     three components of the foreground are red, green and blue. The background is black.
     """
     cells = torch.cat([features.flatten(1).T for features in maps])
-    first = torch.from_numpy(PCA(1).fit_transform(cells)[:, 0])
-    border = torch.cat([_border(features) for features in maps])
-    foreground = first > 0 if first[border].mean() < 0 else first < 0
-    colors = torch.zeros(len(cells), 3)
+    is_border = []
+    for features in maps:
+        inner = torch.ones_like(features[0])
+        inner[1:-1, 1:-1] = 0
+        is_border.append(inner.flatten().bool())
+    first = PCA(1).fit_transform(cells)[:, 0]
+    sign = np.sign(first[torch.cat(is_border)].mean())
+    foreground = sign * first < 0
+    colors = np.zeros((len(cells), 3), np.float32)
     if foreground.sum() > 3:
-        values = torch.from_numpy(PCA(3).fit_transform(cells[foreground]))
-        low, high = values.quantile(torch.tensor([0.02, 0.98], dtype=values.dtype), dim=0)
-        shares = (values - low) / (high - low).clamp_min(1e-6)
-        colors[foreground] = shares.clamp(0, 1).float()
-    parts = colors.split([features[0].numel() for features in maps])
+        values = PCA(3).fit_transform(cells[foreground])
+        low, high = np.quantile(values, [0.02, 0.98], axis=0)
+        shares = (values - low) / np.maximum(high - low, 1e-6)
+        colors[foreground] = shares.clip(0, 1)
+    parts = torch.from_numpy(colors).split([features[0].numel() for features in maps])
     return [part.T.unflatten(1, features.shape[1:]) for part, features in zip(parts, maps)]
-
-
-def _border(features: Tensor) -> Tensor:
-    border = torch.ones(features.shape[1:], dtype=torch.bool)
-    border[1:-1, 1:-1] = False
-    return border.flatten()
 
 
 def class_attention(backbone: VisionTransformer, images: Tensor) -> Tensor:
@@ -96,8 +108,10 @@ def class_attention(backbone: VisionTransformer, images: Tensor) -> Tensor:
     seen: list[Tensor] = []
     with attention.qkv.register_forward_hook(lambda module, inputs, output: seen.append(output)):
         backbone(images)
-    query, key, _ = seen[0].unflatten(2, (3, attention.num_heads, -1)).unbind(2)
-    scores = torch.einsum('bhc,bnhc->bhn', query[:, 0], key) * attention.head_dims**-0.5
-    rows, columns = (-(-side // patch_size(backbone)) for side in images.shape[2:])
-    heads = scores.softmax(dim=2)[0, :, -rows * columns :].unflatten(1, (rows, columns))
+    parts = seen[0].unflatten(2, (3, attention.num_heads, -1))
+    query, key, _ = parts.unbind(2)
+    scores = torch.einsum('bhc,bnhc->bhn', query[:, 0], key)
+    weights = (scores * attention.head_dims**-0.5).softmax(dim=2)[0]
+    rows, columns = (ceil(side / patch_size(backbone)) for side in images.shape[2:])
+    heads = weights[:, -rows * columns :].unflatten(1, (rows, columns))
     return heads / heads.amax(dim=(1, 2), keepdim=True)

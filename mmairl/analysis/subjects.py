@@ -99,10 +99,8 @@ class Images:
         """Yield two augmented views of each image as the config's training creates them, normalized."""
         preprocessor = MODELS.build(self.cfg.model.data_preprocessor).to(self.device)
         config = self.dataset_config
-        views = self.cfg.train_dataloader.dataset.get(
-            'views'
-        )  # None if the preprocessor creates them
-        if views is not None:
+        views = self.cfg.train_dataloader.dataset.get('views')
+        if views is not None:  # else the preprocessor creates them
             config = with_views(config, views)
         dataset = DATASETS.build(config)
         for batch in self._loader(Subset(dataset, self.subset.indices)):
@@ -128,7 +126,7 @@ class Images:
         cfg = self.cfg
         if 'layer1.0.conv1.weight' in backbone.weights:
             resnet = resnet_of(backbone.weights, checkpoint)
-            resnet['in_channels'] = self.cfg.model.backbone.get('in_channels', 3)
+            resnet['in_channels'] = cfg.model.backbone.get('in_channels', 3)
             cfg = Config(dict(model=dict(backbone=resnet)))
         network = load_backbone(cfg, backbone)
         if layer != 'backbone':

@@ -161,16 +161,10 @@ def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Ro
             f"compare: the name '{name}' has no letters or digits for a file name; choose another",
             code='bad-name',
         )
-    path = configs / f'{slug}.yaml'
-    if base is None:
-        return Row(name, str(path), weights=weights)
-    return Row(
-        name,
-        str(path),
-        weights=weights,
-        against=base.name,
-        factor=f'{name} in place of {base.name}',
-    )
+    comparison = {}
+    if base is not None:
+        comparison = dict(against=base.name, factor=f'{name} in place of {base.name}')
+    return Row(name, str(configs / f'{slug}.yaml'), weights=weights, **comparison)
 
 
 def config_of(

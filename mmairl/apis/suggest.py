@@ -95,16 +95,6 @@ class Request:
         return self.images >= LARGE
 
 
-@dataclass(frozen=True)
-class StartingPoint:
-    """The network of a run, the optimizer for it, and the learning rate per image of a batch."""
-
-    model: dict[str, Any]
-    kind: str
-    rate: float
-    optimizer: dict[str, Any]
-
-
 def config_for(
     method: str,
     images: int,
@@ -133,7 +123,8 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
         gpus: Number of GPUs.
         **request: Further fields of `Request`.
     """
-    values, facts = recommended(Request(method, images, gpus, **request))
+    wanted = Request(method, images, gpus, **request)
+    values, facts = recommended(wanted)
 
     def code(key: str) -> Markup:
         return Markup(python_text(Config({key: values[key]})).strip())
@@ -144,9 +135,7 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
         finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     )
     template = environment.from_string(TEMPLATE.read_text('utf-8'))
-    return literal_braces(
-        template.render(**facts, method=method, images=images, gpus=gpus, code=code)
-    )
+    return literal_braces(template.render(**facts, request=wanted, values=values, code=code))
 
 
 def suggest_for(
@@ -170,17 +159,16 @@ def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
     steps = request.images // batch * epochs
     momentum = base.default_hooks.momentum.base
     first_momentum = min(momentum, round(1 - 50 / max(steps, 500), 4))
-    start = _starting_point(request, base, batch)
-    model = start.model
+    model, optimizer = _starting_point(request, base, batch)
     model.update(_model_changes(request, base, batch, model))
+    views = base.train_dataloader.dataset.to_dict()['views']
     workers = request.workers
     if workers is None:
         workers = max(1, min(MOST_WORKERS, cores() // request.gpus))
-    views = base.train_dataloader.dataset.to_dict()['views']
     values = dict(
         model=model,
         total_batch_size=batch,
-        optim_wrapper=dict(optimizer=start.optimizer),
+        optim_wrapper=dict(optimizer=optimizer),
         auto_scale_lr=dict(base_batch_size=batch),
         default_hooks=dict(
             checkpoint=dict(interval=max(1, epochs // 10)), momentum=dict(base=first_momentum)
@@ -197,18 +185,10 @@ def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
     facts = dict(
         base=full_size(request.method),
         weights=request.weights and Path(request.weights).name,
-        channels=request.channels,
-        model=model,
-        batch=batch,
-        kind=start.kind,
-        rate=start.rate,
-        epochs=epochs,
+        kind=optimizer.get('type', base.optim_wrapper.optimizer.type),
         steps=steps,
         momentum=momentum,
-        start=first_momentum,
-        schedules=schedules,
         cores=cores(),
-        views=request.views,
         reasons=reasons(request.views) if request.views else (),
     )
     return values, facts
@@ -261,44 +241,41 @@ def _model_changes(
     return changes
 
 
-def _starting_point(request: Request, base: Config, batch: int) -> StartingPoint:
+def _starting_point(
+    request: Request, base: Config, batch: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the network, and the optimizer with a rate for the batch."""
+    optimizer: dict[str, Any] = {}
+    rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
     if request.weights:
-        return _from_weights(request.weights, base, batch)
-    optimizer = base.optim_wrapper.optimizer
-    rate = optimizer.lr / base.total_batch_size
-    if request.network is not None:
+        backbone, width = _pretrained_backbone(request.weights)
+        if 'depth' not in backbone and base.optim_wrapper.optimizer.type != 'AdamW':
+            # The optimizer of configs/vit.
+            optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
+            rate = 1.5e-4 / 256
+        rate /= CONTINUED
+    elif request.network is not None:
         name, width = register_network(request.network, request.channels or 3, request.size)
         backbone = dict(_delete_=True, type='GivenNetwork', name=name)
     else:
         width = 512
         backbone = dict(depth=18)
     projector = dict(in_channels=width)
-    if base.model.projector.hidden_channels == base.model.projector.in_channels:
+    as_wide = base.model.projector.hidden_channels == base.model.projector.in_channels
+    if as_wide and not request.weights:
         projector['hidden_channels'] = width  # MoCo v2's projector is as wide as the features
-    model = dict(backbone=backbone, projector=projector)
-    return StartingPoint(model, optimizer.type, rate, dict(lr=rate * batch))
+    return dict(backbone=backbone, projector=projector), {**optimizer, 'lr': rate * batch}
 
 
-def _from_weights(weights: str | Path, base: Config, batch: int) -> StartingPoint:
-    """Return the network of a checkpoint, initialized from it, and an optimizer with a lower rate."""
-    kind = base.optim_wrapper.optimizer.type
-    rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
-    optimizer: dict[str, Any] = {}
+def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
+    """Return the network of a checkpoint, initialized from it, and the width of its features."""
     backbone = read_backbone(weights).network
     file = str(weights) if is_released(weights) else str(Path(weights).absolute())
     backbone['init_cfg'] = dict(type='PretrainedBackbone', checkpoint=file)
     if 'depth' in backbone:
-        width = backbone['base_channels'] * (8 if backbone['depth'] < 50 else 32)
-    else:
-        width = backbone.get('arch', backbone)['embed_dims']
-        backbone['_delete_'] = True
-        if kind != 'AdamW':  # the optimizer of configs/vit
-            kind = 'AdamW'
-            rate = 1.5e-4 / 256
-            optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
-    rate /= CONTINUED
-    model = dict(backbone=backbone, projector=dict(in_channels=width))
-    return StartingPoint(model, kind, rate, {**optimizer, 'lr': rate * batch})
+        return backbone, backbone['base_channels'] * (8 if backbone['depth'] < 50 else 32)
+    backbone['_delete_'] = True
+    return backbone, backbone.get('arch', backbone)['embed_dims']
 
 
 def _folder(request: Request, views: Sequence[Sequence[dict]]) -> dict[str, Any]:

@@ -118,10 +118,11 @@ def layout_prefixes(keys: Collection[str]) -> list[str]:
 
 
 class Named(NamedTuple):
-    """Tensors under our names, and our name of each key of the file."""
+    """Tensors under our names, our name of each key of the file, and the format of the file."""
 
     weights: dict[str, Tensor]
     names: dict[str, str]
+    source: str = ''
 
 
 def to_ours(tensors: Mapping[str, Tensor], layout: Layout, path: str) -> Named:
@@ -193,12 +194,10 @@ def join_registers(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     tokens = {name: weights[name] for name in names if name in weights}
     if not {'cls_token', 'pos_embed'} <= tokens.keys():
         return weights
-    shapes = {token.shape[::2] for token in tokens.values() if token.ndim == 3}
-    if len(shapes) > 1 or any(token.ndim != 3 for token in tokens.values()):
+    shapes = {(token.ndim, *token.shape[::2]) for token in tokens.values()}
+    if len(shapes) > 1 or tokens['cls_token'].ndim != 3 or tokens['cls_token'].shape[1] != 1:
         return weights
     positions = tokens.pop('pos_embed')
-    if tokens['cls_token'].shape[1] != 1:
-        return weights
     joined = torch.cat(list(tokens.values()), dim=1)
     # Patches form a square; one more position is that of the class token.
     has_class = int(math.isqrt(positions.shape[1]) ** 2 != positions.shape[1])

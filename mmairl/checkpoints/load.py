@@ -140,21 +140,15 @@ def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
     return names
 
 
-def run_of(path: Path) -> str | None:
-    """Return the name of the run that wrote a checkpoint, without reading its tensors; '' if the file is no checkpoint."""
-    meta = meta_of(path)
-    return '' if meta is None else meta.get('run')
-
-
-def meta_of(path: Path) -> dict[str, Any] | None:
-    """Return the `meta` of a checkpoint without reading its tensors, or None if the file is no checkpoint."""
+def meta_of(path: Path, part: str = 'meta') -> dict[str, Any] | None:
+    """Return the `meta` of a checkpoint, or another part without tensors, or None if the file has none. Reads no tensor."""
     try:
         with zipfile.ZipFile(path) as archive:
             for name in (name for name in archive.namelist() if name.endswith('.pkl')):
                 refuse_endless(archive.open(name))
         with torch.serialization.safe_globals(FOR_TORCH):
             content = torch.load(path, map_location='cpu', mmap=True, weights_only=True)  # noqa: TID251  weights only
-        return plain(dict(content['meta']))
+        return plain(dict(content[part]))
     except Exception:  # a foreign or damaged file can fail in any way
         return None
 

@@ -288,8 +288,13 @@ def refuse_endless(file: IO[bytes]) -> None:
             results = [memo[argument]]
         elif name == 'REDUCE' and _are_two_numbers(taken[1]):
             results = [complex(*taken[1])]  # no other allowed function takes two numbers
+        elif name == 'REDUCE' and taken[0] == 'torch Size':
+            (value,) = taken[1]
+            if type(value) is not SizedTuple:
+                raise Refused('it holds a size that is not made from a tuple')
+            results = [value]
         elif 'TUPLE' in name or name in CALLS:
-            results = [SizedTuple(taken)]  # a call may return its arguments, as torch.Size does
+            results = [SizedTuple(taken)]  # a call may return its arguments
         elif results and not code.stack_before:
             results = [CONSTANTS.get(name, argument)]
         for value in results:

@@ -3,12 +3,12 @@
 import ast
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -265,8 +265,8 @@ def read_backbone(
         path=str(file),
         source=match.source,
         part=part,
-        renamed=match.renamed,
-        dropped=[key for key in tensors if key not in match.renamed],
+        renamed=match.names,
+        dropped=[key for key in tensors if key not in match.names],
         origin=origin,
         settings=settings,
     )
@@ -286,14 +286,6 @@ def weights_file(path: str | Path) -> str | Path:
     )
 
 
-class Match(NamedTuple):
-    """A backbone among the tensors of a file: weights under our names, our name of each key, and the format."""
-
-    weights: dict[str, Tensor]
-    renamed: dict[str, str]
-    source: str
-
-
 @dataclass(frozen=True)
 class BackboneSearch:
     """Find one backbone among the tensors of a file."""
@@ -303,7 +295,7 @@ class BackboneSearch:
     part: str
     network: Mapping[str, Tensor] | None = None
 
-    def find(self) -> Match:
+    def find(self) -> Named:
         """Return the backbone below the prefix of a known format, or below the only prefix with a known network."""
         form = detect_format(self.tensors)
         if form is None:
@@ -313,7 +305,7 @@ class BackboneSearch:
             raise self._absent(form)
         return self._read(prefix, form.name, form.pure)
 
-    def find_below(self, prefix: str) -> Match:
+    def find_below(self, prefix: str) -> Named:
         """Return the backbone below a prefix that the user gave."""
         if not any(key.startswith(prefix) for key in self.tensors):
             raise UserError(
@@ -322,7 +314,7 @@ class BackboneSearch:
             )
         return self._read(prefix, f"prefix '{prefix}'", pure=True)
 
-    def _find_in_unknown_format(self) -> Match:
+    def _find_in_unknown_format(self) -> Named:
         prefixes = self._prefixes()
         if self.part == 'teacher' or not prefixes:
             raise self._absent(None)
@@ -344,7 +336,7 @@ class BackboneSearch:
             code='no-part',
         )
 
-    def _read(self, prefix: str, source: str, pure: bool) -> Match:
+    def _read(self, prefix: str, source: str, pure: bool) -> Named:
         """Read a known network below a prefix, the only one further below it, or, if `pure`, any network as it is stored."""
         try:
             return self._read_known(prefix, source)
@@ -358,23 +350,24 @@ class BackboneSearch:
                 return self._read_as_stored(prefix, source)
             raise
 
-    def _only_network(self, within: str) -> Match | None:
+    def _only_network(self, within: str) -> Named | None:
         """Return the only known network below a prefix, or None if there is none."""
-        found: dict[str, Match] = {}
+        found: dict[str, Named] = {}
         for prefix in self._prefixes():
             inner = any(prefix.startswith(shorter) for shorter in found)
             if inner or not prefix.startswith(within) or TEACHER.search(prefix):
                 continue
             with suppress(UserError):
-                source = SOURCES.get(prefix, f"prefix '{prefix}'")
-                found[prefix] = self._read_known(prefix, source)
+                found[prefix] = self._read_known(
+                    prefix, f"prefix '{prefix}'" if prefix else 'plain'
+                )
         if len(found) > 1:
             raise UserError(
                 f'{self.path}: backbones are below {", ".join(map(repr, found))}; give the prefix of one (--prefix)',
                 code='several-backbones',
             )
         for prefix, match in found.items():
-            if prefix not in SOURCES:
+            if prefix:
                 message = f"{self.path}: the backbone is read below the prefix '{prefix}'"
                 print_log(printable(message), logger='current')
             return match
@@ -399,34 +392,28 @@ class BackboneSearch:
                     keys.setdefault(stage + key.removeprefix(begin), key)
         return keys
 
-    def _read_known(self, prefix: str, source: str) -> Match:
+    def _read_known(self, prefix: str, source: str) -> Named:
         """Read a known network, or the network to fill, below a prefix.
 
         Raises:
             UserError: If the network is another one or incomplete, or if a tensor is not accounted for.
         """
         keys = self._below(prefix)
-        layout = layout_of(keys)
         required = self.network or {}
         stored = self._floats(keys, lambda name: name in required or not IGNORED.match(name))
-        named = Named(stored, {name: name for name in stored})
-        if layout:
-            named = to_ours(stored, layout, self.path)
+        as_stored = Named(stored, {name: name for name in stored})
+        layout = layout_of(keys)
+        named = to_ours(stored, layout, self.path) if layout else as_stored
         if self.network:
-            named = self._closest([named, *self._as_stored_or_nested(stored)])
+            nested = {name: TIMM_BACKBONE + name for name in stored}
+            in_timm = Named({nested[name]: value for name, value in stored.items()}, nested)
+            named = self._closest([named, as_stored, in_timm])
         else:
             # Tensors do not depend on the number of heads; 1 avoids a warning about an assumed number.
-            with_counters(named.weights)
-            network = backbone_of(named.weights, self.path, heads=1)
+            network = backbone_of(with_counters(named.weights), self.path, heads=1)
             require_complete(named.weights, network, self.path)
         renamed = {keys[name]: ours for name, ours in named.names.items()}
-        return Match(named.weights, renamed, source)
-
-    def _as_stored_or_nested(self, stored: dict[str, Tensor]) -> Iterator[Named]:
-        yield Named(dict(stored), {name: name for name in stored})
-        if all(name.startswith(TIMM_BACKBONE) for name in self.network):
-            names = {name: TIMM_BACKBONE + name for name in stored}
-            yield Named({names[name]: value for name, value in stored.items()}, names)
+        return Named(named.weights, renamed, source)
 
     def _closest(self, candidates: Sequence[Named]) -> Named:
         """Return the candidate with exactly the tensors of the network, or raise the error of the closest one."""
@@ -436,11 +423,11 @@ class BackboneSearch:
             raise other_architecture(self.path, missing, unknown)
         return candidates[faults.index(best)]
 
-    def _read_as_stored(self, prefix: str, source: str) -> Match:
+    def _read_as_stored(self, prefix: str, source: str) -> Named:
         """Read all tensors below a prefix under their own names. A config must name the architecture."""
         keys = self._below(prefix)
         weights = self._floats(keys, lambda name: True)
-        return Match(weights, {key: name for name, key in keys.items()}, source)
+        return Named(weights, {key: name for name, key in keys.items()}, source)
 
     def _floats(self, keys: Mapping[str, str], selects: Callable[[str], bool]) -> dict[str, Tensor]:
         """Return the selected tensors by their names without prefix.
@@ -457,13 +444,6 @@ class BackboneSearch:
                     code='no-floats',
                 )
         return selected
-
-
-# Prefixes of the base models of Hugging Face, whose files count as plain.
-PLAIN = 'plain (torchvision, timm, Hugging Face, detectron2)'
-SOURCES = dict.fromkeys(
-    ('', 'vit.', 'resnet.', 'dinov2.', 'dinov2_with_registers.', 'dinov3_vit.', 'vit_mae.'), PLAIN
-)
 
 
 def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ command; nothing is uploaded. An ONNX file is compared with torch before it is k
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -138,28 +139,21 @@ def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
 
 def summary(backbone: 'Backbone') -> list[tuple[str, list[str]]]:
     """Return how many keys were kept, renamed and left out."""
-    changed = {old: new for old, new in backbone.renamed.items() if old != new}
-    example = next(iter(changed.items()), None)
-    renamed = f'{len(changed)}, such as {example[0]} → {example[1]}' if example else '0'
-    rows = [
-        ('read', [f'{len(backbone.renamed) + len(backbone.dropped)} tensors']),
-        ('kept under their names', [str(len(backbone.renamed) - len(changed))]),
-        ('renamed', [renamed]),
-        ('left out', [f'{len(backbone.dropped)}{_groups(backbone.dropped)}']),
-    ]
+    from mmairl.checkpoints.load import first_few
+
+    changed = [f'{old} → {new}' for old, new in backbone.renamed.items() if old != new]
+    # Keys that are left out, by the module that they belong to.
+    modules = Counter('.'.join(key.rsplit('.', 1)[0].split('.')[:2]) for key in backbone.dropped)
     counters = len(backbone.weights.keys() - set(backbone.renamed.values()))
-    if counters > 0:
-        rows.append(
-            ('added', [f'{counters} batch counters of 0, which this format does not store'])
-        )
-    return rows
-
-
-def _groups(keys: list[str]) -> str:
-    groups: dict[str, int] = {}
-    for key in keys:
-        name = '.'.join(key.rsplit('.', 1)[0].split('.')[:2])
-        groups[name] = groups.get(name, 0) + 1
-    shown = [f'{name}.* ({number})' for name, number in list(groups.items())[:6]]
-    more = ', ...' if len(groups) > 6 else ''
-    return f': {", ".join(shown)}{more}' if shown else ''
+    rows = {
+        'read': f'{len(backbone.renamed) + len(backbone.dropped)} tensors',
+        'kept under their names': len(backbone.renamed) - len(changed),
+        'renamed': f'{len(changed)}, such as {changed[0]}' if changed else 0,
+        'left out': len(backbone.dropped),
+    }
+    if modules:
+        names = first_few([f'{name}.* ({number})' for name, number in modules.items()])
+        rows['left out'] = f'{len(backbone.dropped)}: {names}'
+    if counters:
+        rows['added'] = f'{counters} batch counters of 0, which this format does not store'
+    return [(name, [str(value)]) for name, value in rows.items()]

@@ -31,10 +31,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
-    from mmairl.engine.doctor import Trial, first_sign, ranked, remedies, treat
+    from mmairl.engine.doctor import Trial, by_likelihood, first_sign, remedies, treat
     from mmairl.engine.fork import Fork
     from mmairl.engine.health import advice
     from mmairl.engine.run import register
+    from mmairl.evaluation.features import show_progress
     from mmairl.report.table import print_table
 
     register()
@@ -51,7 +52,8 @@ def main(arguments: Sequence[str]) -> None:
     print(f'first bad sign, at iteration {sign.iteration}: {advice(sign.quantity, sign.value)}')
     print(f'training {forks} forks of iterations {trial.first + 1} to {trial.last}', flush=True)
     rows = []
-    for one in ranked(treat(trial, args.repeats)):
+    outcomes = show_progress(treat(trial, args.repeats), 'remedies', len(choices))
+    for one in by_likelihood(outcomes):
         verdict = one.error or ('helps' if one.helps else 'no clear effect')
         gain = f'{one.gain:.2f} ({one.low:.2f} to {one.high:.2f})'
         rows.append((one.remedy.words, [verdict, '–' if one.error else gain, one.remedy.flags]))

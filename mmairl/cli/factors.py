@@ -1,7 +1,4 @@
-"""Print the table of frameworks and factors of the documentation, read from the configs.
-
-Bold marks what a framework changes compared with the framework that it builds on.
-"""
+"""Print which factors each framework changes in the framework that it builds on, read from the configs."""
 
 from collections.abc import Sequence
 
@@ -35,10 +32,12 @@ def table() -> str:
     from mmairl.study.factors import factors_of
 
     rows = {name: factors_of(load_config(f'mmairl::{name}_r50_200e.py')) for name in BUILT_ON}
-    columns = list(rows['mocov2'])
-    lines = [f'| framework | {" | ".join(columns)} |', '|---' * (len(columns) + 1) + '|']
-    for name, row in rows.items():
-        base = rows.get(BUILT_ON[name], row)
-        cells = [f'**{row[key]}**' if row[key] != base[key] else row[key] for key in columns]
-        lines.append(f'| `{name}` | {" | ".join(cells)} |')
+    lines = ['| framework | builds on | changes |', '|---|---|---|']
+    for name, base in BUILT_ON.items():
+        before = rows.get(base, {})
+        changes = [
+            f'{key}: {value}' for key, value in rows[name].items() if value != before.get(key)
+        ]
+        builds_on = f'`{base}`' if base else ''
+        lines.append(f'| `{name}` | {builds_on} | {"; ".join(changes)} |')
     return '\n'.join(lines) + '\n'

@@ -18,14 +18,8 @@ if TYPE_CHECKING:
 
 PER = ('tensor', 'channel')
 STATISTICS = ('keep', 'rescale')
-KEPT_META = (
-    'cfg',
-    'settings',
-    'epoch',
-    'iter',
-    'dataset_meta',
-    'mmairl_version',
-)  # describes the weights
+# Parts of a checkpoint's `meta` that describe its weights.
+KEPT_META = ('cfg', 'settings', 'epoch', 'iter', 'dataset_meta', 'mmairl_version')
 ADVICE = {
     True: "what to do: rescale it by an anchor (plain, not --exact) and keep your recipe's rate, or search rates {rates}",
     False: 'what to do: the norms do not look like those of LARS; if your recipe is for SGD with weight decay and this network '
@@ -120,7 +114,7 @@ def rescale(args: argparse.Namespace) -> None:
     from mmengine.logging import print_log
 
     from mmairl.checkpoints.normrescale import WHOLE_NUMBERS, left_alone, normrescale
-    from mmairl.checkpoints.norms import looks_lars_trained
+    from mmairl.checkpoints.norms import looks_lars_trained, typical_growth
     from mmairl.checkpoints.read import read_backbone
     from mmairl.io import output
     from mmairl.report.table import print_table
@@ -155,7 +149,10 @@ def rescale(args: argparse.Namespace) -> None:
     if skipped:
         print_log(printable(skipped), level=30)
     if not looks_lars_trained(source.weights):
-        print_log(f'{args.lars} does not look LARS-trained: {growth_of(source.weights)}', level=30)
+        growth = typical_growth(source.weights)
+        times = 'unknown' if growth is None else f'{growth:.2f}'
+        message = f'{args.lars} does not look LARS-trained (growth of 3x3 convolutions: {times})'
+        print_log(printable(message), level=30)
     print(
         f'{args.out} holds {len(weights)} tensors, {sum(not row.why for row in rows)} of them rescaled'
     )
@@ -210,15 +207,6 @@ def advise(args: argparse.Namespace) -> None:
     print(ADVICE[long].format(rates=rates))
 
 
-def growth_of(weights: dict) -> str:
-    from mmairl.checkpoints.norms import typical_growth
-
-    ratio = typical_growth(weights)
-    if ratio is None:
-        return 'it has no 3x3 convolutions'
-    return f'its 3x3 convolutions have {ratio:.2f} times their initial norm'
-
-
 def write(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: str) -> None:
     """Write weights only: all networks of our training checkpoint, the backbone of any other file."""
     from mmairl.checkpoints.load import load_checkpoint
@@ -254,7 +242,7 @@ def draw(
 ) -> None:
     """Draw Fig. 3a of the input, the anchor and the output, and write the numbers of the table."""
     from mmairl.checkpoints.norms import weight_norms
-    from mmairl.report.figures import norm_lines, save_figure
+    from mmairl.report.figures import lines, norm_curves, save_figure
     from mmairl.report.table import save_table
 
     stem = Path(args.out).with_name(f'{Path(args.out).stem}_norms')
@@ -262,9 +250,9 @@ def draw(
     if anchor:
         shown[Path(anchor.path).name] = anchor.weights
     shown[f'{Path(args.out).name} (rescaled)'] = weights
-    lines = {name: weight_norms(tensors, kernel=3) for name, tensors in shown.items()}
-    if any(lines.values()):
-        save_figure(norm_lines(lines), stem)
+    norms = {name: weight_norms(tensors, kernel=3) for name, tensors in shown.items()}
+    if any(norms.values()):
+        save_figure(lines(**norm_curves(norms)), stem)
     header = ('tensor', 'before', 'anchor', 'ratio', 'left alone because')
     save_table(header, [(row.name, row.norm, row.anchor, row.ratio, row.why) for row in rows], stem)
     print(f'figure and table: {stem}.png, .svg, .csv')

@@ -72,6 +72,7 @@ def check_run(run: Path, count: int, seed: int) -> None:
         UserError: If one of them is a mismatch.
     """
     from mmairl.engine.replay import MISMATCH, check_stretch, choose_stretches, stretches_of
+    from mmairl.evaluation.features import show_progress
 
     stretches = stretches_of(run)
     chosen = choose_stretches(stretches, count, seed)
@@ -79,7 +80,9 @@ def check_run(run: Path, count: int, seed: int) -> None:
     total = stretches[-1].end.iteration - stretches[0].first
     print(f'replaying {cost} of {total} iterations', flush=True)
     verdicts = []
-    replays = (check_stretch(run, stretch) for stretch in chosen)
+    replays = show_progress(
+        (check_stretch(run, stretch) for stretch in chosen), 'stretches', len(chosen)
+    )
     for verdict in chain(replays, check_evaluations(run)):
         print(
             f'{verdict.what}: {verdict.status}{verdict.reason and ": "}{verdict.reason}', flush=True

@@ -40,7 +40,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--seeds',
         type=seed,
         nargs='+',
-        help="run these seeds (default: the scale's or the study's)",
+        help="run these seeds (default: the study's, or the scale's if those are more)",
     )
     parser.add_argument(
         '--tasks', nargs='+', help="measure by these tasks (default: the study's or the scale's)"

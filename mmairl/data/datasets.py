@@ -34,7 +34,6 @@ Views = Sequence[Sequence[dict]] | str
 Pipeline = list[Callable[[Tensor], Tensor]]
 # Images as paths below the root, their labels, and the names of the classes.
 Listing = tuple[list[str], list, list[str]]
-Identity = tuple[int, int]  # device and inode of a folder
 DEPTH_TRIES = 20  # images that are tried to find the depth of a set
 THREADS = 16  # that list folders at the same time, because a network disk is slow
 
@@ -255,7 +254,14 @@ class ImageFolder(FileDataset):
         max_pixels: int = MAX_PIXELS,
         channels: int | None = None,
     ) -> None:
-        self.require_folder(Path(root))
+        if not os.path.isdir(root):
+            is_file = os.path.exists(root)
+            fault = 'is a file (archives: type=Shards)' if is_file else 'does not exist'
+            raise UserError(
+                f'{Path(root).resolve()}: the image folder {fault}; expected layout: {self.layout}. Set it by --cfg-options '
+                'train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR',
+                code='no-image-folder',
+            )
         endings = extensions() if channels is None else (*extensions(), '.npy')
         files, labels, self.classes = self.find(root, endings)
         if not files:
@@ -266,17 +272,6 @@ class ImageFolder(FileDataset):
                 code='no-images',
             )
         super().__init__(root, files, labels, views, max_unreadable, max_pixels, channels)
-
-    def require_folder(self, root: Path) -> None:
-        if root.is_dir():
-            return
-        fault = 'is a file' if root.exists() else 'does not exist'
-        archives = ' (archives: type=Shards)' if root.exists() else ''
-        raise UserError(
-            f'{root.resolve()}: the image folder {fault}; expected layout: {self.layout}{archives}. Set it by --cfg-options '
-            'train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR',
-            code='no-image-folder',
-        )
 
     def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
         return class_folders(root, endings)
@@ -289,7 +284,7 @@ class UnlabelledFolder(ImageFolder):
     layout = 'images at any depth'
 
     def find(self, root: str | Path, endings: tuple[str, ...]) -> Listing:
-        files = image_files(root, endings=endings)
+        files = image_files(root, endings)
         return files, [-1] * len(files), []
 
 
@@ -299,56 +294,45 @@ def class_folders(root: str | Path, endings: tuple[str, ...]) -> Listing:
         entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.'
     )
     label = {name: number for number, name in enumerate(classes)}
-    files = [file for file in image_files(root, endings=endings) if os.sep in file]
+    files = [file for file in image_files(root, endings) if os.sep in file]
     return files, [label[file.partition(os.sep)[0]] for file in files], classes
 
 
-def image_files(
-    root: str | Path, below: str = '', endings: tuple[str, ...] | None = None
-) -> list[str]:
-    """List the image files below root/below, relative to root: those of each folder in sorted order, then its folders.
+def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
+    """List the files with these endings, relative to root: those of each folder in sorted order, then its folders.
 
     Hidden files and folders are left out; links to folders are followed.
-
-    Args:
-        root: The folder that the returned paths are relative to.
-        below: The folder below root to list.
-        endings: Endings of the files. Default: those of all images.
     """
-    with ThreadPoolExecutor(THREADS) as pool:
-        return _image_files(below, (), root, endings or extensions(), pool.map)
 
-
-def _image_files(
-    below: str,
-    parents: tuple[Identity, ...],
-    root: str | Path,
-    endings: tuple[str, ...],
-    each: Callable = map,
-) -> list[str]:
-    folder = os.path.join(root, below)
-    files, folders = [], []
-    try:
-        status = os.stat(folder)
-        this = status.st_dev, status.st_ino  # the same for a folder and for every link to it
-        if this in parents:
+    def files_below(below: str, parents: tuple = ()) -> list[str]:
+        folder = os.path.join(root, below)
+        files, folders = [], []
+        try:
+            status = os.stat(folder)
+            this = status.st_dev, status.st_ino  # the same for a folder and for every link to it
+            if this in parents:
+                raise UserError(
+                    f'{folder}: the link leads to a folder that contains it; remove the link',
+                    code='cyclic-link',
+                )
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    path = os.path.join(below, entry.name)
+                    if entry.name[0] == '.':
+                        continue
+                    if entry.is_dir():
+                        folders.append(path)
+                    elif path.lower().endswith(endings):
+                        files.append(path)
+        except OSError as error:
             raise UserError(
-                f'{folder}: the link leads to a folder that contains it; remove the link',
-                code='cyclic-link',
-            )
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                path = os.path.join(below, entry.name)
-                if entry.name[0] == '.':
-                    continue
-                if entry.is_dir():
-                    folders.append(path)
-                elif path.lower().endswith(endings):
-                    files.append(path)
-    except OSError as error:
-        raise UserError(
-            f'{error.filename}: the folder cannot be listed ({error.strerror}); fix its permissions, or move it out of {root}',
-            code='unlisted-folder',
-        ) from error
-    inner = partial(_image_files, parents=(*parents, this), root=root, endings=endings)
-    return [*sorted(files), *chain.from_iterable(each(inner, sorted(folders)))]
+                f'{error.filename}: the folder cannot be listed ({error.strerror}); fix its permissions, or move it out of '
+                f'{root}',
+                code='unlisted-folder',
+            ) from error
+        each = map if parents else pool.map
+        inner = partial(files_below, parents=(*parents, this))
+        return [*sorted(files), *chain.from_iterable(each(inner, sorted(folders)))]
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return files_below('')

@@ -1,6 +1,5 @@
 """Image files decoded to the pixels that a viewer would show, and the registry of readers for further formats."""
 
-import ctypes
 import functools
 import logging
 import warnings
@@ -9,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from enum import IntEnum
 from importlib.metadata import version
 from io import BytesIO
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -238,10 +236,7 @@ def faults_explained(data: bytes) -> Iterator[None]:
     """Turn an exception of a decoder into an UnreadableImage with its reason."""
     try:
         yield
-    except (
-        MemoryError,
-        UserError,
-    ):  # memory is the machine's fault: a file within max_pixels needs little
+    except (MemoryError, UserError):  # a file within max_pixels needs little memory
         raise
     except Exception as error:  # Pillow raises a dozen types for broken files: OSError, SyntaxError, struct.error, ...
         raise UnreadableImage(_reason_of(error, data)) from error
@@ -280,15 +275,10 @@ def file_kind(data: bytes) -> str:
 def formats() -> tuple[str, ...]:
     """Return the formats of FORMATS that this Pillow is built with.
 
-    Silence Pillow's log and libtiff's prints: they do not name the file, and an exception follows anyway.
+    Silence Pillow's log: it does not name the file, and an exception follows anyway.
     """
     Image.init()
     logging.getLogger('PIL').setLevel(logging.CRITICAL)
-    maps = Path('/proc/self/maps')
-    lines = maps.read_text(errors='surrogateescape').splitlines() if maps.exists() else []
-    for library in {line.split(maxsplit=5)[-1] for line in lines if 'libtiff' in line}:
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(library).TIFFSetErrorHandler(None)
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 

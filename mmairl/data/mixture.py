@@ -130,7 +130,7 @@ def images_per_epoch(sizes: Mapping[str, int], weights: Mapping[str, float]) -> 
                 f"Mixture.weights: there is no set ('{name}'); the sets are {', '.join(sizes)}{closest(name, sizes)}",
                 code='unknown-set',
             )
-        if not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
+        if not 0 < weight < math.inf:
             raise UserError(
                 f"Mixture.weights.{name}: expected a positive number ('{weight}'); set how often an epoch sees each image "
                 'of the set, or leave the set out',

@@ -62,7 +62,7 @@ class Packable:
     fault: str | None = None
 
 
-def checked(index: int, dataset: FileDataset | Shards, smaller: Smaller | None) -> Packable:
+def read_packable(index: int, dataset: FileDataset | Shards, smaller: Smaller | None) -> Packable:
     """Read and decode an image, in a data worker."""
     try:
         data = dataset.encoded(index)
@@ -100,7 +100,7 @@ def pack(
         **vars(smaller or Smaller(0, 0)),
     )
     number, done, left_out = finished_shards(Path(out), size, about)
-    check = partial(checked, dataset=dataset, smaller=smaller)
+    check = partial(read_packable, dataset=dataset, smaller=smaller)
     loader = DataLoader(
         range(done, len(dataset)), batch_size=None, collate_fn=check, num_workers=workers
     )
@@ -122,7 +122,10 @@ def pack(
                     end = archive.offset + len(image.data) + OVERHEAD
                     if taken and size and end > size:
                         break
-                    add_image(archive, member_key(name, taken), image, dataset)
+                    key = member_key(name, taken)
+                    add(archive, f'{key}.{image.kind}', image.data)
+                    if dataset.classes:
+                        add(archive, f'{key}.cls', str(int(dataset.labels[image.index])).encode())
                 yield name, image.fault
                 image = next(images, None)
             done = len(dataset) if image is None else image.index
@@ -138,15 +141,6 @@ def require_allowed(dataset: FileDataset | Shards, left_out: int, image: Packabl
             f'{dataset.member(image.index)} {image.fault}; fix or remove them, or raise --max-unreadable',
             code='too-many-unreadable',
         )
-
-
-def add_image(
-    archive: tarfile.TarFile, key: str, image: Packable, dataset: FileDataset | Shards
-) -> None:
-    """Append an image and its label."""
-    add(archive, f'{key}.{image.kind}', image.data)
-    if dataset.classes:
-        add(archive, f'{key}.cls', str(int(dataset.labels[image.index])).encode())
 
 
 def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:

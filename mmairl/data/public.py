@@ -193,7 +193,7 @@ class ListedDataset(Published, FileDataset):
         else:
             files = getattr(listed, '_image_files', None) or listed._images
             labels = listed._labels
-        return below(root, files), list(map(int, labels)), listed.classes
+        return relative_paths(root, files), list(map(int, labels)), listed.classes
 
     def select(self, root: Path, split: str) -> Listing:
         if self.held_out is None:
@@ -204,7 +204,7 @@ class ListedDataset(Published, FileDataset):
         return [files[row] for row in rows], [labels[row] for row in rows], classes
 
 
-def below(root: Path, files: Iterable[str | Path]) -> list[str]:
+def relative_paths(root: Path, files: Iterable[str | Path]) -> list[str]:
     return [os.path.relpath(file, root) for file in files]
 
 
@@ -419,7 +419,7 @@ class VOC2007(ListedDataset):
     def listing(self, root: Path, part: str) -> Listing:
         listed = datasets.VOCDetection(root, year='2007', image_set=part)
         labels = list(map(labels_in_annotation, listed.annotations))
-        return below(root, listed.images), labels, VOC_CLASSES
+        return relative_paths(root, listed.images), labels, VOC_CLASSES
 
 
 def labels_in_annotation(annotation: str | Path) -> list[int]:
@@ -554,7 +554,9 @@ class Landmarks(Published, FileDataset):
                     for name in listed_images(path.with_name(f'{self.classes[column]}_{kind}.txt')):
                         if name in rows:
                             labels[rows[name], column] = value
-        super().__init__(root, below(root, files.values()), labels.tolist(), views, max_unreadable)
+        super().__init__(
+            root, relative_paths(root, files.values()), labels.tolist(), views, max_unreadable
+        )
 
 
 def listed_images(path: Path) -> list[str]:

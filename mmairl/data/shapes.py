@@ -84,9 +84,7 @@ def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]  # of the drawing code
     path = folder / f'{split}-{count}-{size}-{seed}-{version}.npy'
     with suppress(OSError, ValueError, EOFError):
-        images = np.load(path, mmap_mode='r')
-        if images.shape == (count, 3, size, size) and images.dtype == np.uint8:
-            return images
+        return np.load(path, mmap_mode='r')
     images = draw_shapes(split, range(count), size, seed)
     # If the cache cannot be written, the next run draws again.
     with suppress(OSError, UserError), replacing(path) as temporary, temporary.open('wb') as file:
@@ -133,38 +131,24 @@ def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
     background = weights @ stacked.pop('background') @ weights.T  # smooth interpolation
     noise = stacked.pop('noise')
     canvas = np.pad(background, [(0, 0), (0, 0), (margin, margin), (margin, margin)], 'edge')
+    images = np.arange(len(canvas))[:, None, None, None]
+    channels = np.arange(3)[:, None, None]
     for copy in range(stacked['radius'].shape[1]):
         placed = {key: values[:, copy] for key, values in stacked.items()}
-        paint(canvas, kinds, placed, size, reach, margin)
+        center = placed['center'] * size + margin
+        corner = np.floor(center).astype(int) - reach
+        pixels = corner[..., None] + np.arange(2 * reach + 1)  # (N, columns and rows, P)
+        dx, dy = np.moveaxis((pixels + 0.5 - center[..., None]).astype(np.float32), 1, 0)
+        cover = coverage(kinds, dx, dy, placed['radius'] * size, placed['angle'])
+        columns, rows = np.moveaxis(pixels, 1, 0)
+        patch = images, channels, rows[:, None, :, None], columns[:, None, None, :]
+        behind = canvas[patch]
+        color = contrasting(placed['color'], behind[:, :, reach, reach], placed['contrast'])
+        # The cover is partial in an edge of one pixel.
+        canvas[patch] = behind + cover[:, None] * (color[:, :, None, None] - behind)
     inside = slice(margin, margin + size)
-    images = canvas[:, :, inside, inside] + NOISE * noise
-    return (images.clip(0, 1) * 255).round().astype(np.uint8)
-
-
-def paint(
-    canvas: np.ndarray,
-    kinds: np.ndarray,
-    placed: dict[str, np.ndarray],
-    size: int,
-    reach: int,
-    margin: int,
-) -> None:
-    """Blend one copy into each image of the canvas, in place, with an edge of one pixel."""
-    center = placed['center'] * size + margin
-    corner = np.floor(center).astype(int) - reach
-    pixels = corner[..., None] + np.arange(2 * reach + 1)  # (N, columns and rows, P)
-    dx, dy = np.moveaxis((pixels + 0.5 - center[..., None]).astype(np.float32), 1, 0)
-    cover = coverage(kinds, dx, dy, placed['radius'] * size, placed['angle'])
-    columns, rows = np.moveaxis(pixels, 1, 0)
-    patch = (
-        np.arange(len(canvas))[:, None, None, None],
-        np.arange(3)[:, None, None],
-        rows[:, None, :, None],
-        columns[:, None, None, :],
-    )
-    behind = canvas[patch]
-    color = contrasting(placed['color'], behind[:, :, reach, reach], placed['contrast'])
-    canvas[patch] = behind + cover[:, None] * (color[:, :, None, None] - behind)
+    noisy = canvas[:, :, inside, inside] + NOISE * noise
+    return (noisy.clip(0, 1) * 255).round().astype(np.uint8)
 
 
 def coverage(
@@ -274,13 +258,11 @@ class Digits(ViewDataset):
         from sklearn.model_selection import train_test_split
 
         digits = load_digits()
-        parts = train_test_split(
-            range(len(digits.target)),
-            test_size=self.held_out,
-            random_state=seed,
-            stratify=digits.target,
+        numbers = range(len(digits.target))
+        train, val = train_test_split(
+            numbers, test_size=self.held_out, random_state=seed, stratify=digits.target
         )
-        rows = dict(zip(('train', 'val'), parts))[split]
+        rows = dict(train=train, val=val)[split]
         self.classes = [str(name) for name in digits.target_names]
         self.labels = torch.as_tensor(digits.target[rows], dtype=torch.int64)
         images = torch.as_tensor(digits.images[rows], dtype=torch.float32)[:, None] / 16

@@ -101,29 +101,21 @@ class LongTailed(ImageSubset):
     def __init__(self, dataset: dict, imbalance: float, seed: int = 0) -> None:
         super().__init__(dataset)
         labels = self.dataset.labels
-        sizes = torch.bincount(labels + 1, minlength=len(self.dataset.classes) + 1).tolist()
-        # Images without a class come first.
-        _, *members = labels.argsort(stable=True).split(sizes)
+        largest = int((labels == 0).sum())
+        steps = max(len(self.classes) - 1, 1)
         generator = torch.Generator().manual_seed(seed)
-        drawn = [
-            images[torch.randperm(len(images), generator=generator)[:count]]
-            for images, count in zip(members, self.counts(imbalance, sizes[1:]))
-        ]
-        self.indices = torch.cat(drawn).sort().values
-
-    def counts(self, imbalance: float, sizes: list[int]) -> list[int]:
-        """Return the images to draw from each class."""
-        names = self.dataset.classes
-        steps = max(len(names) - 1, 1)
-        counts = [int(sizes[0] * (1 / imbalance) ** (label / steps)) for label in range(len(names))]
-        for name, size, count in zip(names, sizes, counts):
-            if not 0 < count <= size:
+        drawn = []
+        for label, name in enumerate(self.classes):
+            images = (labels == label).nonzero().flatten()
+            count = int(largest * (1 / imbalance) ** (label / steps))
+            if not 0 < count <= len(images):
                 raise UserError(
-                    f'LongTailed.imbalance={imbalance}: class {name} has {size} images and {count} are needed, from '
-                    f'{counts[0]} of class {names[0]}; set another imbalance or data set',
+                    f'LongTailed.imbalance={imbalance}: class {name} has {len(images)} images and {count} are needed, from '
+                    f'{largest} of class {self.classes[0]}; set another imbalance or data set',
                     code='bad-imbalance',
                 )
-        return counts
+            drawn.append(images[torch.randperm(len(images), generator=generator)[:count]])
+        self.indices = torch.cat(drawn).sort().values
 
 
 @DATASETS.register_module()
@@ -201,10 +193,12 @@ class ListedSubset(ImageSubset):
         names = read_lines(list_file, 'images')
         if hasattr(self.dataset, 'contents'):  # shards name an image without its extension
             names = [os.path.splitext(name)[0] for name in names]
-        self.indices = find(names, map(self.dataset.member, range(len(self.dataset))), list_file)
+        self.indices = match_names(
+            names, map(self.dataset.member, range(len(self.dataset))), list_file
+        )
 
 
-def find(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
+def match_names(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
     """Return the ascending indices in `files` of the names. Every name must match one image of its own."""
     matches: dict[str, list[int]] = {name: [] for name in names}
     for index, file in enumerate(files):

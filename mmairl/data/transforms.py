@@ -1,5 +1,8 @@
 """All augmentations. Each draws its parameters once and applies them in a data worker or to a batch on the device."""
 
+from collections.abc import Callable
+from functools import partial
+
 import cv2
 import numpy as np
 import torch
@@ -61,7 +64,7 @@ class Augmentation:
         """Name what is defined for RGB only, and how a config leaves it out; '' if there is nothing."""
         return f'{type(self).__name__} (leave it out)' if self.rgb_alone and self.p else ''
 
-    def tell(self, params: Params) -> str:
+    def describe(self, params: Params) -> str:
         """Describe the parameters of one image; '' if the image is unchanged."""
         if not params.get('on', True):
             return ''
@@ -87,21 +90,24 @@ def uniform(low: float, high: float, *shape: int) -> Tensor:
     return torch.empty(shape).uniform_(low, high)
 
 
-def put(values: Tensor, images: Tensor) -> Tensor:
+def to_device_of(values: Tensor, images: Tensor) -> Tensor:
     """Copy parameters to the device of the images, from pinned memory so that the host does not wait for a GPU."""
     if images.is_cuda:
         values = values.pin_memory()
     return values.to(images.device, non_blocking=True)
 
 
-def selected(on: Tensor, images: Tensor) -> Tensor:
-    """Return the indices that a CPU mask selects, on the device of the images, without waiting for a GPU."""
-    return put(on.nonzero().squeeze(1), images)
+def change_selected(images: Tensor, on: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Change the images that a CPU mask selects, without waiting for a GPU."""
+    if not on.any():
+        return images
+    rows = to_device_of(on.nonzero().squeeze(1), images)
+    return images.index_copy(0, rows, change(images[rows]))
 
 
-def where_on(on: Tensor, changed: Tensor, images: Tensor) -> Tensor:
+def take_changed(on: Tensor, changed: Tensor, images: Tensor) -> Tensor:
     """Take the changed images where a CPU mask is set."""
-    return torch.where(put(on, images).view(-1, 1, 1, 1), changed, images)
+    return torch.where(to_device_of(on, images).view(-1, 1, 1, 1), changed, images)
 
 
 def interleaved(image: Tensor) -> np.ndarray:
@@ -174,30 +180,28 @@ class RandomResizedCrop(Augmentation):
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         # torch resizes bytes twice as fast in channels-last layout.
-        box = torch.from_numpy(interleaved(cut(image, params)))
+        box = torch.from_numpy(interleaved(crop_box(image, params)))
         return self.resized(box.permute(2, 0, 1))
 
     def exact(self, image: Tensor, params: Params) -> Tensor:
-        return self.resized(to_unit(cut(image, params)))
+        return self.resized(to_unit(crop_box(image, params)))
 
     def resized(self, box: Tensor) -> Tensor:
         return interpolate(box[None], (self.size, self.size), mode='bilinear', antialias=True)[0]
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         count, channels, height, width = images.shape
-        params = {key: put(value.to(images.dtype), images) for key, value in params.items()}
+        params = {
+            key: to_device_of(value.to(images.dtype), images) for key, value in params.items()
+        }
         rows = filter_weights(params['top'], params['height'], height, self.size)
         columns = filter_weights(params['left'], params['width'], width, self.size)
         narrow = torch.bmm(images.reshape(count, channels * height, width), columns.transpose(1, 2))
         return torch.matmul(rows[:, None], narrow.view(count, channels, height, self.size))
 
 
-def cut(image: Tensor, params: Params) -> Tensor:
-    top = int(params['top'])
-    left = int(params['left'])
-    bottom = top + int(params['height'])
-    right = left + int(params['width'])
-    return image[:, top:bottom, left:right]
+def crop_box(image: Tensor, params: Params) -> Tensor:
+    return F.crop(image, *(int(params[key]) for key in ('top', 'left', 'height', 'width')))
 
 
 def between(low: float, high: float, chance: np.ndarray) -> np.ndarray:
@@ -231,7 +235,7 @@ class RandomFlip(Augmentation):
         return F.horizontal_flip(image)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        return where_on(params['on'], images.flip(-1), images)
+        return take_changed(params['on'], images.flip(-1), images)
 
 
 @TRANSFORMS.register_module()
@@ -251,8 +255,8 @@ class RandomTurn(Augmentation):
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         for turn in range(1, 8):  # 0 leaves an image unchanged
-            rows = selected(params['on'] & (params['turn'] == turn), images)
-            images = images.index_copy(0, rows, turned(images[rows], turn))
+            on = params['on'] & (params['turn'] == turn)
+            images = change_selected(images, on, partial(turned, turn=turn))
         return images
 
 
@@ -298,8 +302,8 @@ class ColorJitter(Augmentation):
     """Change brightness, contrast, saturation and hue, in an order drawn per image.
 
     A factor of strength s is uniform in [max(0, 1 - s), 1 + s], the hue shift in [-hue, hue] of the circle. Nothing is
-    rounded between the four, in either form. Brightness and contrast are defined for any channels; if they are not RGB,
-    each has a contrast to its own mean, and saturation and hue must be 0.
+    rounded between the four, in either form. Brightness and contrast are defined for any channels. If these are not RGB,
+    the contrast of each channel is relative to its own mean, and saturation and hue must be 0.
 
     Args:
         p: Probability of the change.
@@ -333,7 +337,7 @@ class ColorJitter(Augmentation):
         names = [name for name, strength in strengths.items() if strength]
         return f'{" and ".join(names)} of ColorJitter (set to 0)' if names and self.p else ''
 
-    def tell(self, params: Params) -> str:
+    def describe(self, params: Params) -> str:
         if not params['on']:
             return ''
         amounts = params['amounts'][0].tolist()
@@ -362,9 +366,9 @@ class ColorJitter(Augmentation):
         changes[1] = 0
         rows = torch.arange(count).unsqueeze(1)
         changes[:, rows, linear] = channel_matrices(params['amounts'][:, :3], channels)
-        pixel_matrices, mean_matrices = put(changes.to(images.dtype), images)
+        pixel_matrices, mean_matrices = to_device_of(changes.to(images.dtype), images)
         turns = 6 * params['amounts'][:, 3:] + torch.tensor([5.0, 3.0, 1.0])
-        turns = put(turns.to(images.dtype), images)
+        turns = to_device_of(turns.to(images.dtype), images)
         pixels = images.flatten(2)
         for number in range(6):
             if number == 3 and self.hue:
@@ -372,12 +376,14 @@ class ColorJitter(Augmentation):
             if (linear == number).any():
                 shift = mean_matrices[:, number] @ pixels.mean(2, keepdim=True)
                 pixels = torch.baddbmm(shift, pixel_matrices[:, number], pixels).clamp_(0, 1)
-        return where_on(params['on'], pixels.view(images.shape), images)
+        return take_changed(params['on'], pixels.view(images.shape), images)
 
 
 def to_gray(images: Tensor) -> Tensor:
+    """Return float RGB images with the luminance in all three channels."""
     red, green, blue = images.split(1, dim=1)
-    return (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
+    gray = (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
+    return gray.expand(-1, 3, -1, -1)
 
 
 def channel_matrices(factors: Tensor, channels: int) -> Tensor:
@@ -474,9 +480,7 @@ class RandomGrayscale(Augmentation):
         return torch.from_numpy(to_bytes(luminance)).repeat(3, 1, 1)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        rows = selected(params['on'], images)
-        gray = to_gray(images[rows]).expand(-1, 3, -1, -1)
-        return images.index_copy(0, rows, gray)
+        return change_selected(images, params['on'], to_gray)
 
 
 # The light that hematoxylin, eosin and DAB absorb from red, green and blue (Ruifrok and Johnston 2001).
@@ -505,13 +509,16 @@ class StainJitter(Augmentation):
         return {**params, 'factors': factors}
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        rows = selected(params['on'], images)
-        absorbed = -images[rows].clamp_min(1 / 255).log()
         # One matrix per image: to amounts of stain, times the factors, and back.
         factors = params['factors'][params['on'], :, None]
-        change = torch.linalg.inv(STAINS) @ (factors * STAINS)
-        changed = torch.einsum('bchw,bcd->bdhw', absorbed, put(change, images))
-        return images.index_copy(0, rows, (-changed).exp().clamp(0, 1))
+        matrices = to_device_of(torch.linalg.inv(STAINS) @ (factors * STAINS), images)
+
+        def stain(selected: Tensor) -> Tensor:
+            absorbed = -selected.clamp_min(1 / 255).log()
+            changed = torch.einsum('bchw,bcd->bdhw', absorbed, matrices)
+            return (-changed).exp().clamp(0, 1)
+
+        return change_selected(images, params['on'], stain)
 
 
 @TRANSFORMS.register_module()
@@ -528,16 +535,14 @@ class Solarize(Augmentation):
     def __init__(self, p: float, threshold: int = 128) -> None:
         super().__init__(p)
         self.threshold = threshold
-        values = np.arange(256, dtype=np.uint8)
-        self.table = np.where(values >= threshold, 255 - values, values)
 
     def single(self, image: Tensor, params: Params) -> Tensor:
-        return planes(cv2.LUT(interleaved(image), self.table))
+        return F.solarize(image, self.threshold)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         # Half a byte lower: the worker form rounds such a value up to the threshold.
         bright = images >= (self.threshold - 0.5) / 255
-        bright &= put(params['on'], images).view(-1, 1, 1, 1)
+        bright &= to_device_of(params['on'], images).view(-1, 1, 1, 1)
         return torch.where(bright, 1 - images, images)
 
 
@@ -558,7 +563,8 @@ class GaussianBlur(Augmentation):
         self.sigma = tuple(sigma)
 
     def draw(self, count: int, height: int, width: int) -> Params:
-        return dict(on=torch.rand(count) < self.p, sigma=uniform(*self.sigma, count))
+        params = super().draw(count, height, width)
+        return {**params, 'sigma': uniform(*self.sigma, count)}
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         kernel = gaussian(params['sigma'].item(), taps_for(image))
@@ -569,12 +575,8 @@ class GaussianBlur(Augmentation):
         return planes(to_bytes(blurred))
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        rows = selected(params['on'], images)
-        if not len(rows):
-            return images
-        sigma = params['sigma'][params['on']].to(images.dtype)
-        blurred = blur(images[rows], put(sigma, images), taps_for(images))
-        return images.index_copy(0, rows, blurred)
+        sigma = to_device_of(params['sigma'][params['on']].to(images.dtype), images)
+        return change_selected(images, params['on'], partial(blur, sigma=sigma))
 
 
 def taps_for(images: Tensor) -> int:
@@ -591,9 +593,10 @@ def gaussian(sigma: float, taps: int) -> np.ndarray:
     return weights[np.abs(offset) <= max(1, MAX_SIGMAS * sigma)].astype(np.float32)
 
 
-def blur(images: Tensor, sigma: Tensor, taps: int) -> Tensor:
+def blur(images: Tensor, sigma: Tensor) -> Tensor:
     """Blur each image by its own sigma: two depthwise convolutions over (image, channel), edges reflected."""
     count, channels, height, width = images.shape
+    taps = taps_for(images)
     reach = taps // 2
     offset = torch.arange(-reach, reach + 1, device=images.device, dtype=images.dtype)
     kernels = (-0.5 * (offset / sigma[:, None]) ** 2).softmax(1).repeat_interleave(channels, 0)

@@ -185,10 +185,17 @@ def newest_checkpoint(
 
 @dataclass(frozen=True)
 class Kept:
-    """A checkpoint that a run has kept."""
+    """A checkpoint that a run has kept, from which it can resume.
+
+    Attributes:
+        path: The file.
+        meta: What the checkpoint says about the run.
+        steps: Iterations of an epoch; 0 if unknown.
+    """
 
     path: Path
     meta: dict[str, Any]
+    steps: int = 0
 
     @property
     def iteration(self) -> int:
@@ -200,8 +207,9 @@ def kept_in(folder: Path, run: str | None) -> list[Kept]:
     kept = []
     for path in folder.glob('*.pth'):
         meta = meta_of(path)
-        if meta and meta.get('run') == run and type(meta.get('iter')) is int:
-            kept.append(Kept(path, meta))
+        place = meta_of(path, 'place')  # files with weights only have none
+        if meta and place and meta.get('run') == run and type(meta.get('iter')) is int:
+            kept.append(Kept(path, meta, place.get('steps', 0)))
     return sorted(kept, key=lambda one: one.iteration)
 
 
@@ -216,7 +224,7 @@ def missing_part(checkpoint: dict[str, Any]) -> str | None:
     return None
 
 
-def require_complete(checkpoint: dict[str, Any], path: str | Path) -> None:
+def require_resumable(checkpoint: dict[str, Any], path: str | Path) -> None:
     """Raise if a checkpoint lacks a part that a resume needs."""
     missing = missing_part(checkpoint)
     if missing:
@@ -290,7 +298,7 @@ def choose_start(cfg: Config) -> RunStart:
     if start.path:
         start.checkpoint = newest[1] if newest else load_checkpoint(start.path)
     if start.resume:
-        require_complete(start.checkpoint, start.path)
+        require_resumable(start.checkpoint, start.path)
         start.run = start.checkpoint['meta'].get('run')
         start.fork = start.checkpoint['meta'].get('fork')
     else:

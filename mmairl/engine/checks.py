@@ -174,7 +174,7 @@ def _parameters(kind: Callable) -> dict[str, inspect.Parameter]:
     return {**arguments, OTHERS: None}
 
 
-def check_run(runner: Runner) -> None:
+def check_built_run(runner: Runner) -> None:
     """Raise if a run could only fail later, or would silently train something else."""
     # Imported here, because commands that only check a config do not need these modules.
     from mmairl.data.datasets import innermost_dataset

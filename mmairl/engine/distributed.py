@@ -57,9 +57,8 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         options['device_id'] = _select_gpu(launcher)  # the GPUs connect now, not at the first step
     end_with_parent()
     if sys.platform == 'linux' and os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
-        os.environ.setdefault(
-            'GLOO_SOCKET_IFNAME', 'lo'
-        )  # on one machine, do not listen to the network
+        # On one machine, do not listen on the network.
+        os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')
     restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
     if restarts:
         options.update(_store_of_attempt(restarts))

@@ -20,10 +20,10 @@ from scipy.stats import t as student_t
 from mmairl.config import by_key
 from mmairl.engine.checkpoint import Kept
 from mmairl.engine.curves import Curve, read_scalars
-from mmairl.engine.fork import Fork
+from mmairl.engine.fork import Fork, kept_checkpoints
 from mmairl.engine.health import QUANTITIES, Quantity, state
 from mmairl.engine.hooks.monitor import SILENT
-from mmairl.engine.replay import StopAt, kept_checkpoints, rerun
+from mmairl.engine.replay import StopAt, rerun
 from mmairl.errors import Diverged, UserError
 from mmairl.io import read_yaml
 
@@ -234,7 +234,7 @@ def treat(trial: Trial, repeats: int = 3) -> Iterator[Outcome]:
         yield Outcome(remedy, gain, gain - half, gain + half)
 
 
-def ranked(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def by_likelihood(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return outcomes, the likeliest cause first.
 
     A lower rate or clipped gradients soften most faults. Corrections of unusual settings therefore precede such remedies

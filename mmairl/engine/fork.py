@@ -38,11 +38,12 @@ from mmairl.checkpoints.load import load_checkpoint
 from mmairl.config import import_custom_modules, override
 from mmairl.engine.checkpoint import (
     RUN,
+    Kept,
     RunStart,
     checkpoint_folder,
     choose_start,
-    missing_part,
-    require_complete,
+    kept_in,
+    require_resumable,
     run_in,
     settings,
 )
@@ -130,31 +131,37 @@ class Fork:
         Raises:
             UserError: If the trunk has not kept one, or if the file is not of this version of mmairl.
         """
-        if self.path is not None:
-            checkpoint = load_checkpoint(self.path)
-            require_complete(checkpoint, self.path)
-            return self.path, checkpoint
-        values = {**read_run_config(self.trunk), 'work_dir': str(self.trunk)}
-        folder = checkpoint_folder(Config(values))
-        named = folder / f'epoch_{self.epoch}.pth'
-        files = [named] if named.is_file() else sorted(folder.glob('*.pth'))
-        run = run_in(self.trunk)
-        epochs = []
-        for path in files:
-            checkpoint = load_checkpoint(path)
-            if missing_part(checkpoint) or checkpoint['meta'].get('run') != run:
-                continue
-            steps = checkpoint.get('place', {}).get('steps', 0)
-            epoch, inside = divmod(checkpoint['meta']['iter'], steps) if steps else (0, 1)
-            if not inside and epoch == self.epoch:
-                return path, checkpoint
-            epochs += [] if inside else [epoch]
-        known = ', '.join(map(str, sorted(epochs))) or 'none'
+        path = self.path or self._epoch_end()
+        checkpoint = load_checkpoint(path)
+        require_resumable(checkpoint, path)
+        return path, checkpoint
+
+    def _epoch_end(self) -> Path:
+        ends = {}
+        for kept in kept_checkpoints(self.trunk):
+            if kept.steps and kept.iteration % kept.steps == 0:
+                ends[kept.iteration // kept.steps] = kept.path
+        if self.epoch in ends:
+            return ends[self.epoch]
+        known = ', '.join(map(str, ends)) or 'none'
         raise UserError(
             f"--fork: {self.trunk} has no checkpoint at the end of epoch '{self.epoch}'; choose one it has kept ({known}), "
             'or train the trunk with default_hooks.checkpoint.max_keep_ckpts=-1',
             code='no-fork-point',
         )
+
+
+def kept_checkpoints(work_dir: Path) -> list[Kept]:
+    """Return the checkpoints of the run in a work dir by iteration, without reading their tensors."""
+    values = {**read_run_config(work_dir), 'work_dir': str(work_dir)}
+    found = kept_in(checkpoint_folder(Config(values)), run_in(work_dir))
+    kept = {one.iteration: one for one in found}
+    if not kept:
+        raise UserError(
+            f'{work_dir}: no checkpoint of its run; give the work dir of a training run',
+            code='no-checkpoint',
+        )
+    return list(kept.values())
 
 
 def start_branch(cfg: Config, fork: Fork) -> RunStart:
@@ -194,9 +201,13 @@ def start_branch(cfg: Config, fork: Fork) -> RunStart:
     if (work_dir / RUN).is_file():
         cfg.update(resume=True, load_from=None)
         start = choose_start(cfg)
-        if start.resume:
-            require_same_branch(start, origin)
+        if start.resume and start.fork == origin:
             return start
+        if start.resume:
+            raise UserError(
+                f'--work-dir: {Path(start.path).parent} holds another run or branch; give an empty folder',
+                code='other-fork',
+            )
     if any(key.startswith(RESETS) for key in changed):
         checkpoint['optimizer'] = None
     reason = collapse_before(fork.trunk, meta['iter'])
@@ -235,14 +246,6 @@ def require_same_order(changed: list[str]) -> None:
                 'train a whole run',
                 code='fork-changes-order',
             )
-
-
-def require_same_branch(start: RunStart, origin: dict[str, Any]) -> None:
-    if start.fork != origin:
-        raise UserError(
-            f'--work-dir: {Path(start.path).parent} holds another run or branch; give an empty folder',
-            code='other-fork',
-        )
 
 
 @contextmanager

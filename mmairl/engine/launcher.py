@@ -98,9 +98,8 @@ class PatientAgent(LocalElasticAgent):
             self._remaining_restarts = 0
         return result
 
-    def _shutdown(
-        self, death_sig: signal.Signals = signal.SIGTERM, **others
-    ) -> None:  # torch 2.14 adds a timeout
+    # Torch 2.14 adds a timeout.
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, **others) -> None:
         if self._pcontext:
             self._pcontext.close(death_sig, GRACE)
         super()._shutdown(death_sig, **others)

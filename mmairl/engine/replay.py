@@ -16,16 +16,9 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmairl.checkpoints.load import load_checkpoint
-from mmairl.engine.checkpoint import (
-    Kept,
-    checkpoint_folder,
-    describe_machine,
-    kept_in,
-    run_in,
-    settings,
-)
+from mmairl.engine.checkpoint import Kept, describe_machine, settings
 from mmairl.engine.curves import read_run_config
-from mmairl.engine.fork import Fork
+from mmairl.engine.fork import Fork, kept_checkpoints
 from mmairl.engine.resume import config_changes
 from mmairl.engine.run import complete_config, train
 from mmairl.errors import UserError
@@ -90,19 +83,6 @@ class StopAt(Hook):
     def before_train_iter(self, runner: Runner, **_: object) -> None:
         if runner.iter == self.last:
             raise Reached
-
-
-def kept_checkpoints(work_dir: Path) -> list[Kept]:
-    """Return the checkpoints of the run in a work dir by iteration, without reading their tensors."""
-    values = {**read_run_config(work_dir), 'work_dir': str(work_dir)}
-    found = kept_in(checkpoint_folder(Config(values)), run_in(work_dir))
-    kept = {one.iteration: one for one in found}
-    if not kept:
-        raise UserError(
-            f'{work_dir}: no checkpoint of its run; give the work dir of a training run',
-            code='no-checkpoint',
-        )
-    return list(kept.values())
 
 
 def stretches_of(work_dir: Path) -> list[Stretch]:
@@ -211,18 +191,20 @@ def differing(one: Any, other: Any, name: str) -> list[str]:
     """List where two nested values differ in a type, a shape or a bit: 0.0 and -0.0 differ, NaN equals itself."""
     if type(one) is not type(other):
         return [name]
-    if isinstance(one, HistoryBuffer):
-        return differing(vars(one), vars(other), name)
-    if isinstance(one, dict):
-        if one.keys() != other.keys():
-            return [name]
-        return [found for key in one for found in differing(one[key], other[key], f'{name}.{key}')]
-    if isinstance(one, (list, tuple)):
-        if len(one) != len(other):
-            return [name]
-        pairs = enumerate(zip(one, other))
-        return [found for place, pair in pairs for found in differing(*pair, f'{name}.{place}')]
-    return [] if _bits(one) == _bits(other) else [name]
+    one = _by_key(one)
+    other = _by_key(other)
+    if not isinstance(one, dict):
+        return [] if _bits(one) == _bits(other) else [name]
+    if one.keys() != other.keys():
+        return [name]
+    return [found for key in one for found in differing(one[key], other[key], f'{name}.{key}')]
+
+
+def _by_key(value: Any) -> Any:
+    """Return a container as a dictionary, and any other value as it is."""
+    if isinstance(value, HistoryBuffer):
+        return vars(value)
+    return dict(enumerate(value)) if isinstance(value, (list, tuple)) else value
 
 
 def _bits(value: Any) -> tuple:

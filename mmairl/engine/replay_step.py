@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from mmairl.engine.batches import images_per_step, sampler_of
 from mmairl.engine.checkpoint import NOTE, Kept
-from mmairl.engine.fork import Fork
+from mmairl.engine.fork import Fork, kept_checkpoints
 from mmairl.engine.optim.gradients import gradients_of
-from mmairl.engine.replay import Reached, StopAt, kept_checkpoints, rerun, stretches_of
+from mmairl.engine.replay import Reached, StopAt, rerun, stretches_of
 from mmairl.errors import UserError
 from mmairl.io import read_text
 from mmairl.models.heads.base import unit

@@ -258,7 +258,7 @@ def restore_randomness(runner: Runner, states: list[dict]) -> None:
 def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
     """List the differences between the settings in a checkpoint, if it has any, and the current settings."""
     changes = []
-    for key in dict.fromkeys([*old, *new]) if isinstance(old, dict) else ():
+    for key in {**old, **new} if isinstance(old, dict) else ():
         before = old.get(key)
         now = new.get(key)
         if _equal(before, now) or (key == SEED and now == 'None'):

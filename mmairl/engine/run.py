@@ -72,9 +72,8 @@ def train(
             runner.train()
         except BaseException:
             for hook in runner.hooks:  # hooks restore signal handlers and finish writing
-                with suppress(
-                    Exception
-                ):  # a second failure on the same full disk must not hide the original error
+                # A second failure on the same full disk must not hide the original error.
+                with suppress(Exception):
                     hook.after_run(runner)
             raise
     return runner
@@ -103,9 +102,8 @@ def complete_config(cfg: Config, launcher: str) -> None:
     share_batch(cfg, get_world_size())
     drop_unreachable_schedules(cfg)
     set_fast_keys(cfg)
-    if cfg.get('randomness', {}).get(
-        'deterministic'
-    ):  # otherwise torch refuses the first product on a GPU
+    # Otherwise torch raises at the first product on a GPU.
+    if cfg.get('randomness', {}).get('deterministic'):
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     keep_workers(cfg.train_dataloader)
 

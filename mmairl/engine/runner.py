@@ -117,9 +117,8 @@ class Runner(PlainRunner):
         loader = self.build_dataloader(
             {**self._train_dataloader, 'dataset': dataset}, self.seed, diff_rank_seed
         )
-        loader.generator = (
-            torch.Generator()
-        )  # otherwise each start of the workers draws from the run's generator
+        # Otherwise each start of the workers would draw from the run's generator.
+        loader.generator = torch.Generator()
         loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
         require_a_batch(loader)
         require_counted_mixture(loader)

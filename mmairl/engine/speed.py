@@ -40,10 +40,8 @@ PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 # The limit of compiled forms of one block: by width, stride, size, side and mode. Torch's limit of 8 would leave the
 # student of a ResNet-50 eager.
 FORMS = 128
-GRAPHS = (
-    'reduce-overhead',
-    'max-autotune',
-)  # torch's modes that replay compiled code as CUDA graphs
+# Torch's modes that replay compiled code as CUDA graphs.
+GRAPHS = ('reduce-overhead', 'max-autotune')
 FUSED = ('SGD', 'Adam', 'AdamW')  # torch's optimizers that can be fused
 
 
@@ -197,9 +195,8 @@ def compile_parts(model: nn.Module, options: dict) -> None:
 
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FORMS)
     for layer in model.modules():
-        if isinstance(
-            getattr(layer, 'drop_prob', None), np.floating
-        ):  # mmpretrain's; NumPy's numbers end a graph
+        # mmpretrain's rates are NumPy's, which end a graph.
+        if isinstance(getattr(layer, 'drop_prob', None), np.floating):
             layer.drop_prob = float(layer.drop_prob)
     parts = list(compiled_parts(model))
     for part in parts:

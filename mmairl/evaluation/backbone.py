@@ -58,13 +58,13 @@ def load_backbone(
             finally:
                 logger.setLevel(level)
     if checkpoint is not None:
-        read = isinstance(checkpoint, Backbone)
-        source = (
-            checkpoint if read else read_backbone(checkpoint, part, prefix, backbone.state_dict())
-        )
+        source = checkpoint
+        tensors = backbone.state_dict()
+        if not isinstance(source, Backbone):
+            source = read_backbone(checkpoint, part, prefix, tensors)
         warn_of_other_statistics(cfg, source)
-        weights = fitted(source.weights, backbone.state_dict(), source.path)
-        require_same_keys(weights, backbone.state_dict(), source.path)
+        weights = fitted(source.weights, tensors, source.path)
+        require_same_keys(weights, tensors, source.path)
         backbone.load_state_dict(weights)
         origin = f'{source}, all {len(source.weights)} keys matched'
     print_log(f'backbone under test: {origin}', logger='current')
@@ -88,11 +88,13 @@ def tensors_of_config(cfg: Config) -> dict[str, Tensor]:
 
 def warn_of_other_statistics(cfg: Config, source: Backbone) -> None:
     """Warn if the checkpoint states another mean or standard deviation than the config normalizes images with."""
-    stated, normal = source.input, cfg.model.get('data_preprocessor')
+    stated = source.input
+    normal = cfg.model.get('data_preprocessor')
     if not stated.origin or normal is None or stated.channels is not None:
         return
     for name in ('mean', 'std'):
-        used, known = normal.get(name), getattr(stated, name)
+        used = normal.get(name)
+        known = getattr(stated, name)
         if used is None or len(used) != len(known) or np.allclose(used, known, atol=1e-3):
             continue
         warn(

@@ -26,9 +26,10 @@ from mmairl.data.preprocess import normalize
 from mmairl.data.workers import delivered, safe
 from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.feature_store import write_header
 from mmairl.evaluation.features import Extraction, extraction, on_main_process, show_progress
 from mmairl.evaluation.identity import FEATURE_CODE, key_of
-from mmairl.evaluation.protocol import Protocol, Scores, Sets
+from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
 from mmairl.evaluation.sources import room_source
 from mmairl.io import replacing
 from mmairl.models.layers import joined_map, layer_outputs
@@ -61,6 +62,11 @@ class DenseProtocol(Protocol):
         lr: Learning rate of AdamW; falls to 0 by a half cosine.
         weight_decay: Weight decay of AdamW.
         seed: Seed of the heads, of the order of the images and of random crops.
+        heads: Heads to measure; the first gives the main score. Default: all.
+
+    Class attributes:
+        known_heads: Names of all heads.
+        unknown: Value of pixels without a target.
     """
 
     layers: Sequence[int] = (-1,)
@@ -76,10 +82,12 @@ class DenseProtocol(Protocol):
     lr: float = 1e-3
     weight_decay: float = 1e-4
     seed: int = 0
+    heads: Sequence[str] = ()
 
     labels: ClassVar = ('dense',)
     null_rows: ClassVar = ('random',)
-    unknown: ClassVar[int] = IGNORED  # value of pixels without a target
+    known_heads: ClassVar[tuple[str, ...]] = ()
+    unknown: ClassVar[int] = IGNORED
 
     def __post_init__(self) -> None:
         if self.crop is not None and self.crop > self.size:
@@ -92,6 +100,11 @@ class DenseProtocol(Protocol):
                 f"{self.name}: upsample must be bilinear or nearest ('{self.upsample}')",
                 code='unknown-upsampling',
             )
+        if not self.heads or not set(self.heads) <= set(self.known_heads):
+            raise UserError(
+                f"{self.name}.heads: expected some of {', '.join(self.known_heads)} ('{list(self.heads)}')",
+                code='unknown-head',
+            )
 
     @abstractmethod
     def widths(self, classes: Sequence[str]) -> dict[str, int]:
@@ -103,16 +116,22 @@ class DenseProtocol(Protocol):
 
     @abstractmethod
     def measure(self, prediction: Tensor, target: Tensor, classes: Sequence[str]) -> Tensor:
-        """Return the statistics of one image in float64 from a prediction (width, H, W) and a target (H, W)."""
+        """Return statistics of one image, which are summed, in float64.
+
+        Args:
+            prediction: What `predict` returns, (width, H, W).
+            target: The target, (H, W).
+            classes: Names of the classes.
+        """
 
     @abstractmethod
     def summarize(
         self, head: str, statistics: Tensor, classes: Sequence[str]
     ) -> tuple[Scores, dict]:
-        """Return the scores and details of a head from the statistics (images, ...)."""
+        """Return the scores and details of a head from the sum of the statistics of all images."""
 
     def predict(self, head: str, outputs: Tensor) -> Tensor:
-        """Return what is resized to the target's size, (cells, width), from the outputs of a head."""
+        """Return the values that are resized to the target's size, (cells, width), from a head's outputs."""
         return outputs
 
     def untrained_heads(self, cells: 'Cells', classes: Sequence[str]) -> dict[str, Head]:
@@ -136,36 +155,32 @@ class DenseProtocol(Protocol):
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
-    ) -> tuple[Scores, dict, dict[str, int]]:
+    ) -> Outcome:
         if subject == 'pixels':
             raise UserError(
                 f'{self.name}: pixels have no layers; use --init random as the baseline',
                 code='no-spatial-features',
             )
-        return on_main_process(lambda: self._probe(cfg, subject, sets, identity))
-
-    def _probe(
-        self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
-    ) -> tuple[Scores, dict, dict[str, int]]:
-        train, test = (sets[part][1] for part in ('train', 'test'))
         backbone = load_backbone(cfg, None if subject == 'random' else subject)
         features = CellFeatures(backbone, extraction(cfg, self.device, self.workers), self)
+        return on_main_process(lambda: self._probe(features, sets, self._features_key(identity)))
+
+    def _probe(self, features: 'CellFeatures', sets: Sets, key: str) -> Outcome:
+        train, test = (sets[part][1] for part in ('train', 'test'))
         with ExitStack() as stack:
             folder = self.cache or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            cells = Cells(folder / f'dense_{self._features_key(identity)}', features, train, self)
+            cells = Cells(folder / f'dense_{key}', features, train, self)
             heads = self.trained_heads(train, features, cells)
             heads |= self.untrained_heads(cells, train.classes)
             statistics = self._test(heads, features, test)
             details = dict(train_images=len(train), test_images=len(test), stored_bytes=cells.bytes)
         scores: Scores = {}
         way = '' if self.random_crops else ' (stored features)'
-        for head, values in statistics.items():
-            of_head, more = self.summarize(head, values, test.classes)
+        for head in self.heads:
+            of_head, details[head] = self.summarize(head, statistics[head], test.classes)
             scores |= {f'{self.name}, {head} {name}{way}': x for name, x in of_head.items()}
-            details[head] = more
-            if 'per_class' in more:
-                details.setdefault('per_class', more['per_class'])  # of the main head
-        return scores, details, {}
+        main = details[self.heads[0]]
+        return scores, details | {name: main[name] for name in ('per_class',) if name in main}, {}
 
     def _features_key(self, identity: Mapping[str, Any]) -> str:
         parts = {name: identity[name] for name in ('weights', 'network', 'input', 'code')}
@@ -176,20 +191,18 @@ class DenseProtocol(Protocol):
     def trained_heads(
         self, train: DenseDataset, features: 'CellFeatures', cells: 'Cells'
     ) -> dict[str, Head]:
-        """Train all heads in one pass; none has an influence on another."""
+        """Train all heads in one pass. They share nothing but the features."""
         widths = self.widths(train.classes)
         if not widths:
             return {}
         channels = features.shape[0]
+        heads = nn.ModuleDict()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            heads = nn.ModuleDict(
-                {
-                    name: nn.Sequential(nn.BatchNorm1d(channels), nn.Linear(channels, width))
-                    for name, width in widths.items()
-                }
-            ).to(self.device)
-        batches = self._crops(train, features) if self.random_crops else cells.batches(self)
+            for name, width in widths.items():
+                heads[name] = nn.Sequential(nn.BatchNorm1d(channels), nn.Linear(channels, width))
+        heads.to(self.device)
+        batches = self._crops(train, features) if self.random_crops else cells.batches()
         steps = self.epochs * -(-len(train) // self.batch)
         optimizer = torch.optim.AdamW(
             heads.parameters(), lr=self.lr, weight_decay=self.weight_decay
@@ -209,7 +222,7 @@ class DenseProtocol(Protocol):
         }
 
     def _crops(self, train: DenseDataset, features: 'CellFeatures') -> Batches:
-        """Yield features and targets of random crops, which depend on seed, epoch and image alone."""
+        """Yield features and targets of random crops, which depend only on seed, epoch and image."""
         features.restart(self.seed)
         for epoch in range(self.epochs):
             order = np.random.default_rng((self.seed, epoch)).permutation(len(train)).tolist()
@@ -225,7 +238,7 @@ class DenseProtocol(Protocol):
         self, heads: Mapping[str, Head], features: 'CellFeatures', test: DenseDataset
     ) -> dict[str, Tensor]:
         features.restart(self.seed + 1)
-        statistics: dict[str, list[Tensor]] = {head: [] for head in heads}
+        statistics: dict[str, Tensor] = {}
         loader = DataLoader(test, batch_size=None, num_workers=self.workers)
         for image, target in show_progress(delivered(safe(loader)), self.name, len(test)):
             image = self.resized(image)
@@ -244,8 +257,8 @@ class DenseProtocol(Protocol):
                     count[rows, columns] += 1
                 prediction = self._upsampled((joined / count)[None], target.shape)[0]
                 measured = self.measure(prediction, target.to(prediction.device), test.classes)
-                statistics[name].append(measured.cpu())
-        return {head: torch.stack(values) for head, values in statistics.items()}
+                statistics[name] = statistics.get(name, 0) + measured.cpu()
+        return statistics
 
     def _upsampled(self, maps: Tensor, size: Sequence[int]) -> Tensor:
         return F.interpolate(maps, tuple(size), mode=self.upsample)
@@ -287,27 +300,25 @@ class Windows(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        own = self.protocol
+        protocol = self.protocol
+        side = protocol.side
         image, target = self.dataset[index]
         random = None
         scale = 1.0
         if self.epoch is not None:
-            random = np.random.default_rng((own.seed, self.epoch, index))
+            random = np.random.default_rng((protocol.seed, self.epoch, index))
             scale = random.uniform(*SCALES)
-        image = own.resized(image, scale)
+        image = protocol.resized(image, scale)
         target = nearest_resized(target, image.shape[1:])
-        lacking = [max(0, own.side - length) for length in image.shape[1:]]
+        lacking = [max(0, side - length) for length in target.shape]
         padding = (0, lacking[1], 0, lacking[0])
         image = F.pad(image, padding)
-        target = F.pad(target, padding, value=own.unknown)
-        spare = [length - own.side for length in target.shape]
-        if random is None:
-            top, left = (length // 2 for length in spare)
-        else:
-            top, left = (int(random.integers(length + 1)) for length in spare)
-        image = image[:, top : top + own.side, left : left + own.side]
-        target = target[top : top + own.side, left : left + own.side]
-        if random is not None and random.random() < 0.5:
+        target = F.pad(target, padding, value=protocol.unknown)
+        spare = [length - side for length in target.shape]
+        top, left = (int(random.integers(x + 1)) if random else x // 2 for x in spare)
+        image = image[:, top : top + side, left : left + side]
+        target = target[top : top + side, left : left + side]
+        if random and random.random() < 0.5:
             return image.flip(2), target.flip(1)
         return image, target
 
@@ -322,7 +333,7 @@ class CellFeatures:
         self.random = torch.Generator()
 
     def restart(self, seed: int) -> None:
-        """Start the permutations anew, so that they do not depend on which features were stored before."""
+        """Restart the permutations, which must not depend on features that were stored before."""
         self.random.manual_seed(seed)
 
     @torch.no_grad()
@@ -364,10 +375,7 @@ class Cells:
         self.train = train
         self.protocol = protocol
         channels, rows, columns = features.shape
-        self.shapes = (
-            (len(train), rows * columns, channels),
-            (len(train), rows * columns, POINTS**2),
-        )
+        self.shapes = [(len(train), rows * columns, width) for width in (channels, POINTS**2)]
         self.bytes = sum(2 * int(np.prod(shape)) for shape in self.shapes)
 
     @cached_property
@@ -397,17 +405,18 @@ class Cells:
         with ExitStack() as stack:
             files = []
             for path, shape in zip(self.paths, self.shapes):
-                files.append(stack.enter_context(stack.enter_context(replacing(path)).open('wb')))
-                header = dict(descr='<f2', fortran_order=False, shape=shape)
-                np.lib.format.write_array_header_1_0(files[-1], header)
+                unfinished = stack.enter_context(replacing(path))
+                files.append(stack.enter_context(unfinished.open('wb')))
+                write_header(files[-1], shape, '<f2')
             for images, targets in show_progress(delivered(safe(loader)), 'features', len(loader)):
                 x = self.features(images)
                 rows = (x.flatten(2).transpose(1, 2), points_of(targets, x.shape[2:]))
                 for file, values in zip(files, rows):
                     file.write(values.half().cpu().contiguous().numpy().tobytes())
 
-    def batches(self, protocol: DenseProtocol) -> Batches:
+    def batches(self) -> Batches:
         """Yield features (cells, C) and targets (cells, POINTS^2) of the batches of all epochs."""
+        protocol = self.protocol
         for epoch in range(protocol.epochs):
             order = np.random.default_rng((protocol.seed, epoch)).permutation(len(self.train))
             for start in range(0, len(order), protocol.batch):

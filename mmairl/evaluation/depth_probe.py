@@ -7,7 +7,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmairl.errors import UserError
 from mmairl.evaluation.dense_protocol import DenseProtocol
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
@@ -25,7 +24,6 @@ class DepthProbe(DenseProtocol):
     factors 1.25^2 and 1.25^3 and the absolute relative error. As in mmseg, each is a mean over images.
 
     Args:
-        heads: Which heads to measure; the first gives the main score. Default: bins and regression.
         bins: Number of bins between the limits.
         min_depth: Lower limit of scored depths in meters.
         max_depth: Upper limit of scored depths in meters.
@@ -39,15 +37,8 @@ class DepthProbe(DenseProtocol):
     nyu_crop: bool = False
 
     metric: ClassVar = 'delta'
+    known_heads: ClassVar = HEADS
     unknown: ClassVar = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.heads or not set(self.heads) <= set(HEADS):
-            raise UserError(
-                f"depth_probe.heads: expected some of {', '.join(HEADS)} ('{list(self.heads)}')",
-                code='unknown-head',
-            )
 
     def prepared(self, target: Tensor) -> Tensor:
         counted = (target > self.min_depth) & (target < self.max_depth)
@@ -82,17 +73,20 @@ class DepthProbe(DenseProtocol):
             inside = torch.zeros_like(counted)
             inside[EIGEN_CROP] = True
             counted &= inside
+        if not counted.any():
+            return torch.zeros(6, dtype=torch.float64)
         depth = prediction[0][counted].double()
         truth = target[counted].double()
         ratio = torch.maximum(depth / truth, truth / depth)
         error = depth - truth
         within = [(ratio < 1.25**power).double().mean() for power in (1, 2, 3)]
         rmse = error.square().mean().sqrt()
-        return torch.stack([*within, rmse, (error.abs() / truth).mean()])
+        return torch.stack([*within, rmse, (error.abs() / truth).mean(), torch.ones_like(rmse)])
 
     def summarize(
         self, head: str, statistics: Tensor, classes: Sequence[str]
     ) -> tuple[Scores, dict]:
-        d1, d2, d3, rmse, abs_rel = statistics.nanmean(0).tolist()
+        images = statistics[-1]
+        d1, d2, d3, rmse, abs_rel = (statistics[:-1] / images).tolist()
         details = dict(d2=100 * d2, d3=100 * d3, abs_rel=abs_rel)
         return {'delta < 1.25': 100 * d1, 'RMSE (m)': rmse}, details

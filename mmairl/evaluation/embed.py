@@ -22,6 +22,7 @@ from mmairl.data.shards.shard_paths import SUFFIXES
 from mmairl.engine.run import register
 from mmairl.errors import UserError, cleared_frames, printable
 from mmairl.evaluation.backbone import load_backbone, tensors_of_config
+from mmairl.evaluation.feature_store import write_header
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import output, replacing
@@ -73,7 +74,7 @@ def embed(
         (cells, 2) as y and x from 0 to 1 of the crop.
 
     Raises:
-        UserError: If the checkpoint has no known network, or if an image has an unknown format.
+        UserError: If the checkpoint has no known network, an image has an unknown format, or a number is out of range.
 
     Example:
         >>> features, names = mmairl.embed('runs/a/epoch_100.pth', 'images/')  # doctest: +SKIP
@@ -83,6 +84,11 @@ def embed(
         >>> cells.shape, places[0]  # doctest: +SKIP
         ((5000, 196, 384), array([0.036, 0.036]))
     """
+    if batch < 1 or workers < 0 or (size is not None and size < 1):
+        raise UserError(
+            f"embed: batch and size must be positive, and workers at least 0 ('{batch}, {size}, {workers}'); change them",
+            code='bad-number',
+        )
     cfg, backbone, normal, views, channels = embedding_network(
         checkpoint, part, config, prefix, mean=mean, std=std, size=size
     )
@@ -130,10 +136,8 @@ def write_patches(
                     code='no-feature-map',
                 )
             if not all_readable:
-                shape = (len(dataset), last.shape[2] * last.shape[3], last.shape[1])
-                np.lib.format.write_array_header_1_0(
-                    file, dict(descr='<f4', fortran_order=False, shape=shape)
-                )
+                channels, rows, columns = last.shape[1:]
+                write_header(file, (len(dataset), rows * columns, channels))
             x = last.flatten(2).transpose(1, 2).float().cpu().contiguous()
             x[~readable] = torch.nan
             file.write(x.numpy().tobytes())

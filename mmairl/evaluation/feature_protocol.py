@@ -22,7 +22,7 @@ from mmairl.evaluation.feature_store import stored
 from mmairl.evaluation.features import Features, extraction, on_main_process
 from mmairl.evaluation.identity import features_key
 from mmairl.evaluation.metrics import confusion, packed, unpacked
-from mmairl.evaluation.protocol import NEUTRAL, Protocol, Scores, Sets
+from mmairl.evaluation.protocol import NEUTRAL, Outcome, Protocol, Scores, Sets
 from mmairl.evaluation.sets import left_out, own_groups
 
 
@@ -72,7 +72,7 @@ class FeatureProtocol(Protocol):
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
-    ) -> tuple[Scores, dict, dict[str, int]]:
+    ) -> Outcome:
         features = self._features(cfg, subject, sets, identity)
         train, test = features['train'], features['test']
         datasets = {name: dataset for name, (_, dataset) in sets.items()}

@@ -5,8 +5,10 @@ that need the same file, one fills it and the others wait.
 """
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -28,9 +30,8 @@ def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
     The file appears under its name only once it is complete.
     """
     require_labeled_images(dataset)
-    lock = FileLock(
-        path.with_name(f'.{path.name}.lock')
-    )  # freed by the system if its process is killed
+    # The system frees the lock of a killed process.
+    lock = FileLock(path.with_name(f'.{path.name}.lock'))
     try:
         if not on_main_process(lambda: _is_filled(path, lock)):
             _fill(path, backbone, dataset, how)
@@ -42,7 +43,8 @@ def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
 
 def read_rows(path: Path, images: int) -> Tensor:
     """Return the features in a file, memory-mapped. The file holds plain numbers and nothing is unpickled."""
-    with explained(f'the features in {path} cannot be read', 'remove the file to extract again'):
+    what = f'the features in {path} cannot be read'
+    with explained(what, 'remove the file to extract again', code='unreadable-features'):
         x = np.load(path, mmap_mode='c', allow_pickle=False)
         if x.dtype != np.float32 or x.ndim != 2 or len(x) != images:
             raise ValueError(f'it holds {x.dtype} of shape {x.shape} for {images} images')
@@ -82,14 +84,14 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
         with unfinished.open('rb+') as file:
             for x, _, _ in how.batches(backbone, Subset(dataset, range(first, end)), first):
                 if not file.tell():
-                    _write_header(file, images, x.shape[1])
+                    write_header(file, (images, x.shape[1]))
                     file.seek(first * x.shape[1] * 4, os.SEEK_CUR)
                 file.write(x.numpy().tobytes())
         barrier()
     barrier()
 
 
-def _write_header(file: object, images: int, width: int) -> None:
-    """Write NumPy's header. Every process writes the same one, since its length decides where rows begin."""
-    header = dict(descr='<f4', fortran_order=False, shape=(images, width))
+def write_header(file: BinaryIO, shape: Sequence[int], kind: str = '<f4') -> None:
+    """Write NumPy's header of an array whose rows follow. Its length depends on nothing else."""
+    header = dict(descr=kind, fortran_order=False, shape=tuple(shape))
     np.lib.format.write_array_header_1_0(file, header)

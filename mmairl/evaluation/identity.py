@@ -1,9 +1,9 @@
 """The identity of a result: everything that it depends on.
 
 `identity_of` creates it, `difference` compares two, and `key_of` names it. An identity is a nested dictionary of plain values,
-stored with the result. Two results with equal identities are the same measurement; a result with another identity is never
-returned or mixed in. The identity excludes what cannot change a score: paths, worker count, device. Data that are not on this
-machine are ABSENT, which counts as unchanged. Data that exist and cannot be read are UNKNOWN, which equals nothing.
+stored with the result. Results with equal identities are the same measurement; a result with another identity is never
+reused. The identity excludes what cannot change a score: paths, worker count, device. Data that are not on this machine are
+ABSENT, which counts as unchanged. Data that exist and cannot be read are UNKNOWN, which equals nothing.
 
 Results of earlier versions do not record their source code (SOURCES). They stay readable: their other parts are compared, and
 `is_verified` is False, so that pages can label them "identity unknown".
@@ -14,10 +14,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +30,9 @@ import mmairl
 from mmairl.checkpoints.read import Backbone
 from mmairl.config import flat, walk
 from mmairl.errors import UserError
+from mmairl.evaluation.overlap import in_threads
 from mmairl.evaluation.sets import PARTS, described_sets, innermost, precision_of, with_views
-from mmairl.evaluation.sources import outside_sources, protocol_source, room_source
+from mmairl.evaluation.sources import key_of, outside_sources, protocol_source, room_source
 from mmairl.io import read_json, write_json
 from mmairl.registry import DATASETS
 
@@ -48,17 +47,11 @@ PACKAGES = (
     'pillow',
     'simplejpeg',
 )
-WHOLE = (
-    256 * 2**20
-)  # bytes up to which files are read; of larger data only names, sizes and times count
-THREADS = 16  # reads in flight on a network disk
+# Bytes up to which files are read. Of larger data only names, sizes and times count.
+WHOLE = 256 * 2**20
 NAME = 'identity.json'
-PLACES = (
-    'root',
-    'data_root',
-    'cache',
-    'cache_size',
-)  # locations of images, which count by their content
+# Keys of locations. Images count by their content.
+PLACES = ('root', 'data_root', 'cache', 'cache_size')
 RESULTS = ('scores.json', 'last_checkpoint')  # files of a run in its folder
 ABSENT = 'not on this machine'
 UNKNOWN = 'unknown: '
@@ -90,7 +83,7 @@ def identity_of(
     sets = described_sets(cfg, settings.name)
     protocol = dict(name=settings.name, **settings.identity(cfg, subject))
     images = dict(mean=list(normal.mean), std=list(normal.std))
-    # Both are left out at their defaults, so that results from before these options existed still match.
+    # Left out at their defaults, so that results from before these options still match.
     if 'groups' in cfg.evaluation:
         protocol['groups'] = config_identity(cfg.evaluation.groups)
     if precision_of(cfg) != 'float32':
@@ -137,7 +130,9 @@ def weights_identity(weights: Mapping[str, Tensor]) -> str:
     Batch counters are left out: some formats lack them, and no output depends on them.
     """
     digest = hashlib.sha256()
-    for name, tensor in _sorted_weights(weights):
+    for name, tensor in sorted(weights.items()):
+        if name.endswith('num_batches_tracked'):
+            continue
         digest.update(f'{name} {tuple(tensor.shape)}\n'.encode())
         digest.update(_bytes(tensor.detach().float()))
     key = digest.hexdigest()[:16]
@@ -152,14 +147,6 @@ def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
         digest.update(f'{name} {tensor.dtype} {tuple(tensor.shape)}\n'.encode())
         digest.update(_bytes(tensor))
     return digest.hexdigest()[:16]
-
-
-def _sorted_weights(weights: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
-    return [
-        (name, tensor)
-        for name, tensor in sorted(weights.items())
-        if not name.endswith('num_batches_tracked')
-    ]
 
 
 def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
@@ -185,10 +172,11 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
     images = len(dataset)
     while True:
         arrays = _add_arrays(digest, dataset)
-        digest.update(json.dumps([str(name) for name in getattr(dataset, 'classes', ())]).encode())
+        digest.update(json.dumps(list(map(str, getattr(dataset, 'classes', ())))).encode())
         if not hasattr(dataset, 'dataset'):
             break
-        rows = np.asarray(getattr(dataset, 'indices', np.arange(len(dataset))))[rows]
+        if hasattr(dataset, 'indices'):
+            rows = np.asarray(dataset.indices)[rows]
         dataset = dataset.dataset
     digest.update(_bytes(rows))
     _add_images(digest, described, dataset, rows, arrays)
@@ -196,18 +184,18 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
 
 
 def _add_arrays(digest: Any, dataset: Dataset) -> set[str]:
-    """Add the arrays in memory and return their names. The names of files are not among them."""
-    arrays = {
-        name: x for name, x in sorted(vars(dataset).items()) if isinstance(x, (Tensor, np.ndarray))
-    }
-    arrays.pop('files', None)
-    for name, value in arrays.items():
+    """Add the arrays in memory and return their names. Names of files are left out: files count by their content."""
+    added = set()
+    for name, value in sorted(vars(dataset).items()):
+        if name == 'files' or not isinstance(value, (Tensor, np.ndarray)):
+            continue
+        added.add(name)
         digest.update(f'{name}{value.dtype} {tuple(value.shape)}\n'.encode())
         if isinstance(value, np.memmap) and value.filename and value.nbytes > WHOLE:
             _add_file(digest, value.filename)
         else:
             digest.update(_bytes(value))
-    return set(arrays)
+    return added
 
 
 def _add_images(
@@ -228,12 +216,10 @@ def _add_images(
         for keys, value in walk(dict(described)):
             if keys and _is_location(keys[-1], value):
                 place = str(value)
-                paths = sorted(
-                    os.path.join(folder, name)
-                    for folder, _, names in os.walk(place)
-                    for name in names
-                )
-                digest.update(files_identity(paths or [place], place).encode())
+                paths: list[str] = []
+                for folder, _, names in os.walk(place):
+                    paths += [os.path.join(folder, name) for name in names]
+                digest.update(files_identity(sorted(paths) or [place], place).encode())
 
 
 def _add_shards(digest: Any, contents: Any) -> None:
@@ -270,17 +256,12 @@ def files_identity(paths: Sequence[str], root: str | Path) -> str:
     """Return a digest of files by name below `root`, and by their bytes or, above 256 MiB, by size and time."""
     digest = hashlib.sha256()
     inside = os.path.join(root, '')
-    blocks = [
-        paths[start : start + 1024] for start in range(0, len(paths), 1024)
-    ]  # a task per file would be slow
-    with ThreadPoolExecutor(THREADS) as pool:
-        stats = list(chain.from_iterable(pool.map(_stats, blocks)))
+    stats = in_threads(file_stat, paths)
     whole = sum(size for size, _ in stats) <= WHOLE
     for path, (size, changed) in zip(paths, stats):
         name = os.fspath(path).removeprefix(inside)
-        digest.update(
-            f'{name} {size} {"" if whole else changed}\n'.encode(errors='surrogateescape')
-        )
+        line = f'{name} {size} {"" if whole else changed}\n'
+        digest.update(line.encode(errors='surrogateescape'))
         if whole:
             _add_file(digest, path)
     return digest.hexdigest()[:16]
@@ -305,12 +286,10 @@ def config_identity(value: Any, key: str = '') -> Any:
 def code_identity() -> dict[str, str]:
     """Return the versions of everything that turns files into numbers, the image decoder included."""
     code = {'mmairl': f'{mmairl.__version__}, revision {REVISION}', **versions(PACKAGES)}
-    turbo = pillow.check_feature('libjpeg_turbo')
-    code['jpeg'] = (
-        f'libjpeg-turbo {pillow.version("libjpeg_turbo")}'
-        if turbo
-        else f'libjpeg {pillow.version("jpg")}'
-    )
+    if pillow.check_feature('libjpeg_turbo'):
+        code['jpeg'] = f'libjpeg-turbo {pillow.version("libjpeg_turbo")}'
+    else:
+        code['jpeg'] = f'libjpeg {pillow.version("jpg")}'
     return code
 
 
@@ -323,13 +302,8 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
     return installed
 
 
-def key_of(identity: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits that stand for an identity."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def difference(there: Mapping[str, Any], here: Mapping[str, Any], but: Collection[str] = ()) -> str:
-    """Return what differs between a stored identity and the current one, apart from the parts `but`; '' if nothing.
+    """Return what differs between a stored identity and the current one, without the parts `but`; '' if nothing.
 
     >>> difference(dict(weights='3f2a', k=20, code='1'), dict(weights='9b1c', k=20, code='2'), but=['code'])
     'weights (3f2a there, 9b1c here)'
@@ -340,9 +314,8 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any], but: Collectio
     old = _flat(there, ignored)
     new = _flat(here, ignored)
     names = dict.fromkeys([*old, *new])
-    absent = tuple(
-        name.removesuffix('content') for name in names if ABSENT in (old.get(name), new.get(name))
-    )
+    absent = [name for name in names if ABSENT in (old.get(name), new.get(name))]
+    absent = tuple(name.removesuffix('content') for name in absent)
 
     def differs(name: str) -> bool:
         before = old.get(name)
@@ -401,19 +374,12 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
 
 def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:
     if isinstance(values, Tensor):
-        values = (
-            values.detach().cpu().reshape(-1).view(torch.uint8).numpy()
-            if values.numel()
-            else np.empty(0)
-        )
+        # NumPy has no bfloat16.
+        values = values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-def _stats(paths: Sequence[str | Path]) -> list[tuple[int, int]]:
-    return [_stat(path) for path in paths]
-
-
-def _stat(path: str | Path) -> tuple[int, int]:
+def file_stat(path: str | Path) -> tuple[int, int]:
     """Return size and time of change; -1 and 0 if there is no file."""
     try:
         status = os.stat(path)
@@ -424,7 +390,7 @@ def _stat(path: str | Path) -> tuple[int, int]:
 
 def _add_file(digest: Any, path: str | Path) -> None:
     """Add all bytes of a file, or size and time of change of a large one."""
-    size, changed = _stat(path)
+    size, changed = file_stat(path)
     if size > WHOLE:
         digest.update(f'{size} {changed}\n'.encode())
         return

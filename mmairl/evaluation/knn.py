@@ -97,7 +97,7 @@ def knn_predictions(
         )
         ks = sorted({min(k, len(train.x)) for k in ks})
     share = slice(get_rank(), None, get_world_size())
-    similarity, position = nearest(test.x[share], train.x, max(ks), device)
+    similarity, position = nearest(test.x[share], train.x, max(ks), device, cuts=ks)
     labels = train.y[position]
     classes = int(train.y.max()) + 1
     predicted = torch.zeros(len(ks), len(test.y), dtype=torch.int64)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mmairl.checkpoints.read import Backbone
 from mmairl.data.splits import split_by_class
+from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.metrics import scores_of
@@ -27,16 +28,14 @@ from mmairl.registry import PROTOCOLS
 # BYOL's 45 strengths, from strong to weak, so that each fit starts from the previous one.
 STRENGTHS = tuple((10 ** torch.linspace(5, -6, 45, dtype=torch.float64)).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-PARABOLA = ((), (1,), (2, -1), (3, -3, 1))  # extrapolates the next minimum from the previous ones
 ROWS = 65536  # features converted to float64 at a time
 WIDEST = 8192  # the smaller of features and images, up to which principal axes are computed; more take minutes
-DOUBLE = 2048  # and up to which they are computed in float64; beyond, float32 takes half the time
 TOLERANCE = 1e-4  # last step relative to the weights; with FORCING, the remaining error is a twentieth of it
 FORCING = 0.01  # relative residual of each linear system
 STEPS = 100  # at most, of Newton's method
 INNER = 300  # at most, of conjugate gradients in each
 BALANCE = (
-    1e-5  # gradient relative to strength |W|, the size of the two terms that cancel at the minimum
+    1e-5  # gradient relative to strength |W|, the size of the terms that cancel at the minimum
 )
 NEVER = 1e6  # minus the score of a class without a training image
 
@@ -73,13 +72,10 @@ class LogisticRegressionProtocol(FeatureProtocol):
             seed=self.seed,
         )
         details = asdict(fitted)
-        scores = {
-            f'logistic regression, {name}': score for name, score in details.pop('scores').items()
-        }
-        return scores, {
-            'features': 'standardised' if self.standardise else 'as they are',
-            **details,
-        }
+        found = details.pop('scores')
+        scores = {f'logistic regression, {name}': score for name, score in found.items()}
+        features = 'standardised' if self.standardise else 'as they are'
+        return scores, dict(features=features, **details)
 
 
 @dataclass(frozen=True)
@@ -126,26 +122,24 @@ def logistic_regression(
     if val is None:
         fit_part, held_part = split_by_class(train.y, seed, groups=train.groups)
         train, val = (Features(train.x[part], train.y[part]) for part in (fit_part, held_part))
-    classes = (
-        train.y.shape[1]
-        if train.y.ndim == 2
-        else int(max(part.y.max() for part in (train, val, test))) + 1
-    )
-    prepare = _standardiser(train.x) if standardise else Tensor.float
-    objective = Objective(prepare(train.x).to(device), train.y.to(device), classes)
+    classes = int(max(part.y.max() for part in (train, val, test))) + 1
+    if train.y.ndim == 2:
+        classes = train.y.shape[1]
+
+    def fitted(x: Tensor, y: Tensor) -> tuple[Objective, Callable[[Tensor], Tensor]]:
+        """Return the objective of these images, and the preparation of further ones."""
+        prepare = _standardiser(x) if standardise else Tensor.float
+        return Objective(prepare(x).to(device), y.to(device), classes), prepare
+
+    objective, prepare = fitted(train.x, train.y)
     x_val = prepare(val.x).to(device)
     held_out: dict[float, float] = {}
     gradient: dict[float, float] = {}
-    path: list[Tensor] = []
-    tied: dict[float, Tensor] = {}  # weights of the best strengths so far
+    start = previous = None
     for strength in sorted(strengths, reverse=True):
-        start = (
-            sum(factor * weight for factor, weight in zip(PARABOLA[len(path)], path))
-            if path
-            else None
-        )
         fit = objective.minimise(strength, start)
-        path = [fit.inner, *path[:2]]
+        start = fit.inner if previous is None else 2 * fit.inner - previous  # extrapolated
+        previous = fit.inner
         gradient[strength] = fit.gradient
         if not fit.solved:
             print_log(
@@ -154,35 +148,36 @@ def logistic_regression(
             )
             continue
         on_val = scores_of(metric, scores(x_val, fit.weight).cpu(), val.y)
-        score = next(iter(on_val.values()))
-        if score > max(held_out.values(), default=-1.0):
-            tied.clear()
-        held_out[strength] = score
-        if score == max(held_out.values()):
-            tied[strength] = fit.inner
+        held_out[strength] = next(iter(on_val.values()))
+    if not held_out:
+        raise UserError(
+            f'logreg: none of {len(strengths)} strengths converged, the last with a gradient of {fit.gradient:.1e}; set '
+            'standardise=True if the features are very large or very small',
+            code='no-strength-solved',
+        )
+    highest = max(held_out.values())
     # Small validation sets leave ties. The middle one is neither close to vanishing nor to overfitting.
-    best = list(tied)[len(tied) // 2]
-    x = torch.cat([train.x, val.x])
-    y = torch.cat([train.y, val.y]).to(device)
-    prepare = _standardiser(x) if standardise else Tensor.float
-    axes = objective.axes
-    known = objective.known
+    tied = [strength for strength, score in held_out.items() if score == highest]
+    best = tied[len(tied) // 2]
     del objective, x_val  # frees the device for the second training set
-    complete = axes is not None and len(axes) == len(axes.T)
-    both = Objective(prepare(x).to(device), y, classes, axes if complete else None)
-    same = both.axes is axes and both.known.equal(known)
-    fit = both.minimise(best, tied[best] if same else None)
+    objective, prepare = fitted(torch.cat([train.x, val.x]), torch.cat([train.y, val.y]))
+    fit = objective.minimise(best)
     gradient[0.0] = fit.gradient
-    tested = scores(prepare(test.x).to(device), fit.weight).cpu()
-    predicted = tested.argmax(1) if test.y.ndim == 1 else None
-    found = scores_of(metric, tested, test.y)
-    return LogisticRegression(found, best, held_out, gradient, predicted)
+    on_test = scores(prepare(test.x).to(device), fit.weight).cpu()
+    return LogisticRegression(
+        scores=scores_of(metric, on_test, test.y),
+        strength=best,
+        held_out=held_out,
+        gradient=gradient,
+        predicted=on_test.argmax(1) if test.y.ndim == 1 else None,
+    )
 
 
 def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
     """Return a function that scales each dimension to mean 0 and deviation 1. A constant dimension becomes zero."""
-    mean, std = x.mean(dim=0), x.std(dim=0)
-    std = torch.where(std > 1e-6, std, torch.ones_like(std))
+    mean = x.mean(dim=0)
+    std = x.std(dim=0)
+    std = std.where(std > 1e-6, 1)
     return lambda values: (values - mean).div_(std)
 
 
@@ -204,7 +199,7 @@ class Objective:
     the diagonal of the Hessian a good preconditioner.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, classes: int, axes: Tensor | None = None) -> None:
+    def __init__(self, x: Tensor, y: Tensor, classes: int) -> None:
         self.several = y.ndim == 2
         if self.several:
             counted = y >= 0
@@ -212,24 +207,19 @@ class Objective:
             self.known = target.any(0) & (counted & ~target).any(0)
             self.counted = counted[:, self.known]
         else:
-            target = torch.zeros(len(y), classes, dtype=torch.bool, device=y.device).scatter_(
-                1, y[:, None], True
-            )
+            target = F.one_hot(y, classes).bool()
             self.known = target.any(0)
             self.counted = target.new_ones(len(y), 1)
         self.certain = torch.where(target.any(0), NEVER, -NEVER).double()
         self.target = target[:, self.known]
         self.mean = torch.stack([block.double().sum(0) for block in x.split(ROWS)]).sum(0) / len(x)
         centered = (block.double() - self.mean for block in x.split(ROWS))
-        self.axes = (
-            _principal_axes(x, self.mean) if axes is None and min(x.shape) <= WIDEST else axes
-        )
-        along = (block if self.axes is None else block @ self.axes for block in centered)
+        self.axes = _principal_axes(x, self.mean) if min(x.shape) <= WIDEST else None
         size = x.shape[1] if self.axes is None else self.axes.shape[1]
         # Filled in place, because joined blocks would need the memory twice.
         self.x = torch.ones(len(x), size + 1, device=x.device)
-        for rows, block in zip(self.x.split(ROWS), along):
-            rows[:, :-1] = block
+        for rows, block in zip(self.x.split(ROWS), centered):
+            rows[:, :-1] = block if self.axes is None else block @ self.axes
 
     def _blocks(self, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
         return zip(*(column.split(ROWS) for column in (self.x, self.counted, *columns)))
@@ -270,12 +260,14 @@ class Objective:
 
     def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
         """Run Newton's method from zero or from `start` until a step is small relative to the weights."""
-        weight = (
-            self.mean.new_zeros(self.target.shape[1], self.x.shape[1]) if start is None else start
-        )
+        weight = start
+        if start is None:
+            weight = self.mean.new_zeros(self.target.shape[1], self.x.shape[1])
         gradient, p = self.gradient(weight, strength)
         solved = False
         for _ in range(STEPS):
+            if not gradient.isfinite().all():
+                break
             step = self._newton_step(gradient, p, strength)
             length = 1.0
             slope = (gradient * step).sum().abs()
@@ -287,11 +279,10 @@ class Objective:
                 length /= 2
             stuck = after.norm() >= gradient.norm()
             weight, gradient, p = weight + length * step, after, p_after
-            if (
-                length == 1
-                and _small(step[:, :-1], weight[:, :-1], 0)
-                and _small(step[:, -1], weight[:, -1], 1)
-            ):
+            small = _small(step[:, :-1], weight[:, :-1], 0) and _small(
+                step[:, -1], weight[:, -1], 1
+            )
+            if length == 1 and small:
                 balance = BALANCE * strength * weight[:, :-1].norm().clamp_min(1e-9)
                 solved = bool(gradient.norm() <= balance)
                 if solved or stuck:
@@ -333,14 +324,10 @@ class Objective:
 
 def _principal_axes(x: Tensor, mean: Tensor) -> Tensor:
     """Return axes as columns: all D, or with fewer images those along which the images differ."""
-    dtype = torch.float64 if min(x.shape) <= DOUBLE else torch.float32
-    blocks = ((block.double() - mean).to(dtype) for block in x.split(ROWS))
-    if len(x) >= x.shape[1]:
-        return torch.linalg.eigh(sum(block.T @ block for block in blocks))[1].double()
-    centered = torch.cat(list(blocks))
-    squares, along = torch.linalg.eigh(centered @ centered.T)
-    kept = squares >= 1e-12 * squares.max()  # weights along the others are zero at the minimum
-    return torch.linalg.qr(centered.T @ along[:, kept])[0].double()
+    if len(x) < x.shape[1]:
+        return torch.linalg.svd(x.double() - mean, full_matrices=False).Vh.T
+    centered = (block.double() - mean for block in x.split(ROWS))
+    return torch.linalg.eigh(sum(block.T @ block for block in centered)).eigenvectors
 
 
 def _small(step: Tensor, weight: Tensor, least: float) -> bool:

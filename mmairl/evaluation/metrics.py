@@ -190,7 +190,7 @@ class HeadAccuracy(BaseMetric):
         self.columns = columns
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
-        readable = data_batch.get('data_samples', {}).get('readable')
+        samples = data_batch.get('data_samples', {})
         for outputs in data_samples:
             scores = outputs['scores'].cpu()
             labels = outputs['label'].cpu()
@@ -200,12 +200,8 @@ class HeadAccuracy(BaseMetric):
             self.classes = scores.shape[2]
             if labels.ndim == 1:
                 scores = best_five(scores)  # a two hundredth of ImageNet's scores
-            counted = (
-                torch.ones(len(labels), dtype=torch.bool)
-                if readable is None
-                else readable.bool().cpu()
-            )
-            self.results += list(zip(scores, labels, counted))
+            readable = samples.get('readable', torch.ones(len(labels)))
+            self.results += list(zip(scores, labels, readable.bool().cpu()))
 
     def compute_metrics(self, results: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:
         ranked, labels, readable = (torch.stack(column) for column in zip(*results))

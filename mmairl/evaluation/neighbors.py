@@ -1,27 +1,65 @@
 """Nearest neighbors by cosine similarity: exact, and in blocks, so that device memory does not grow with the bank."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 TEMPERATURE = 0.07
 QUERY_BLOCK = 2048
-BANK_BLOCK = 65536
+BANK_BLOCK = 8192  # rows; in float64 with 2048 features, 128 MiB
+RESOLUTION = 1e-6  # cosines in float32 that differ by less may be in the wrong order
+LEAST_EXPONENT = -126  # of a normal number in float32
 
 
 @torch.inference_mode()
 def nearest(
-    query: Tensor, bank: Tensor, k: int, device: str | torch.device = 'cpu'
+    query: Tensor,
+    bank: Tensor,
+    k: int,
+    device: str | torch.device = 'cpu',
+    cuts: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the cosine similarities and positions, both (N, k), of the k bank rows nearest to each query row.
 
-    The queries stay on the device. Each block of the bank, which may exceed the device's memory, is moved there once.
+    The search is in float32. Rows of which float32 cannot tell the last neighbor from the next are searched again in
+    float64, such as those of collapsed networks.
+
+    Args:
+        query: Rows to find neighbors of.
+        bank: Rows to search.
+        k: Number of neighbors; with a smaller bank, all of its rows.
+        device: Device of the search. The queries stay there, and each block of the bank is moved there once.
+        cuts: Numbers of first neighbors that are used. Default: k.
     """
-    queries = [F.normalize(block.to(device)) for block in query.split(QUERY_BLOCK)]
+    similarity, position = _search(query, bank, k + 1, device, torch.float32)
+    similarity = similarity.double()
+    gaps = similarity[:, :-1] - similarity[:, 1:]
+    ends = [cut - 1 for cut in cuts or [k] if cut <= gaps.shape[1]]
+    similarity = similarity[:, :k]
+    position = position[:, :k]
+    unclear = (gaps[:, ends] < RESOLUTION).any(1)
+    if unclear.any():
+        exact = _search(query[unclear], bank, k, device, torch.float64)
+        similarity[unclear], position[unclear] = exact
+    return similarity, position
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Return rows of length 1, at any scale: squares of numbers like 1e20 overflow in float32."""
+    exponent = torch.frexp(x.abs().amax(1, keepdim=True)).exponent.clamp_min(LEAST_EXPONENT)
+    return F.normalize(torch.ldexp(x, -exponent))
+
+
+def _search(
+    query: Tensor, bank: Tensor, k: int, device: str | torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    queries = [unit_rows(block.to(device, dtype)) for block in query.split(QUERY_BLOCK)]
     similarities = [rows.new_empty(len(rows), 0) for rows in queries]
     positions = [rows.long() for rows in similarities]
     for start in range(0, len(bank), BANK_BLOCK):
-        block = F.normalize(bank[start : start + BANK_BLOCK].to(device)).T
+        block = unit_rows(bank[start : start + BANK_BLOCK].to(device, dtype)).T
         for number, rows in enumerate(queries):
             similarity, position = _top(rows @ block, k)
             # A row outside a block's best k can never be among the best of all.

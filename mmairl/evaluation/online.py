@@ -13,9 +13,10 @@ from mmengine.dist import all_reduce, barrier, broadcast, is_main_process
 from mmengine.hooks import CheckpointHook, EarlyStoppingHook, Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from mmairl.data.preprocess import require_channels
-from mmairl.data.splits import groups_of, image_names, split_by_class
+from mmairl.data.splits import Groups, groups_of, image_names, split_by_class
 from mmairl.engine.hooks.progress import record
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_store import stored
@@ -196,13 +197,17 @@ class OnlineProbeHook(SelectionHook):
             self.resumed = None  # belongs to the run that `load_from` took weights from
         if self.held_out:
             self._require_labels(runner, torch.tensor(-1))
-            dataset = runner.train_dataloader.dataset
             groups = (runner.cfg.get('evaluation') or {}).get('groups')
-            group_names = groups and groups_of(image_names(dataset), groups)
-            _, held = split_by_class(dataset.labels, 0, self.held_out, group_names)
-            self.held = torch.zeros(len(dataset), dtype=torch.bool)
-            self.held[held] = True
+            self.held = self.hold_out(runner.train_dataloader.dataset, groups)
             self.counts = torch.zeros(2)  # held-out images of this epoch: recognized, and all
+
+    def hold_out(self, dataset: Dataset, groups: Groups | None) -> Tensor:
+        """Return which images the probe does not learn from. A table of groups may list labeled images only."""
+        rows = (dataset.labels > UNKNOWN).nonzero().flatten()
+        names = image_names(dataset) if groups else ()
+        group_names = groups and groups_of([names[row] for row in rows.tolist()], groups)
+        _, held = split_by_class(dataset.labels[rows], 0, self.held_out, group_names)
+        return torch.zeros(len(dataset), dtype=torch.bool).index_fill_(0, rows[held], True)
 
     def _keep(
         self, model: nn.Module, module: nn.Module, inputs: tuple, output: Tensor | tuple
@@ -252,10 +257,8 @@ class OnlineProbeHook(SelectionHook):
 
     def _require_labels(self, runner: Runner, highest: Tensor) -> None:
         all_reduce(highest, 'max')  # the first batch of another process may have labels
-        known = (
-            torch.as_tensor(getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)) > UNKNOWN
-        )
-        if highest < 0 and not known.any():
+        labels = getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)
+        if max(highest, torch.as_tensor(labels).max()) <= UNKNOWN:
             raise UserError(
                 'OnlineProbeHook requires labels and the training set has none; remove OnlineProbeHook',
                 code='no-labels',

@@ -2,9 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -14,8 +15,16 @@ from mmairl.data.decode import UnreadableImage
 from mmairl.data.shards.dataset import Shards
 
 THREADS = 16  # reads in flight on a network disk
-BLOCK = 1024  # files per task
+BLOCK = 256  # items per task of a thread
 Leaf = tuple[Dataset, np.ndarray]  # a data set that holds images itself, and the rows taken from it
+
+
+def in_threads(function: Callable, items: Sequence, threads: int = THREADS) -> list:
+    """Apply a function to many items in threads, block by block, because a task per item would be slow."""
+    blocks = [items[start : start + BLOCK] for start in range(0, len(items), BLOCK)]
+    with ThreadPoolExecutor(threads) as pool:
+        results = pool.map(lambda block: list(map(function, block)), blocks)
+        return list(chain.from_iterable(results))
 
 
 def shared_images(
@@ -32,17 +41,16 @@ def shared_images(
 
 def _of_common_size(first: list[Leaf], second: list[Leaf]) -> tuple[list[Leaf], list[Leaf]]:
     """Leave out images whose size does not occur on the other side; all stay if a size is unknown."""
-    sizes = [[_sizes(*leaf) for leaf in side] for side in (first, second)]
-    if any(known is None for side in sizes for known in side):
+    sizes = [_sizes(*leaf) for leaf in first + second]
+    if any(known is None for known in sizes):
         return first, second
-    common = np.intersect1d(*(np.concatenate([[], *side]) for side in sizes))
-
-    def selected(leaves: list[Leaf], sizes: list[np.ndarray]) -> list[Leaf]:
-        return [
-            (dataset, rows[np.isin(known, common)]) for (dataset, rows), known in zip(leaves, sizes)
-        ]
-
-    return selected(first, sizes[0]), selected(second, sizes[1])
+    ends = len(first)
+    common = np.intersect1d(np.concatenate(sizes[:ends]), np.concatenate(sizes[ends:]))
+    leaves = [
+        (dataset, rows[np.isin(known, common)])
+        for (dataset, rows), known in zip(first + second, sizes)
+    ]
+    return leaves[:ends], leaves[ends:]
 
 
 def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Leaf]:
@@ -61,26 +69,19 @@ def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Lea
 
 
 def _sizes(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
-    """Return the bytes of each image's file, or None if the images have to be read to know."""
+    """Return the bytes of each image's file, -1 if there is no file, or None if only reading the images would tell."""
     if isinstance(dataset, FileDataset):
-        blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
-        with ThreadPoolExecutor(THREADS) as pool:
-            sizes = pool.map(partial(_file_sizes, dataset), blocks)
-            return np.array([size for block in sizes for size in block])
+        return np.array(in_threads(partial(_size, dataset), rows.tolist()))
     if isinstance(dataset, Shards) and not _has_parquet(dataset):
         return np.asarray(dataset.contents.sizes)[rows]
     return None
 
 
-def _file_sizes(dataset: FileDataset, rows: np.ndarray) -> list[int]:
-    """Return the size of each file; -1 if there is no file."""
-    sizes = []
-    for row in rows:
-        try:
-            sizes.append(os.stat(dataset.path(int(row))).st_size)
-        except OSError:
-            sizes.append(-1)
-    return sizes
+def _size(dataset: FileDataset, row: int) -> int:
+    try:
+        return os.stat(dataset.path(row)).st_size
+    except OSError:
+        return -1
 
 
 def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
@@ -88,11 +89,10 @@ def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
     for dataset, rows in leaves:
         threads = 1 if _has_parquet(dataset) else THREADS
         name = getattr(dataset, 'name', 'image {}'.format)
-        with ThreadPoolExecutor(threads) as pool:
-            digests = pool.map(partial(_digest, dataset), rows.tolist())
-            for row, digest in zip(rows.tolist(), digests):
-                if digest is not None:
-                    yield name(row), digest
+        digests = in_threads(partial(_digest, dataset), rows.tolist(), threads)
+        for row, digest in zip(rows.tolist(), digests):
+            if digest is not None:
+                yield name(row), digest
 
 
 def _has_parquet(dataset: Dataset) -> bool:

@@ -32,6 +32,7 @@ from mmairl.registry import PROTOCOLS
 
 BASELINES = ('random', 'pixels')
 Scores = dict[str, float]
+Outcome = tuple[Scores, dict, dict[str, int]]  # scores, details, and counts of what was left out
 Sets = Mapping[str, tuple[dict, Dataset]]
 NEUTRAL = {'neutral': True}  # metadata of a setting that changes no score
 
@@ -138,8 +139,8 @@ class Protocol:
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
-    ) -> tuple[Scores, dict, dict[str, int]]:
-        """Return scores in percent, details, and counts of what was left out."""
+    ) -> Outcome:
+        """Return scores in percent, details as plain values, and counts of what was left out."""
         raise NotImplementedError
 
 

@@ -29,7 +29,8 @@ def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
         kind = PROTOCOLS.get(protocol)
         by_lars = cfg.get('optim_wrapper', {}).get('optimizer', {}).get('type') == 'LARS'
         chosen = kind.lars_recipe_name if by_lars and kind.lars_recipe_name else kind.recipe_name
-    shipped = {path.stem: path for path in (home() / 'configs/_base_/recipes').glob('*.py')}
+    folder = home() / 'configs/_base_/recipes'
+    shipped = {path.stem: path for path in folder.glob('*.py')}
     names = ', '.join(sorted(shipped))
     if chosen not in shipped and not Path(chosen).suffix:
         raise UserError(

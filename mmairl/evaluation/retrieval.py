@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
+from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
@@ -51,7 +51,7 @@ class Retrieval(FeatureProtocol):
             )
         queries = split.train if listed else split.test
         bank = split.train if self.gallery == 'train' and not listed else split.test
-        gallery = F.normalize(bank.x.to(self.device)).T
+        gallery = unit_rows(bank.x.to(self.device)).T
         precision = []
         first = []
         for start in range(0, len(queries.x), QUERIES):
@@ -60,7 +60,7 @@ class Retrieval(FeatureProtocol):
             relevance = relevance.long()
             if bank is queries:
                 relevance[rows - start, rows] = -1  # the query itself
-            similarity = F.normalize(queries.x[rows].to(self.device)) @ gallery
+            similarity = unit_rows(queries.x[rows].to(self.device)) @ gallery
             of_block, place = ranked(similarity.cpu(), relevance)
             precision.append(of_block)
             first.append(place)

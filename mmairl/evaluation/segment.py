@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmairl.data.dense import IGNORED
-from mmairl.errors import UserError
 from mmairl.evaluation.dense_protocol import POINTS, Cells, DenseProtocol, Head
 from mmairl.evaluation.neighbors import TEMPERATURE, nearest, vote
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
 HEADS = ('linear', 'k-NN')
+BLOCK = 1024  # images at a time
 
 
 @PROTOCOLS.register_module('segment')
@@ -24,10 +24,11 @@ HEADS = ('linear', 'k-NN')
 class Segmentation(DenseProtocol):
     """Segment images by a linear head (batch norm and a 1x1 convolution, DINOv2) and by k-NN on the features of cells.
 
-    Scores are mIoU by mmseg's definition; the details have the IoU of each class and the pixel accuracy.
+    Scores are mIoU by mmseg's definition. The details have the IoU of each class, the pixel accuracy, and `chance`: the
+    mIoU of the better of two predictions that use no image, the most frequent class and random classes at the frequencies
+    of the test targets.
 
     Args:
-        heads: Which heads to measure; the first gives the main score. Default: linear and k-NN.
         ignore: Classes that are neither learned nor scored. Default: none.
         k: Neighbors of the k-NN head.
         bank: At most this many cells of training images, drawn at random, that the k-NN head searches.
@@ -39,14 +40,7 @@ class Segmentation(DenseProtocol):
     bank: int = 100_000
 
     metric: ClassVar = 'mIoU'
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.heads or not set(self.heads) <= set(HEADS):
-            raise UserError(
-                f"segment.heads: expected some of {', '.join(HEADS)} ('{list(self.heads)}')",
-                code='unknown-head',
-            )
+    known_heads: ClassVar = HEADS
 
     def prepared(self, target: Tensor) -> Tensor:
         ignored = torch.isin(target, torch.tensor(list(self.ignore), dtype=target.dtype))
@@ -64,21 +58,44 @@ class Segmentation(DenseProtocol):
     def untrained_heads(self, cells: Cells, classes: Sequence[str]) -> dict[str, Head]:
         if 'k-NN' not in self.heads:
             return {}
-        x, points = (values.reshape(-1, values.shape[2]) for values in cells.stored)
-        center = POINTS // 2 * (POINTS + 1)  # the point next to the center of a cell
-        label = self.prepared(torch.from_numpy(points[:, center].copy())).long()
-        rows = (label != IGNORED).nonzero().flatten().numpy()
-        if len(rows) > self.bank:
-            rows = np.sort(np.random.default_rng(self.seed).choice(rows, self.bank, replace=False))
-        bank = torch.from_numpy(x[rows]).float()
-        labels = label[rows]
+        features, points = cells.stored
+        rows, labels = self.bank_cells(points)
+        bank = torch.from_numpy(features.reshape(-1, features.shape[2])[rows]).float()
         mean = bank.mean(0)
+        bank -= mean
 
         def head(queries: Tensor) -> Tensor:
-            similarity, position = nearest(queries.cpu() - mean, bank - mean, self.k, self.device)
+            similarity, position = nearest(queries.cpu() - mean, bank, self.k, self.device)
             return vote(similarity, labels[position], len(classes), TEMPERATURE).float()
 
         return {'k-NN': head}
+
+    def bank_cells(self, points: np.ndarray) -> tuple[np.ndarray, Tensor]:
+        """Return positions and labels of the cells to search, from the points (images, cells, POINTS^2) of all cells.
+
+        Positions are drawn block by block: integers for all cells of a large data set would fill the memory.
+        """
+        center = POINTS // 2 * (POINTS + 1)  # the point next to the center of a cell
+        starts = range(0, len(points), BLOCK)
+
+        def counted(start: int) -> np.ndarray:
+            labels = points[start : start + BLOCK, :, center]
+            return np.flatnonzero((labels != IGNORED) & ~np.isin(labels, list(self.ignore)))
+
+        sizes = [len(counted(start)) for start in starts]
+        total = sum(sizes)
+        drawn = np.arange(min(total, self.bank))
+        if total > self.bank:
+            drawn = np.random.default_rng(self.seed).choice(total, self.bank, replace=False)
+        rows = []
+        for start, size in zip(starts, sizes):
+            inside = (drawn >= 0) & (drawn < size)
+            rows.append(start * points.shape[1] + counted(start)[np.sort(drawn[inside])])
+            drawn -= size
+        rows = np.concatenate(rows)
+        image, cell = np.divmod(rows, points.shape[1])
+        labels = points[image, cell, center]
+        return rows, torch.from_numpy(labels.astype(np.int64))
 
     def measure(self, prediction: Tensor, target: Tensor, classes: Sequence[str]) -> Tensor:
         from mmseg.evaluation.metrics import IoUMetric
@@ -93,8 +110,24 @@ class Segmentation(DenseProtocol):
     ) -> tuple[Scores, dict]:
         from mmseg.evaluation.metrics import IoUMetric
 
-        values = IoUMetric.total_area_to_metrics(*statistics.sum(0), ['mIoU'])
+        values = IoUMetric.total_area_to_metrics(*statistics, ['mIoU'])
         iou = {name: 100 * x for name, x in zip(classes, values['IoU'].tolist())}
         present = {name: x for name, x in iou.items() if not np.isnan(x)}
-        details = dict(per_class=present, pixel_accuracy=100 * float(values['aAcc']))
+        details = dict(
+            per_class=present,
+            pixel_accuracy=100 * float(values['aAcc']),
+            chance=100 * chance(statistics[3]),
+        )
         return {'mIoU': 100 * float(np.nanmean(values['IoU']))}, details
+
+
+def chance(areas: Tensor) -> float:
+    """Return the higher mIoU of two predictions that use no image, from the area of each class.
+
+    >>> chance(torch.tensor([60.0, 20.0, 20.0]))
+    0.2169...
+    """
+    frequency = areas[areas > 0] / areas.sum()
+    most_frequent = frequency.max() / len(frequency)
+    at_random = (frequency / (2 - frequency)).mean()
+    return max(most_frequent, at_random).item()

@@ -1,7 +1,8 @@
 """The labeled data of a config's `evaluation`: its training, validation and test images, as a protocol uses them."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import permutations
 
 import numpy as np
 from mmengine import Config
@@ -9,6 +10,7 @@ from mmengine.logging import print_log
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from mmairl.config import walk
 from mmairl.data.preprocess import require_channels
 from mmairl.data.splits import HELD_OUT, groups_of, image_names, refuse_shared
 from mmairl.data.view_sets import expand_named_views
@@ -17,11 +19,8 @@ from mmairl.evaluation.overlap import shared_images
 from mmairl.registry import DATASETS, PROTOCOLS
 
 PARTS = dict(train='training', val='validation', test='test')  # and how messages call them
-SPLITS = (
-    *PARTS,
-    'held_out',
-    'groups',
-)  # the keys of `evaluation` that state which images are used for what
+# The keys of `evaluation` that state which images are used for what.
+SPLITS = (*PARTS, 'held_out', 'groups')
 PRECISIONS = ('float32', 'bfloat16')
 SAMPLE = 1000  # images looked up in the training set
 COPIES = 0.1  # the fraction of them found there that is an error
@@ -195,12 +194,7 @@ def require_apart(data: Mapping) -> None:
         refuse_shared({part: groups_of(of_part, data['groups']) for part, of_part in names.items()})
     require_no_test_images(data, parts['val'], parts['test'])
     if 'val' in data:
-        for one, other in (
-            ('val', 'train'),
-            ('train', 'val'),
-            ('test', 'train'),
-            ('train', 'test'),
-        ):
+        for one, other in (*permutations(('val', 'train')), *permutations(('test', 'train'))):
             count = len(parts[one])
             rows = np.linspace(0, count - 1, min(SAMPLE, count)).astype(int)
             copies = shared_images(parts[one], parts[other], rows)
@@ -251,15 +245,8 @@ def _overlap_by_config(one: Mapping, other: Mapping) -> bool:
 
 def _contains(described: Mapping, other: Mapping) -> bool:
     target = with_views(other, None)
-    return any(with_views(inner, None) == target for inner in _nested(described))
-
-
-def _nested(described: Mapping) -> Iterator[Mapping]:
-    """Yield a data set's config, and those of the data sets that it is made from."""
-    yield described
-    inner = described['sets'].values() if 'sets' in described else [described.get('dataset')]
-    for one in filter(None, inner):
-        yield from _nested(one)
+    inner = (part for _, part in walk(dict(described)) if isinstance(part, Mapping))
+    return any(with_views(part, None) == target for part in inner)
 
 
 def refit(data: Mapping) -> dict:

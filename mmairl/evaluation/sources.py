@@ -86,18 +86,18 @@ def protocol_source(kind: type) -> str:
         path = getattr(sys.modules.get(name), '__file__', None) if name in modules else None
         return Path(path) if path else None
 
-    return _digest(_closure(sorted(modules), find))
+    return key_of(_closure(sorted(modules), find))
 
 
 def room_source(names: Iterable[str]) -> str:
     """Return a digest of files of the evaluation room."""
-    return _digest({name: _source(_package_file(f'{ROOM}.{name}'), name)[0] for name in names})
+    return key_of({name: _source(_package_file(f'{ROOM}.{name}'), name)[0] for name in names})
 
 
 def package_source() -> str:
     """Return a digest of every Python file of the package."""
     files = sorted(path for path in PACKAGE.rglob('*.py') if '.mim' not in path.parts)
-    return _digest({path.relative_to(PACKAGE).as_posix(): _source(path, '')[0] for path in files})
+    return key_of({path.relative_to(PACKAGE).as_posix(): _source(path, '')[0] for path in files})
 
 
 def _closure(names: Iterable[str], find: Callable[[str], Path | None]) -> dict[str, str]:
@@ -177,10 +177,10 @@ def _parsed(path: Path, name: str, size: int, changed: int) -> tuple[str, tuple[
     try:
         tree = ast.parse(content)
         package = name if path.stem == '__init__' else name.rpartition('.')[0]
-        return _digest(_essence(tree)), tuple(_imports(tree, package))
+        return key_of(_essence(tree)), tuple(_imports(tree, package))
     # The file may be compiled, of another Python, or nested too deeply.
     except (SyntaxError, ValueError, RecursionError):
-        return _digest(content.hex()), ()
+        return key_of(content.hex()), ()
 
 
 def _essence(node: Any) -> Any:
@@ -225,5 +225,6 @@ def _imported_from(node: ast.ImportFrom, package: str) -> str:
     return '.'.join([*above, node.module] if node.module else above)
 
 
-def _digest(content: Any) -> str:
+def key_of(content: Any) -> str:
+    """Return 16 hexadecimal digits that stand for nested plain values."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

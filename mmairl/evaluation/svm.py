@@ -18,6 +18,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.features import Features, show_progress
 from mmairl.evaluation.metrics import ap11, average_precision, mean_ap, require_labels, scores_of
+from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
@@ -29,9 +30,8 @@ COSTS = tuple(
     sorted([10.0**power for power in range(-7, 3)] + [2.0**power for power in range(-19, -3)])
 )
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 96)
-LOW_SHOT_COST = (
-    0.5  # fixed: k positives are too few to choose by, and the test set is not for choosing
-)
+# Fixed: k positives are too few to choose by, and the test set is not for choosing.
+LOW_SHOT_COST = 0.5
 FOLDS = 3
 ITERATIONS = 2000
 
@@ -99,8 +99,8 @@ def svm(
     y, y_test = label_matrices(train, test)
     for label, column in enumerate(y.T):
         _require_folds(column, label, train.groups)
-    x = unit_rows(train.x)
-    x_test = unit_rows(test.x)
+    x = unit_rows(train.x.double()).numpy()
+    x_test = unit_rows(test.x.double()).numpy()
     tasks = [(x, column.numpy(), sorted(costs), seed, train.groups) for column in y.T]
     fitted = _in_parallel(_fit_class, tasks, 'SVM', jobs)
     unfinished = [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]
@@ -161,8 +161,8 @@ def low_shot_map(
     shots = _possible_shots(shots, y)
     classes = _classes_with_test_image(y_test)
     others = max(1, y.shape[1] - 1)
-    x = unit_rows(train.x)
-    x_test = unit_rows(test.x)
+    x = unit_rows(train.x.double()).numpy()
+    x_test = unit_rows(test.x.double()).numpy()
     tasks = [
         (rows, x, y[:, label], x_test, y_test[:, label], cost, seed)
         for sample in range(samples)
@@ -182,15 +182,9 @@ def draw_shots(
 ) -> list[np.ndarray]:
     """Return, for each k of `shots`, rows of k positives and `others` k negatives of a class, or all there are."""
     generator = np.random.default_rng(seed)
-    positive, negative = (
-        generator.permutation(np.flatnonzero(labels == value)) for value in (1, 0)
-    )
+    positive = generator.permutation(np.flatnonzero(labels == 1))
+    negative = generator.permutation(np.flatnonzero(labels == 0))
     return [np.concatenate([positive[:shot], negative[: others * shot]]) for shot in shots]
-
-
-def unit_rows(x: Tensor) -> np.ndarray:
-    """Return rows of length 1 in float64, which liblinear computes in."""
-    return torch.nn.functional.normalize(x.double()).numpy()
 
 
 def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
@@ -232,13 +226,11 @@ def _fit_class(
     else:
         folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
         groups = groups[counted]
+    model = classifier(1.0, seed)
+    grid = GridSearchCV(model, {'C': costs}, scoring='average_precision', cv=folds)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            'ignore', ConvergenceWarning
-        )  # the largest costs reach the limit, as published
-        grid = GridSearchCV(
-            classifier(1.0, seed), {'C': costs}, scoring='average_precision', cv=folds
-        )
+        # The largest costs reach the limit, as published.
+        warnings.simplefilter('ignore', ConvergenceWarning)
         grid.fit(x[counted], y, groups=groups)
     return grid.best_estimator_, grid.best_params_['C']
 

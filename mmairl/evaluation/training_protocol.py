@@ -23,7 +23,7 @@ from mmairl.engine.run import train
 from mmairl.errors import Diverged
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import NAME, claim, config_identity, data_identity
-from mmairl.evaluation.protocol import Protocol, Scores, Sets
+from mmairl.evaluation.protocol import Outcome, Protocol, Scores, Sets
 from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.evaluation.robustness import robustness_scores
 from mmairl.evaluation.sets import held_out, left_out, refit, require_apart
@@ -44,10 +44,10 @@ RECIPE_KEYS = (
     'randomness',
     'fast',
 )
-GRID = ('lr', 'weight_decay', 'layers', 'pooling')  # what a recipe's `sweep` can vary
-Measure = Callable[
-    ..., Scores
-]  # called with a recipe, training data, test data and the name of the run's folder
+OF_OPTIMIZER = ('lr', 'weight_decay')
+GRID = (*OF_OPTIMIZER, 'layers', 'pooling')  # what a recipe's `sweep` can vary
+# Called with a recipe, training data, test data and the name of the run's folder.
+Measure = Callable[..., Scores]
 
 
 @dataclass(frozen=True)
@@ -91,17 +91,16 @@ class TrainingProtocol(Protocol):
         if self.trials:
             recipe.trials = list(self.trials)
         randomness = recipe.get('randomness', {})
-        seeds = (self.seed, randomness.get('seed'), SEED)
-        recipe.randomness = {**randomness, 'seed': next(seed for seed in seeds if seed is not None)}
+        seed = randomness.get('seed') if self.seed is None else self.seed
+        recipe.randomness = {**randomness, 'seed': SEED if seed is None else seed}
         return recipe
 
     def identity(self, cfg: Config, subject: Backbone | str) -> dict[str, Any]:
         recipe = self.recipe_for(cfg, subject)
         sweeps = self.sweeps(cfg)
         keys = {key: recipe[key] for key in RECIPE_KEYS if key in recipe}
-        chosen = dict(
-            recipe=config_identity(keys), sweep=config_identity(recipe.sweep) if sweeps else False
-        )
+        sweep = config_identity(recipe.sweep) if sweeps else False
+        chosen = dict(recipe=config_identity(keys), sweep=sweep)
         if further := cfg.evaluation.get('robustness'):
             chosen['robustness'] = {name: data_identity(data) for name, data in further.items()}
         if imports := outside_sources(recipe):
@@ -129,7 +128,7 @@ class TrainingProtocol(Protocol):
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
-    ) -> tuple[Scores, dict, dict[str, int]]:
+    ) -> Outcome:
         recipe = self.recipe_for(cfg, subject)
         if subject == 'pixels':
             cfg = cfg.copy()
@@ -139,12 +138,9 @@ class TrainingProtocol(Protocol):
         recipe_name = Path(recipe.filename).stem
         print_log(f'{self.name} of {subject} by the recipe {recipe_name}', logger='current')
         start = on_main_process(lambda: self._start(identity, subject))
-        scores, details = train_and_test(
-            cfg, recipe, start, self.work_dir, self.sweeps(cfg), self.workers, self.launcher
-        )
-        counts = {
-            name: int(scores.pop(name)) for name in list(scores) if name.startswith('unreadable')
-        }
+        scores, details = self._train_and_test(cfg, recipe, start)
+        unreadable = [name for name in scores if name.startswith('unreadable')]
+        counts = {name: int(scores.pop(name)) for name in unreadable}
         for part in ('train', 'test'):
             dataset = sets[part][1]
             counts |= left_out(part, dataset, dataset.labels)
@@ -167,41 +163,25 @@ class TrainingProtocol(Protocol):
             write_backbone(subject, path)
         return dict(type='PretrainedBackbone', checkpoint=str(path))
 
+    def _train_and_test(
+        self, cfg: Config, recipe: Config, start: dict | None
+    ) -> tuple[Scores, dict]:
+        """Return the scores on the test images, and what was chosen before. The backbone starts from `start`."""
+        data = cfg.evaluation
 
-def train_and_test(
-    cfg: Config,
-    recipe: Config,
-    start: dict | None,
-    work_dir: Path,
-    sweep: bool,
-    workers: int,
-    launcher: str,
-) -> tuple[Scores, dict]:
-    """Return the scores on the test images, and what was chosen before.
+        def measure(recipe: Config, train_data: dict, test_data: dict, name: str = '') -> Scores:
+            folder = self.work_dir / name
+            run = compose(cfg, recipe, train_data, test_data, start, folder, self.workers)
+            return run_recipe(run, self.launcher)
 
-    Args:
-        cfg: The config with the backbone and the data.
-        recipe: The recipe of the training.
-        start: The `init_cfg` of the backbone. None starts at random.
-        work_dir: The folder, which must belong to this evaluation (`identity.claim`).
-        sweep: Whether to choose among the rates and decays of the recipe's `sweep`.
-        workers: Number of processes that load images.
-        launcher: How the processes were started.
-    """
-
-    def measure(recipe: Config, train_data: dict, test_data: dict, name: str = '') -> Scores:
-        return run_recipe(
-            compose(cfg, recipe, train_data, test_data, start, work_dir / name, workers), launcher
-        )
-
-    data = cfg.evaluation
-    if sweep or recipe.get('trials'):
+        if self.sweeps(cfg):
+            choose = _sweep
+        elif recipe.get('trials'):
+            choose = _search
+        else:
+            return measure(recipe, refit(data), data.test), {}
         on_main_process(lambda: require_apart(data))
-    if sweep:
-        return _sweep(measure, recipe, data)
-    if recipe.get('trials'):
-        return _search(measure, recipe, data)
-    return measure(recipe, refit(data), data.test), {}
+        return choose(measure, recipe, data)
 
 
 def run_recipe(cfg: Config, launcher: str) -> Scores:
@@ -227,10 +207,8 @@ def run_recipe(cfg: Config, launcher: str) -> Scores:
 def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
     """Train one head for each point of the recipe's grid in one run, then test the best."""
     names = [name for name in GRID if name in recipe.sweep]
-    points = [
-        dict(zip(names, values))
-        for values in itertools.product(*(recipe.sweep[name] for name in names))
-    ]
+    grid = itertools.product(*(recipe.sweep[name] for name in names))
+    points = [dict(zip(names, values)) for values in grid]
     fit, held = held_out(data)
     on_held = measure(_many_heads(recipe, points), fit, held, 'sweep')
     main = next(iter(on_held)).partition('@')[0]  # the first score of a data set decides
@@ -238,8 +216,9 @@ def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dic
     tried = [on_held[head] for head in heads]
     chosen = points[tried.index(max(tried))]
     best = copy.deepcopy(recipe)
-    best.optim_wrapper.optimizer.update({name: chosen[name] for name in names[:2]})
-    best.model.update({name: chosen[name] for name in names[2:]})
+    for name, value in chosen.items():
+        where = best.optim_wrapper.optimizer if name in OF_OPTIMIZER else best.model
+        where[name] = value
     table = [dict(point, score=score) for point, score in zip(points, tried)]
     return measure(best, refit(data), data.test, 'test'), dict(chosen, held_out=table)
 
@@ -260,11 +239,10 @@ def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
     if 'layers' in points[0]:
         layers = max(point['layers'] for point in points)
         many.model.update(layers=layers, pooling='both')
-        many.model.blocks = [
-            [int(layers - layer <= point['layers']) for layer in range(layers)]
-            + [int(point['pooling'] == 'both')]
-            for point in points
-        ]
+        many.model.blocks = []
+        for point in points:
+            used = [0] * (layers - point['layers']) + [1] * point['layers']
+            many.model.blocks.append([*used, int(point['pooling'] == 'both')])
     return many
 
 
@@ -272,28 +250,24 @@ def _search(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, di
     """Run the recipe's trials on held-out images, and the best again on all. A trial that diverges scores 0."""
     tried: dict[str, float] = {}
     halves: dict[str, list[float]] = {}
-    recipes: dict[str, Config] = {}
-    options_of: dict[str, dict] = {}
-    fit, held = held_out(data)
-    for number, options in enumerate(recipe.trials):
-        name = f'trial_{number}'
-        options_of[name] = dict(options)
+    options = {f'trial_{number}': dict(trial) for number, trial in enumerate(recipe.trials)}
+
+    def recipe_with(name: str, halves: bool) -> Config:
         trial = copy.deepcopy(recipe)
-        trial.merge_from_dict({**options, 'trials': None})
-        recipes[name] = trial
+        trial.merge_from_dict({**options[name], 'trials': None, 'halves': halves})
+        return trial
+
+    fit, held = held_out(data)
+    for name in options:
+        scores: Scores = {}
         try:
-            trial.halves = (
-                True  # one half of the held-out images chooses; the other gives an unbiased score
-            )
-            scores = measure(trial, fit, held, name)
-            tried[name] = next(iter(scores.values()))
-            halves[name] = [scores['half 0'], scores['half 1']]
+            # One half of the held-out images chooses; the other gives an unbiased score.
+            scores = measure(recipe_with(name, halves=True), fit, held, name)
         except Diverged as error:
-            tried[name] = 0.0
-            halves[name] = [0.0, 0.0]
             print_log(f'{name} has diverged: {error}', logger='current')
+        tried[name] = next(iter(scores.values()), 0.0)
+        halves[name] = [scores.get(f'half {half}', 0.0) for half in (0, 1)]
         print_log(f'{name}: {tried[name]:.2f} on held-out images', logger='current')
     best = max(tried, key=tried.get)
-    recipes[best].halves = False
-    details = dict(chosen=best, options=options_of[best], held_out=tried, halves=halves)
-    return measure(recipes[best], refit(data), data.test, 'test'), details
+    details = dict(chosen=best, options=options[best], held_out=tried, halves=halves)
+    return measure(recipe_with(best, halves=False), refit(data), data.test, 'test'), details

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
+from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
@@ -35,7 +35,7 @@ class Uniformity(FeatureProtocol):
     def score(self, split: Split) -> tuple[Scores, dict]:
         features = torch.as_tensor(split.test.x)
         step = max(1, len(features) // self.images)
-        unit_features = F.normalize(features[::step][: self.images].float())
+        unit_features = unit_rows(features[::step][: self.images].float())
         distances = torch.pdist(unit_features).square()
         value = torch.logsumexp(-SCALE * distances, 0) - torch.tensor(float(len(distances))).log()
         return {'uniformity': value.item()}, {}

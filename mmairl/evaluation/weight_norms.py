@@ -10,7 +10,7 @@ from mmengine import Config
 from mmairl.checkpoints.norms import typical_gain, typical_growth
 from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
-from mmairl.evaluation.protocol import Protocol, Scores, Sets
+from mmairl.evaluation.protocol import Outcome, Protocol, Sets
 from mmairl.registry import PROTOCOLS
 
 
@@ -32,7 +32,7 @@ class WeightNorms(Protocol):
 
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: Mapping[str, Any]
-    ) -> tuple[Scores, dict, dict[str, int]]:
+    ) -> Outcome:
         growth = typical_growth(subject.weights) if isinstance(subject, Backbone) else None
         if not growth:
             raise UserError(

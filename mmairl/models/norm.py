@@ -144,7 +144,7 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         alone = get_world_size() == 1
         if not self.training or (alone and self.views == 1):
             return super().forward(x)
-        # In the default layout, cuDNN has faster kernels than torch; they are only reached from outside.
+        # In the default layout, cuDNN's kernels are faster than torch's, and only torch's own batch norm calls them.
         cudnn = x.is_cuda and x.ndim == 4 and not x.is_contiguous(memory_format=torch.channels_last)
         other_device = x.device.type not in ('cpu', 'cuda', 'meta')
         if alone and (cudnn or other_device or torch.compiler.is_compiling()):

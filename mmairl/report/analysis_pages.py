@@ -40,9 +40,13 @@ NUMBERS = ('alignment', 'uniformity', 'RankMe', 'spread')
 
 def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
     """Write the weight norms of any number of checkpoints (Fig. 3a)."""
-    norms = {name: weight_norms(backbone.weights, kernel=3) for name, backbone in networks.items()}
-    by_name = [{row.name: row.norm for row in rows} for rows in norms.values()]
-    layers = dict.fromkeys(row.name for rows in norms.values() for row in rows)
+    norms = {}
+    layers: dict[str, float] = {}
+    by_name = []
+    for name, backbone in networks.items():
+        norms[name] = weight_norms(backbone.weights, kernel=3)
+        by_name.append({row.name: row.norm for row in norms[name]})
+        layers |= by_name[-1]
     table = [[layer, *(known.get(layer) for known in by_name)] for layer in layers]
     save_table(['tensor', *norms], table, out / 'norms')
     page = Page('Weight norms', 'The norm of the weights of each convolution, by depth.')
@@ -150,11 +154,11 @@ def _save_rows(columns: Sequence[str], rows: Numbers, stem: Path) -> None:
 
 
 def _cells(rows: Numbers, digits: int) -> list[Row]:
-    return [(name, [_cell(value, digits) for value in row]) for name, row in rows.items()]
-
-
-def _cell(value: float, digits: int) -> str:
-    return ABSENT if math.isnan(value) else f'{value:.{digits}f}'
+    cells = []
+    for name, row in rows.items():
+        texts = [f'{value:.{digits}f}' for value in row]
+        cells.append((name, [ABSENT if text == 'nan' else text for text in texts]))
+    return cells
 
 
 def geometry_page(
@@ -175,7 +179,10 @@ def geometry_page(
         features[name] = _features(network, _watched(images, name))
         numbers[name] = _four_numbers(network, images, features[name], seed)
         kept[name] = invariance(partial(images.embed, network), few)
-    sized = {name: [*row, *reversed(features[name].shape)] for name, row in numbers.items()}
+    sized = {}
+    for name, x in features.items():
+        images_of_network, dimensions = x.shape
+        sized[name] = [*numbers[name], dimensions, images_of_network]
     _save_rows(['network', *NUMBERS, 'dimensions', 'images'], sized, out / 'geometry')
     _add_table(
         page,
@@ -292,7 +299,7 @@ def measures_page(
         columns,
         rows,
     )
-    page.add('One by one', '', charts)
+    page.add('Charts', '', charts)
     return page.write(out / 'measures.html')
 
 

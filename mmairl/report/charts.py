@@ -56,9 +56,11 @@ def chart(
         if 'y' in log:  # a logarithmic axis has no place for other values
             ys = [[value if value > 0 else math.nan for value in y] for y in ys]
         places = _extremes(ys[0], points)
-        curve: dict[str, Any] = {part: _plain(y, places) for part, y in zip(PARTS, ys)}
-        curve['name'] = name
-        curve['x'] = {unit: _plain(xs, places) for unit, xs in units.items()}
+        curve: dict[str, Any] = dict(name=name, x={})
+        for part, y in zip(PARTS, ys):
+            curve[part] = _plain(y, places)
+        for unit, xs in units.items():
+            curve['x'][unit] = _plain(xs, places)
         curves.append(curve)
     content = dict(
         title=title,
@@ -70,7 +72,8 @@ def chart(
         series=curves,
     )
     data = json.dumps(content, ensure_ascii=False, separators=(',', ':'))
-    return fill('chart.html', title=title, wide=wide, data=data, **_still(curves, log, dots))
+    still = still_picture(curves, log, dots)
+    return fill('chart.html', title=title, wide=wide, data=data, **still)
 
 
 def _extremes(values: Numbers, most: int) -> Sequence[int]:
@@ -96,21 +99,26 @@ def _json_number(value: float) -> float | None:
     return int(value) if value == int(value) else float(f'{value:.6g}')
 
 
-def _still(curves: Sequence[Mapping], log: str, dots: bool) -> dict[str, Any]:
+def still_picture(
+    curves: Sequence[Mapping], log: str = '', dots: bool = False, height: int = HEIGHT
+) -> dict[str, Any]:
     """Return the paths and the caption of the picture for readers without scripts; no paths without a finite number."""
     lines = [_finite_points(curve, POINTS if dots else STILL_POINTS) for curve in curves]
     points = np.concatenate(lines)
     if not len(points):
         return dict(paths=[])
-    ends = np.array([points.min(axis=0), points.max(axis=0)])
-    (left, bottom), (right, top) = ends
+    left, bottom = points.min(axis=0)
+    right, top = points.max(axis=0)
     logarithmic = [axis in log for axis in 'xy']
-    low, high = _scaled(ends, logarithmic)
-    reach = np.where(high > low, high - low, 1)
+    scaled = _scaled(points, logarithmic)
+    low = scaled.min(axis=0)
+    reach = np.ptp(scaled, axis=0)
+    flat = reach == 0
     paths = []
     for color, line in zip(cycle(COLORS), lines):
-        shares = np.where(high > low, (_scaled(line, logarithmic) - low) / reach, 0.5)
-        places = [f'{WIDTH * x:.0f} {HEIGHT * (1 - y):.0f}' for x, y in shares]
+        shares = (_scaled(line, logarithmic) - low) / np.where(flat, 1, reach)
+        shares[:, flat] = 0.5
+        places = [f'{WIDTH * x:.0f} {height * (1 - y):.0f}' for x, y in shares]
         if dots or len(places) == 1:  # a line of no length is drawn as its round end
             paths.append((color, 5, ''.join(f'M{place}h0' for place in places)))
         else:
@@ -120,7 +128,7 @@ def _still(curves: Sequence[Mapping], log: str, dots: bool) -> dict[str, Any]:
         paths=paths,
         caption=f'{bottom:g} to {top:g}, at {unit} {left:g} to {right:g}',
         width=WIDTH,
-        height=HEIGHT,
+        height=height,
     )
 
 

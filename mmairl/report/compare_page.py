@@ -72,11 +72,13 @@ class LoggedRun:
             steps_per_epoch = np.divide(logged, values).max()
             return np.array(steps) / steps_per_epoch
         durations = np.diff(logged, prepend=0) * values
-        return np.interp(steps, [0, *logged], [0, *np.cumsum(durations) / 3600])
+        hours = np.cumsum(durations) / 3600
+        return np.interp(steps, [0, *logged], [0, *hours])
 
     @property
     def last_step(self) -> int:
-        return max((steps[-1] for steps, _ in self.curves.values() if steps), default=0)
+        ends = [steps[-1] for steps, _ in self.curves.values() if steps]
+        return max(ends, default=0)
 
 
 def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
@@ -118,7 +120,8 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     page = Page('Runs compared', lead, wide=True)
     _add_differences(page, runs)
     _add_ends(page, runs, [name for name in ENDS if logged[name]])
-    units = [unit for unit in UNITS if sum(run.along(unit, [0]) is not None for run in runs) > 1]
+    known = Counter(unit for run in runs for unit in UNITS if run.along(unit, [0]) is not None)
+    units = [unit for unit in UNITS if known[unit] > 1]
     page.add('Curves', '', [_curve_chart(runs, name, units) for name in shared])
     return page.write(out)
 
@@ -191,12 +194,18 @@ def _add_differences(page: Page, runs: Sequence[LoggedRun]) -> None:
 def _add_ends(page: Page, runs: Sequence[LoggedRun], logged: Sequence[str]) -> None:
     """Add a table of the final values of each run, with its seed and interruptions."""
     # A score is named with its subject only if a run has it at several checkpoints on the same data.
-    parts = 2 if all(len({key[:2] for key in run.scores}) == len(run.scores) for run in runs) else 3
+    by_data = [Counter(key[:2] for key in run.scores) for run in runs]
+    is_repeated = any(count > 1 for counts in by_data for count in counts.values())
+    parts = 3 if is_repeated else 2
     measured = []
+    scores: dict[str, float] = {}
     for run in runs:
-        named = {', '.join(filter(None, key[:parts])): value for key, value in run.scores.items()}
+        named = {}
+        for key, value in run.scores.items():
+            label = ', '.join(filter(None, key[:parts]))
+            named[label] = value
         measured.append(named)
-    scores = list(dict.fromkeys(label for values in measured for label in values))
+        scores |= named
     rows = []
     for run, values in zip(runs, measured):
         interruptions = ', '.join(f'{step:,}' for step in run.starts[1:])

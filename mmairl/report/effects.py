@@ -6,7 +6,7 @@ A page shows it as a table with a drawing in each row; a paper gets it as a file
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from textwrap import wrap
+from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -163,7 +163,8 @@ def draw_effects(shown: EffectsFigure, width: str = 'text') -> Figure:
     words = [f'effect on {short(shown.score)}; {LEGEND}']
     if shown.published:
         words.append(f'◇ published: {shown.published}{shown.published_note}')
-    caption = '\n'.join(wrap('\n'.join(words), 62 if narrow else 120, replace_whitespace=False))
+    room = 62 if narrow else 120
+    caption = fill('\n'.join(words), room, replace_whitespace=False)
     height = 0.5 + ROW_HEIGHT * count + 0.13 * caption.count('\n')
     figure = Figure(figsize=(WIDTHS[width], height), layout='constrained')
     axes = figure.subplots()
@@ -187,15 +188,19 @@ def draw_effects(shown: EffectsFigure, width: str = 'text') -> Figure:
 
 
 def _draw_effect(axes: Axes, row: int, effect: Effect) -> None:
-    axes.plot(effect.seeds, [row - 0.24] * len(effect.seeds), '|', color='#667085', markersize=4)
+    for seed in effect.seeds:
+        _draw_mark(axes, 'share', seed, row - 0.24, size=4)
     if effect.low is not None:
         _, color, _ = LOOKS[effect.kind]
-        axes.plot([effect.low, effect.high], [row, row], color=color, linewidth=1.6)
-    marks = ((effect.kind, effect.estimate, row, 6), ('published', effect.published, row + 0.26, 4))
-    for kind, value, height, size in marks:
-        if value is not None:
-            marker, color, face = LOOKS[kind]
-            axes.plot(value, height, marker, color=color, markerfacecolor=face, markersize=size)
+        axes.hlines(row, effect.low, effect.high, color=color, linewidth=1.6)
+    _draw_mark(axes, effect.kind, effect.estimate, row, size=6)
+    _draw_mark(axes, 'published', effect.published, row + 0.26, size=4)
+
+
+def _draw_mark(axes: Axes, kind: str, value: float | None, height: float, size: int) -> None:
+    if value is not None:
+        marker, color, face = LOOKS[kind]
+        axes.plot(value, height, marker, color=color, markerfacecolor=face, markersize=size)
 
 
 @styled(**PAPER)

@@ -138,7 +138,9 @@ class Record(msgspec.Struct):
 
 def records_in(*folders: str | Path) -> list[Record]:
     """Return the results of tools/evaluate.py in the folders, oldest first. Other JSON files are ignored."""
-    paths = [path for folder in folders for path in Path(folder).glob('*.json') if path.is_file()]
+    paths: list[Path] = []
+    for folder in folders:
+        paths += filter(Path.is_file, Path(folder).glob('*.json'))
     records = []
     for path in sorted(paths, key=lambda path: path.stat().st_mtime):
         content = read_json(path)
@@ -221,7 +223,8 @@ def write_evaluation_page(
     shots: dict[str, dict[str, LowShot]] = {}
     for record in records:
         if record.details.low_shot:
-            shots.setdefault(record.data, {})[names[record.network]] = record.details.low_shot
+            own = shots.setdefault(record.data, {})
+            own[names[record.network]] = record.details.low_shot
     return write_page(
         Path(folder) / NAME,
         'evaluation.html',
@@ -240,7 +243,10 @@ def score_plot(tables: Sequence[Table], x: str, y: str) -> Markup:
     for _, _, rows in tables:
         for row in rows:
             scores.setdefault(row.subject, {}).update(row.scores)
-    points = {name: (own[x], own[y]) for name, own in scores.items() if own.keys() >= {x, y}}
+    points = {}
+    for name, own in scores.items():
+        if x in own and y in own:
+            points[name] = (own[x], own[y])
     return against(points, x, y)
 
 
@@ -251,6 +257,10 @@ def low_shot(shots: Mapping[str, LowShot]) -> Markup:
         counts = [int(count) for count in shot.mean]
         series[name] = (counts, [*shot.mean.values()])
     drawn = chart(series, 'mAP, %', 'positive images per class', log='x', wide=True)
-    columns = list(dict.fromkeys(count for shot in shots.values() for count in shot.mean))
-    rows = [(name, [shot.text(count) for count in columns]) for name, shot in shots.items()]
+    columns: dict[str, float] = {}
+    for shot in shots.values():
+        columns |= shot.mean
+    rows = []
+    for name, shot in shots.items():
+        rows.append((name, [shot.text(count) for count in columns]))
     return drawn + html_table(columns, rows)

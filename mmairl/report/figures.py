@@ -4,6 +4,7 @@ import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -26,9 +27,6 @@ MARKERS = 'os^Dv'
 MOST_TICKS = 24
 FLAT_TICKS = 8  # ticks up to which their names are horizontal
 SLANTED = dict(rotation=60, ha='right', rotation_mode='anchor', fontsize=8)
-MOST_CLASSES = 40  # in a legend
-LEGEND_WIDTH = 52  # characters
-FEW_DOTS = 4000
 LOG_RATIO = 8  # ratio of maximum to minimum above which an axis is logarithmic
 FIT_POINTS = 50  # points along a fitted line
 DARK = '#14171f'
@@ -74,19 +72,6 @@ def short(name: str, room: int = 40) -> str:
     return name if len(name) <= room else f'{name[: room - 1]}…'
 
 
-def _look(number: int, name: str) -> dict[str, Any]:
-    """Return color, marker and label of the series of this number.
-
-    Two series with one marker have colors that every reader can tell apart. Each further dozen shifts the markers.
-    """
-    shift = number // len(COLORS)
-    return dict(
-        color=COLORS[number % len(COLORS)],
-        marker=MARKERS[(number + shift) % len(MARKERS)],
-        label=f'\u200b{short(name)}',  # matplotlib hides labels that begin with an underscore
-    )
-
-
 @styled()
 def lines(
     series: Mapping[str, Curve],
@@ -108,13 +93,16 @@ def lines(
     """
     axes = _axes(width, 3.5)
     for number, (name, (xs, ys, *ends)) in enumerate(series.items()):
-        look = _look(number, name)
+        color = COLORS[number % len(COLORS)]
+        shift = number // len(COLORS)  # each further dozen has other markers
         if ends:
-            axes.fill_between(xs, *ends, color=look['color'], alpha=0.15, linewidth=0)
+            axes.fill_between(xs, *ends, color=color, alpha=0.15, linewidth=0)
         axes.plot(
             xs,
             ys,
-            **look,
+            color=color,
+            marker=MARKERS[(number + shift) % len(MARKERS)],
+            label=f'\u200b{short(name)}',  # matplotlib hides labels that begin with an underscore
             linestyle='-' if number < len(COLORS) // 2 else '--',
             markersize=5,
             markevery=1 if ticks else 0.12,
@@ -142,49 +130,26 @@ def _make_logarithmic(axes: Axes, name: str) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-Norms = Mapping[str, Sequence[Norm]]
+def _spans_decades(values: Sequence[float]) -> bool:
+    """Return whether an axis of positive values should be logarithmic."""
+    return bool(values) and max(values) > LOG_RATIO * min(values) > 0
 
 
-def norm_curves(norms: Norms) -> dict[str, Any]:
+def norm_curves(norms: Mapping[str, Sequence[Norm]]) -> dict[str, Any]:
     """Return the norms of the convolutions along the depth, a line per network, for `lines` and for `chart`."""
-    series = {name: (range(len(rows)), [row.norm for row in rows]) for name, rows in norms.items()}
-    values = [row.norm for rows in norms.values() for row in rows if row.norm > 0]
-    is_logarithmic = values and max(values) > LOG_RATIO * min(values)
+    series = {}
+    positive = []
+    for name, rows in norms.items():
+        values = [row.norm for row in rows]
+        series[name] = (range(len(values)), values)
+        positive += [value for value in values if value > 0]
     deepest = max(norms.values(), key=len)
     return dict(
         series=series,
         title='norms of the 3x3 convolutions',
-        log='y' if is_logarithmic else '',
+        log='y' if _spans_decades(positive) else '',
         ticks=[row.name.removesuffix('.weight').replace('layer', 'l') for row in deepest],
     )
-
-
-def norm_lines(norms: Norms) -> Figure:
-    """Return Fig. 3a: the norms of the convolutions along the depth."""
-    return lines(**norm_curves(norms))
-
-
-@styled()
-def feature_map(
-    points: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str
-) -> bytes:
-    """Return images as dots in two dimensions, colored and marked by class, as PNG."""
-    axes = _axes(4.6, 4.6)
-    size = 11 if len(points) < FEW_DOTS else 3
-    for label, name in enumerate(classes):
-        dots = points[labels == label].T
-        axes.scatter(*dots, s=size, linewidths=0, alpha=0.85, **_look(label, name))
-    axes.set(xticks=[], yticks=[], title=short(title), aspect='equal')
-    if 1 < len(classes) <= MOST_CLASSES:
-        longest = max(len(short(name)) for name in classes)
-        axes.legend(
-            loc='upper center',
-            bbox_to_anchor=(0.5, 0),
-            ncols=min(4, max(1, LEGEND_WIDTH // (longest + 4))),
-            markerscale=2,
-            handletextpad=0.1,
-        )
-    return rendered(axes.figure, 'png', dpi=110, bbox_inches='tight')
 
 
 @styled()
@@ -224,17 +189,18 @@ PointOf = Mapping[str, tuple[float, float]]
 
 def with_fits(points: PointOf, groups: Mapping[str, Sequence[str]]) -> dict[str, Curve]:
     """Return a mark per point and, for each group of three or more, the least-squares line with its 95 % band."""
-    series: dict[str, Curve] = {name: ([x], [y]) for name, (x, y) in points.items()}
+    series: dict[str, Curve] = {}
+    for name, (x, y) in points.items():
+        series[name] = ([x], [y])
     for group, names in groups.items():
-        if len(names) < 3:
-            continue
         x, y = np.array([points[name] for name in names]).T
-        if not np.ptp(x):
+        if len(names) < 3 or not np.ptp(x):
             continue
         fit = stats.linregress(x, y)
         along = np.linspace(x.min(), x.max(), FIT_POINTS)
         middle = fit.intercept + fit.slope * along
-        error = fit.stderr * np.sqrt(x.var() + np.square(along - x.mean()))
+        squared_distance = np.square(along - x.mean())
+        error = fit.stderr * np.sqrt(x.var() + squared_distance)
         reach = stats.t.ppf(0.975, len(x) - 2) * error
         label = f'fit of {group}' if group else 'fit'
         series[label] = (along, middle, middle - reach, middle + reach)
@@ -245,9 +211,10 @@ def against(points: PointOf, x: str, y: str) -> Markup:
     """Return a chart of one score against another, with the fitted line and the correlation (form of Fig. 4)."""
     title = f'{y}, %'
     if len(points) > 2:
-        correlation = np.corrcoef(np.array([*points.values()]).T)[0, 1]
+        correlation = np.corrcoef([*points.values()], rowvar=False)[0, 1]
         title += f': correlation {correlation:.2f} over {len(points)} networks'
-    return chart(with_fits(points, {'': [*points]}), title, f'{x}, %', wide=True)
+    fitted = with_fits(points, {'': [*points]} if points else {})
+    return chart(fitted, title, f'{x}, %', wide=True)
 
 
 # A row, its values, and the interval of their mean.
@@ -256,16 +223,19 @@ Point = tuple[Mapping[str, Any], Sequence[float], tuple[float, float] | None]
 
 def study_lines(points: Sequence[Point], title: str, x: str) -> dict[str, Any]:
     """Return means over the rows' x with intervals, a line per group, for `lines` and for `chart`."""
-    series: dict[str, Curve] = {row['group'] or '': ([], [], [], []) for row, _, _ in points}
-    placed = [point for point in points if point[1] and point[0]['x'] is not None]
-    for row, values, interval in sorted(placed, key=lambda point: point[0]['x']):
-        center = mean(values)
-        numbers = (row['x'], center, *(interval or (center, center)))
-        for column, number in zip(series[row['group'] or ''], numbers):
-            column.append(number)
-    xs = [row['x'] for row, _, _ in placed]
-    is_logarithmic = xs and max(xs) > LOG_RATIO * min(xs) > 0
-    return dict(series=series, title=title, x=x, log='x' if is_logarithmic else '')
+    placed: dict[str, list[tuple[float, ...]]] = {}
+    for row, values, interval in points:
+        group = placed.setdefault(row['group'] or '', [])
+        if values and row['x'] is not None:
+            center = mean(values)
+            low, high = interval or (center, center)
+            group.append((row['x'], center, low, high))
+    series: dict[str, Curve] = {}
+    for name, group in placed.items():
+        ordered = sorted(group, key=itemgetter(0))
+        series[name] = tuple(zip(*ordered)) or ([], [], [], [])
+    xs = [point[0] for group in placed.values() for point in group]
+    return dict(series=series, title=title, x=x, log='x' if _spans_decades(xs) else '')
 
 
 def study_scatter(

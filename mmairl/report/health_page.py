@@ -39,8 +39,12 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
     """
     curves = read_scalars(work_dir)
     known = measured(curves, work_dir)
-    charts = {quantity.name: _quantity_chart(quantity, curve) for quantity, curve in known.items()}
-    vitals = [_vital(quantity, values[-1]) for quantity, (_, values) in known.items()]
+    charts = {}
+    vitals = []
+    for quantity, curve in known.items():
+        charts[quantity.name] = _quantity_chart(quantity, curve)
+        _, values = curve
+        vitals.append(_vital(quantity, values[-1]))
     vitals.sort(key=lambda vital: STATES.index(vital['state']))
     return write_page(
         out,

@@ -39,8 +39,8 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import Images, dataset_of, embedding_network
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
+from mmairl.report.charts import WIDTH, still_picture
 from mmairl.report.compare_page import short_names
-from mmairl.report.figures import feature_map
 from mmairl.report.page import write_page
 from mmairl.report.sections import REACH, in_bytes
 
@@ -97,7 +97,9 @@ def map_images(
     """
     listed = [checkpoint] if isinstance(checkpoint, str | Path) else checkpoint
     paths = [Path(path) for path in listed]
-    titles = short_names([path.absolute() for path in paths]) if paths[1:] else ['after training']
+    titles = ['after training']
+    if len(paths) > 1:
+        titles = short_names([path.absolute() for path in paths])
     features: dict[str, Tensor] = {}
     for path, title in zip(paths, titles):
         cfg, weights, normal, views, channels = embedding_network(path, part, config, size=size)
@@ -120,7 +122,7 @@ def map_images(
     kept = readable.nonzero().flatten().tolist()
     names = [name_of(dataset, i) for i in kept]
     classes, labels = by_column(names, *colours) if colours else by_class(dataset, kept, names)
-    maps = [mapped(title, x, labels, classes, seed) for title, x in features.items() if differ(x)]
+    maps = [mapped(title, x, labels, seed) for title, x in features.items() if differ(x)]
     cells = None
     if patches:
         cells = find_nearest_cells(patches, kept, cfg, weights, dataset, extraction)
@@ -146,7 +148,7 @@ def map_images(
         data=data,
         maps=maps,
         names=names,
-        unreadable=[name_of(dataset, i) for i in (~readable).nonzero().flatten().tolist()],
+        unreadable=[name_of(dataset, i) for i in range(len(dataset)) if not readable[i]],
         groups=[_group_entry(group, labels, classes) for group in find_clusters(trained, seed)],
         sheets=thumbnails.sheets(),
         near=outstanding.near,
@@ -170,26 +172,31 @@ class Thumbnails:
     def __init__(self, count: int, extraction: Extraction, as_stored: bool = False) -> None:
         # So that the page can be mailed.
         self.side = 96 if count <= 2000 else 64 if count <= 20_000 else 40
-        shape = dict(device=extraction.device, dtype=torch.float32)
-        self.mean = torch.as_tensor(extraction.mean, **shape).view(-1, 1, 1)
-        self.std = torch.as_tensor(extraction.std, **shape).view(-1, 1, 1)
-        self.as_stored = as_stored
+        mean, std = extraction.mean, extraction.std
+        if as_stored:
+            mean, std = [0.5], [0.5 / REACH]
+        shape = (-1, 1, 1)
+        self.mean = torch.tensor(mean, device=extraction.device).view(shape)
+        self.std = torch.tensor(std, device=extraction.device).view(shape)
         self.pictures: list[Tensor] = []
 
     def add(self, images: Tensor) -> None:
         """Add the next normalized images."""
-        whole = images / (2 * REACH) + 0.5 if self.as_stored else images * self.std + self.mean
-        whole = whole[:, :3] if whole.shape[1] >= 3 else whole[:, :1].expand(-1, 3, -1, -1)
-        small = F.interpolate(whole, (self.side, self.side), mode='bilinear', antialias=True)
+        images = images * self.std + self.mean
+        if images.shape[1] < 3:
+            images = images[:, :1].expand(-1, 3, -1, -1)
+        size = (self.side, self.side)
+        small = F.interpolate(images[:, :3], size, mode='bilinear', antialias=True)
         self.pictures.append(in_bytes(small).cpu())
 
     def sheets(self) -> list[str]:
         """Return the sheets as JPEG in base64, the last one padded with black."""
         sheets = []
         for pictures in torch.cat(self.pictures).split(SHEET**2):
-            padded = F.pad(pictures, (0, 0, 0, 0, 0, 0, 0, SHEET**2 - len(pictures)))
-            buffer = io.BytesIO()
+            missing = SHEET**2 - len(pictures)
+            padded = F.pad(pictures, (0, 0, 0, 0, 0, 0, 0, missing))
             image = to_pil_image(make_grid(padded, SHEET, padding=0))
+            buffer = io.BytesIO()
             image.save(buffer, 'JPEG', quality=80, optimize=True)
             sheets.append(b64encode(buffer.getvalue()).decode())
         return sheets
@@ -210,7 +217,7 @@ def by_class(
     if dataset.classes:
         return list(dataset.classes), dataset.labels[kept]
     if isinstance(dataset, FileDataset):
-        return _kinds([name.rpartition('/')[0].split('/')[0] for name in names])
+        return _kinds([name.split('/')[0] if '/' in name else '' for name in names])
     return _kinds([''] * len(names))
 
 
@@ -239,26 +246,26 @@ def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list
         return _kinds(values)
     edges = np.quantile(numbers[is_known], np.linspace(0, 1, 6))
     fifths = [f'{low:.4g} to {high:.4g}' for low, high in pairwise(edges)]
-    labels = np.where(is_known, np.searchsorted(edges[1:-1], numbers, side='right'), len(fifths))
+    labels = np.searchsorted(edges[1:-1], numbers, side='right')
+    labels[~is_known] = len(fifths)
     return [*fifths, NO_VALUE], torch.from_numpy(labels)
 
 
-def mapped(
-    title: str, x: Tensor, labels: Tensor, classes: Sequence[str], seed: int
-) -> dict[str, Any]:
+def mapped(title: str, features: Tensor, labels: Tensor, seed: int) -> dict[str, Any]:
     """Return a map with the neighbors of each image, as a picture and as the data of the canvas."""
-    points = tsne(x, seed)
+    points = tsne(features, seed)
     low, high = points.min(axis=0), points.max(axis=0)
     centered = (points - (low + high) / 2) / (high - low).max()
     places = np.round((centered + 0.5) * 65535)
-    distance, position = nearest_cells(x[:, None], min(NEAREST, len(x) - 1))
-    still = feature_map(points, labels.clamp_min(0).numpy(), classes or ['image'], title)
-    return dict(
-        title=title,
-        data=dict(title=title, places=_packed(places, '<u2'), **_neighbors(distance, position)),
-        still=b64encode(still).decode(),
-        distance=distance[:, 0],
-    )
+    count = min(NEAREST, len(features) - 1)
+    distance, position = nearest_cells(features[:, None], count)
+    data = dict(title=title, places=_packed(places, '<u2'), **_neighbors(distance, position))
+    dots = []
+    for label in labels.unique():
+        x, y = points[labels == label].T
+        dots.append(dict(x={'': x}, y=y))
+    still = still_picture(dots, dots=True, height=WIDTH)
+    return dict(title=title, data=data, distance=distance[:, 0], **still)
 
 
 def _neighbors(distance: Tensor, position: Tensor) -> dict[str, str]:
@@ -270,10 +277,13 @@ def _packed(values: np.ndarray, kind: str) -> str:
 
 
 def _cells_data(cells: ImageCells) -> dict[str, Any]:
-    data = dict(
-        of=cells.images, rows=cells.rows, columns=cells.columns, count=cells.distance.shape[1]
+    return dict(
+        of=cells.images,
+        rows=cells.rows,
+        columns=cells.columns,
+        count=cells.distance.shape[1],
+        **_neighbors(cells.distance, cells.position),
     )
-    return data | _neighbors(cells.distance, cells.position)
 
 
 def _group_entry(group: Group, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:

@@ -101,7 +101,9 @@ def _map(title: str, bank: Features, classes: Sequence[str], seed: int) -> Marku
     order = points[:, 0].argsort()
     points = points[order]
     labels = bank.y[chosen].numpy()[order]
-    series = {str(name): tuple(points[labels == label].T) for label, name in enumerate(classes)}
+    series = {}
+    for label, name in enumerate(classes):
+        series[str(name)] = tuple(points[labels == label].T)
     return chart(series, title, dots=True, ticks=[''])
 
 
@@ -128,7 +130,7 @@ def add_neighbors(
     bank = train[1]
     query = test[1]
     labels = query.y.unique()[:QUERIES]
-    firsts = [int((query.y == label).nonzero()[0]) for label in labels]
+    firsts = [query.y.tolist().index(label) for label in labels.tolist()]
     skipped = int(bank is query)
     _, positions = nearest(query.x[firsts], bank.x, NEIGHBORS + skipped)
     shown = []

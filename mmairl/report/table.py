@@ -45,7 +45,7 @@ def print_table(
     """
     title = printable(title)
     columns = [printable(name) for name in columns]
-    rows = [(printable(name), [printable(cell) for cell in cells]) for name, cells in rows]
+    rows = [(printable(name), [*map(printable, cells)]) for name, cells in rows]
     table = _rich_table(columns, rows, title, set(best), head)
     console = Console()
     unlimited = console.options.update_width(UNLIMITED)
@@ -150,16 +150,21 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def as_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [[escaped(cell, MARKDOWN) for cell in row] for row in (columns, *rows)]
-    lines.insert(1, ['---', *['--:'] * (len(columns) - 1)])
-    return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+    lines = []
+    for row in (columns, *rows):
+        cells = ' | '.join(escaped(cell, MARKDOWN) for cell in row)
+        lines.append(f'| {cells} |\n')
+    lines.insert(1, f'| ---{" | --:" * (len(columns) - 1)} |\n')
+    return ''.join(lines)
 
 
 def as_latex(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table for a paper that loads booktabs."""
-    head, *body = [
-        ' & '.join(escaped(cell, LATEX) for cell in row) + ' \\\\\n' for row in (columns, *rows)
-    ]
+    lines = []
+    for row in (columns, *rows):
+        cells = ' & '.join(escaped(cell, LATEX) for cell in row)
+        lines.append(f'{cells} \\\\\n')
+    head, *body = lines
     layout = 'l' + 'r' * (len(columns) - 1)
     return (
         f'\\begin{{tabular}}{{{layout}}}\n\\toprule\n{head}\\midrule\n'

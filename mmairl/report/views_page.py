@@ -106,8 +106,10 @@ def _recorded_draw(
         own = {key: value[image : image + 1] for key, value in params.items()}
         box = None
         if isinstance(step, RandomResizedCrop):
-            box = {side: 100 * own[side].item() / length for side, length in lengths.items()}
-        draws.append((step.tell(own), box))
+            box = {}
+            for side, length in lengths.items():
+                box[side] = 100 * own[side].item() / length
+        draws.append((step.describe(own), box))
     return params
 
 

@@ -17,7 +17,7 @@ from mmairl.errors import UserError
 
 
 class Analysis(NamedTuple):
-    """An analysis of a study's runs, and its section on the study's page.
+    """An analysis of a study's runs, and its section on the page.
 
     Args:
         key: The key of its result in study.json.
@@ -34,7 +34,7 @@ ANALYSES: dict[str, Analysis] = {}  # by the name of the module
 
 
 def load_analyses(names: Sequence[str]) -> None:
-    """Import the modules that a study names, so that they register their analyses.
+    """Import the modules of a study's `analyses`, which register their analyses.
 
     Raises:
         UserError: If there is no such module, or if it registers no analysis.
@@ -48,12 +48,12 @@ def load_analyses(names: Sequence[str]) -> None:
             if not f'{name}.'.startswith(f'{error.name}.'):
                 raise
             raise UserError(
-                f"analyses: there is no module '{name}'; modules of projects/ need a checkout of the repository",
+                f"analyses: module does not exist ('{name}'); modules of projects/ require a checkout of the repository",
                 code='no-analysis-module',
             ) from None
         if name not in ANALYSES:
             raise UserError(
-                f"analyses: the module '{name}' registers no analysis; add one to mmairl.study.analyses.ANALYSES",
+                f"analyses: the module registers no analysis ('{name}'); add one to mmairl.study.analyses.ANALYSES",
                 code='no-analysis',
             )
 
@@ -67,7 +67,7 @@ def analysis_records(study: Any, configs: Mapping[str, Any], runs: Sequence[Any]
 def analysis_sections(study: Mapping[str, Any]) -> list[Markup]:
     """Return the sections of a study's page for the analyses in its study.json.
 
-    study.json is data, so this imports nothing: analyses that this process has not loaded are left out.
+    study.json is data, so this imports nothing. Analyses that this process has not loaded are left out.
     """
     known = [ANALYSES[name] for name in study.get('analyses', ()) if name in ANALYSES]
     return [analysis.section(study) for analysis in known if study.get(analysis.key)]

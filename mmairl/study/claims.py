@@ -7,14 +7,14 @@ which scores count as similar, fixed before any result is read, and the scores t
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import combinations, pairwise
-from typing import Annotated, Any, Literal, NamedTuple
+from functools import cache, cached_property
+from itertools import combinations, pairwise, product
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, to_builtins
 
 from mmairl.config import home
 from mmairl.errors import UserError
@@ -47,80 +47,90 @@ Three = Annotated[tuple[str, ...], Meta(min_length=3)]
 Margin = Annotated[float, Meta(gt=0)]
 Need = Literal['all', 'most']  # of a claim's parts
 Known = Callable[[str, str], float | None]  # the number of a row by a score
-
-
-Weights = dict[str, dict[str, float]]  # by row and score
+Margins = Callable[[str], float]  # by score
+Term = tuple[float, str, str]  # weight, row and score
 
 
 class ClaimPart(NamedTuple):
     """A weighted sum of scores of rows, which is claimed to exceed `least`, or to be within `margin` of zero."""
 
-    weights: Weights
+    terms: Sequence[Term]
     least: float = 0.0
     margin: float | None = None
     offset: float = 0.0
 
     @property
-    def scores(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(score for scores in self.weights.values() for score in scores))
+    def weights(self) -> dict[str, dict[str, float]]:
+        """The weight of each score, by row."""
+        weights: dict[str, dict[str, float]] = {}
+        for weight, row, score in self.terms:
+            by_score = weights.setdefault(row, {})
+            by_score[score] = by_score.get(score, 0.0) + weight
+        return weights
+
+    @property
+    def scores(self) -> list[str]:
+        return list(dict.fromkeys(score for _, _, score in self.terms))
 
     def effect(self, known: Known) -> float | None:
         """Return the sum for known numbers, such as a paper's; None if one is missing."""
         total = -self.offset
-        for row, scores in self.weights.items():
-            for score, weight in scores.items():
-                number = known(row, score)
-                if number is None:
-                    return None
-                total += weight * number
+        for weight, row, score in self.terms:
+            number = known(row, score)
+            if number is None:
+                return None
+            total += weight * number
         return total
 
 
 class Form(Declared, frozen=True, tag_field='form'):
-    """Base of the forms of a claim."""
+    """Base of the forms of a claim. A form without parts has its own rows, scores and evidence."""
+
+    need: ClassVar[Need] = 'all'
+
+    def parts(self, margin: Margins) -> list[ClaimPart]:
+        return []
 
     @property
-    def rows(self) -> tuple[str, ...]:
+    def rows(self) -> Sequence[str]:
         """Every row that the claim names."""
-        return tuple(dict.fromkeys(row for part in self.parts(_unit) for row in part.weights))
-
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
-        raise NotImplementedError
+        parts = self.parts(lambda score: 1.0)
+        return list(dict.fromkeys(row for part in parts for row in part.weights))
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
         """Return the evidence of the runs, or that expected with another number of seeds."""
-        most = getattr(self, 'need', 'all') == 'most'
-        combine = claim_tests.most_hold if most else claim_tests.all_hold
-        return combine(runs.test_all(self.parts(runs.margin), seeds))
+        return self.combine(runs.test_all(self.parts(runs.margin), seeds))
 
-
-def _unit(score: str) -> float:
-    return 1.0
-
-
-def _gain(one: str, other: str, score: str, weight: float = 1.0) -> Weights:
-    """Return the weights of how much better one row is than another."""
-    sign = -weight if score in LOWER_IS_BETTER else weight
-    return {one: {score: sign}, other: {score: -sign}}
-
-
-def _sum(*parts: Weights) -> Weights:
-    total: Weights = {}
-    for part in parts:
-        for row, scores in part.items():
-            for score, weight in scores.items():
-                known = total.setdefault(row, {})
-                known[score] = known.get(score, 0.0) + weight
-    return total
-
-
-def _difference(one: str, other: str, score: str, **claimed: float) -> ClaimPart:
-    return ClaimPart(_gain(one, other, score), **claimed)
+    def combine(self, parts: Sequence[Evidence]) -> Evidence:
+        combine = claim_tests.most_hold if self.need == 'most' else claim_tests.all_hold
+        return combine(parts)
 
 
 class _Scored(Form, frozen=True):
     scores: Names
     need: Need = 'all'
+
+    def parts(self, margin: Margins) -> list[ClaimPart]:
+        parts: list[ClaimPart] = []
+        for score in self.scores:
+            parts += self.parts_of(score, margin(score))
+        return parts
+
+    def parts_of(self, score: str, margin: float) -> Iterator[ClaimPart]:
+        raise NotImplementedError
+
+
+def _gain(one: str, other: str, score: str, weight: float = 1.0) -> list[Term]:
+    """Return how much better one row is than another."""
+    sign = -weight if score in LOWER_IS_BETTER else weight
+    return [(sign, one, score), (-sign, other, score)]
+
+
+def _bounds(relation: str, margin: float) -> dict[str, float]:
+    """Return the bounds of a part; by default it exceeds zero."""
+    if relation in ('similar', 'plateau'):
+        return dict(margin=margin)
+    return dict(least=-margin) if relation in ('not_larger', 'not_worse', 'no_gain') else {}
 
 
 class Difference(_Scored, frozen=True, tag='difference', kw_only=True):
@@ -130,10 +140,8 @@ class Difference(_Scored, frozen=True, tag='difference', kw_only=True):
     than: str
     at_least: float = 0.0
 
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
-        return [
-            _difference(self.better, self.than, score, least=self.at_least) for score in self.scores
-        ]
+    def parts_of(self, score: str, margin: float) -> Iterator[ClaimPart]:
+        yield ClaimPart(_gain(self.better, self.than, score), self.at_least)
 
 
 class Similar(_Scored, frozen=True, tag='equivalence', kw_only=True):
@@ -142,12 +150,9 @@ class Similar(_Scored, frozen=True, tag='equivalence', kw_only=True):
     of: Annotated[tuple[str, ...], Meta(min_length=2)]
     margin: Margin | None = None
 
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
-        return [
-            _difference(one, other, score, margin=self.margin or margin(score))
-            for score in self.scores
-            for one, other in combinations(self.of, 2)
-        ]
+    def parts_of(self, score: str, margin: float) -> Iterator[ClaimPart]:
+        for one, other in combinations(self.of, 2):
+            yield ClaimPart(_gain(one, other, score), margin=self.margin or margin)
 
 
 class NotWorse(_Scored, frozen=True, tag='not_worse', kw_only=True):
@@ -157,11 +162,8 @@ class NotWorse(_Scored, frozen=True, tag='not_worse', kw_only=True):
     than: str
     margin: Margin | None = None
 
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
-        return [
-            _difference(self.row, self.than, score, least=-(self.margin or margin(score)))
-            for score in self.scores
-        ]
+    def parts_of(self, score: str, margin: float) -> Iterator[ClaimPart]:
+        yield ClaimPart(_gain(self.row, self.than, score), -(self.margin or margin))
 
 
 class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
@@ -183,25 +185,12 @@ class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
                 code='claim-interaction',
             )
 
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
-        parts = []
-        for score in self.scores:
-            for other in self.than_scores or (score,):
-                first = _gain(*self.gain, score)
-                second = _gain(*(self.than or self.gain), other, -1.0)
-                parts.append(self._claimed(_sum(first, second), margin(score)))
-        return parts
-
-    def _claimed(self, weights: Weights, margin: float) -> ClaimPart:
-        if self.relation == 'similar':
-            return ClaimPart(weights, margin=margin)
-        if self.relation == 'larger':
-            return ClaimPart(weights)
-        opposite = {
-            row: {score: -weight for score, weight in scores.items()}
-            for row, scores in weights.items()
-        }
-        return ClaimPart(opposite, least=-margin)
+    def parts_of(self, score: str, margin: float) -> Iterator[ClaimPart]:
+        sign = -1.0 if self.relation == 'not_larger' else 1.0
+        for other in self.than_scores or (score,):
+            gain = _gain(*self.gain, score, sign)
+            less = _gain(*(self.than or self.gain), other, -sign)
+            yield ClaimPart(gain + less, **_bounds(self.relation, margin))
 
 
 class Largest(_Scored, frozen=True, tag='largest', kw_only=True):
@@ -210,12 +199,9 @@ class Largest(_Scored, frozen=True, tag='largest', kw_only=True):
     pair: Two
     among: Annotated[tuple[Two, ...], Meta(min_length=1)]
 
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
-        return [
-            ClaimPart(_sum(_gain(*self.pair, score), _gain(*other, score, -1.0)))
-            for score in self.scores
-            for other in self.among
-        ]
+    def parts_of(self, score: str, margin: float) -> Iterator[ClaimPart]:
+        for other in self.among:
+            yield ClaimPart(_gain(*self.pair, score) + _gain(*other, score, -1.0))
 
 
 class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
@@ -231,21 +217,12 @@ class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
                 f"trend: `after` is not among its rows ('{self.after}')", code='claim-row'
             )
 
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
-        rows = self.over[self.over.index(self.after) if self.after else 0 :]
-        return [part for score in self.scores for part in self._of(rows, score, margin)]
-
-    def _of(self, rows: Sequence[str], score: str, margin: Callable) -> Iterator[ClaimPart]:
-        if self.shape in ('rises', 'falls'):
-            for early, late in pairwise(rows):
-                pair = (late, early) if self.shape == 'rises' else (early, late)
-                yield _difference(*pair, score)
-            return
-        for late in rows[1:]:
-            if self.shape == 'plateau':
-                yield _difference(late, rows[0], score, margin=margin(score))
-            else:
-                yield _difference(rows[0], late, score, least=-margin(score))
+    def parts_of(self, score: str, margin: float) -> Iterator[ClaimPart]:
+        first, *rest = self.over[self.over.index(self.after) if self.after else 0 :]
+        stepwise = self.shape in ('rises', 'falls')
+        sign = 1.0 if self.shape in ('rises', 'plateau') else -1.0
+        for early, late in pairwise([first, *rest]) if stepwise else product([first], rest):
+            yield ClaimPart(_gain(late, early, score, sign), **_bounds(self.shape, margin))
 
 
 class Property(_Scored, frozen=True, tag='property', kw_only=True):
@@ -255,11 +232,9 @@ class Property(_Scored, frozen=True, tag='property', kw_only=True):
     than: str
     at_least: float = 0.0
 
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
-        return [
-            ClaimPart({self.larger: {score: 1.0}, self.than: {score: -1.0}}, least=self.at_least)
-            for score in self.scores
-        ]
+    def parts_of(self, score: str, margin: float) -> Iterator[ClaimPart]:
+        terms = [(1.0, self.larger, score), (-1.0, self.than, score)]
+        yield ClaimPart(terms, self.at_least)
 
 
 class Rival(Form, frozen=True, tag='rival', kw_only=True):
@@ -272,19 +247,15 @@ class Rival(Form, frozen=True, tag='rival', kw_only=True):
     need: Need = 'all'
 
     @property
-    def scores(self) -> tuple[str, ...]:
-        return tuple(self.numbers)
+    def scores(self) -> Sequence[str]:
+        return list(self.numbers)
 
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
+    def parts(self, margin: Margins) -> list[ClaimPart]:
         parts = []
         for score, number in self.numbers.items():
             sign = -1.0 if (score in LOWER_IS_BETTER) != (self.relation == 'worse') else 1.0
-            part = ClaimPart({self.row: {score: sign}}, offset=sign * number)
-            if self.relation == 'similar':
-                part = part._replace(margin=margin(score))
-            if self.relation == 'not_worse':
-                part = part._replace(least=-margin(score))
-            parts.append(part)
+            bounds = _bounds(self.relation, margin(score))
+            parts.append(ClaimPart([(sign, self.row, score)], offset=sign * number, **bounds))
         return parts
 
 
@@ -302,32 +273,30 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
     ranking: tuple[str, ...] = ()
 
     @property
-    def rows(self) -> tuple[str, ...]:
-        return tuple(row for rows in self.groups.values() for row in rows)
+    def rows(self) -> Sequence[str]:
+        return [row for rows in self.groups.values() for row in rows]
 
     @property
-    def scores(self) -> tuple[str, ...]:
-        return (self.x, self.y)
-
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
-        return []
+    def scores(self) -> Sequence[str]:
+        return self.x, self.y
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
         x, y, labels = runs.points(self.groups, self.x, self.y)
-        if not len(x):
+        if len(np.unique(labels)) < len(self.groups):
             return Evidence(reason=NOT_RUN)
-        tests = []
+        slope, *levels = np.eye(1 + len(self.groups))
+        levels = dict(zip(self.groups, levels))
+        claimed = []
         if self.slope != 'any':
-            sign = -1.0 if self.slope == 'falls' else 1.0
-            contrast = claim_tests.common_slope(x, sign * y, labels)
             margin = self.flat if self.slope == 'none' else None
-            tests.append(_tested(contrast, ClaimPart({}, margin=margin)))
-        names = list(self.groups)
-        places = [names.index(name) for name in self.ranking]
-        for higher, lower in pairwise(places):
-            contrast = claim_tests.intercept_difference(x, y, labels, higher, lower)
-            tests.append(_tested(contrast, ClaimPart({})))
-        return claim_tests.all_hold(tests)
+            claimed.append((-slope if self.slope == 'falls' else slope, margin))
+        for higher, lower in pairwise(self.ranking):
+            claimed.append((levels[higher] - levels[lower], None))
+        tests = []
+        for weights, margin in claimed:
+            contrast = claim_tests.parallel_lines(x, y, labels, weights)
+            tests.append(_tested(contrast, ClaimPart((), margin=margin)))
+        return self.combine(tests)
 
 
 class Collapse(Form, frozen=True, tag='collapse', kw_only=True):
@@ -338,11 +307,8 @@ class Collapse(Form, frozen=True, tag='collapse', kw_only=True):
     scores: Names
 
     @property
-    def rows(self) -> tuple[str, ...]:
+    def rows(self) -> Sequence[str]:
         return self.of
-
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
-        return []
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
         parts = []
@@ -355,7 +321,7 @@ class Collapse(Form, frozen=True, tag='collapse', kw_only=True):
                 scaled = seeds or count
                 events = round(collapsed * scaled / count)
                 parts.append(claim_tests.collapse_rate(events, scaled, not self.avoided))
-        return claim_tests.all_hold(parts)
+        return self.combine(parts)
 
 
 class Every(Form, frozen=True, tag='all', kw_only=True):
@@ -363,26 +329,25 @@ class Every(Form, frozen=True, tag='all', kw_only=True):
 
     of: Annotated[tuple['Test', ...], Meta(min_length=2)]
 
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
+    def parts(self, margin: Margins) -> list[ClaimPart]:
         return [part for test in self.of for part in test.parts(margin)]
 
     @property
-    def rows(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(row for test in self.of for row in test.rows))
+    def rows(self) -> Sequence[str]:
+        return list(dict.fromkeys(row for test in self.of for row in test.rows))
 
     @property
-    def scores(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(score for test in self.of for score in test.scores))
+    def scores(self) -> Sequence[str]:
+        return list(dict.fromkeys(score for test in self.of for score in test.scores))
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
-        return claim_tests.all_hold([test.evidence(runs, seeds) for test in self.of])
+        return self.combine([test.evidence(runs, seeds) for test in self.of])
 
 
 class Majority(Every, frozen=True, tag='most', kw_only=True):
     """More than half of several claims hold."""
 
-    def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
-        return claim_tests.most_hold([test.evidence(runs, seeds) for test in self.of])
+    need: ClassVar[Need] = 'most'
 
 
 class OnlyDiffer(Form, frozen=True, tag='configs', kw_only=True):
@@ -392,26 +357,20 @@ class OnlyDiffer(Form, frozen=True, tag='configs', kw_only=True):
     only_in: Names
 
     @property
-    def rows(self) -> tuple[str, ...]:
+    def rows(self) -> Sequence[str]:
         return self.of
 
     @property
-    def scores(self) -> tuple[str, ...]:
+    def scores(self) -> Sequence[str]:
         return ()
 
-    def parts(self, margin: Callable[[str], float]) -> list[ClaimPart]:
-        return []
-
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
-        keys = runs.differing_keys(*self.of)
+        keys = runs.differences(*self.of)
         if keys is None:
             return Evidence(reason=NOT_RUN)
-        holds = all(any(_below(key, prefix) for prefix in self.only_in) for key in keys)
+        declared = tuple(f'{prefix}.' for prefix in self.only_in)
+        holds = all(f'{key}.'.startswith(declared) for key in keys)
         return Evidence(support=0.0) if holds else Evidence(against=0.0)
-
-
-def _below(key: str, prefix: str) -> bool:
-    return key == prefix or key.startswith(f'{prefix}.')
 
 
 Test = (
@@ -562,21 +521,28 @@ class StudyRuns:
     scale: str
     differences: Callable[[str, str], Sequence[str] | None] = lambda one, other: None
 
+    @cached_property
+    def rows(self) -> dict[str, Mapping[str, Any]]:
+        return {row['name']: row for row in self.record['rows']}
+
     @property
-    def stand_ins(self) -> dict[str, str]:
-        known = shared_claims().scales.get(self.scale)
-        return known.stand_ins if known else {}
+    def margins(self) -> ScaleMargins:
+        return shared_claims().scales.get(self.scale, ScaleMargins('', {}))
 
     def measured(self, score: str) -> str | None:
         """Return the score of this scale that stands for a score of the papers; None if there is none."""
-        keys = [metric['key'] for metric in self.record['metrics']]
-        name = self.stand_ins.get(score, score)
-        return name if name in keys else None
+        name = self.margins.stand_ins.get(score, score)
+        return name if any(name == metric['key'] for metric in self.record['metrics']) else None
 
     def margin(self, score: str) -> float:
-        known = shared_claims().scales.get(self.scale)
-        margin = known and known.margins.get(self.measured(score) or score, known.other)
-        return margin or math.nan
+        """Return the margin of a score; NaN if it has none."""
+        known = self.margins
+        return known.margins.get(self.measured(score) or score, known.other) or math.nan
+
+    def scores(self, row: str, score: str) -> dict[int, float]:
+        """Return the score of each run of a row by seed; empty if none is measured."""
+        measured = self.measured(score)
+        return scores_by_seed(self.rows[row], measured) if measured and row in self.rows else {}
 
     def test_all(self, parts: Sequence[ClaimPart], seeds: int | None) -> list[Evidence]:
         """Test each part. At small scales, scores that nothing stands in for are left out."""
@@ -586,76 +552,56 @@ class StudyRuns:
         return [self.test(part, seeds) for part in parts]
 
     def test(self, part: ClaimPart, seeds: int | None) -> Evidence:
-        rows = self._rows(part.weights)
-        if len(rows) < len(part.weights) or not all(map(self.measured, part.scores)):
+        sums = {row: self._weighted(row, weights) for row, weights in part.weights.items()}
+        if not all(sums.values()):
             return Evidence(reason=NOT_RUN)
-        sums = []
-        for row, weights in zip(rows, part.weights.values()):
-            by_score = [scores_by_seed(row, self.measured(score)) for score in weights]
-            shared_seeds = set.intersection(*map(set, by_score))
-            if not shared_seeds:
-                return Evidence(reason=NOT_RUN)
-            if any(self.collapsed(row['name'], score)[0] for score in weights):
-                return Evidence(reason=COLLAPSED)
-            sums.append(
-                {
-                    seed: sum(w * scores[seed] for w, scores in zip(weights.values(), by_score))
-                    for seed in shared_seeds
-                }
-            )
-        seeds_of_any = sorted(set().union(*sums))
-        values = np.array([[row.get(seed, math.nan) for seed in seeds_of_any] for row in sums])
-        contrast = claim_tests.row_contrast(values, np.ones(len(rows)), self._blocks(rows, sums))
-        return _tested(contrast, part, seeds)
+        if any(self.collapsed(row, score)[0] for _, row, score in part.terms):
+            return Evidence(reason=COLLAPSED)
+        all_seeds = sorted(set().union(*sums.values()))
+        values = [[scores.get(seed, math.nan) for seed in all_seeds] for scores in sums.values()]
+        shared_seeds = set(all_seeds).intersection(*sums.values())
+        blocks = self._blocks(list(sums), shared_seeds)
+        return _tested(claim_tests.sum_of_means(np.array(values), blocks), part, seeds)
 
-    def _rows(self, names: Sequence[str]) -> list[Mapping[str, Any]]:
-        known = {row['name']: row for row in self.record['rows']}
-        return [known[name] for name in names if name in known]
+    def _weighted(self, row: str, weights: Mapping[str, float]) -> dict[int, float]:
+        """Return a row's weighted sum of scores for each seed that has all of them."""
+        by_score = [self.scores(row, score) for score in weights]
+        sums = {}
+        for seed in set.intersection(*map(set, by_score)):
+            sums[seed] = sum(w * scores[seed] for w, scores in zip(weights.values(), by_score))
+        return sums
 
-    @staticmethod
-    def _blocks(rows: Sequence[Mapping], by_seed: Sequence[Mapping[int, float]]) -> bool:
-        seeds = set.intersection(*(set(scores) for scores in by_seed))
-        others = rows[1:]
+    def _blocks(self, names: Sequence[str], seeds: Collection[int]) -> bool:
+        first, *others = (self.rows[name] for name in names)
         return len(seeds) > 1 and all(
-            same_start(rows[0], other, seed) for other in others for seed in seeds
+            same_start(first, other, seed) for other in others for seed in seeds
         )
 
     def collapsed(self, row: str, score: str) -> tuple[int, int]:
         """Return how many runs of a row collapsed, and how many there are."""
-        measured = self.measured(score)
-        rows = self._rows([row])
-        if measured is None or not rows:
+        scores = self.scores(row, score).values()
+        if not scores:
             return 0, 0
-        limit = limits_by_row(self.record, measured).get(row, -math.inf)
-        scores = scores_by_seed(rows[0], measured).values()
+        limit = limits_by_row(self.record, self.measured(score)).get(row, -math.inf)
         return sum(score < limit for score in scores), len(scores)
 
     def points(
         self, groups: Mapping[str, Sequence[str]], x: str, y: str
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the mean scores of each row and the index of its group."""
-        keys = self.measured(x), self.measured(y)
         points = []
         for place, names in enumerate(groups.values()):
-            for row in self._rows(names):
-                means = [np.mean([*scores_by_seed(row, key).values()] or math.nan) for key in keys]
-                if not any(map(math.isnan, means)):
+            for name in names:
+                means = self.mean(name, x), self.mean(name, y)
+                if None not in means:
                     points.append((*means, place))
-        table = np.array(points).reshape(-1, 3)
-        return table[:, 0], table[:, 1], table[:, 2].astype(int)
+        x, y, labels = np.array(points).reshape(-1, 3).T
+        return x, y, labels.astype(int)
 
     def mean(self, row: str, score: str) -> float | None:
         """Return the mean score of a row, all of its runs included."""
-        measured = self.measured(score)
-        scores = (
-            [*scores_by_seed(self._rows([row])[0], measured).values()]
-            if measured and self._rows([row])
-            else []
-        )
+        scores = [*self.scores(row, score).values()]
         return float(np.mean(scores)) if scores else None
-
-    def differing_keys(self, one: str, other: str) -> Sequence[str] | None:
-        return self.differences(one, other)
 
 
 def _tested(contrast: Contrast, part: ClaimPart, seeds: int | None = None) -> Evidence:
@@ -687,25 +633,16 @@ def judge(claims: Sequence[Claim], runs: StudyRuns, printed: Known) -> list[dict
     for claim, one, verdict in zip(claims, evidence, verdicts):
         if set(one.reason.split('; ')) == {NOT_RUN}:
             verdict = NOT_RUN
-        entry = dict(
-            name=claim.name,
-            quote=claim.quote,
+        measured = {score: runs.measured(score) for score in claim.test.scores}
+        entry = to_builtins(claim) | dict(
             paper=shared_claims().papers[claim.paper].title,
-            where=list(claim.where),
             verdict=verdict,
             reason=one.reason if verdict in (INCONCLUSIVE, NOT_RUN) else '',
-            published=claim.published,
-            evidence=claim.evidence,
-            reading=claim.reading,
-            see=list(claim.see),
             p=one.p,
             parts=list(_described_parts(claim.test, runs, printed)),
-            stand_ins={
-                score: runs.measured(score)
-                for score in claim.test.scores
-                if runs.measured(score) not in (score, None)
-            },
+            stand_ins={score: own for score, own in measured.items() if own not in (score, None)},
         )
+        del entry['test']
         if verdict == INCONCLUSIVE and not one.reason:
             entry['seeds_needed'] = seeds_needed(claim.test, runs, len(claims))
         judged.append(entry)

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from mmengine.config import Config
 from msgspec import to_builtins
 
 from mmairl.evaluation.protocol import protocol_class
@@ -17,9 +16,9 @@ from mmairl.study.analyses import analysis_records
 from mmairl.study.claims import StudyRuns, judge
 from mmairl.study.cost import flops_per_image
 from mmairl.study.external import training_factors
-from mmairl.study.factors import changed
+from mmairl.study.factors import Configs, changed
 from mmairl.study.fairness import after, compare_configs, hidden
-from mmairl.study.forks import fork_epoch
+from mmairl.study.fork_rows import fork_epoch
 from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
 from mmairl.study.schema import CHOICE, Choice, RunResult
@@ -44,7 +43,7 @@ RunsByRow = dict[str, list[Record]]
 
 def collect(
     study: Study,
-    configs: dict[str, Config],
+    configs: Configs,
     scale: Scale,
     runs: Sequence[Run],
     out: Path,
@@ -59,24 +58,22 @@ def collect(
         scale: The scale of the study.
         runs: All runs that the study asks for.
         out: The study's folder.
-        rows_left_out: Sentences on rows that the scale leaves out.
-        command: The command line of the study, which the page suggests with more seeds.
+        rows_left_out: A sentence for each row that the scale leaves out.
+        command: The command line of the study, which the page repeats with more seeds.
     """
     columns = published_columns(study, scale)
     described = {run: describe(run, out, columns.values()) for run in runs}
     compared = runs_by_row(study, described, 'compared')
-    finished = {}
-    for name, of_row in compared.items():
-        finished[name] = [run for run in of_row if run['state'] == 'done']
     trained = {}
     for row in study.rows:
-        if finished[row.name] and not row.untrained:
-            trained[row.name] = finished[row.name]
+        finished = [run for run in compared[row.name] if run['state'] == 'done']
+        if finished and not row.untrained:
+            trained[row.name] = finished
     differences = compare_configs(study, configs)
     differing = {entry['row']: entry['found'] for entry in differences}
 
     record = {key: to_builtins(getattr(study, key)) for key in COPIED}
-    record |= describe_scores(study, scale, runs, finished)
+    record |= describe_scores(study, scale, runs, compared)
     record['command'] = list(command)
     record['looks'] = sequential.finished_runs(
         out / 'study.json', sum(len(of_row) for of_row in trained.values())
@@ -113,8 +110,8 @@ def collect(
 
 
 def published_columns(study: Study, scale: Scale) -> dict[str, str]:
-    """Return the task, or TASK SCORE, that is shown next to each published number, by the name of the number."""
-    # Smaller scales measure nothing that was published.
+    """Return the task, or TASK SCORE, to show next to each published number, by the name of the number."""
+    # Scores at smaller scales are not comparable with published numbers.
     tasks = published_tasks(study) if scale.name == 'in1k' else {}
     columns = {}
     for row in study.rows:
@@ -139,27 +136,26 @@ def runs_by_row(study: Study, described: Mapping[Run, Record], part: str) -> Run
     return rows
 
 
-def describe_scores(study: Study, scale: Scale, runs: Sequence[Run], finished: RunsByRow) -> Record:
-    """Return the scale, the seeds that are compared, and the scores, the primary one first."""
+def describe_scores(study: Study, scale: Scale, runs: Sequence[Run], compared: RunsByRow) -> Record:
+    """Return the scale, the seeds of compared runs, and the scores, the primary one first."""
     labels = {}
-    for of_row in finished.values():
+    for of_row in compared.values():
         for run in of_row:
-            labels |= {key: run['labels'].get(key, key) for key in run['scores']}
-    compared = [run for run in runs if run.part == 'compared']
-    tasks = [task.partition('#')[0] for run in compared for task in run.tasks]
+            if run['state'] == 'done':
+                labels |= {key: run['labels'].get(key, key) for key in run['scores']}
+    planned = [run for run in runs if run.part == 'compared']
+    tasks = [task.partition('#')[0] for run in planned for task in run.tasks]
     primary = study.primary.get(scale.name) or next(iter(tasks), '')
     keys = sorted(labels, key=lambda key: key != primary)
     return dict(
         scale=dict(name=scale.name, text=scale.text),
-        seeds=sorted({run.seed for run in compared if not run.row.weights}),
+        seeds=sorted({run.seed for run in planned if not run.row.weights}),
         primary=primary,
         metrics=[dict(key=key, label=labels[key], unit=unit_of(key)) for key in keys],
     )
 
 
-def describe_row(
-    row: Row, study: Study, configs: Mapping[str, Config], columns: Mapping[str, str]
-) -> Record:
+def describe_row(row: Row, study: Study, configs: Configs, columns: Mapping[str, str]) -> Record:
     published = study.published_numbers(row)
     return dict(
         {key: getattr(row, key) for key in COPIED_OF_ROWS},
@@ -173,32 +169,30 @@ def describe_row(
     )
 
 
-def with_training_factors(
-    study: Study, configs: Mapping[str, Config], trained: RunsByRow
-) -> RunsByRow:
-    """Add to our runs all factors that the authors of external rows can state, if there are such rows."""
+def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) -> RunsByRow:
+    """Return the runs with all factors that authors of external rows can state, if the study has such rows."""
     external = {row.name for row in study.rows if row.weights}
-    if not external:
-        return trained
-    extended = {}
-    for name, runs in trained.items():
-        known = {} if name in external else training_factors(configs[name])
-        extended[name] = [dict(run, hidden=known | run.get('hidden', {})) for run in runs]
+    extended = dict(trained)
+    for name in trained.keys() - external if external else ():
+        factors = training_factors(configs[name])
+        extended[name] = [
+            dict(run, hidden=factors | run.get('hidden', {})) for run in trained[name]
+        ]
     return extended
 
 
 def describe_searches(
     study: Study,
-    configs: Mapping[str, Config],
+    configs: Configs,
     described: Mapping[Run, Record],
     rows: Sequence[Record],
 ) -> Record:
-    """Return the record of a search, and the rows as published. Rows that are not searched are in both."""
+    """Return the record of a search, and the rows as published. Rows without training are in both."""
     published = runs_by_row(study, described, 'published')
     published_rows = []
     for row, entry in zip(study.rows, rows):
-        searched = not (row.untrained or row.weights)
-        published_rows.append(dict(entry, runs=published[row.name]) if searched else entry)
+        once = row.untrained or row.weights
+        published_rows.append(entry if once else dict(entry, runs=published[row.name]))
     searches = sorted({run.seed for run in described if run.part == 'published'})
     trials = runs_by_row(study, described, 'trial')
     return dict(
@@ -208,7 +202,7 @@ def describe_searches(
 
 
 def add_statistics(record: Record, study: Study, out: Path) -> None:
-    """Add intervals, verdicts, effects of factors, noise and costs, which all follow from the scores."""
+    """Add intervals, verdicts, effects of factors, noise and costs, which depend on the scores only."""
     scores = [metric['key'] for metric in record['metrics']]
     margin = study.equivalence
     plan = sequential.read(out)
@@ -217,10 +211,10 @@ def add_statistics(record: Record, study: Study, out: Path) -> None:
     record['intervals'] = {key: mean_intervals(record, key) for key in scores}
     record['comparisons'] = {key: list(map(asdict, family)) for key, family in families.items()}
     if published := record.get('as_published'):
-        published['comparisons'] = {}
-        for key in scores:
-            family = compare_family({**record, **published}, key, margin)
-            published['comparisons'][key] = list(map(asdict, family))
+        rows = {**record, **published}
+        published['comparisons'] = {
+            key: list(map(asdict, compare_family(rows, key, margin))) for key in scores
+        }
     if plan and scores:
         lines = sequential.format_analyses(families[scores[0]], plan, len(record['seeds']))
         record['sequential'] = dict(words=plan.words, looks=lines)
@@ -232,16 +226,14 @@ def add_statistics(record: Record, study: Study, out: Path) -> None:
     record['cost'] = dict(rows=costs(record), equal=equal)
 
 
-def judge_claims(
-    record: Record, study: Study, configs: Mapping[str, Config], scale: Scale
-) -> list[Record]:
+def judge_claims(record: Record, study: Study, configs: Configs, scale: Scale) -> list[Record]:
     """Return the verdict on each claim of the study, with published and measured effects."""
     runs = StudyRuns(record, scale.name, lambda one, other: changed(configs[one], configs[other]))
     return judge(study.claims, runs, printed_numbers(study))
 
 
 def printed_numbers(study: Study) -> Callable[[str, str], float | None]:
-    """Return the papers' numbers by row and by the score that measures the same."""
+    """Return a function that looks up the papers' number of a row, by the score that measures it."""
     tasks = published_tasks(study)
     numbers = {}
     for row in study.rows:
@@ -251,29 +243,27 @@ def printed_numbers(study: Study) -> Callable[[str, str], float | None]:
 
 
 def external_comparisons(differences: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a sentence for each comparison with external checkpoints whose factors are not all stated."""
+    """Yield a sentence for each comparison with external checkpoints that have unknown factors."""
     for entry in differences:
-        unknown = entry['unknown']
-        if not unknown:
-            continue
-        more = f' and {len(unknown) - LISTED} more' if len(unknown) > LISTED else ''
-        yield (
-            f"'{entry['row']}' less '{entry['on']}' compares these models, not one factor: the authors do not state "
-            f'{", ".join(unknown[:LISTED])}{more}'
-        )
+        if unknown := entry['unknown']:
+            more = f' and {len(unknown) - LISTED} more' if len(unknown) > LISTED else ''
+            yield (
+                f"'{entry['row']}' less '{entry['on']}' compares these models, not one factor: the authors do not state "
+                f'{", ".join(unknown[:LISTED])}{more}'
+            )
 
 
 def unknown_identities(described: Collection[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a sentence if an earlier version, which did not record source code, made some of the runs."""
+    """Yield a sentence if runs lack a record of their source code."""
     if unknown := sum(bool(run.get('unverified')) for run in described):
         yield (
-            f'identity unknown of {unknown} runs: an earlier version did not record the source of their protocols and '
-            'modules; --remeasure measures them again'
+            f'{unknown} runs have an unknown identity, because an earlier version did not record the source of their '
+            'protocols and modules; --remeasure measures them again'
         )
 
 
-def assumptions(configs: Mapping[str, Config], tasks: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return what the configs of rows and tasks assume because the papers do not say it, each with its rows."""
+def assumptions(configs: Configs, tasks: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return the assumptions of rows and tasks where papers are silent, each with the names of its rows."""
     assumed: dict[str, list[str]] = {}
     for name, cfg in configs.items():
         for part in (cfg, *(recipe(cfg, task) for task in tasks)):
@@ -290,7 +280,7 @@ def describe(run: Run, out: Path, columns: Collection[str] = ()) -> Record:
     Args:
         run: The run.
         out: The study's folder.
-        columns: Scores to show although they are not a task's main score.
+        columns: Further scores to show, in addition to the main score of each task.
     """
     described: Record = dict(seed=run.seed, folder=str(run.folder.relative_to(out)))
     result = run.result
@@ -311,7 +301,7 @@ def describe(run: Run, out: Path, columns: Collection[str] = ()) -> Record:
 
 
 def describe_result(run: Run, result: RunResult, columns: Collection[str]) -> Record:
-    described = dict(dict(scores={}, labels={}), **to_builtins(result), state='done')
+    described = {'scores': {}, 'labels': {}, **to_builtins(result), 'state': 'done'}
     if result.excluded:
         described |= dict(state='excluded', error=result.excluded)
     if reason := run.stale_reason:
@@ -330,7 +320,7 @@ def describe_result(run: Run, result: RunResult, columns: Collection[str]) -> Re
 
 
 def fold_probes(run: Record) -> None:
-    """Replace the scores of TASK, TASK#1, TASK#2 (several classifier seeds) by their mean; `probes` has each."""
+    """Replace the scores of TASK, TASK#1, TASK#2 (several classifier seeds) by their mean. `probes` has each score."""
     probes: dict[str, list[float]] = {}
     for name, score in list(run['scores'].items()):
         task, _, seed = name.partition('#')

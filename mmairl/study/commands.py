@@ -25,20 +25,20 @@ from mmairl.io import read_json, write_text
 from mmairl.report.table import print_table
 from mmairl.study.collect import collect
 from mmairl.study.cost import RunCost, cost
-from mmairl.study.external import form, require_networks, stated_factors, training_factors
+from mmairl.study.external import factor_form, require_networks, stated_factors, training_factors
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
-from mmairl.study.forks import fork_epoch
+from mmairl.study.fork_rows import fork_epoch
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import latex, markdown
 from mmairl.study.planner import measure_again, plan_runs, prepare_runs
-from mmairl.study.run_study import complete_runs, look_into, until_decided
+from mmairl.study.run_study import complete_runs, look_into
 from mmairl.study.runs import Run
 from mmairl.study.scale import Scale, network_names, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, read_study
 from mmairl.study.statistics.compare_rows import Comparison
 from mmairl.study.statistics.power import more_runs, plan_seeds
-from mmairl.study.statistics.sequential import begin
+from mmairl.study.statistics.sequential import begin, open_rows
 from mmairl.study.task_hours import hours_of_tasks
 from mmairl.study.task_names import data_of, is_local, require_known
 from mmairl.study.trials import runs_of_each, trial_counts
@@ -46,7 +46,7 @@ from mmairl.transfer.tasks import TASKS, lacking, require_platform
 
 CONSOLE = Console(markup=False)
 STUDIES = Path('work_dirs/studies')
-DATA_KEYS = ('root', 'taxonomy', 'labels', 'names', 'list_file')  # of data sets, with paths
+DATA_KEYS = {'root', 'taxonomy', 'labels', 'names', 'list_file'}  # keys of data sets with paths
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def prepare_study(
         raise UserError(
             f"{path} has no `tasks` for the scale '{sizes.name}'{near}", code='no-tasks-for-scale'
         )
-    study = replace(study, seeds=tuple(seeds or sizes.seeds or study.seeds))
+    study = replace(study, seeds=tuple(seeds or seeds_at(sizes, study)))
     tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
     study, configs, rows_left_out = at_scale(study, sizes, tasks)
@@ -130,13 +130,24 @@ def prepare_study(
     return PreparedStudy(study, sizes, configs, tasks, folder, rows_left_out, command)
 
 
+def seeds_at(scale: Scale, study: Study) -> Sequence[int]:
+    """Return the seeds of a study at a scale, which may require more of them.
+
+    Searches have numbers instead of seeds, and external checkpoints cannot be trained from more seeds.
+    """
+    is_fixed = study.search or any(row.weights for row in study.rows)
+    too_few = len(study.seeds) < len(scale.seeds)
+    return scale.seeds if too_few and not is_fixed else study.seeds
+
+
 def with_rate(scale: Scale, rate: float) -> Scale:
-    """Return a scale with a measured rate. Transfer tasks are as many times faster as pre-training."""
+    """Return a scale with a measured rate. Transfer tasks become faster by the same factor."""
     seconds = {task: each * scale.rate / rate for task, each in scale.step_seconds.items()}
     return replace(scale, rate=rate, rate_source='given by --rate', step_seconds=seconds)
 
 
 def say(line: str) -> None:
+    """Print a line without colors."""
     CONSOLE.print(line, highlight=False)
 
 
@@ -147,23 +158,28 @@ def print_commands(prepared: PreparedStudy, per_run: int = 1) -> None:
 
 
 def show_plan(prepared: PreparedStudy, devices: int) -> None:
-    """Print runs, hours and disk space of each row, the search, the design, and missing images."""
+    """Print the runs, hours and disk space of each row, the search, the design, and missing images."""
     study, scale = prepared.study, prepared.scale
     runs = runs_of_rows(prepared)
     with CONSOLE.status('counting the work of each model'):
         costs = costs_of_rows(prepared)
+    if forks := sum(row.fork is not None for row in study.rows):
+        say(
+            f'{forks} of {len(study.rows)} rows are forks: each continues the run of another row, its trunk, and costs only '
+            'its remaining epochs. Effects of forks hold from the fork point on.'
+        )
     rows = []
+    hours = 0.0
+    gigabytes = 0.0
     for row in study.rows:
-        spent = costs[row.name]
         number = runs[row.name]
-        numbers = [
-            f'{spent.epochs:g}',
-            f'{spent.hours * number:.2f}',
-            f'{spent.gigabytes * number:.2f}',
-        ]
+        of_row = costs[row.name].times(number)
+        hours += of_row.hours
+        gigabytes += of_row.gigabytes
         factor = row.factor
         if row.fork:
             factor += f' (from epoch {fork_epoch(row, prepared.configs)} of {row.fork.of})'
+        numbers = [f'{of_row.epochs:g}', f'{of_row.hours:.2f}', f'{of_row.gigabytes:.2f}']
         rows.append((row.name, [factor, str(number), *numbers]))
     columns = ('changes', 'runs', 'epochs', 'device hours', 'GB')
     print_table(columns, rows, f'{study.title}: {scale.text}', head='row')
@@ -171,21 +187,18 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
     if trials:
         counts = ', '.join(f'{name}: {count}' for name, count in trials.items())
         say(
-            f'{len(study.seeds)} searches; trials in each, by the FLOPs of {study.search.budget:g} runs of the cheapest '
-            f'row: {counts}; each search ends with a fresh run of its best trial and a run of the row as published'
+            f'{len(study.seeds)} searches with a budget of {study.search.budget:g} runs of the cheapest row; trials of each '
+            f'search: {counts}. It ends with a fresh run of its best trial and a run of the row as published.'
         )
     if study.design:
         say(f'{study.design.words}: {study.design.confusion}')
-    hours = sum(costs[name].hours * runs[name] for name in runs)
-    gigabytes = sum(costs[name].gigabytes * runs[name] for name in runs)
     say(
         f'pre-training takes about {hours:.1f} device hours, {hours / devices:.1f} h on {devices} of them, and '
         f'{gigabytes:.1f} GB; at {scale.rate:g} images a second and device ({scale.rate_source})'
     )
-    # A trial is measured by the search criterion only.
-    measured = {
-        name: number - len(study.seeds) * trials.get(name, 0) for name, number in runs.items()
-    }
+    # Trials are measured by the search criterion only.
+    seeds = len(study.seeds)
+    measured = {name: number - seeds * trials.get(name, 0) for name, number in runs.items()}
     show_task_hours(prepared, measured)
     if absent := missing_images(prepared):
         say(f'missing images: {", ".join(absent)}')
@@ -193,11 +206,8 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
 
 def runs_of_rows(prepared: PreparedStudy) -> dict[str, int]:
     """Return the number of runs of each row."""
-    seeds = len(prepared.study.seeds)
-    runs = {
-        name: seeds * count
-        for name, count in runs_of_each(prepared.study, prepared.configs).items()
-    }
+    per_seed = runs_of_each(prepared.study, prepared.configs)
+    runs = {name: len(prepared.study.seeds) * count for name, count in per_seed.items()}
     for row in prepared.study.rows:
         if row.untrained or row.weights:
             runs[row.name] = len(row.weights) or 1
@@ -208,9 +218,10 @@ def costs_of_rows(prepared: PreparedStudy) -> dict[str, RunCost]:
     """Return the cost of one run of each row."""
     costs = {}
     for row in prepared.study.rows:
-        spent = (
-            RunCost(0, 0, 0) if row.weights else cost(prepared.configs[row.name], prepared.scale)
-        )
+        if row.weights:
+            costs[row.name] = RunCost(0, 0, 0)
+            continue
+        spent = cost(prepared.configs[row.name], prepared.scale)
         if not row.trains:
             spent = RunCost(0, 0, spent.gigabytes)
         elif row.fork:
@@ -229,12 +240,12 @@ def show_task_hours(prepared: PreparedStudy, measured: dict[str, int]) -> None:
 
 
 def missing_images(prepared: PreparedStudy) -> list[str]:
-    """Return the folders and lists of images, of rows and of all tasks, that are not on this machine."""
+    """Return the folders and lists of images that rows or tasks require and that do not exist on this machine."""
     configs = [*prepared.configs.values(), *filter(None, map(data_of, prepared.tasks))]
     places = set()
     for cfg in configs:
         for keys, value in walk(cfg.to_dict()):
-            if set(keys) & set(DATA_KEYS) and isinstance(value, str):
+            if isinstance(value, str) and not DATA_KEYS.isdisjoint(keys):
                 places.add(value)
     absent = {place for place in places if is_absent({'root': place})}
     for task in prepared.tasks:
@@ -244,7 +255,7 @@ def missing_images(prepared: PreparedStudy) -> list[str]:
 
 
 def show_forms(prepared: PreparedStudy) -> None:
-    """Print, for each row with external weights, the form on which its owner states its factors."""
+    """Print, for each row with external weights, a form in which to state its factors."""
     study, configs = prepared.study, prepared.configs
     require_networks(study.rows, configs)
     by_name = {row.name: row for row in study.rows}
@@ -254,7 +265,7 @@ def show_forms(prepared: PreparedStudy) -> None:
             compared = (
                 stated_factors(base) if base.weights else training_factors(configs[base.name])
             )
-            print(f'\n{form(row, compared)}')
+            print(f'\n{factor_form(row, compared)}')
 
 
 def show_status(runs: list[Run]) -> None:
@@ -274,7 +285,7 @@ def show_status(runs: list[Run]) -> None:
 
 
 def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
-    """Print, for each declared comparison, the effect that its seeds can detect and the seeds that `effect` requires.
+    """Print, for each comparison, the effect that its seeds can detect and the number of seeds that `effect` requires.
 
     Args:
         prepared: A study with finished runs.
@@ -291,22 +302,19 @@ def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
     record = read_json(path)
     labels = {metric['key']: metric['label'] for metric in record['metrics']}
     for key, fit in record.get('attribution', {}).items():
-        more = (
-            more_runs(effect, fit['spread'], fit['runs'], study.design, fit['blocks'])
-            if fit['spread']
-            else None
-        )
+        more = None
+        if fit['spread']:
+            more = more_runs(effect, fit['spread'], fit['runs'], study.design, fit['blocks'])
         answer = 'unknown' if more is None else f'{more} more'
-        print(
-            f"{labels[key]}: {fit['runs']} runs; required for a factor's effect of {effect:g}: {answer}"
-        )
-    columns = ('spread', 'seeds', 'they see an effect of', f'seeds for an effect of {effect:g}')
+        line = f"{labels[key]}: {fit['runs']} runs; required for a factor's effect of {effect:g}: "
+        print(line + answer)
+    columns = ('spread', 'seeds', 'detectable effect', f'seeds for an effect of {effect:g}')
     if not study.design:
         for key, family in record.get('comparisons', {}).items():
             planned = plan_seeds([Comparison(**fields) for fields in family], effect)
             print_table(columns, [(row, numbers) for row, *numbers in planned], labels[key])
     say(
-        'detected four times in five, corrected for the comparisons of a score; the spreads are estimates from these seeds'
+        'The power is 80 %, with the correction for all comparisons of a score. The spreads are estimated from these seeds.'
     )
 
 
@@ -333,26 +341,41 @@ def run_until_decided(
     per_run: int = 1,
     collect_only: bool = False,
 ) -> list[Run]:
-    """Add seeds until every comparison is decided or `most` runs are spent, and return the runs.
+    """Add seeds until every comparison is decided or `most` runs are spent, and return all runs.
 
     Args:
         prepared: The study.
         most: The largest number of runs, trials included. Default: that of `statistics.sequential`.
         jobs: The number of runs at a time.
         per_run: The number of GPUs or CPU processes of each run.
-        collect_only: Whether to look at finished runs only and start none.
+        collect_only: Whether to analyze finished runs only and start none.
     """
     study = prepared.study
     runs_per_seed = sum(runs_of_each(study, prepared.configs).values())
     plan = begin(prepared.out, study, study.seeds, most, runs_per_seed)
-
-    def finish(runs: list[Run]) -> None:
+    say(plan.words)
+    last = max(study.seeds)
+    seeds = [*study.seeds, *range(last + 1, last + 1 + plan.most - len(study.seeds))]
+    rows = study.rows
+    runs: list[Run] = []
+    analyzed = 0
+    for count, _ in plan.analyses:
+        new_seeds = seeds[analyzed:count]
+        planned = prepare_runs(study, prepared.configs, new_seeds, prepared.tasks, prepared.out)
+        names = {row.name for row in rows}
+        runs += [run for run in planned if run.row.name in names]
+        analyzed = count
         if not collect_only:
             run_locally(runs, jobs, per_run)
-
-    return until_decided(
-        study, prepared.configs, prepared.scale, prepared.tasks, prepared.out, plan, finish, say
-    )
+        record = collect(study, prepared.configs, prepared.scale, runs, prepared.out)
+        if not all(run.done for run in runs):
+            break
+        say(record['sequential']['looks'][-1])
+        primary = record['comparisons'][record['metrics'][0]['key']]
+        rows = open_rows(study, [Comparison(**comparison) for comparison in primary])
+        if not rows:
+            break
+    return runs
 
 
 def submit_jobs(

@@ -1,6 +1,6 @@
 """Estimate the hours and the disk space of a study before its first run starts.
 
-Counts of work depend on a network and on the code only, and take seconds each, so they are kept in the user's cache folder.
+Counts of work depend only on a model and on the code, and take seconds each, so they are stored in the user's cache folder.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ class RunCost:
 
     Args:
         epochs: Epochs of the scale's images, even if the row sees only a part of them.
-        hours: Hours on one device, by the scale's rate and the work of the row relative to the config that the rate is of.
+        hours: Hours on one device, from the scale's rate and the work of the row relative to the scale's `rate_of`.
         gigabytes: Size of the checkpoints that the run keeps.
     """
 
@@ -52,8 +52,12 @@ class RunCost:
     hours: float
     gigabytes: float
 
+    def times(self, runs: int) -> 'RunCost':
+        """Return the cost of several runs. The epochs remain those of one run."""
+        return RunCost(self.epochs, self.hours * runs, self.gigabytes * runs)
+
     def after(self, epochs: float) -> 'RunCost':
-        """Return the cost of a run that continues another after so many epochs."""
+        """Return the cost of the rest of a run."""
         remaining = self.epochs - epochs
         return RunCost(remaining, self.hours * remaining / self.epochs, self.gigabytes)
 
@@ -72,7 +76,7 @@ class ImageWork:
 
     @property
     def time(self) -> float:
-        """The time in FLOPs. A norm has few FLOPs and takes as long as its bytes."""
+        """The time in FLOPs. Bytes count, too, because norms have few FLOPs and take as long as their memory traffic."""
         return self.flops + BALANCE * self.bytes
 
 
@@ -88,7 +92,7 @@ def cost(cfg: Config, scale: Scale) -> RunCost:
 
 
 def reference_work(scale: Scale) -> ImageWork | None:
-    """Return the work of the config that the scale's rate is of."""
+    """Return the work of the config to which the scale's rate applies."""
     return _reference_work(msgspec.json.encode(scale))
 
 
@@ -99,7 +103,7 @@ def _reference_work(scale: bytes) -> ImageWork | None:
 
 
 def flops(configs: Mapping[str, Config]) -> dict[str, float]:
-    """Return the training FLOPs of each run per image of its data set. All images cost 1 if one cannot be counted."""
+    """Return the training FLOPs of each run per image of its data set, or its epochs if FLOPs cannot be counted."""
     counted = {name: flops_per_image(cfg) for name, cfg in configs.items()}
     if not all(counted.values()):
         counted = dict.fromkeys(configs, 1)
@@ -107,7 +111,7 @@ def flops(configs: Mapping[str, Config]) -> dict[str, float]:
 
 
 def epochs(cfg: Config, images: int = 1) -> float:
-    """Return how often a run sees each of so many images."""
+    """Return the number of epochs of a run, for a training set of `images` if its length is in iterations."""
     fixed = cfg.train_cfg.get('max_epochs')
     return fixed or cfg.train_cfg.max_iters * cfg.total_batch_size / images
 
@@ -120,7 +124,7 @@ def flops_per_image(cfg: Config) -> int | None:
 def work_per_image(cfg: Config) -> ImageWork | None:
     """Return the work of a training step per image, with all views, the teacher and the backward pass.
 
-    Returns None if the config does not state the size of the views, or if the network reads values.
+    None if the config does not state the size of the views, or if the network reads values.
     """
     sizes = view_sizes(cfg)
     if not sizes or None in sizes:
@@ -170,15 +174,15 @@ COUNTS: dict[str, Any] = {}  # by key, of this process
 
 
 def remembered(subject: Mapping[str, Any], count: Callable[[], Any]) -> Any:
-    """Return a count from the user's cache folder, or count and keep it. `subject` is what it depends on beside code."""
+    """Return a count from the user's cache folder, or count and store it. `subject` holds its inputs, except for code."""
     key = key_of({**subject, 'code': counting_code()})
     if key not in COUNTS:
         path = hardware.cache() / 'plans' / f'{key}.json'
-        with suppress(UserError):  # there is no such file, or it cannot be read
+        with suppress(UserError):  # no such file, or an unreadable one
             COUNTS[key] = read_json(path)
             return COUNTS[key]
         COUNTS[key] = count()
-        with suppress(UserError, OSError):  # a cache that cannot be written costs time only
+        with suppress(UserError, OSError):  # without a cache, counting is only slower
             write_json(path, COUNTS[key])
     return COUNTS[key]
 
@@ -201,7 +205,7 @@ def _count_bytes(config: Mapping[str, Any]) -> int:
 
 
 def _count_work(config: Mapping[str, Any], sizes: Sequence[int], batch: int) -> dict | None:
-    """Count on tensors without values, so that nothing is computed."""
+    """Count on meta tensors, so that nothing is computed."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
     model = MODELS.build(dict(config)).to('meta')
@@ -215,29 +219,28 @@ def _count_work(config: Mapping[str, Any], sizes: Sequence[int], batch: int) -> 
                 loss = model(views, dict(label=label), mode='loss')['loss']
                 if loss.requires_grad:
                     loss.backward()
-            except RuntimeError:  # torch raises it if a step reads a value
+            except RuntimeError:  # the step reads a value
                 continue
         return dict(flops=counter.get_total_flops() // batch, bytes=moved.total // batch)
     return None
 
 
 class BytesMoved(TorchDispatchMode):
-    """Counts what each operator reads and writes, as if nothing stayed in a cache."""
+    """Counts the bytes that each operator reads and writes, without any cache."""
 
     total = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         if not func.is_view and 'empty' not in func.name():
-            tensors = [
-                leaf for leaf in tree_leaves((args, result)) if isinstance(leaf, torch.Tensor)
-            ]
-            self.total += sum(tensor.nbytes for tensor in tensors)
+            for leaf in tree_leaves((args, result)):
+                if isinstance(leaf, torch.Tensor):
+                    self.total += leaf.nbytes
         return result
 
 
 class UncountedHead(nn.Module):
-    """Replaces a head that reads values. Its FLOPs are not counted; those of the networks are."""
+    """Replaces a head that reads values, so that at least the FLOPs of the networks are counted."""
 
     def forward(self, q: Mapping[int, torch.Tensor], *_: object) -> dict[str, torch.Tensor]:
         return dict(loss=sum(z.sum() for z in q.values()))

@@ -1,4 +1,4 @@
-"""Rows of external checkpoints: their factors as their authors state them, next to those of our configs."""
+"""Rows of external checkpoints: the factors that their authors state, compared with those of our configs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,25 +13,18 @@ from mmairl.config import home
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.io import read_yaml
-from mmairl.study.factors import factors_of, hidden_factors
+from mmairl.study.factors import Configs, factors_of, hidden_factors
 from mmairl.study.model_identity import Model, model_at
 from mmairl.study.spec import Row
 
 Factors = dict[str, str]
 STATED = dict[str, str | int | float | bool | None]
-SURE = ('epochs', 'batch', 'optimizer')  # facts of a checkpoint whose names mean the same here
-EPOCHS_BEGUN = (
-    'loops',
-    'fit_loop',
-    'epoch_progress',
-    'current',
-    'ready',
-)  # in a checkpoint of Lightning
+SAME_NAMES = ('epochs', 'batch', 'optimizer')  # facts in checkpoints that are also names of factors
 LIGHTNING = 'pytorch-lightning_version'
 
 
 def stated_factors(row: Row) -> Factors:
-    """Return the factors that the author of a row's checkpoints states. Empty values are not stated."""
+    """Return the factors that the authors of a row's checkpoints state. Empty values are not stated."""
     if not row.trained:
         return {}
     candidates = (Path(row.trained), home() / row.trained)
@@ -45,28 +38,27 @@ def stated_factors(row: Row) -> Factors:
 
 
 def training_factors(cfg: Config) -> Factors:
-    """Return what one of our configs says of its training, by the names that external checkpoints are stated in."""
-    if 'train_cfg' not in cfg:  # a config of an evaluation alone
+    """Return the training factors in a config, under the names that authors of external checkpoints use."""
+    if 'train_cfg' not in cfg:  # a config for evaluation only
         return {}
-    found = {'library': 'mmairl'}
+    factors = {'library': 'mmairl'}
     if cfg.model.type == 'Siamese':
-        found |= factors_of(cfg)
-    found |= hidden_factors(cfg)
-    found['batch'] = str(cfg.total_batch_size)
+        factors |= factors_of(cfg)
+    factors |= hidden_factors(cfg)
+    factors['batch'] = str(cfg.total_batch_size)
     for name in ('epochs', 'iters'):
         if f'max_{name}' in cfg.train_cfg:
-            found[name] = str(cfg.train_cfg[f'max_{name}'])
-    return found
+            factors[name] = str(cfg.train_cfg[f'max_{name}'])
+    return factors
 
 
-def compare_stated(
-    row: Row, base: Row, configs: Mapping[str, Config]
-) -> tuple[list[str], list[str]]:
-    """Return the factors in which two rows differ as stated, and those that are not known of both.
+def compare_stated(row: Row, base: Row, configs: Configs) -> tuple[list[str], list[str]]:
+    """Return the factors in which two rows differ, and those that are not known for both.
 
-    One of the rows, or both, must be of external checkpoints.
+    At least one of the rows has external checkpoints.
     """
-    row_factors, base_factors = (known_factors(side, configs) for side in (row, base))
+    row_factors = known_factors(row, configs)
+    base_factors = known_factors(base, configs)
     if not base.weights:
         _require_known_names(row_factors, base_factors, row.trained)
     elif not row.weights:
@@ -74,14 +66,12 @@ def compare_stated(
     names = dict.fromkeys([*base_factors, *row_factors])
     if not names:
         return [], ['every factor']
-    unknown = [name for name in names if name not in row_factors or name not in base_factors]
-    differing = [
-        name for name in names if name not in unknown and row_factors[name] != base_factors[name]
-    ]
-    return differing, unknown
+    known = [name for name in names if name in row_factors and name in base_factors]
+    differing = [name for name in known if row_factors[name] != base_factors[name]]
+    return differing, [name for name in names if name not in known]
 
 
-def known_factors(row: Row, configs: Mapping[str, Config]) -> Factors:
+def known_factors(row: Row, configs: Configs) -> Factors:
     return stated_factors(row) if row.weights else training_factors(configs[row.name])
 
 
@@ -96,9 +86,9 @@ def _require_known_names(stated: Factors, known: Factors, path: str) -> None:
 
 
 def require_distinct_models(rows: Sequence[Row], configs: Mapping[str, Config] = {}) -> None:
-    """Raise if a model is given twice, in whatever file format or precision: its runs would count as two seeds.
+    """Raise if two seeds have the same model, in any file format or precision: they would count as independent runs.
 
-    Files that cannot be read are left to `require_networks`.
+    Unreadable files are skipped here; `require_networks` reports them.
     """
     seen: dict[str, Model] = {}
     for row, seed in external_runs(rows):
@@ -110,12 +100,12 @@ def require_distinct_models(rows: Sequence[Row], configs: Mapping[str, Config] =
         for other, earlier in seen.items():
             if model.weights == earlier.weights:
                 raise UserError(
-                    f'{name} and {other} are the same model; give each model once',
+                    f'{name} and {other} are the same model; list each model once',
                     code='same-model',
                 )
             if model.is_near(earlier):
                 raise UserError(
-                    f'{name} is a near-duplicate of {other}: the weights agree within half precision; give each '
+                    f'{name} is a near-duplicate of {other}: the weights agree within half precision; list each '
                     'model once',
                     code='near-duplicate-model',
                 )
@@ -130,7 +120,7 @@ def external_runs(rows: Sequence[Row]) -> Iterator[tuple[Row, int]]:
 
 
 def checkpoint_path(row: Row, seed: int) -> str:
-    """Return the absolute path of a checkpoint: of the weights in a folder, or of a released model's file in the cache.
+    """Return the absolute path of a checkpoint: a file, the weights in a folder, or a released model in the cache.
 
     Raises:
         UserError: If it does not exist.
@@ -145,21 +135,21 @@ def checkpoint_path(row: Row, seed: int) -> str:
     return str(path)
 
 
-def require_networks(rows: Sequence[Row], configs: Mapping[str, Config]) -> None:
-    """Raise if a checkpoint does not fill its row's network, before anything runs."""
+def require_networks(rows: Sequence[Row], configs: Configs) -> None:
+    """Raise if a checkpoint does not fit the network of its row."""
     for row, seed in external_runs(rows):
         load_backbone(configs[row.name], checkpoint_path(row, seed))
 
 
-def form(row: Row, base_factors: Mapping[str, str]) -> str:
-    """Return a YAML to fill in for a row's checkpoints, with the facts in its checkpoint and the factors of its base."""
+def factor_form(row: Row, base_factors: Mapping[str, str]) -> str:
+    """Return a YAML form for the factors of a row's checkpoints, with the facts in the first one and the base's factors."""
     facts = facts_of(checkpoint_path(row, min(row.weights)))
     listed = ', '.join(f'{name} {value}' for name, value in facts.items()) or 'nothing'
     lines = [
-        f'# {row.name}: state what you know and leave the rest empty. The comment after each name is the base row.',
-        f'# The checkpoint says: {listed}',
+        f'# {row.name}: fill in what you know and leave the rest empty. The comments are the factors of the base row.',
+        f'# Facts in the checkpoint: {listed}',
     ]
-    stated = {name: facts[name] for name in SURE if name in facts} | stated_factors(row)
+    stated = {name: facts[name] for name in SAME_NAMES if name in facts} | stated_factors(row)
     for name, of_base in {**dict.fromkeys(stated, ''), **base_factors}.items():
         value = f' {stated[name]}' if name in stated else ''
         lines.append(f'{name}:{value}  # {of_base}')
@@ -167,7 +157,7 @@ def form(row: Row, base_factors: Mapping[str, str]) -> str:
 
 
 def facts_of(path: str) -> Factors:
-    """Return what a checkpoint says of its training: epochs, steps, optimizer, rate, versions."""
+    """Return the facts in a checkpoint about its training: epochs, steps, optimizer, rate, versions."""
     loaded = load_checkpoint(path)
     facts: dict[str, Any] = {
         'epochs': _epochs(loaded),
@@ -176,34 +166,34 @@ def facts_of(path: str) -> Factors:
         'optimizer': _optimizer(loaded),
     }
     if isinstance(settings := loaded.get('hyper_parameters'), dict):
-        facts |= {
-            name: value for name, value in settings.items() if isinstance(value, str | int | float)
-        }
+        for name, value in settings.items():
+            if isinstance(value, str | int | float):
+                facts[name] = value
     return {str(name): str(value) for name, value in facts.items() if value is not None}
 
 
 def _epochs(loaded: Mapping[str, Any]) -> int | None:
+    """Return the number of epochs. Lightning counts from 0, except in its record of the epochs that began."""
     epoch = loaded.get('epoch')
     if not isinstance(epoch, int):
         return None
-    begun: Any = loaded
-    for key in EPOCHS_BEGUN:
-        begun = begun.get(key) if isinstance(begun, dict) else None
-    return begun or epoch + (
-        LIGHTNING in loaded
-    )  # Lightning counts from 0, and one further when all have ended
+    if LIGHTNING not in loaded:
+        return epoch
+    try:
+        return loaded['loops']['fit_loop']['epoch_progress']['current']['ready'] or epoch + 1
+    except (KeyError, TypeError):
+        return epoch + 1
 
 
 def _optimizer(loaded: Mapping[str, Any]) -> str | None:
     """Return the settings of the first parameter group."""
-    states = loaded.get('optimizer_states') or [loaded.get('optimizer')]
-    state = states[0] if isinstance(states, list) else None
-    groups = state.get('param_groups') if isinstance(state, dict) else None
-    if not isinstance(groups, list) or not groups or not isinstance(groups[0], dict):
+    try:
+        state = (loaded.get('optimizer_states') or [loaded['optimizer']])[0]
+        group = state['param_groups'][0]
+        settings = dict(
+            group, lr=group.get('initial_lr', group.get('lr')), decay=group.get('weight_decay')
+        )
+    except (AttributeError, IndexError, KeyError, TypeError):  # another project's format
         return None
-    group = groups[0]
-    settings = dict(
-        group, lr=group.get('initial_lr', group.get('lr')), decay=group.get('weight_decay')
-    )
     names = [name for name in ('lr', 'decay', 'momentum', 'betas') if name in settings]
     return ', '.join(f'{name} {settings[name]}' for name in names)

@@ -1,7 +1,7 @@
-"""The factors of the papers in a config, and the differences between two configs."""
+"""The papers' factors in a config, and the differences between two configs."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mmengine.config import Config
@@ -16,6 +16,8 @@ from mmairl.evaluation.backbone import FEATURES
 from mmairl.evaluation.identity import code_identity
 from mmairl.evaluation.sets import innermost
 from mmairl.registry import HOOKS, MODELS, OPTIMIZERS
+
+Configs = Mapping[str, Config]  # by the name of the row
 
 # The keys of a config that decide what a training run computes.
 TRAINING = (
@@ -32,7 +34,7 @@ TRANSFORMS = {
     'Solarize': 'solarize',
 }
 LOSSES = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}
-CACHE_SIZE = 2**40  # bytes; reading an index fills no cache
+CACHE_SIZE = 2**40  # bytes; reading an index does not fill the cache
 
 
 def _directions(name: str) -> dict[str, str]:
@@ -54,13 +56,13 @@ FACTS: dict[str, Callable[..., dict[str, str]]] = {
 
 
 def same_run(cfg: Config) -> str:
-    """Return a text that is equal for configs that are trained and measured in the same way."""
+    """Return a text that is equal for configs with the same training and evaluation."""
     measuring = {key: cfg.get(key) for key in MEASURING}
     return json.dumps({**_training_keys(cfg), **measuring}, sort_keys=True, default=str)
 
 
 def changed(one: Config, two: Config) -> list[str]:
-    """Return the dotted keys in which the training of two configs differs. Variables of the files do not count."""
+    """Return the dotted keys in which the training of two configs differs. Variables in config files do not count."""
     return sorted(_differences(_training_keys(one), _training_keys(two), ''))
 
 
@@ -69,7 +71,7 @@ def _training_keys(cfg: Config) -> dict[str, Any]:
     for key, value in cfg.to_dict().items():
         if key in TRAINING and value is not None:
             keys[key] = value
-    for hook in ('checkpoint', 'logger'):  # a config of an evaluation has none
+    for hook in ('checkpoint', 'logger'):  # absent from configs for evaluation
         keys.get('default_hooks', {}).pop(hook, None)
     for path, value in list(walk(keys)):
         if path[-1:] == ('views',) and isinstance(value, list | tuple):
@@ -136,8 +138,7 @@ def _loss(model: Config) -> str:
 def _augmentation(cfg: Config) -> str:
     in_workers = cfg.train_dataloader.dataset.get('views')
     views = in_workers or cfg.model.data_preprocessor.get('views') or ()
-    texts = [', '.join(map(_transform, view)) for view in views]
-    return ' / '.join(dict.fromkeys(texts))
+    return ' / '.join(dict.fromkeys(', '.join(map(_transform, view)) for view in views))
 
 
 def _transform(step: dict) -> str:
@@ -150,10 +151,10 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
     """Return the factors of a run that papers seldom print and libraries differ in (projects/parity)."""
     model = cfg.model
     momentum = cfg.default_hooks.get('momentum')
-    factors = {'rate': 'outside of the momentum buffer'}
-    factors |= _facts(OPTIMIZERS, cfg.optim_wrapper.optimizer)
     rule = f'by the rule of {model.head.type}' if model.type == 'Siamese' else 'none'
-    factors |= {
+    factors = {
+        'rate': 'outside of the momentum buffer',
+        **_facts(OPTIMIZERS, cfg.optim_wrapper.optimizer),
         'directions of the loss': rule,
         'clamps in the loss': rule,
         "teacher's update": 'none',
@@ -176,7 +177,7 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
 
 
 def _facts(registry: Registry, part: dict) -> dict[str, str]:
-    """Return the facts of a part's class, or of its nearest base class that has some."""
+    """Return the facts of a component's class, or of its nearest base class with facts."""
     settings = {key: value for key, value in part.items() if key != 'type'}
     for base in getattr(registry.get(part['type']), '__mro__', ()):
         if base.__name__ in FACTS:
@@ -185,7 +186,7 @@ def _facts(registry: Registry, part: dict) -> dict[str, str]:
 
 
 def images_of(described: dict) -> str:
-    """Return how `mmairl pack` has changed the images of a data set, if it has."""
+    """Return how `mmairl pack` changed the images of a data set."""
     described = innermost(described)
     if 'sets' in described:
         return '; '.join(sorted({images_of(part) for part in described['sets'].values()}))

@@ -1,4 +1,4 @@
-"""The fairness check: two rows of a study differ in what the study declares, and in nothing else."""
+"""The fairness check: compared rows differ only in the settings that the study declares."""
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
@@ -11,14 +11,14 @@ from mmairl.errors import UserError
 from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sets import held_out
 from mmairl.study.external import compare_stated, require_distinct_models
-from mmairl.study.factors import changed, same_run
-from mmairl.study.forks import require_forkable
+from mmairl.study.factors import Configs, changed, same_run
+from mmairl.study.fork_rows import require_forkable
 from mmairl.study.scale import Scale, load_row, resolve
 from mmairl.study.search import own_value, searched_keys
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of
 
-# Views have another place in a config if a scale, or the config, creates them on the device.
+# The key of the views is another one if a scale or the config creates them on the device.
 VIEWS = 'train_dataloader.dataset.views'
 VIEWS_ON_DEVICE = 'model.data_preprocessor.views'
 NULL_ROWS = dict(pixels='raw pixels', random='random initialisation')
@@ -33,13 +33,11 @@ QUESTIONS = {
 Results = Mapping[str, Sequence[Mapping[str, Any]]]  # the finished runs of each row
 
 
-def at_scale(
-    study: Study, scale: Scale, tasks: Sequence[str]
-) -> tuple[Study, dict[str, Config], list[str]]:
-    """Return the study as it runs at a scale with the scale's null rows, its configs, and sentences on what is left out.
+def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, Configs, list[str]]:
+    """Return the study as it runs at a scale, the config of each row, and a sentence for each row or factor left out.
 
-    A row that the scale makes equal to another would report noise as a factor's effect, so it is left out. So is a factor of a
-    cross whose levels the scale makes equal.
+    Left out are rows that would run as an earlier row does, because their difference would be noise, and crossed factors
+    whose levels are equal at the scale. The untrained rows of the scale are added.
     """
     study, left_out = without_empty_factors(study, scale)
     configs = {row.name: resolve(row, scale) for row in study.rows}
@@ -63,12 +61,11 @@ def at_scale(
     require_clean_choices(study, configs, tasks)
     looks = []
     for look in study.look:
-        names = tuple(equal.get(name, name) for name in look.rows)
-        looks.append(replace(look, rows=names))
+        looks.append(replace(look, rows=tuple(equal.get(name, name) for name in look.rows)))
     return replace(study, rows=tuple(rows), look=tuple(looks)), configs, left_out
 
 
-def require_unscaled(study: Study, configs: Mapping[str, Config], scale: Scale) -> None:
+def require_unscaled(study: Study, configs: Configs, scale: Scale) -> None:
     """Raise if the scale changes a key that the study is about."""
     for row in study.rows:
         for key in study.unscaled:
@@ -81,20 +78,19 @@ def require_unscaled(study: Study, configs: Mapping[str, Config], scale: Scale) 
                 )
 
 
-def equal_rows(study: Study, configs: Mapping[str, Config]) -> dict[str, str]:
-    """Return the rows that would run as an earlier row does, by name, with that row."""
+def equal_rows(study: Study, configs: Configs) -> dict[str, str]:
+    """Return the earlier row as which each redundant row would run, by the name of the redundant row."""
     first: dict[Hashable, str] = {}
     equal: dict[str, str] = {}
     for row in study.rows:
         row = _renamed(row, equal)
-        if row.rescaled or row.along:
-            key = row.rescaled or row.along
-        elif row.weights:
+        key: Hashable = row.rescaled or row.along
+        if row.weights:
             key = row.name
-        else:
-            key = (row.untrained, str(row.search), same_run(configs[row.name]), None)
-            if row.fork and key[2] != same_run(configs[row.fork.of]):
-                key = (*key[:3], row.fork)
+        elif not key:
+            run = same_run(configs[row.name])
+            changes_trunk = row.fork and run != same_run(configs[row.fork.of])
+            key = (row.untrained, str(row.search), run, row.fork if changes_trunk else None)
         same = first.setdefault(key, row.name)
         if same != row.name:
             equal[row.name] = same
@@ -103,22 +99,17 @@ def equal_rows(study: Study, configs: Mapping[str, Config]) -> dict[str, str]:
 
 def null_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> list[Row]:
     """Return the untrained rows that a scale adds to each study, if a task measures them."""
+    base = Row('', rows[0].config, rows[0].options, factor='no training')
+    missing = [kind for kind in scale.floor if kind not in {row.untrained for row in rows}]
     added = []
-    present = {row.untrained for row in rows}
-    for kind in scale.floor:
-        measured = any(is_measured(kind, task) for task in tasks)
-        if measured and kind not in present:
-            name = NULL_ROWS[kind]
-            added.append(
-                Row(name, rows[0].config, rows[0].options, factor='no training', untrained=kind)
-            )
+    for kind in missing:
+        if any(is_measured(kind, task) for task in tasks):
+            added.append(replace(base, name=NULL_ROWS[kind], untrained=kind))
     return added
 
 
-def require_clean_choices(
-    study: Study, configs: Mapping[str, Config], tasks: Sequence[str]
-) -> None:
-    """Raise if the configs say that a search or a task would choose by test images. Runs compare the images themselves."""
+def require_clean_choices(study: Study, configs: Configs, tasks: Sequence[str]) -> None:
+    """Raise if, by the configs, a search or a task would choose by test images. Workers compare the images themselves."""
     for cfg in configs.values():
         chosen_on = [cfg] if study.search else []
         for task in tasks:
@@ -130,7 +121,7 @@ def require_clean_choices(
 
 
 def _chooses(study: Study, cfg: Config, task: str) -> bool:
-    """Return True if a task chooses by images that are held out, or by `evaluation.val`."""
+    """Return True if a task chooses by held-out images or by `evaluation.val`."""
     data = data_of(task) or cfg
     protocol = settings_for(protocol_of(task), data)
     return protocol.chooses(data, trials=task in study.tune)
@@ -140,16 +131,13 @@ def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]
     """Return a crossed study without the factors whose levels are equal at this scale, and a sentence for each."""
     if not study.cross:
         return study, []
-    empty = [
-        factor.name for factor in study.cross.factors if _is_empty(factor.levels, study, scale)
-    ]
-    if not empty or len(empty) == len(study.cross.factors):
+    factors = study.cross.factors
+    empty = [factor.name for factor in factors if _is_empty(factor.levels, study, scale)]
+    if len(empty) in (0, len(factors)):
         return study, []
     cross = study.cross.without(empty)
-    left_out = [
-        f"the factor '{name}' is left out: at {scale.name} its levels are the same"
-        for name in empty
-    ]
+    reason = f'is left out: at {scale.name} its levels are the same'
+    left_out = [f"the factor '{name}' {reason}" for name in empty]
     return replace(study, cross=cross, rows=tuple(cross.rows())), left_out
 
 
@@ -163,7 +151,7 @@ def _is_empty(levels: Mapping[Any, dict[str, Any]], study: Study, scale: Scale) 
 
 
 def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
-    """Return the row with references to rows that are left out replaced by the rows that equal them."""
+    """Return the row with its references to redundant rows replaced by the rows that remain."""
     others = {key: equal.get(name, name) for key, name in row.others.items()}
     changes: dict[str, Any] = dict(against=equal.get(row.against, row.against))
     for key in ('rescaled', 'along', 'fork'):
@@ -172,10 +160,10 @@ def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
     return replace(row, **changes)
 
 
-def compare_configs(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
-    """Compare each row with its base row: keys that are declared, that differ, that are searched, and the undeclared ones.
+def compare_configs(study: Study, configs: Configs) -> list[dict[str, Any]]:
+    """Compare each row with its base row: return the declared, differing, searched and undeclared keys of each pair.
 
-    External rows have factors, as stated, in place of keys. Factors that are not known of both rows are `unknown`.
+    For external rows, stated factors take the place of keys. Factors that are not known for both rows are `unknown`.
     """
     rows = {row.name: row for row in study.rows}
     searched = searched_keys(study.search, study.rows, configs)
@@ -190,19 +178,16 @@ def compare_configs(study: Study, configs: dict[str, Config]) -> list[dict[str, 
         else:
             differing = changed(configs[base.name], configs[row.name])
         both = searched[row.name] & searched[base.name]
-        compared.append(
-            dict(
-                row=row.name,
-                on=base.name,
-                declared=list(row.declares),
-                found=differing,
-                searched=sorted(both),
-                undeclared=[
-                    key for key in differing if key not in both and not is_declared(key, row)
-                ],
-                unknown=unknown,
-            )
+        comparison = dict(
+            row=row.name,
+            on=base.name,
+            declared=list(row.declares),
+            found=differing,
+            searched=sorted(both),
+            undeclared=[key for key in differing if not (key in both or is_declared(key, row))],
+            unknown=unknown,
         )
+        compared.append(comparison)
     return compared
 
 
@@ -213,7 +198,7 @@ def is_declared(key: str, row: Row) -> bool:
 
 
 def require_fair(compared: Sequence[dict[str, Any]]) -> None:
-    """Raise if rows differ in what the study does not declare."""
+    """Raise if rows differ in an undeclared key."""
     for entry in compared:
         if entry['undeclared']:
             raise UserError(
@@ -224,7 +209,7 @@ def require_fair(compared: Sequence[dict[str, Any]]) -> None:
 
 
 def after(results: Results) -> list[dict[str, Any]]:
-    """Return whether the finished runs are comparable: as many images seen, measured alike, by the same code.
+    """Return the checks of finished runs: equal numbers of images and steps, and the same evaluation, software and code.
 
     Code is not verified if a run did not record all sources. Modules outside the package are compared one by one.
     """
@@ -244,7 +229,7 @@ def after(results: Results) -> list[dict[str, Any]]:
 
 
 def hidden(results: Results) -> list[dict[str, Any]]:
-    """Return the factors that papers seldom print, as the runs recorded them, each with whether all rows have the same."""
+    """Return the checks of factors that papers seldom print, by the values that the runs recorded."""
     recorded = {row: [run.get('hidden', {}) for run in runs] for row, runs in results.items()}
     names = dict.fromkeys(name for runs in recorded.values() for run in runs for name in run)
     checks = []

@@ -1,4 +1,4 @@
-"""Run what is missing on this machine, several runs at a time."""
+"""Complete runs on this machine, several at a time."""
 
 import os
 import re
@@ -16,7 +16,10 @@ from mmairl.signals import AGAIN, SIGNALS, start, stop
 from mmairl.study.runs import FAILURES, LAST_WORDS, Run, settle_failed_trials, unfinished
 from mmairl.study.task_names import is_local
 
-STOPPED = (AGAIN, *(-number for number in SIGNALS))  # a run that handles no signals yet dies of one
+STOPPED = (
+    AGAIN,
+    *(-number for number in SIGNALS),
+)  # signals end a run that does not handle them yet
 POLL = 0.2  # seconds
 
 
@@ -24,20 +27,20 @@ def commands(run: Run, devices: int) -> list[list[str]]:
     """Return the command that trains and measures a run, and the one for tasks on mmdet and mmseg."""
     module = ['-m', 'mmairl.study.worker', str(run.folder.absolute())]
     worker = [sys.executable, *module]
-    first = worker
+    steps = [worker]
     if devices > 1:
         options = [f'--nproc_per_node={devices}', '--max-restarts=3']
         launcher = [sys.executable, '-m', 'mmairl.engine.launcher', *options]
-        first = [*launcher, *module, '--launcher', 'pytorch']
-    if all(is_local(task) for task in run.tasks):
-        return [first]
-    return [first, [*worker, '--transfer', str(devices)]]
+        steps = [[*launcher, *module, '--launcher', 'pytorch']]
+    if not all(is_local(task) for task in run.tasks):
+        steps.append([*worker, '--transfer', str(devices)])
+    return steps
 
 
 def execute(
     runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run, str], None]
 ) -> None:
-    """Run what is not done, `jobs` runs at a time on `devices` GPUs each.
+    """Complete the unfinished runs, `jobs` at a time on `devices` GPUs each.
 
     A failed run is reported and the others continue. A stopped run is resumed by the next call.
     """
@@ -76,7 +79,7 @@ def execute(
 
 
 def device_shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
-    """Return the environment of each parallel run: its GPUs, of those that this process may use, or its number of cores."""
+    """Return the environment of each parallel run: its share of the visible GPUs, or its number of threads."""
     if not torch.cuda.is_available():
         threads = os.environ.get('OMP_NUM_THREADS') or max(1, cores() // (jobs * devices))
         return [{'OMP_NUM_THREADS': str(threads)} for _ in range(jobs)]
@@ -94,7 +97,7 @@ def device_shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
 
 
 class ActiveRun:
-    """A run in progress: its commands run one after the other and append their output to its log."""
+    """A run in progress. Its commands run one after another and append their output to its log."""
 
     def __init__(self, run: Run, commands: Sequence[Sequence[str]], share: dict[str, str]) -> None:
         self.run = run
@@ -117,7 +120,7 @@ class ActiveRun:
         return code
 
     def describe_end(self, code: int) -> str:
-        """Describe a run's end by its exit code. A failed run's last message is written to failed.txt."""
+        """Describe the end of a run by its exit code. The last message of a failed run is written to failed.txt."""
         failed = self.run.folder / FAILURES[-1]
         if code == 0:
             failed.unlink(missing_ok=True)
@@ -131,8 +134,8 @@ class ActiveRun:
         return f'failed: {message}'
 
     def _last_message(self) -> str:
-        """Return the last error in the output of this start, or else its last line."""
+        """Return the last error in the output since this start, or else the last line."""
         output = self.log.read_bytes()[self.log_start :].decode(errors='replace')
         lines = [line for line in output.splitlines() if line.strip()]
         errors = [line for line in lines if re.search(LAST_WORDS, line)]
-        return next(reversed(errors or lines), '')
+        return (errors or lines or [''])[-1]

@@ -34,26 +34,18 @@ from mmairl.io import read_json, write_json
 from mmairl.study.factors import hidden_factors
 from mmairl.study.model_identity import model_at
 from mmairl.study.schema import Asked, Measured, RunResult, Trained, last_checkpoint, result_file
-from mmairl.study.task_names import data_of, is_local
+from mmairl.study.task_names import data_of, features_of, is_local, protocol_of
 
 FEATURES = 'features'  # shared by the protocols on features until all are measured
 NETWORK_KEYS = ('type', 'depth', 'stem_channels', 'base_channels')  # equal on every data set
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
 PACKAGES = (
-    'torch',
-    'torchvision',
-    'mmengine',
-    'mmcv',
-    'mmpretrain',
-    'mmdet',
-    'mmsegmentation',
-    'numpy',
-)
-BLOCK = 2**20  # bytes
+    'torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy',
+)  # fmt: skip
 
 
 def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
-    """Measure a task, or read its result if one of the same identity is stored."""
+    """Measure a task, or return its stored result if that has the same identity."""
     cfg, settings = task_settings(task, folder, asked)
     subject: Backbone | str
     if asked.untrained:
@@ -70,16 +62,12 @@ def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
         settings, cache=folder / FEATURES, work_dir=path.with_suffix(''), launcher=launcher
     )
     result = evaluate(cfg, settings.name, subject, settings=settings, asked=made)
-    tuned = {
-        key: result.details[key]
-        for key in ('chosen', 'held_out', 'halves')
-        if key in result.details
-    }
+    details = result.details
     measured = Measured(
         scores=result.scores,
         identity=result.identity,
-        right=result.details.get('right'),
-        tuned=tuned,
+        right=details.get('right'),
+        tuned={key: details[key] for key in ('chosen', 'held_out', 'halves') if key in details},
         left_out=result.left_out,
     )
     if is_main_process():
@@ -90,19 +78,19 @@ def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
 def task_settings(task: str, folder: Path, asked: Asked) -> tuple[Config, Protocol]:
     """Return the config of a task, and its protocol with its settings."""
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
-    task_data = data_of(task)
-    task, _, seed = task.partition('#')
-    if task_data:
-        network = {
-            key: cfg.model.backbone[key] for key in NETWORK_KEYS if key in cfg.model.backbone
+    seed = task.partition('#')[2]
+    if task_data := data_of(task):
+        backbone = cfg.model.backbone
+        changes = {
+            'model.backbone': {key: backbone[key] for key in NETWORK_KEYS if key in backbone},
+            'model.in_channels': features_of(cfg),
         }
-        width = cfg.model.get('in_channels') or cfg.model.projector.in_channels
-        imports = {key: cfg[key] for key in ('custom_imports',) if key in cfg}
+        if 'custom_imports' in cfg:
+            changes['custom_imports'] = cfg.custom_imports
         cfg = task_data
-        cfg.merge_from_dict({'model.backbone': network, 'model.in_channels': width, **imports})
-    protocol = task.partition('@')[0]
+        cfg.merge_from_dict(changes)
     settings = settings_for(
-        protocol,
+        protocol_of(task),
         cfg,
         device=default_device(),
         workers=default_workers(),
@@ -113,7 +101,7 @@ def task_settings(task: str, folder: Path, asked: Asked) -> tuple[Config, Protoc
 
 
 def _stored(folder: Path, task: str, identity: Mapping[str, Any]) -> Measured | None:
-    """Return the result of this identity; an earlier version may have named its file by another key."""
+    """Return the result with this identity. Files of earlier versions are named by other keys."""
     stored = (read_json(path, Measured) for path in sorted(folder.glob(f'{task}_*.json')))
     return next((result for result in stored if not difference(result.identity, identity)), None)
 
@@ -139,32 +127,32 @@ def result_of(
     cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Measured]
 ) -> RunResult:
     """Return everything that the page shows of a run. A task's first score is its main score."""
-    trained: dict[str, Any] = {}
-    if not asked.untrained:
-        trained = describe_training(cfg, folder, asked)
-    main = {task: next(iter(result.scores)) for task, result in measured.items()}
-    further = {}
-    for task, result in measured.items():
-        further |= {
-            f'{task} {name}': score for name, score in result.scores.items() if name != main[task]
-        }
+    trained = {} if asked.untrained else describe_training(cfg, folder, asked)
     # False means the same as an absent key.
     evaluation = {
         key: value for key, value in cfg.get('evaluation', {}).items() if value is not False
     }
-    return RunResult(
+    result = RunResult(
         **trained,
-        scores={task: measured[task].scores[name] for task, name in main.items()},
-        labels={task: f'{name} {task.partition("@")[2]}'.strip() for task, name in main.items()},
-        further=further,
-        identities={task: result.identity for task, result in measured.items()},
-        left_out={task: result.left_out for task, result in measured.items() if result.left_out},
-        tuned={task: result.tuned for task, result in measured.items() if result.tuned},
         git=git_state(),
         versions=versions(PACKAGES),
         hardware=hardware(),
         evaluation=json.dumps(evaluation, sort_keys=True, default=str),
     )
+    for task, of_task in measured.items():
+        main = next(iter(of_task.scores))
+        result.labels[task] = f'{main} {task.partition("@")[2]}'.strip()
+        for name, score in of_task.scores.items():
+            if name == main:
+                result.scores[task] = score
+            else:
+                result.further[f'{task} {name}'] = score
+        result.identities[task] = of_task.identity
+        if of_task.left_out:
+            result.left_out[task] = of_task.left_out
+        if of_task.tuned:
+            result.tuned[task] = of_task.tuned
+    return result
 
 
 def describe_training(cfg: Config, folder: Path, asked: Asked) -> dict[str, Any]:
@@ -184,7 +172,7 @@ def describe_training(cfg: Config, folder: Path, asked: Asked) -> dict[str, Any]
 def sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open('rb') as file:
-        while block := file.read(BLOCK):
+        while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
 
@@ -195,14 +183,14 @@ def file_stamp(path: Path) -> tuple[int, int]:
 
 
 def curves(folder: Path) -> dict[str, Any]:
-    """Return the logged curves of a run; none if it did not train."""
+    """Return the logged curves of a run; empty if it did not train."""
     if not list(folder.glob('*/vis_data/scalars.json')):
         return {}
     return {name: curve for name, curve in read_scalars(folder).items() if name in CURVES}
 
 
 def git_state() -> str:
-    """Return the commit of the code and a digest of the package's source, which covers files that git does not track."""
+    """Return the commit of the code and a digest of the package's source, including untracked files."""
     command = ['git', 'describe', '--always', '--exclude=*', '--dirty= with changes']
     try:
         done = subprocess.run(

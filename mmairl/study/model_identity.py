@@ -1,4 +1,4 @@
-"""The model in a checkpoint, whatever its file format and precision."""
+"""The identity of the model in a checkpoint, independent of file format and precision."""
 
 import json
 import os
@@ -36,11 +36,11 @@ class Model:
 
 
 def model_at(path: str | Path, cfg: Config | None = None) -> Model:
-    """Return the model in a checkpoint, which is read once per process unless its file changes.
+    """Return the model in a checkpoint. A file is read once per process, unless it changes.
 
     Args:
         path: The checkpoint.
-        cfg: A config with the backbone that the checkpoint must fill. Default: a ResNet or ViT, found by its keys.
+        cfg: A config whose backbone the checkpoint must fit. Default: a ResNet or ViT, detected by its keys.
     """
     status = os.stat(path)
     backbone = json.dumps(cfg.model.backbone.to_dict(), default=str) if cfg else ''

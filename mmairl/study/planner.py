@@ -1,4 +1,4 @@
-"""Plan the runs of a study, and write into each run's folder what its worker reads."""
+"""Plan the runs of a study, and write the config and the request of each worker into its run's folder."""
 
 import copy
 import sys
@@ -18,7 +18,8 @@ from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json, write_text
 from mmairl.registry import PROTOCOLS
 from mmairl.study.external import checkpoint_path, require_networks, stated_factors
-from mmairl.study.forks import fork_epoch, fork_points
+from mmairl.study.factors import Configs
+from mmairl.study.fork_rows import fork_epoch, fork_points
 from mmairl.study.measure import forget
 from mmairl.study.runs import CONFIG, Run, settle_failed_trials
 from mmairl.study.schema import Asked, Branch, Chosen, set_aside
@@ -32,9 +33,9 @@ Trials = Mapping[str, Sequence[Run]]  # of one search, by row
 
 
 def plan_runs(
-    study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
+    study: Study, configs: Configs, seeds: Sequence[int], tasks: Sequence[str], out: Path
 ) -> list[Run]:
-    """Return the runs, seeds outermost, so that every row has a result early."""
+    """Return the runs, ordered by seed, so that every row has a result early."""
     planner = Planner(study, configs, tuple(tasks), out)
     if study.search:
         return list(planner.searches(seeds))
@@ -42,7 +43,7 @@ def plan_runs(
 
 
 def prepare_runs(
-    study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
+    study: Study, configs: Configs, seeds: Sequence[int], tasks: Sequence[str], out: Path
 ) -> list[Run]:
     """Plan the runs, and write each run's config and request into its folder.
 
@@ -52,16 +53,16 @@ def prepare_runs(
     require_networks(study.rows, configs)
     runs = plan_runs(study, configs, seeds, tasks, out)
     changes = {run: run.changed_since_start for run in runs}
-    for run, change in changes.items():
+    for run, change in changes.items():  # before anything is moved or written
         if change == CONFIG:
             raise UserError(
-                f'{run.folder}: begun with another config; set --out to another folder, or remove this one to start again',
+                f'{run.folder}: the run was started with another config; set --out to another folder, or remove this one',
                 code='other-config',
             )
     for run, change in changes.items():
         if change:
             set_changed_run_aside(run, change)
-        # In a folder of its own, because mmengine writes the config that it runs into the work dir under the same name.
+        # In its own folder, because mmengine writes a file of this name into the work dir.
         write_text(run.folder / 'asked' / 'config.yaml', run.config)
         write_json(run.folder / 'asked.json', _with_known_sources(run))
     settle_failed_trials(runs)
@@ -69,10 +70,10 @@ def prepare_runs(
 
 
 def set_changed_run_aside(run: Run, change: str) -> None:
-    """Move a run that other source code trained to another folder, so that it is trained again and nothing is lost."""
+    """Move a run to another folder if other source code trained it, so that it is trained again."""
     if run.is_running:
         raise UserError(
-            f'{run.name}: {change} has changed during the run; stop it or wait for its end, and start the study again',
+            f'{run.name}: {change} has changed during the run; stop the run or wait for its end, then start the study again',
             code='source-changed-while-running',
         )
     earlier = set_aside(run.folder)
@@ -82,7 +83,7 @@ def set_changed_run_aside(run: Run, change: str) -> None:
 
 
 def _with_known_sources(run: Run) -> Asked:
-    """Return a run's request. A run that an earlier version began keeps its sources unknown."""
+    """Return the request of a run. A run in progress keeps its record of sources, which may be missing."""
     path = run.folder / 'asked.json'
     begun = path.is_file() and (run.folder / 'last_checkpoint').is_file()
     return replace(run.asked, sources=read_json(path, Asked).sources) if begun else run.asked
@@ -114,15 +115,15 @@ class Planner:
     """
 
     study: Study
-    configs: Mapping[str, Config]
+    configs: Configs
     tasks: tuple[str, ...]
     out: Path
 
     def rows(
         self, seed: int, folder: str = 'runs', part: str = 'compared', trials: Trials | None = None
     ) -> Iterator[Run]:
-        """Yield a run of each row from one seed. With `trials`, rows use the settings of their best trial."""
-        # One run of an untrained row is enough, and external checkpoints have seeds of their own.
+        """Yield a run of each row from one seed. With `trials`, rows use the settings of their best trials."""
+        # One run of an untrained row is enough, and external checkpoints have their own seeds.
         first = seed == min(self.study.seeds) and part == 'compared'
         for row in self.study.rows:
             if row.trains or row.others:
@@ -166,7 +167,7 @@ class Planner:
         return Chosen(folders, self.study.search.criterion, published)
 
     def _recipe_trials(self, row: Row, number: int) -> dict[str, tuple[dict[str, Any], ...]]:
-        """Return the trials of each tuned task's recipe: the same relative points for every row."""
+        """Return the trials of each tuned task: the same relative points for every row."""
         trials = {}
         for task, tune in self.study.tune.items():
             if task in self.tasks:
@@ -177,7 +178,7 @@ class Planner:
     def searches(self, numbers: Sequence[int]) -> Iterator[Run]:
         """Yield the rows as published, the trials of each search, and its winners, which are compared.
 
-        A winner's seed is its search's number, so that a study that was begun without a search keeps its runs as published.
+        The seed of the rows as published is the search's number, so a finished study keeps its runs if it adds a search.
         """
         counts = trial_counts(self.study, self.configs)
         for number in numbers:
@@ -186,7 +187,7 @@ class Planner:
             for row in self.study.rows:
                 if row.trains:
                     trials[row.name] = list(self._trials(row, number, counts[row.name]))
-            # A trial of every row before the second of any, so that an interrupted search has treated all rows equally.
+            # One trial of each row in turn, so that an interrupted search has treated all rows equally.
             for turn in zip_longest(*trials.values()):
                 yield from filter(None, turn)
             yield from self.rows(number, 'tuned', trials=trials)
@@ -194,15 +195,15 @@ class Planner:
     def _trials(self, row: Row, number: int, count: int) -> Iterator[Run]:
         """Yield the trials of a row in one search, measured on images that are held out of the training labels."""
         search = self.study.search
+        tasks = (search.criterion,)
         cfg = self.configs[row.name]
         splits = {key: value for key, value in cfg.to_dict()['evaluation'].items() if key in SPLITS}
+        fit, held = held_out(cfg.evaluation)
+        others = {key: value for key, value in cfg.evaluation.items() if key != 'val'}
         for trial, options in enumerate(trial_options(search, row, cfg, number, count)):
             changed = copy.deepcopy(cfg)
             changed.merge_from_dict(options)
-            fit, held = held_out(cfg.evaluation)
-            others = {key: value for key, value in cfg.evaluation.items() if key != 'val'}
-            changed.evaluation = dict(others, train=fit, test=held)
-            tasks = (search.criterion,)
+            changed.evaluation = copy.deepcopy(dict(others, train=fit, test=held))
             sources = outside_sources(changed)
             asked = Asked(FIRST + number, tasks, trial=options, splits=splits, sources=sources)
             folder = self.out / 'trials' / row.slug / f'search_{number}' / str(trial)
@@ -211,15 +212,19 @@ class Planner:
 
 
 def tunable_recipe(cfg: Config, task: str) -> Config:
-    """Return the config that a task trains by, which must have images to choose by."""
+    """Return the config by which a task trains.
+
+    Raises:
+        UserError: If it has no images by which to choose among trials.
+    """
     if not is_local(task):
         require_platform([task])
-    own = recipe(cfg, task)
-    if not trains_classifier(task) and 'held_out' not in own:
+    task_config = recipe(cfg, task)
+    if not trains_classifier(task) and 'held_out' not in task_config:
         tunable = [name for name in PROTOCOLS.names() if trains_classifier(name)]
         raise UserError(
             f"tune: the task has no images to choose by ('{task}'); tune {', '.join(tunable)}, or a task whose config has "
             '`held_out` images',
             code='not-tunable',
         )
-    return own
+    return task_config

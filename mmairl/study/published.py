@@ -1,4 +1,4 @@
-"""Published numbers from configs/studies/_published. Pages mark them, and statistics never use them."""
+"""Published numbers from configs/studies/_published. Pages mark them as published, and statistics never use them."""
 
 from collections.abc import Sequence
 from functools import cache

@@ -1,4 +1,4 @@
-"""The start of a run, by which a study knows whether a seed means the same in two of its rows, and how long it trains."""
+"""Record the start of a run, so that a study can pair rows by seed, and measure the time of training."""
 
 import time
 from pathlib import Path
@@ -12,20 +12,23 @@ from mmairl.evaluation.identity import key_of, weights_identity
 from mmairl.io import write_json
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
+from mmairl.study.schema import TrainingStart
 
-FIRST = 2**21  # images of an order, enough to tell it from any other
+FIRST = 2**21  # images of an order, enough to identify it
 
 
 @HOOKS.register_module()
 class RecordStart(Hook):
     """Writes digests of the backbone's initial weights, of their shapes, and of the first epoch's order of images.
 
-    Heads are left out, since rows that differ in them can still start from the same backbone. The seconds are kept in the
-    checkpoints, so that a run that was resumed has those of its earlier starts.
+    Heads are not included, because rows that differ in them can start from the same backbone. Checkpoints hold the seconds,
+    so a resumed run includes the time of its earlier starts.
     """
 
     def __init__(self, path: str) -> None:
-        self.path, self.began, self.earlier = Path(path), time.perf_counter(), 0.0
+        self.path = Path(path)
+        self.began = time.perf_counter()
+        self.earlier = 0.0
 
     @property
     def seconds(self) -> float:
@@ -43,16 +46,13 @@ class RecordStart(Hook):
     def before_train(self, runner: Runner) -> None:
         if runner.iter or not is_main_process():
             return
-        weights = {
-            name: tensor.cpu() for name, tensor in network_of(runner).backbone.state_dict().items()
-        }
+        state = network_of(runner).backbone.state_dict()
+        weights = {name: tensor.cpu() for name, tensor in state.items()}
+        shapes = {name: list(tensor.shape) for name, tensor in weights.items()}
         sampler = runner.train_dataloader.sampler
-        order = getattr(sampler, 'order', None)  # other samplers than ours do not tell
-        record = dict(
-            weights=weights_identity(weights),
-            shapes=key_of({name: list(tensor.shape) for name, tensor in weights.items()}),
-            order=key_of({'images': order()(np.arange(min(sampler.images, FIRST))).tolist()})
-            if order
-            else None,
-        )
-        write_json(self.path, record)
+        order = None
+        if hasattr(sampler, 'order'):  # samplers of other libraries have none
+            images = sampler.order()(np.arange(min(sampler.images, FIRST)))
+            order = key_of({'images': images.tolist()})
+        start = TrainingStart(weights_identity(weights), key_of(shapes), order)
+        write_json(self.path, start)

@@ -1,6 +1,6 @@
-"""Create weights that need no training: NormRescaled, taken from an earlier checkpoint, or trained elsewhere.
+"""Create weights without training: NormRescaled, taken from an earlier checkpoint, or imported from another project.
 
-`origin` is the identity of how weights were created. If it changes, the weights and their scores are created again.
+`origin` is the identity of the inputs of these weights. If it changes, weights and scores are created again.
 """
 
 import json
@@ -33,14 +33,13 @@ from mmairl.study.schema import CHOICE, REQUEST_AND_LOGS, Asked, Branch, Trained
 from mmairl.study.spec import Along, Rescaled
 from mmairl.study.trials import best_trial
 
-STATISTICS = 200  # batches that batch norm's statistics are measured on, as many as PreciseBN uses
+STATISTICS = 200  # batches for batch norm's statistics, as in PreciseBN
 CONFIG = 'asked/config.yaml'
-SOURCES = ('of', 'anchor')  # the runs that weights are created from
 KNOWN_DATA: dict[str, dict[str, Any]] = {}
 
 
 def origin(asked: Asked, folder: Path) -> dict[str, Any]:
-    """Return the identity of what a run's weights are created from; empty if its config alone decides them."""
+    """Return the identity of the inputs of a run's weights; empty if they depend only on its config and seed."""
     if asked.chosen:
         try:
             return dict(chosen=config_identity(best_trial(asked.chosen).options))
@@ -54,9 +53,9 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
     made = asked.rescaled or asked.along
     if made is None:
         return {}
-    part = getattr(made, 'part', None)
+    part = asked.along and asked.along.part
     sources = {key: _weights_in(path, part) for key, path in source_folders(asked).items()}
-    if asked.rescaled:  # batch norm's statistics are measured on these images
+    if asked.rescaled:  # images for batch norm's statistics
         sources['data'] = known_data(_config_in(folder).evaluation.train)
     return {**config_identity(asdict(made)), **sources}
 
@@ -67,10 +66,10 @@ def fork_checkpoint(branch: Branch) -> Path:
 
 
 def source_folders(asked: Asked) -> dict[str, Path]:
-    """Return the folders of the runs that weights are created from, by their role."""
+    """Return the folders of the runs whose weights a run uses, by their role."""
     made = asked.rescaled or asked.along
-    folders = {key: getattr(made, key, None) for key in SOURCES}
-    return {key: Path(folder) for key, folder in folders.items() if folder}
+    folders = {role: getattr(made, role, None) for role in ('of', 'anchor')}
+    return {role: Path(folder) for role, folder in folders.items() if folder}
 
 
 def _config_in(folder: Path) -> Config:
@@ -78,7 +77,7 @@ def _config_in(folder: Path) -> Config:
 
 
 def _weights_in(folder: Path, part: str | None) -> Any:
-    """Return the identity of the weights that a run has left, or had saved after a part of it."""
+    """Return the identity of a run's weights at its end, or after a part of it."""
     if not all((folder / name).is_file() for name in ('asked.json', 'last_checkpoint')):
         return ABSENT
     try:
@@ -95,7 +94,7 @@ def _weights_of(path: Path, cfg: Config | None = None) -> str:
 
 
 def known_data(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a data set. It is computed once per process, because runs of a study share their data."""
+    """Return the identity of a data set, computed once per process, because the runs of a study share their data."""
     key = json.dumps(described, default=str)
     if key not in KNOWN_DATA:
         KNOWN_DATA[key] = data_identity(described)
@@ -111,23 +110,22 @@ def create_weights(cfg: Config, asked: Asked, folder: Path) -> None:
     if trained.is_file() and not difference(read_json(trained, Trained).made, made):
         return
     if asked.external:
-        backbone = take_external(cfg, asked.external)
-        spent = Trained()
+        backbone, spent = external_weights(cfg, asked.external), Trained()
     elif asked.rescaled:
-        backbone, spent = rescale(cfg, asked.rescaled)
+        backbone, spent = rescaled_weights(cfg, asked.rescaled)
     else:
-        backbone, spent = take_earlier(asked.along)
+        backbone, spent = earlier_weights(asked.along)
     path = folder / 'derived.pth'
     write_backbone(backbone, path, 'mmairl')
     write_text(folder / 'last_checkpoint', path.name)
     write_json(trained, replace(spent, made=made))
 
 
-def rescale(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
-    """Return the weights of another run, NormRescaled by those of a third or by a constant.
+def rescaled_weights(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
+    """Return the weights of another run, NormRescaled by the weights of a third run or by a constant.
 
-    Batch norm's statistics are measured again, because they belong to the activations before; with them k-NN would be at
-    chance. The exact form computes its own.
+    Rescaling changes the activations, so batch norm's statistics are measured again; the old ones would put k-NN at chance.
+    The exact form computes its own statistics.
     """
     start = time.perf_counter()
     backbone = read_backbone(str(last_checkpoint(Path(made.of))))
@@ -135,30 +133,27 @@ def rescale(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
     rescaled, _ = normrescale(backbone.weights, anchor, made.constant, made.per, exact=made.exact)
     backbone.weights.update(rescaled)
     network = load_backbone(cfg, backbone)
-    how = extraction(cfg, default_device(), default_workers())
-    data = DATASETS.build(cfg.evaluation.train)
-    step = max(1, len(data) // (STATISTICS * how.batch_size))
-    subset = Subset(data, range(0, len(data), step))
     if not made.exact:
-        refresh_statistics(
-            network.to(how.device),
-            (images for images, *_ in how.images(subset, 'batch statistics')),
-        )
+        how = extraction(cfg, default_device(), default_workers())
+        data = DATASETS.build(cfg.evaluation.train)
+        step = max(1, len(data) // (STATISTICS * how.batch_size))
+        batches = how.images(Subset(data, range(0, len(data), step)), 'batch statistics')
+        refresh_statistics(network.to(how.device), (images for images, *_ in batches))
     backbone.weights.update(network.cpu().state_dict())
     seconds = time.perf_counter() - start
     trained = read_json(Path(made.of) / 'trained.json', Trained)
     return backbone, replace(trained, seconds=seconds, device_seconds=seconds * get_world_size())
 
 
-def take_earlier(made: Along) -> tuple[Backbone, Trained]:
-    """Return the weights that another run had saved after a part of its epochs."""
+def earlier_weights(made: Along) -> tuple[Backbone, Trained]:
+    """Return the weights that another run saved after a part of its epochs."""
     source = Path(made.of)
     part = Fraction(made.part)
     saved = saved_after(source, made.part)
     trained = read_json(source / 'trained.json', Trained)
     if not saved.is_file():
         raise UserError(
-            f"along: run '{source}' kept no {saved.name}; set max_keep_ckpts=-1 and a suitable interval in its config",
+            f"along: the run '{source}' has no {saved.name}; set max_keep_ckpts=-1 and a suitable interval in its config",
             code='no-earlier-checkpoint',
         )
     seen = {key: round(getattr(trained, key) * part) for key in ('steps', 'images_seen')}
@@ -166,7 +161,7 @@ def take_earlier(made: Along) -> tuple[Backbone, Trained]:
 
 
 def take_published(published: Path, asked: Asked, folder: Path) -> None:
-    """Copy the training of the row as published, at no cost, because the best trial is that row."""
+    """Copy the trained run of the row as published, at no cost, because the best trial is that row."""
     ignored = shutil.ignore_patterns(*REQUEST_AND_LOGS, 'result.json', 'trained.json', CHOICE)
     shutil.copytree(published, folder, ignore=ignored, dirs_exist_ok=True)
     trained = read_json(published / 'trained.json', Trained)
@@ -176,26 +171,27 @@ def take_published(published: Path, asked: Asked, folder: Path) -> None:
     )
 
 
-def take_external(cfg: Config, path: str) -> Backbone:
-    """Return the weights of an external checkpoint, which must fill the row's network."""
+def external_weights(cfg: Config, path: str) -> Backbone:
+    """Return the weights of an external checkpoint, which must fit the row's network."""
     backbone = read_backbone(path, network=tensors_of_config(cfg))
-    network = load_backbone(cfg, backbone)
-    backbone.weights.update(network.state_dict())
+    backbone.weights.update(load_backbone(cfg, backbone).state_dict())
     return backbone
 
 
 def saved_after(folder: Path, part: str) -> Path:
     """Return the path of a run's checkpoint after a part of it, whether or not it exists."""
     last = last_checkpoint(folder)
-    return last.with_name(
-        re.sub(r'\d+', lambda end: str(round(int(end[0]) * Fraction(part))), last.name)
-    )
+
+    def scaled(number: re.Match) -> str:
+        return str(round(int(number[0]) * Fraction(part)))
+
+    return last.with_name(re.sub(r'\d+', scaled, last.name))
 
 
 def require_finished(folder: Path, source: Path) -> None:
-    """Raise if a source run is not finished: its weights would pass for those of a finished run."""
+    """Raise if a run that another one uses is not finished."""
     if not (source / 'result.json').is_file():
         raise UserError(
-            f"{folder}: created from the run in '{source}', which is not finished; finish that run first",
+            f"{folder}: uses the run in '{source}', which is not finished; finish that run first",
             code='source-not-finished',
         )

@@ -1,35 +1,29 @@
-"""Run a study: complete its runs, add seeds until every comparison is decided, and analyze its networks."""
+"""Complete the runs of a study on this machine, and write the pages of its instruments."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from mmengine.config import Config
 
 from mmairl.analysis.subjects import Images
 from mmairl.checkpoints.read import read_backbone
 from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.report import analysis_pages
-from mmairl.study.collect import collect
+from mmairl.study.factors import Configs
 from mmairl.study.local_pool import execute
-from mmairl.study.planner import prepare_runs
 from mmairl.study.runs import Run, unfinished
-from mmairl.study.scale import Scale
 from mmairl.study.schema import last_checkpoint
 from mmairl.study.spec import Look, Study
-from mmairl.study.statistics.compare_rows import Comparison
-from mmairl.study.statistics.sequential import Plan, open_rows
 
-IMAGES = 5000  # that an instrument sees
+IMAGES = 5000  # for each instrument
 BATCH = 64
 
 
 def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[str], None]) -> None:
-    """Run what is not finished, `jobs` at a time on `devices` each, with a line for each that begins or ends."""
+    """Complete the runs, `jobs` at a time on `devices` each, and report the start and the end of each."""
     done = len(runs) - len(unfinished(runs))
     say(f'{done} of {len(runs)} runs are finished')
     for run in runs:
         if reason := run.stale_reason:
-            say(f'{run.name} is measured anew, since this has changed: {reason}')
+            say(f'{run.name} is measured again, because this has changed: {reason}')
 
     def report(run: Run, event: str) -> None:
         nonlocal done
@@ -39,64 +33,20 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[s
     execute(runs, jobs, devices, report)
 
 
-def until_decided(
-    study: Study,
-    configs: dict[str, Config],
-    scale: Scale,
-    tasks: Sequence[str],
-    out: Path,
-    plan: Plan,
-    finish: Callable[[Sequence[Run]], None],
-    say: Callable[[str], None],
-) -> list[Run]:
-    """Add seeds and `finish` their runs until every comparison is decided, the plan has ended, or a run is not finished.
-
-    Returns:
-        All runs.
-    """
-    say(plan.words)
-    last = max(study.seeds)
-    seeds = [*study.seeds, *range(last + 1, last + 1 + plan.most - len(study.seeds))]
-    rows = study.rows
-    runs: list[Run] = []
-    analyzed = 0
-    for count, _ in plan.analyses:
-        names = {row.name for row in rows}
-        planned = prepare_runs(study, configs, seeds[analyzed:count], tasks, out)
-        runs += [run for run in planned if run.row.name in names]
-        analyzed = count
-        finish(runs)
-        record = collect(study, configs, scale, runs, out)
-        if not all(run.done for run in runs):
-            break
-        say(record['sequential']['looks'][-1])
-        primary = record['comparisons'][record['metrics'][0]['key']]
-        rows = open_rows(study, [Comparison(**comparison) for comparison in primary])
-        if not rows:
-            break
-    return runs
-
-
-def look_into(
-    study: Study, configs: dict[str, Config], runs: Sequence[Run], out: Path
-) -> list[Path]:
-    """Write the pages of the instruments that the study names, of the first seed, if all of their rows are finished."""
+def look_into(study: Study, configs: Configs, runs: Sequence[Run], out: Path) -> list[Path]:
+    """Write the pages of the study's instruments, from the first seed, if all of their rows are finished."""
+    first_seed = {run.row.name: run for run in runs if run.seed == runs[0].seed}
     pages = []
     for number, look in enumerate(study.look):
-        first = {
-            run.row.name: run
-            for run in runs
-            if run.row.name in look.rows and run.seed == runs[0].seed
-        }
-        if all(run.done for run in first.values()):
-            pages.append(
-                instrument_page(study, configs, look, first, out / f'{look.instrument}_{number}')
-            )
+        compared = {name: first_seed[name] for name in look.rows if name in first_seed}
+        if all(run.done for run in compared.values()):
+            folder = out / f'{look.instrument}_{number}'
+            pages.append(instrument_page(study, configs, look, compared, folder))
     return pages
 
 
 def instrument_page(
-    study: Study, configs: dict[str, Config], look: Look, runs: dict[str, Run], folder: Path
+    study: Study, configs: Configs, look: Look, runs: dict[str, Run], folder: Path
 ) -> Path:
     """Write the page of one instrument."""
     subjects = {name: (str(last_checkpoint(runs[name].folder)), 'student') for name in look.rows}

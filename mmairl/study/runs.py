@@ -26,16 +26,16 @@ LOG_TAIL = 5000  # characters
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A row from one seed, in a folder of its own.
+    """A row from one seed, in its own folder.
 
     Args:
         row: The row.
         seed: The seed, or the number of the search.
         folder: The run's folder.
-        tasks: Tasks that measure it.
-        needs: Folders of the runs whose weights, or whose choice, it uses.
+        tasks: Its tasks.
+        needs: Folders of the runs whose weights or scores it uses.
         part: 'compared'; in a search also 'published' or 'trial'.
-        asked: What its worker reads.
+        asked: The request to its worker.
         config: Its config, as YAML.
     """
 
@@ -87,7 +87,7 @@ class Run:
 
     @property
     def changed_since_start(self) -> str:
-        """What has changed since the run was begun: the config, or the source of modules that it imports."""
+        """What has changed since the run started: its config, or the source of modules that it imports."""
         config = self.folder / 'asked' / 'config.yaml'
         if self.config and config.is_file() and not same_config(read_text(config), self.config):
             return CONFIG
@@ -117,7 +117,7 @@ def _fork_epoch(asked: Asked) -> int:
 
 
 def status(run: Run) -> tuple[str, str]:
-    """Return the state of a run according to its folder, and a message such as the last line of its log."""
+    """Return the state of a run by its folder, and a message such as the last line of its log."""
     if run.done:
         return 'done', ''
     line = _last_line(run)
@@ -139,30 +139,30 @@ def _last_line(run: Run) -> str:
     log = run.folder / 'log.txt'
     if not log.is_file():
         return ''
-    lines = log.read_text(errors='replace')[-LOG_TAIL:].strip().splitlines()
-    return lines[-1] if lines else ''
+    text = log.read_text(errors='replace')[-LOG_TAIL:].strip()
+    return text.rpartition('\n')[2]
 
 
 def _log_age(run: Run) -> timedelta:
     seconds = round(time.time() - (run.folder / 'log.txt').stat().st_mtime)
-    return timedelta(seconds=max(0, seconds))  # a node's clock may be ahead
+    return timedelta(seconds=max(0, seconds))  # the clock of a node may be ahead
 
 
 def unfinished(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that are not done, with the runs that use their results, which may change."""
+    """Return the runs that are not done, and the runs that use their results, which may change."""
     selected = {run for run in runs if not run.done}
-    before = 0
-    while before != len(selected):
-        before = len(selected)
+    while True:
         changing = {run.folder for run in selected}
-        selected |= {run for run in runs if changing & set(run.needs)}
-    return [run for run in runs if run in selected]
+        dependent = {run for run in runs if changing & set(run.needs)}
+        if dependent <= selected:
+            return [run for run in runs if run in selected]
+        selected |= dependent
 
 
 def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
-    """Count trials that failed twice with the same error as the worst of their search, and return them.
+    """Give trials that failed twice with the same error the worst score, and return them.
 
-    Only if another trial of that search has finished: if all of them fail, their settings are not the cause.
+    This requires a finished trial in the same search: if all trials fail, their settings are not the cause.
     """
     settled = []
     for run in runs:
@@ -171,7 +171,10 @@ def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
         message = repeated_failure(run.folder)
         if message and _any_trial_finished(run.folder.parent):
             settled.append((run, message))
-    for run, message in settled:  # after all are known, because a settled trial has not finished
+    for (
+        run,
+        message,
+    ) in settled:  # in a second loop, because a settled trial does not count as finished above
         labels = {task: task for task in run.tasks}
         write_json(
             run.folder / 'result.json',
@@ -181,14 +184,14 @@ def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
 
 
 def _any_trial_finished(search: Path) -> bool:
-    """Return True if a trial of a search has a result. Trials that were set aside do not count."""
+    """Return True if a trial of a search has a result. Trials in set-aside folders do not count."""
     return any(path.parent.name.isdecimal() for path in search.glob('*/result.json'))
 
 
 def repeated_failure(folder: Path) -> str:
-    """Return the last message of a run whose last two starts failed with the same error, apart from numbers; else ''."""
+    """Return the last message of a run if its last two starts failed with the same error, except for numbers; else ''."""
     before, last = (_text_of(folder / name) for name in FAILURES)
-    if not re.search(LAST_WORDS, last):  # a line of its log, if it was killed
+    if not re.search(LAST_WORDS, last):  # a line of its log, because it was killed
         return last if last == before else ''
     return last if re.sub(r'[\d.]+', '', last) == re.sub(r'[\d.]+', '', before) else ''
 

@@ -1,4 +1,4 @@
-"""Bring the configs of a study to another size. A scale changes all rows in the same way."""
+"""Change the size of a study's configs. A scale changes all rows in the same way."""
 
 import copy
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ from mmairl.engine.checks import BUILT, check_parts
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.sets import innermost
 from mmairl.io import Declared, read_yaml
-from mmairl.study.spec import Row, Seeds, Untrained
+from mmairl.study.spec import Row, Seed, Untrained
 
-DEFAULT_BATCH = 1024  # of most configs; a scale's rate factors apply to it
+DEFAULT_BATCH = 1024  # the batch size of most configs, to which a scale's rate factors apply
 FULL_WIDTH = 64  # base channels of a ResNet
 IMAGENET = 1_281_167  # images; lengths in iterations are multiples of its epochs
 
@@ -53,7 +53,7 @@ class Scale(Declared, frozen=True):
     teacher: float = 1.0
     lr: dict[str, float] = {}
     tasks: tuple[str, ...] = ()
-    seeds: Seeds | None = None
+    seeds: tuple[Seed, ...] = ()  # of studies that state fewer
     floor: tuple[Untrained, ...] = ()
     name: str = ''
 
@@ -86,14 +86,12 @@ def resolve(row: Row, scale: Scale) -> Config:
     width = cfg.model.backbone.get('base_channels', FULL_WIDTH)
     if width < FULL_WIDTH and scale.widths:
         raise UserError(
-            f"row '{row.name}': the config is small already (base_channels {width}), and the scale {scale.name} shrinks "
-            f'full-size configs; use its full-size sibling, such as {scale.rate_of}, or set `fixed_size = True` in the '
-            'config to run it as it is',
+            f"row '{row.name}': the scale {scale.name} shrinks full-size configs, and this one is small (base_channels "
+            f"'{width}'); use a full-size config, such as {scale.rate_of}, or set `fixed_size = True` in the config",
             code='already-small',
         )
-    iterations = (
-        cfg.total_batch_size * scale.images / (scale.batch or cfg.total_batch_size) / IMAGENET
-    )
+    batch = scale.batch or cfg.total_batch_size
+    iterations = cfg.total_batch_size * scale.images / batch / IMAGENET
     for key, value in copy.deepcopy(scale.replace).items():
         cfg[key] = value
     cfg.merge_from_dict(copy.deepcopy(scale.merge))
@@ -111,17 +109,18 @@ def resolve(row: Row, scale: Scale) -> Config:
 
 
 def network_names(configs: Iterable[Config]) -> str:
-    """Return the different networks of configs in words, such as 'ResNet-18 of base width 16'."""
-    names = {}
-    for cfg in configs:
-        backbone = cfg.model.backbone
-        kind = backbone.type.rpartition('.')[2]
-        name, _, stem = kind.partition('_')
-        words = f'{name}-{backbone.depth}' if 'depth' in backbone else name
-        width = backbone.get('base_channels', FULL_WIDTH)
-        words += f' of base width {width}' if width != FULL_WIDTH else ''
-        names[f'{words} ({stem} stem)' if stem else words] = True
-    return ', '.join(names)
+    """Return the names of the configs' backbones, such as 'ResNet-18 of base width 16'."""
+    return ', '.join(dict.fromkeys(_network_name(cfg.model.backbone) for cfg in configs))
+
+
+def _network_name(backbone: Config) -> str:
+    name, _, stem = backbone.type.rpartition('.')[2].partition('_')
+    width = backbone.get('base_channels', FULL_WIDTH)
+    if 'depth' in backbone:
+        name += f'-{backbone.depth}'
+    if width != FULL_WIDTH:
+        name += f' of base width {width}'
+    return f'{name} ({stem} stem)' if stem else name
 
 
 def load_row(row: Row) -> Config:
@@ -145,7 +144,7 @@ def change_data(cfg: Config, scale: Scale) -> None:
     views = []
     for view in own_views:
         steps = [_changed_step(step, scale, max(sizes, default=0)) for step in view]
-        if scale.data and scale.data.get('gray'):  # it does nothing to gray images
+        if scale.data and scale.data.get('gray'):  # no effect on gray images
             steps = [step for step in steps if step['type'] != 'RandomGrayscale']
         views.append(steps)
     if scale.data is not None:
@@ -160,20 +159,20 @@ def change_data(cfg: Config, scale: Scale) -> None:
 def _changed_step(step: dict[str, Any], scale: Scale, largest: int) -> dict[str, Any]:
     change = scale.views.get(step['type'], {})
     size = step.get('size', largest)
-    if size < largest:  # a small crop next to large crops keeps its relative size
+    if size < largest:  # a small crop of a multi-crop keeps its relative size
         return {**step, 'size': round(size * change.get('size', largest) / largest)}
     return {**step, **change}
 
 
 def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
-    """Set the length of the queue and the widths, where the config has them.
+    """Set the length of the queue and the widths of the model.
 
-    A projection as wide as its hidden layer stays so, and the bottleneck of a predictor keeps its relative width.
+    A projection as wide as its hidden layer remains so, and the bottleneck of a predictor keeps its relative width.
 
     Args:
         cfg: The config.
         scale: The scale.
-        multiple: How many times as wide as usual the backbone's features are.
+        multiple: The width of the backbone relative to the usual width.
     """
     if scale.queue and cfg.model.get('queue'):
         cfg.model.queue.length = scale.queue
@@ -202,7 +201,7 @@ def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
 
 
 def change_rates(cfg: Config, scale: Scale) -> None:
-    """Set the batch size, the learning rate that belongs to it, and the teacher's momentum."""
+    """Set the batch size, the learning rate for it, and the teacher's momentum."""
     optimizer = cfg.optim_wrapper.optimizer
     if scale.batch:
         optimizer.lr *= DEFAULT_BATCH / cfg.total_batch_size
@@ -214,12 +213,12 @@ def change_rates(cfg: Config, scale: Scale) -> None:
 
 
 def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
-    """Shorten training with its warm-up, schedules and checkpoint interval.
+    """Shorten training, its warm-up, its schedules and its checkpoint interval.
 
     Args:
         cfg: The config.
         scale: The scale.
-        iterations: The iterations of an epoch at the scale per iterations of an epoch of ImageNet; 1 to count epochs.
+        iterations: Iterations of an epoch at the scale relative to ImageNet; 1 if the config counts epochs.
     """
     factor = scale.epochs * iterations
     if factor == 1:
@@ -230,14 +229,14 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
     warm_up = 0
     for schedule in cfg.param_scheduler:
         if schedule.type in ('WarmUpLR', 'LinearLR'):
-            epochs = scale.warm_up if schedule.get('by_epoch', True) else None
-            warm_up = epochs or max(1, round(schedule.end * factor))
+            in_epochs = schedule.get('by_epoch', True) and scale.warm_up
+            warm_up = in_epochs or max(1, round(schedule.end * factor))
             schedule.end = warm_up
         else:
             schedule.begin = warm_up if schedule.get('begin') else 0
             schedule.end = length
     checkpoint = cfg.default_hooks.checkpoint
-    if checkpoint.max_keep_ckpts == -1:  # intermediate checkpoints are measured, too
+    if checkpoint.max_keep_ckpts == -1:  # rows with `along` measure intermediate checkpoints
         checkpoint.interval = max(1, round(checkpoint.interval * factor))
     else:
         checkpoint.update(interval=max(1, length // 4), max_keep_ckpts=1)

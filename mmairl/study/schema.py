@@ -1,6 +1,6 @@
-"""The files in a run's folder, as types: what was asked, what training left, and what was measured.
+"""Typed schemas of the JSON files in a run's folder: request, training summary, scores.
 
-A field whose name in the file differs from its name here is declared with `field(name=...)`. Names in files do not change.
+Names in files do not change. A field with another name here is declared with `field(name=...)`.
 """
 
 import itertools
@@ -16,12 +16,12 @@ from mmairl.io import read_text
 from mmairl.study.spec import Along, Rescaled, Untrained
 
 CHOICE = 'chosen.json'
-# Files that belong to a run's place in the study rather than to what was trained.
+# Files that belong to a run's folder rather than to its weights.
 REQUEST_AND_LOGS = ('asked*', 'log.txt', 'failed*.txt', 'job.*', 'begun.txt', '.lock*')
 
 
 class Chosen(Struct):
-    """The run uses the options of the best of these trials."""
+    """A run with the options of the best of these trials."""
 
     trials: tuple[str, ...]  # folders
     criterion: str
@@ -29,7 +29,7 @@ class Chosen(Struct):
 
 
 class Branch(Struct, frozen=True):
-    """The run continues the state of its trunk, the run in another folder, after an epoch."""
+    """A run that continues its trunk, the run in another folder, after an epoch."""
 
     trunk: str
     epoch: int
@@ -45,19 +45,16 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     fork: Branch | None = None
     fork_points: tuple[int, ...] = ()  # epochs after which branches continue this run
     untrained: Untrained | None = None
-    external: str = field(default='', name='given')  # a checkpoint that was trained elsewhere
-    stated: dict[str, str] = {}  # factors of an external checkpoint, as its author states them
-    trial: dict[str, Any] | None = (
-        None  # of a search: the config keys that it changes; the config has them already
-    )
-    splits: dict[
-        str, Any
-    ] = {}  # of a trial: the row's own data, whose test images the trial must not see
+    external: str = field(default='', name='given')  # an external checkpoint
+    stated: dict[str, str] = {}  # factors of an external checkpoint, as stated by its authors
+    # The keys that a trial changes. Its config has them already.
+    trial: dict[str, Any] | None = None
+    # The data of a trial's row, whose test images the trial must not see.
+    splits: dict[str, Any] = {}
     chosen: Chosen | None = None
     tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # by task: the trials of its recipe
-    sources: dict[str, str] | None = (
-        None  # digests of outside modules that training imports; None: not recorded
-    )
+    # Digests of the outside modules that training imports; None if an earlier version did not record them.
+    sources: dict[str, str] | None = None
 
     @property
     def trains(self) -> bool:
@@ -94,8 +91,8 @@ class Trained(Struct, kw_only=True):
     steps: int | None = None
     images_seen: int | None = None
     start: TrainingStart | None = None
-    made: dict[str, Any] = {}  # `reuse.origin`: how, and from which weights, without training
-    sources: dict[str, str] | None = None  # as in asked.json, when training began
+    made: dict[str, Any] = {}  # `reuse.origin`
+    sources: dict[str, str] | None = None  # as in asked.json when training began
 
 
 class RunResult(Trained, omit_defaults=True, kw_only=True):
@@ -105,9 +102,9 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     scores: dict[str, float] = {}  # by task
     labels: dict[str, str] = {}
     further: dict[str, float] = {}  # other scores of the tasks
-    identities: dict[str, dict[str, Any]] = {}  # by task, of `evaluation.identity`
+    identities: dict[str, dict[str, Any]] = {}  # by task
     sha256: str = ''  # of the checkpoint's file
-    weights: str = ''  # the identity of its model, which other files can share
+    weights: str = ''  # the identity of its model, whatever the file
     file: tuple[int, ...] = ()  # size and modification time of the checkpoint
     git: str = ''
     versions: dict[str, str] = {}
@@ -117,8 +114,8 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     hidden: dict[str, str] = {}
     left_out: dict[str, dict[str, int]] = {}  # by task: unreadable images, missing classes
     tuned: dict[str, dict[str, Any]] = {}  # by task, if its recipe was tuned
-    diverged: str = ''  # why a trial has no score and counts as the worst
-    excluded: str = ''  # why a branch was not trained and has no score
+    diverged: str = ''  # why a trial counts as the worst
+    excluded: str = ''  # why a branch was not trained
 
 
 class Measured(Struct):
@@ -126,10 +123,8 @@ class Measured(Struct):
 
     scores: dict[str, float]
     identity: dict[str, Any]
-    right: dict[str, Any] | None = None  # the test images that are recognized
-    tuned: dict[
-        str, Any
-    ] = {}  # the choice among trials of the recipe, and their scores on held-out images
+    right: dict[str, Any] | None = None  # the correctly classified test images
+    tuned: dict[str, Any] = {}  # the chosen trial of the recipe, and all scores on held-out images
     left_out: dict[str, int] = {}  # unreadable images, missing classes
 
 
@@ -142,23 +137,19 @@ def last_checkpoint(folder: Path) -> Path:
 
 
 def set_aside(folder: Path, keep: Collection[str] = (), last: str = '') -> Path:
-    """Move what a run has left into a new folder next to its own and return that folder.
+    """Move the files of a run into a new folder next to its own, and return that folder.
 
     Args:
         folder: The run's folder.
         keep: Patterns of files that stay. Without any, the folder itself is renamed.
-        last: The file that is moved last, so that an interrupted move is repeated by whoever checks for it.
+        last: The file to move last. A caller that checks for it repeats an interrupted move.
     """
     names = (folder.with_name(f'{folder.name}_set_aside_{number}') for number in itertools.count(1))
     target = next(path for path in names if not path.exists())
     if not keep:
         return folder.rename(target)
     target.mkdir()
-    moved = [
-        path
-        for path in folder.iterdir()
-        if not any(fnmatch(path.name, pattern) for pattern in keep)
-    ]
-    for path in sorted(moved, key=lambda path: path.name == last):
-        path.rename(target / path.name)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == last):
+        if not any(fnmatch(path.name, pattern) for pattern in keep):
+            path.rename(target / path.name)
     return target

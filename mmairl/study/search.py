@@ -1,8 +1,8 @@
-"""Equal tuning budgets: every row of a study is tuned by the same budget on the same relative points before it is compared.
+"""Equal tuning budgets: before rows are compared, each is tuned with the same budget on the same relative points.
 
-Trials vary a row's own values by scrambled Sobol points that all rows share; the first trial is the row as published. The best
-trial is trained again from a fresh seed, and only fresh runs are compared. Searches are repeated with other points and other
-seeds, so the spread over searches includes the luck of both.
+The first trial is the row as published. Further trials vary the row's own values by scrambled Sobol points, which all rows
+share. The best trial is trained again from a fresh seed, and only these runs are compared. Searches are repeated with other
+points and seeds, so the spread over searches includes the luck of both.
 """
 
 import math
@@ -23,7 +23,7 @@ from mmairl.registry import PROTOCOLS
 
 MOST_TRIALS = 10_000  # of a row in a search
 SPARE = 16  # Sobol points per trial; points that repeat a trial are skipped
-OWN = 2  # dimensions that a row may have in addition to the study's
+OWN = 2  # most dimensions of a row in addition to the study's
 LENGTH = 'the budget counts runs of one length and batch size'
 MEASURING = 'all trials are measured the same way'
 NOT_SEARCHED = {
@@ -35,7 +35,7 @@ FIRST = 1000  # seed of the first search's trials, far from the seeds of the run
 
 
 class Dimension(Declared, frozen=True):
-    """A config key that trials vary: in a log-scaled range of factors (`times`) of the row's own value, or in a list.
+    """A config key that trials vary: by factors (`times`) of the row's own value on a log scale, or in a list of values.
 
     With `complement`, the factors apply to 1 - value, as for a momentum.
     """
@@ -69,7 +69,7 @@ class Dimension(Declared, frozen=True):
         return low, high
 
     def at(self, place: float, own: Any) -> Any:
-        """Return a trial's value at a place from 0 to 1, for a row whose own value is `own`."""
+        """Return the value at a place from 0 to 1 of the dimension, for a row whose own value is `own`."""
         if self.values:
             return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
         low, high = self.ends
@@ -79,10 +79,13 @@ class Dimension(Declared, frozen=True):
         return max(1, round(own * factor)) if isinstance(own, int) else own * factor
 
     def place(self, value: Any, own: Any) -> float:
-        """Return the place from 0 to 1 of a trial's value, for a row whose own value is `own`; NaN outside of a list."""
+        """Return the place from 0 to 1 of a value; NaN if the dimension's list does not have it."""
         if self.values:
-            known = value in self.values
-            return self.values.index(value) / (len(self.values) - 1) if known else math.nan
+            return (
+                self.values.index(value) / (len(self.values) - 1)
+                if value in self.values
+                else math.nan
+            )
         low, high = self.ends
         factor = (1 - value) / (1 - own) if self.complement else value / own
         return math.log(factor / low) / math.log(high / low)
@@ -127,22 +130,16 @@ class Search(Declared, frozen=True):
         require_distinct(self.dimensions)
         require_searchable(self.dimensions)
         known = [name for name in PROTOCOLS.names() if not protocol_class(name).trains]
-        if self.criterion.split(' ')[0] == 'label_free':
-            raise UserError(
-                f"search.criterion: searches no longer choose without labels ('{self.criterion}'); set one of "
-                f'{", ".join(known)}, or choose among finished trials with projects/label_free',
-                code='label-free-moved',
-            )
         if self.criterion not in known:
             raise UserError(
-                f"search.criterion: unknown protocol ('{self.criterion}'); set one of {', '.join(known)}, which "
-                'is measured on images held out of the training labels',
+                f"search.criterion: unknown protocol ('{self.criterion}'); set one of {', '.join(known)}. To choose without "
+                'labels among finished trials, see projects/label_free',
                 code='unknown-criterion',
             )
 
 
 def require_distinct(dimensions: Mapping[str, Dimension]) -> None:
-    """Raise if two dimensions vary one key, or one of them a part of the other's."""
+    """Raise if two dimensions vary the same key, or if one key is below the other."""
     for one, other in permutations(dimensions.values(), 2):
         if is_within(one.key, other.key):
             raise UserError(
@@ -152,7 +149,7 @@ def require_distinct(dimensions: Mapping[str, Dimension]) -> None:
 
 
 def require_searchable(dimensions: Mapping[str, Dimension]) -> None:
-    """Raise if trials would differ in what the budget counts, in how they are measured, or in their seed."""
+    """Raise if a dimension changes the length of training, its seed, or how trials are measured."""
     for name, dimension in dimensions.items():
         for key, reason in NOT_SEARCHED.items():
             if is_within(dimension.key, key) or is_within(key, dimension.key):
@@ -173,7 +170,7 @@ def own_value(cfg: Config, key: str) -> Any:
 
 
 def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dimension]:
-    """Return the dimensions whose key the row has, and in a search the row's own dimensions."""
+    """Return the dimensions whose key exists in the row's config, and in a search also the row's own dimensions."""
     own = row.search if isinstance(search, Search) else {}
     require_searchable(own)
     dimensions = {**search.dimensions, **own}
@@ -193,12 +190,9 @@ def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dim
 
 
 def trials_for(budget: float, flops: Mapping[str, float]) -> dict[str, int]:
-    """Return each row's number of trials, the published one included. The budget is in runs of the cheapest row."""
-    cheapest = min(flops.values())
-    return {
-        row: max(1, math.floor(budget * cheapest / cost * (1 + 1e-9)))
-        for row, cost in flops.items()
-    }
+    """Return each row's number of trials, including the published one. The budget is in runs of the cheapest row."""
+    total = budget * min(flops.values()) * (1 + 1e-9)  # rounding must not cost a trial
+    return {row: max(1, math.floor(total / cost)) for row, cost in flops.items()}
 
 
 def sobol_points(dimensions: int, number: int, trials: int) -> list[list[float]]:
@@ -208,7 +202,7 @@ def sobol_points(dimensions: int, number: int, trials: int) -> list[list[float]]
 
 
 def setting_count(search: Search | Tune, row: Any, cfg: Config) -> float:
-    """Return the number of different trials, the published row included; infinite if a range is searched."""
+    """Return the number of different trials, including the published row; infinite if a range is searched."""
     dimensions = dimensions_of(search, row, cfg)
     if not all(dimension.values for dimension in dimensions.values()):
         return math.inf
@@ -226,7 +220,7 @@ def trial_options(
     columns = dict.fromkeys([*search.dimensions, *dimensions])
     own = {dimension.key: own_value(cfg, dimension.key) for dimension in dimensions.values()}
     options: list[dict[str, Any]] = []
-    further: list[dict[str, Any]] = []  # to fill up with if there are not enough different points
+    further: list[dict[str, Any]] = []  # used if there are not enough different points
     for point in sobol_points(len(search.dimensions), number, SPARE * trials):
         if len(options) == trials - 1:
             break
@@ -258,10 +252,10 @@ def _combinations(dimensions: Mapping[str, Dimension], cfg: Config) -> Iterator[
 def searched_keys(
     search: Search | None, rows: Sequence[Any], configs: Mapping[str, Config]
 ) -> dict[str, set[str]]:
-    """Return the keys that each row is searched over.
+    """Return the searched keys of each row.
 
     Raises:
-        UserError: If no row has a searched key, or if only one of two compared rows is searched over it, undeclared.
+        UserError: If no row has one of the keys, or if a key is undeclared and only one of two compared rows has it.
     """
     if search is None:
         return {row.name: set() for row in rows}

@@ -1,9 +1,9 @@
 """Submit a study's runs as Slurm jobs by a site's profile, or print plain commands for any other scheduler.
 
-submitit is not used. Its executor pickles each call and reads the pickle on the node (`core.PicklingExecutor`), its jobs ignore
-SIGTERM (`SignalHandler.bypass`) and requeue only calls that return a new pickle, it does not split arrays at the site's
-limits, and it reads states from accounting (sacct), which sites need not have. Our jobs run a command on a folder, requeue on
-exit code 75, and their states come from squeue and the folder.
+Each job runs a command on a run's folder and is requeued if it exits with 75. The state of a job is read from squeue and from
+that folder. submitit does not fit: it pickles calls and executes the pickle on the node (`core.PicklingExecutor`), its jobs
+ignore SIGTERM (`SignalHandler.bypass`), it does not split arrays at a site's limits, and it needs accounting (sacct), which
+some sites do not have.
 """
 
 import os
@@ -27,15 +27,15 @@ from mmairl.study.runs import LAST_WORDS, Run, status
 JOB = Template(
     Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True
 )
-PORTION = 1000  # runs in an array, by Slurm's own MaxArraySize; halved where a site takes fewer
+PORTION = 1000  # runs in an array, Slurm's default MaxArraySize; halved if a site accepts fewer
 ENDED = (
     'BOOT_FAIL', 'CANCELLED', 'COMPLETED', 'DEADLINE', 'FAILED', 'NODE_FAIL', 'OUT_OF_MEMORY', 'PREEMPTED', 'TIMEOUT',
 )  # fmt: skip
-Queue = dict[Run, tuple[str, str]]  # the state of a run's job, and Slurm's reason for it
+Queue = dict[Run, tuple[str, str]]  # the state of each run's job, and Slurm's reason for it
 
 
 class Cluster(Declared, frozen=True):
-    """A site's profile, by sbatch's own words; what is left out is Slurm's default."""
+    """A site's profile, with the names of sbatch's options. Empty values leave Slurm's defaults."""
 
     partition: str = ''
     account: str = ''
@@ -43,36 +43,34 @@ class Cluster(Declared, frozen=True):
     qos: str = ''
     constraint: str = ''
     mem: str = ''
-    cpus: Annotated[int, Meta(ge=1)] = 8  # for each GPU, or each CPU process
-    per_node: Annotated[int, Meta(ge=0)] = 0  # the most that a run takes of a node; 0: all on one
-    gres: str = 'gpu'  # such as gpu:a100; none for nodes without
+    cpus: Annotated[int, Meta(ge=1)] = 8  # for each GPU or each CPU process
+    per_node: Annotated[int, Meta(ge=0)] = 0  # most GPUs of a run on a node; 0: all on one node
+    gres: str = 'gpu'  # such as gpu:a100; 'none' for nodes without GPUs
     environment: tuple[str, ...] = ()  # lines of bash before the run, such as `module load cuda`
 
     @property
     def options(self) -> list[str]:
         names = ('partition', 'account', 'time', 'qos', 'constraint', 'mem')
-        return [
-            shlex.quote(f'--{name}={value}') for name in names if (value := getattr(self, name))
-        ]
+        values = {name: getattr(self, name) for name in names}
+        return [shlex.quote(f'--{name}={value}') for name, value in values.items() if value]
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Return the profile in a YAML file; its values are read as text, as YAML would make a number of 24:00:00."""
+    """Return the profile in a YAML file. Values are read as text, because YAML would read 24:00:00 as a number."""
     return read_yaml(path, Cluster, yaml.BaseLoader)
 
 
 def in_order(runs: Sequence[Run]) -> dict[Run, list[Run]]:
-    """Return the runs that are not done, each after those whose weights it takes, with these."""
+    """Return the unfinished runs, each with the unfinished runs that it needs, which precede it."""
     waiting = {run.folder: run for run in runs if not run.done}
-    needed = {
-        run: [waiting[folder] for folder in run.needs if folder in waiting]
-        for run in waiting.values()
-    }
+    needed = {}
+    for run in waiting.values():
+        needed[run] = [waiting[folder] for folder in run.needs if folder in waiting]
     return {run: needed[run] for run in TopologicalSorter(needed).static_order()}
 
 
 def plain_commands(runs: Sequence[Run], devices: int) -> Iterator[str]:
-    """Yield a line for each run that is not done: its name, the names of those that must have succeeded, its command."""
+    """Yield a line for each unfinished run: its name, the names of the runs that must succeed first, and its command."""
     for run, before in in_order(runs).items():
         steps = [f'cd {shlex.quote(os.getcwd())}', *map(shlex.join, commands(run, devices))]
         yield f'{run.slug}\t{",".join(other.slug for other in before) or "-"}\t{" && ".join(steps)}'
@@ -91,7 +89,7 @@ def job_script(devices: int, out: Path, cluster: Cluster) -> str:
         cpus=cluster.cpus * share // tasks,
         gres='' if cluster.gres in ('', 'none') else f'{cluster.gres}:{share}',
         environment=cluster.environment,
-        log=log.replace('%', '%%'),  # a % begins a pattern of Slurm's
+        log=log.replace('%', '%%'),  # a % begins a pattern of Slurm
         folder=shlex.quote(os.getcwd()),
         stopping=shlex.quote(str(Path(__file__).parents[1] / 'signals.sh')),
         last_words=LAST_WORDS,
@@ -99,28 +97,22 @@ def job_script(devices: int, out: Path, cluster: Cluster) -> str:
 
 
 def run_script(run: Run, devices: int, cluster: Cluster) -> str:
-    """Return what one run does in its job: by our launcher on one node, by srun on several."""
+    """Return the commands of a run in its job. Our launcher starts its processes on one node, srun on several."""
     nodes, share = shared(devices, cluster)
     steps = commands(run, share)
     if nodes > 1:
-        # a session of its own: what ends the job's processes would have srun kill its tasks, and the shell tells them to save
-        step = [
-            'setsid',
-            'srun',
-            '--kill-on-bad-exit=0',
-            '--wait=120',
-            f'--cpus-per-task={cluster.cpus}',
-        ]
-        steps[0] = [*step, *commands(run, 1)[0], '--launcher', 'slurm']
+        # In its own session, srun does not get the signals to the job, which would make it kill its tasks before they save.
+        srun = f'setsid srun --kill-on-bad-exit=0 --wait=120 --cpus-per-task={cluster.cpus}'
+        steps[0] = [*srun.split(), *commands(run, 1)[0], '--launcher', 'slurm']
     return ''.join(f'run {shlex.join(step)}\n' for step in steps)
 
 
 def shared(devices: int, cluster: Cluster) -> tuple[int, int]:
-    """Return how many nodes a run takes, and how many of its processes are on each."""
+    """Return the number of nodes of a run, and the number of its processes on each node."""
     nodes = -(-devices // cluster.per_node) if cluster.per_node else 1
     if devices % nodes:
         raise UserError(
-            f'--per-run: {devices} is not divisible by the {nodes} nodes of at most {cluster.per_node} that it takes; set a '
+            f'--per-run: {devices} GPUs cannot be divided equally among {nodes} nodes of at most {cluster.per_node}; set a '
             f'multiple of {nodes}',
             code='unequal-nodes',
         )
@@ -130,13 +122,13 @@ def shared(devices: int, cluster: Cluster) -> tuple[int, int]:
 def submit(
     runs: Sequence[Run], devices: int, out: Path, cluster: Cluster, say: Callable[[str], None]
 ) -> None:
-    """Submit the runs that are neither done nor in the queue, each after the runs whose weights it uses.
+    """Submit the runs that are neither finished nor queued, each after the runs that it needs.
 
-    Runs that wait for none are tasks of an array, in portions as large as the site's limits allow.
+    Runs that need no others are submitted as arrays, in portions as large as the site accepts.
     """
     if not shutil.which('sbatch'):
         raise UserError(
-            'there is no sbatch here; give this command where Slurm is, or take --print-commands',
+            '--slurm: this machine has no sbatch; run the command on a login node of Slurm, or use --print-commands',
             code='no-sbatch',
         )
     script = write_text(out / 'jobs' / 'job.sh', job_script(devices, out, cluster))
@@ -145,7 +137,7 @@ def submit(
     left = [run for run in before if run not in queued]
     total = len(left)
     say(
-        f'{len(runs) - len(before)} runs are done, {len(before) - total} are in the queue, {total} are to be submitted'
+        f'{len(runs) - len(before)} runs are done, {len(before) - total} are queued, {total} will be submitted'
     )
     groups = [[run for run in left if not before[run]]]
     groups += [[run] for run in left if before[run]]
@@ -159,13 +151,13 @@ def submit(
             if number:
                 submitted += len(part)
                 group = group[portion:]
-                say(f'{submitted} of {total} are submitted: job {number}, {name}')
+                say(f'submitted {submitted} of {total}: job {number}, {name}')
             elif len(part) > 1:
                 portion = len(part) // 2
             else:
                 raise UserError(
-                    f'{submitted} of {total} runs are submitted, and Slurm refuses {name}: {refusal}; correct the profile, or '
-                    'where that is a limit, give the same command again when jobs have ended',
+                    f'{name}: Slurm does not accept the job ({refusal}), after {submitted} of {total} runs; correct the '
+                    'profile or, if this is a limit, run the command again when jobs have ended',
                     code='slurm-refused',
                 )
 
@@ -178,7 +170,7 @@ def _submit_array(
     devices: int,
     cluster: Cluster,
 ) -> tuple[str, str]:
-    """Submit runs as the tasks of one array; return its number and '', or '' and the reason of the refusal."""
+    """Submit runs as the tasks of one array. Return its number and '', or '' and Slurm's reason for refusing it."""
     for run in part:
         write_text(run.folder / 'job.sh', run_script(run, devices, cluster))
     options = [f'--array=0-{len(part) - 1}', f'--job-name={name}']
@@ -193,9 +185,9 @@ def _submit_array(
 
 
 def sbatch(*arguments: object) -> tuple[str, str]:
-    """Return the number of a new job and '', or '' and why there is none.
+    """Return the number of a new job and '', or '' and why Slurm refused it.
 
-    If Slurm is full, sbatch would retry for two minutes without output.
+    At the limit of its jobs, Slurm makes sbatch retry for minutes, so sbatch is ended at its first message about that.
     """
     command = ['sbatch', '--parsable', *map(str, arguments)]
     with subprocess.Popen(
@@ -206,12 +198,9 @@ def sbatch(*arguments: object) -> tuple[str, str]:
             messages.append(line.strip().removeprefix('sbatch: error: '))
             if 'retrying' in line:
                 process.kill()
-                limit = [
-                    line
-                    for line in _output('scontrol', 'show', 'config')
-                    if line.startswith('MaxJobCount')
-                ]
-                messages.append(' '.join(''.join(limit).split()))
+                config = _output('scontrol', 'show', 'config')
+                limit = next((line for line in config if line.startswith('MaxJobCount')), '')
+                messages.append(' '.join(limit.split()))
         numbers = process.stdout.read().split()
     if process.returncode:
         return '', '; '.join(messages)
@@ -219,49 +208,43 @@ def sbatch(*arguments: object) -> tuple[str, str]:
 
 
 def job_of(run: Run) -> str:
-    """Return the job that the run was last submitted as, or ''."""
+    """Return the last job of a run, or ''."""
     path = run.folder / 'job.txt'
     return read_text(path).strip() if path.is_file() else ''
 
 
 def read_queue(runs: Sequence[Run]) -> Queue:
-    """Return what Slurm knows of the runs' jobs."""
+    """Return the states of the runs' jobs in Slurm's queue."""
     jobs = {run: job for run in runs if (job := job_of(run))}
     if not jobs:
         return {}
     arrays = {run: job.partition('_')[0] for run, job in jobs.items()}
-    numbers = ','.join({*arrays.values()})
-    lines = _output(
-        'squeue', '-h', '--array', '--states=all', '--format=%i %T %r', f'--jobs={numbers}'
-    )
+    options = ['-h', '--array', '--states=all', '--format=%i %T %r']
     known = {}
-    for line in lines:
+    for line in _output('squeue', *options, f'--jobs={",".join({*arrays.values()})}'):
         job, state, reason = line.split(' ', 2)
         known[job] = (state, reason)
     queue = {}
     for run, job in jobs.items():
-        for name in (
-            arrays[run],
-            job,
-        ):  # Slurm reports an array by its number alone if its only task was canceled
-            if name in known:
-                queue[run] = known[name]
+        # Slurm omits the index of an array's only task if it was canceled.
+        if reported := known.get(job) or known.get(arrays[run]):
+            queue[run] = reported
     return queue
 
 
 def _output(*command: str) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode and 'Invalid job id' not in done.stderr:  # a job that ended a while ago
+    if done.returncode and 'Invalid job id' not in done.stderr:  # of a job that ended long ago
         message = ' '.join(done.stderr.split())
         raise UserError(
-            f'Slurm does not answer: {message}; give the same command again later',
+            f'{command[0]}: Slurm does not respond ({message}); run the command again later',
             code='slurm-does-not-answer',
         )
     return done.stdout.splitlines()
 
 
 def status_in(queue: Queue | None, run: Run) -> tuple[str, str]:
-    """Return the state of a run and a message, by its folder and by the queue (None on a machine without Slurm)."""
+    """Return the state of a run and a message, from its folder and from the queue (None on a machine without Slurm)."""
     folder_state, message = status(run)
     job = job_of(run)
     if folder_state in ('done', 'running') or not job or queue is None:
@@ -275,8 +258,11 @@ def status_in(queue: Queue | None, run: Run) -> tuple[str, str]:
     if state and state not in ENDED:
         return state.lower(), message
     if state == 'CANCELLED':
-        return 'cancelled', message if began else f'it had not begun; Slurm said {because}'
+        return 'cancelled', message if began else f'not started; {because}'
     if began:
         return folder_state, message
-    end = f'ended as {state} ({reason})' if state else 'was cancelled, or ended,'
-    return 'never started', f'job {job} {end} before it began; can its node see {run.folder}?'
+    end = f'{state}, {reason}' if state else 'canceled or ended'
+    return (
+        'never started',
+        f'job {job} ended before it began ({end}); can its node read {run.folder}?',
+    )

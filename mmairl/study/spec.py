@@ -21,7 +21,7 @@ from mmairl.study.statistics.compare_rows import MARGIN
 from mmairl.study.statistics.designs import Design, fraction_rows, title
 
 DEFAULT_SEEDS = (0,)
-LONGEST_SLUG = 150  # bytes; a file name has at most 255, and other names are added to the slug
+LONGEST_SLUG = 150  # bytes; file names have at most 255, including suffixes
 HASH = 12  # characters
 Untrained = Literal['pixels', 'random']
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
@@ -31,7 +31,7 @@ Published = str | int | list[str | int]
 
 
 class Rescaled(Declared, frozen=True):
-    """The weights of the row `of` after NormRescale by the row `anchor`, or by a `constant`."""
+    """The weights of the row `of` after NormRescale by the row `anchor` or by a `constant`."""
 
     of: str
     anchor: str | None = None
@@ -45,14 +45,14 @@ class Rescaled(Declared, frozen=True):
 
 
 class Along(Declared, frozen=True):
-    """The checkpoint that the row `of` saved after a `part` of its training, such as 50/300."""
+    """The checkpoint of the row `of` after a `part` of its training, such as 50/300."""
 
     of: str
     part: Annotated[str, Meta(pattern=r'^[1-9]\d*/[1-9]\d*$')]
 
 
 class ForkPoint(Declared, frozen=True):
-    """The state of the row `of`, from the same seed, after the part `at` of its epochs."""
+    """The state of the row `of` after the part `at` of its epochs, from the same seed."""
 
     of: str
     at: Annotated[float, Meta(gt=0, lt=1)] = 0.5
@@ -62,7 +62,7 @@ class Row(Declared, frozen=True):
     """One line of the study's table. `docs/reference/study_yaml.md` explains the keys."""
 
     name: str
-    config: str = ''  # `read_study` sets that of the trunk for a fork
+    config: str = ''  # `read_study` sets the trunk's config for a fork
     options: dict[str, Any] = {}
     against: str | None = None  # `read_study` sets the row above, except for the first row
     factor: str = ''
@@ -104,7 +104,7 @@ class Row(Declared, frozen=True):
 
     @property
     def trunk(self) -> str:
-        """The row whose runs this row continues; itself unless it is a fork."""
+        """The row that this row continues; itself unless it is a fork."""
         return self.fork.of if self.fork else self.name
 
     @property
@@ -216,7 +216,7 @@ class Cross(Declared, frozen=True):
         return Design(self.names, levels, pairs)
 
     def rows(self) -> Iterator[Row]:
-        """Yield a row for each combination. All are compared with the first row, which has all first levels."""
+        """Yield a row for each combination. All are compared with the first, which has the first level of each factor."""
         base = None
         for levels in self.combinations:
             labels = []
@@ -435,7 +435,7 @@ def read_study(path: str | Path) -> Study:
 
 
 def as_branch(row: Row, rows: Sequence[Row]) -> Row:
-    """Return a fork with what it takes from its trunk: the config, unless it has one, and the row to compare with."""
+    """Return a fork with the defaults from its trunk: config, options, and the row to compare with."""
     trunk = next((other for other in rows if other.name == row.fork.of), row)
     declared = dict.fromkeys(re.sub(r'\.\d.*', '', key) for key in row.options)
     return replace(
@@ -448,7 +448,7 @@ def as_branch(row: Row, rows: Sequence[Row]) -> Row:
 
 
 def with_local_paths(row: Row, folder: Path) -> Row:
-    """Return the row with the paths of files that lie next to the study, or below its folder, from here."""
+    """Return the row with paths of existing files relative to the study's folder resolved."""
     changes = {}
     for key in ('config', 'trained'):
         path = folder / getattr(row, key)

@@ -1,4 +1,4 @@
-"""Finished runs whose scores no longer belong to their checkpoint, data or settings."""
+"""Detect finished runs whose scores no longer belong to their checkpoint, data or settings."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def _is_replaced(checkpoint: Path, result: RunResult) -> bool:
 
 
 def _changed_trials(result: RunResult, asked: Asked) -> str:
-    """Return the first task on mmdet or mmseg that was tuned by other trials than the study asks for."""
+    """Return the first task on mmdet or mmseg that was tuned by other trials than the study has now."""
     for task in asked.tasks:
         if is_local(task) or task not in result.labels:
             continue
@@ -52,7 +52,7 @@ def _changed_trials(result: RunResult, asked: Asked) -> str:
 
 
 def _changed_settings(folder: Path, result: RunResult, asked: Asked, checkpoint: Path) -> str:
-    """Return the first task whose identity has changed, with what changed in it."""
+    """Return the first task whose identity has changed, and the part that changed."""
     weights = asked.untrained
     for task in filter(is_local, result.scores):
         cfg, settings = task_settings(task, folder, asked)
@@ -68,8 +68,8 @@ def _changed_settings(folder: Path, result: RunResult, asked: Asked, checkpoint:
 
 
 def unverified(result: RunResult, asked: Asked) -> list[str]:
-    """Return the tasks, and 'training', whose source code an earlier version did not record."""
-    training = ['training'] if asked.sources and result.sources is None else []
-    return training + [
-        task for task, identity in result.identities.items() if not is_verified(identity)
-    ]
+    """Return 'training' and the tasks whose source code was not recorded, by an earlier version."""
+    parts = [task for task, identity in result.identities.items() if not is_verified(identity)]
+    if asked.sources and result.sources is None:
+        parts.insert(0, 'training')
+    return parts

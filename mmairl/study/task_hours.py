@@ -9,17 +9,25 @@ from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sets import innermost
 from mmairl.evaluation.sources import outside_sources
 from mmairl.study.cost import counted_work, reference_work
+from mmairl.study.factors import Configs
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Study
-from mmairl.study.task_names import data_of, is_local, is_on_features, protocol_of, recipe
+from mmairl.study.task_names import (
+    data_of,
+    features_of,
+    is_local,
+    is_on_features,
+    protocol_of,
+    recipe,
+)
 
-BATCH = 64  # to count with; the virtual replicas of batch norm need some images each
+BATCH = 64  # for counting; the virtual replicas of batch norm need some images each
 CLASSES = 1000
 
 
 def hours_of_tasks(
     study: Study,
-    configs: Mapping[str, Config],
+    configs: Configs,
     tasks: Sequence[str],
     scale: Scale,
     runs: Mapping[str, int],
@@ -52,8 +60,8 @@ def task_hours(
 ) -> dict[str, float | None]:
     """Return the hours of each task on one device.
 
-    A protocol's hours follow from the work on its images at the scale's rate, and a transfer task's from its steps and the
-    scale's `step_seconds`. Protocols on the features of one data set share them. None is unknown.
+    The hours of a protocol follow from its images and the scale's rate, those of a transfer task from its steps and the
+    scale's `step_seconds`. Protocols on the features of one data set share them. None means unknown.
 
     Args:
         cfg: The config of a row.
@@ -94,7 +102,7 @@ def protocol_hours(cfg: Config, task: str, scale: Scale, trials: int | None) -> 
     network = dict(
         type='Classifier',
         backbone=cfg.model.backbone.to_dict(),
-        in_channels=cfg.model.get('in_channels') or cfg.model.projector.in_channels,
+        in_channels=features_of(cfg),
         classes=CLASSES,
         frozen=not trains or trains.model.get('frozen', False),
     )

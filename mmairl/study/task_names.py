@@ -1,4 +1,4 @@
-"""Names of tasks: which tool measures a task, which data it uses, and which recipe it trains by.
+"""The parts of task names: the tool that measures a task, its data, and its recipe.
 
 PROTOCOL measures on the data of the row's config, PROTOCOL@CONFIG on those of `configs/evaluation/CONFIG.py`, and TASK#SEED
 trains the classifier of TASK again from another seed. All other names are tasks of `tools/transfer.py`.
@@ -50,19 +50,24 @@ def trains_classifier(task: str) -> bool:
 
 
 def is_on_features(task: str) -> bool:
-    """Return True if a protocol trains nothing, and shares features with the others of its kind."""
+    """Return True if a protocol trains nothing and shares its features with others."""
     return is_local(task) and not protocol_class(protocol_of(task)).trains
 
 
 def is_measured(untrained: str | None, task: str) -> bool:
-    """Return True if a row has the task: null rows have only the protocols that list them."""
+    """Return True if a row has the task. Untrained rows have only the protocols that support them."""
     if not untrained:
         return True
     return is_local(task) and untrained in protocol_class(protocol_of(task)).null_rows
 
 
+def features_of(cfg: Config) -> int:
+    """Return the width of the features of a config's backbone."""
+    return cfg.model.get('in_channels') or cfg.model.projector.in_channels
+
+
 def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
-    """Return the config that a task trains by; empty if it trains nothing or its platform is not installed."""
+    """Return the config by which a task trains; empty if it trains nothing or its platform is not installed."""
     if trains_classifier(task):
         return recipe_of(data_of(task) or cfg, protocol_of(task))
     if is_local(task):
@@ -80,7 +85,7 @@ def data_of(task: str) -> Config | None:
 
 
 def require_known(tasks: Sequence[str]) -> None:
-    """Raise if nothing measures one of the tasks."""
+    """Raise if one of the tasks is unknown."""
     for task in tasks:
         data_of(task)  # raises if the config does not exist
         if not is_local(task) and task not in TASKS:

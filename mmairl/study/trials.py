@@ -1,4 +1,4 @@
-"""The trials of a search: how many a row has, the choice among them, and what they say of tuning."""
+"""The trials of a search: how many each row gets, which one is chosen, and what the page shows of them."""
 
 import math
 import time
@@ -11,6 +11,7 @@ from mmengine.config import Config
 from mmairl.errors import UserError
 from mmairl.io import read_json, write_json
 from mmairl.study.cost import flops
+from mmairl.study.factors import Configs
 from mmairl.study.schema import (
     CHOICE,
     REQUEST_AND_LOGS,
@@ -25,14 +26,14 @@ from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.tuning import best_of, curve, fraction_within
 
 EDGE = 0.1  # of a range, at each end
-PATIENCE = 600  # seconds for the first process of a run to set an earlier choice aside
+PATIENCE = 600  # seconds that other processes of a run wait for the first one to write the choice
 
-Trial = Mapping[str, Any]
+Trial = dict[str, Any]
 Searches = dict[int, list[Trial]]  # the trials of each search, by its number
 
 
-def trial_counts(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
-    """Return how many trials each row that trains has: by its training FLOPs, and at most as many as there are values."""
+def trial_counts(study: Study, configs: Configs) -> dict[str, int]:
+    """Return the number of trials of each trained row: by its training FLOPs, at most one for each different setting."""
     rows = {row.name: row for row in study.rows if row.trains}
     costs = flops({name: configs[name] for name in rows})
     counts = {}
@@ -41,59 +42,53 @@ def trial_counts(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
     return counts
 
 
-def runs_of_each(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
-    """Return the runs per seed of each row that is not measured once. With a search they include its trials."""
+def runs_of_each(study: Study, configs: Configs) -> dict[str, int]:
+    """Return the runs per seed of each row, except for untrained rows. With a search, they include its trials."""
     trials = trial_counts(study, configs) if study.search else {}
     rows = [row.name for row in study.rows if not row.untrained]
     return {name: trials.get(name, 0) + 1 + bool(study.search) for name in rows}
 
 
-def criterion_scores(folders: Sequence[Path], criterion: str) -> list[float]:
-    """Return the criterion of each trial; a diverged trial is below all others."""
-    scores = []
-    for folder in folders:
-        result = read_json(folder / 'result.json', RunResult)
-        if result.diverged:
-            scores.append(-math.inf)
-        elif criterion in result.scores:
-            scores.append(result.scores[criterion])
-        else:
-            raise UserError(
-                f'{folder}: not measured by {criterion} yet; run the study again',
-                code='trial-not-measured',
-            )
-    return scores
+def criterion_score(trial: Path, criterion: str) -> float:
+    """Return the score by which a search chooses; a diverged trial is below all others."""
+    result = read_json(trial / 'result.json', RunResult)
+    if result.diverged:
+        return -math.inf
+    if criterion not in result.scores:
+        raise UserError(
+            f'{trial}: not measured by {criterion} yet; run the study again',
+            code='trial-not-measured',
+        )
+    return result.scores[criterion]
 
 
 def best_trial(chosen: Chosen) -> Choice:
-    """Return the best trial with its options. Of equal trials the first is nearest to the published row."""
-    scores = criterion_scores([Path(trial) for trial in chosen.trials], chosen.criterion)
-    best = max(scores)
-    if best == -math.inf:
-        folder = Path(chosen.trials[0]).parent
+    """Return the best trial with its options, the first one if several are equal."""
+    scores = {trial: criterion_score(Path(trial), chosen.criterion) for trial in chosen.trials}
+    trial = max(scores, key=scores.__getitem__)
+    if scores[trial] == -math.inf:
         raise UserError(
-            f'{folder}: all {len(scores)} trials have diverged; set other ranges for its dimensions',
+            f'{Path(trial).parent}: all {len(scores)} trials have diverged; set other ranges for its dimensions',
             code='all-trials-diverged',
         )
-    trial = chosen.trials[scores.index(best)]
-    return Choice(trial, read_json(Path(trial) / 'asked.json', Asked).trial, best)
+    return Choice(trial, read_json(Path(trial) / 'asked.json', Asked).trial, scores[trial])
 
 
 def take_best(folder: Path, chosen: Chosen) -> dict[str, Any]:
-    """Return the options of the best trial and write the choice. What an earlier choice has left is set aside."""
+    """Write the choice and return its options. Files of an earlier choice are moved to another folder."""
     choice = best_trial(chosen)
     path = folder / CHOICE
     if path.is_file() and read_json(path, Choice).options != choice.options:
         earlier = set_aside(folder, keep=REQUEST_AND_LOGS, last=CHOICE)
         print(
-            f'{choice.trial} is the best trial now; the run of the earlier choice was moved to {earlier}'
+            f'{choice.trial} is now the best trial; moved the run of the earlier choice to {earlier}'
         )
     write_json(path, choice)
     return choice.options
 
 
 def wait_for_choice(folder: Path, chosen: Chosen) -> dict[str, Any]:
-    """Return the same in another process, after the run's first process has written the choice."""
+    """Return the options of the best trial after the first process of the run has written the choice."""
     choice = best_trial(chosen)
     path = folder / CHOICE
     for _ in range(PATIENCE):
@@ -101,14 +96,14 @@ def wait_for_choice(folder: Path, chosen: Chosen) -> dict[str, Any]:
             return choice.options
         time.sleep(1)
     raise UserError(
-        f'{folder}: the first process of this run has written no choice; start it again',
+        f'{folder}: the first process of this run did not write {CHOICE}; start the run again',
         code='no-choice',
     )
 
 
 def search_record(
     study: Study,
-    configs: Mapping[str, Config],
+    configs: Configs,
     seeds: Sequence[int],
     trials: Mapping[str, Sequence[Trial]],
 ) -> dict[str, Any]:
@@ -134,10 +129,9 @@ def search_record(
             continue
         rows[name] = _described_trials(search, row, configs[name], trials[name])
         ended = _ended(rows[name], seeds, counts[name])
-        for one_search in ended.values():
-            best_of_search(one_search)['chosen'] = any(
-                trial['score'] is not None for trial in one_search
-            )
+        for trials_of_search in ended.values():
+            best = best_of_search(trials_of_search)
+            best['chosen'] = best['score'] is not None
         scores = [[trial['score'] or 0.0 for trial in one_search] for one_search in ended.values()]
         tried = [min(budget[name], counts[name]) - 1 for budget in budgets]
         if scores:
@@ -187,32 +181,23 @@ def _described_trials(
 
 def _ended(trials: Sequence[Trial], seeds: Sequence[int], count: int) -> Searches:
     """Return the searches whose trials have all ended. A diverged trial has no score."""
-    searches: Searches = {}
-    for number in seeds:
-        ended = [trial for trial in trials if trial['search'] == number and _has_ended(trial)]
-        if len(ended) == count:
-            searches[number] = ended
-    return searches
-
-
-def _has_ended(trial: Trial) -> bool:
-    return trial['state'] == 'done' and bool(trial['diverged'] or trial['score'] is not None)
+    searches: Searches = {number: [] for number in seeds}
+    for trial in trials:
+        has_score = trial['diverged'] or trial['score'] is not None
+        if trial['state'] == 'done' and has_score and trial['search'] in searches:
+            searches[trial['search']].append(trial)
+    return {number: ended for number, ended in searches.items() if len(ended) == count}
 
 
 def best_of_search(trials: Sequence[Trial]) -> Trial:
-    """Return the trial that is chosen, the first of equals as in `best_trial`."""
-
-    def rank(trial: Trial) -> tuple[float, int]:
-        score = trial['score']
-        return (-math.inf if score is None else score, -trial['trial'])
-
-    return max(trials, key=rank)
+    """Return the trial that a search chooses, the first one if several are equal."""
+    return max(trials, key=lambda trial: -math.inf if trial['score'] is None else trial['score'])
 
 
 def _edges(
     search: Search, row: Row, cfg: Config, searches: Sequence[Sequence[Trial]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the dimensions in which the best trials of a row lie at an end of the range, with how many of them do."""
+    """Yield each end of a range at which best trials of a row lie, with their number."""
     best = [best_of_search(trials) for trials in searches]
     for name, dimension in dimensions_of(search, row, cfg).items():
         own = own_value(cfg, dimension.key)

@@ -12,6 +12,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 from mmengine.config import Config
@@ -27,7 +28,7 @@ from mmairl.evaluation.sets import require_apart
 from mmairl.evaluation.sources import changed_sources, outside_sources
 from mmairl.io import read_json, write_json
 from mmairl.signals import AGAIN, stop_processes
-from mmairl.study.forks import KeepForkPoints
+from mmairl.study.fork_rows import KeepForkPoints
 from mmairl.study.measure import FEATURES, measure, result_of
 from mmairl.study.record_start import RecordStart
 from mmairl.study.reuse import (
@@ -41,7 +42,7 @@ from mmairl.study.schema import Asked, Branch, RunResult, Trained, TrainingStart
 from mmairl.study.task_names import is_local
 from mmairl.study.trials import take_best, wait_for_choice
 
-PATIENCE = 60  # seconds to wait for an earlier start of the run that is saving and stopping
+PATIENCE = 60  # seconds to wait for an earlier start of the run, which may be saving its state
 
 
 @one_sentence_errors
@@ -66,13 +67,13 @@ def run_worker() -> None:
     warnings.filterwarnings('ignore')
     register()
     try:
-        # Each rank has its own lock, so that two starts of one run collide however they were launched.
+        # Each rank has its own lock, so two starts of one run collide with any launcher.
         with FileLock(args.folder / f'.lock_{launched_rank()}', timeout=PATIENCE):
             if args.transfer is None:
                 complete_run(args.folder, args.launcher)
             else:
                 transfer(args.folder, args.transfer)
-    except Timeout:  # e.g. a requeued job, while an unreachable node still runs the first one
+    except Timeout:  # e.g. a requeued job while an unreachable node still runs the first one
         print(
             f'error: {args.folder} is locked by another process; start this again later',
             file=sys.stderr,
@@ -82,7 +83,7 @@ def run_worker() -> None:
 
 
 def launched_rank() -> str:
-    """Return this process's rank as its launcher states it, before a process group exists."""
+    """Return this process's rank from its launcher's environment. There is no process group yet."""
     return os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
 
 
@@ -91,7 +92,7 @@ def is_first(launcher: str) -> bool:
 
 
 def complete_run(folder: Path, launcher: str = 'none') -> None:
-    """Train the run if it is not trained, measure what is not measured, and write its result."""
+    """Train and measure what is missing of a run, and write its result."""
     asked = read_json(folder / 'asked.json', Asked)
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     require_same_sources(cfg, asked, folder)
@@ -100,28 +101,32 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
     published = apply_choice(cfg, asked, folder, launcher)
     if asked.fork and (reason := reason_to_exclude(asked.fork, folder)):
         if is_first(launcher):
-            write_excluded(reason, asked, folder)
+            write_without_scores(asked, folder, made=origin(asked, folder), excluded=reason)
         return
     try:
         prepare_weights(cfg, asked, folder, launcher, published)
         start_processes(launcher)
-        measured = {
-            task: measure(task, folder, asked, launcher) for task in asked.tasks if is_local(task)
-        }
+        local_tasks = filter(is_local, asked.tasks)
+        measured = {task: measure(task, folder, asked, launcher) for task in local_tasks}
     except Diverged as error:
         if asked.trial is None:
             raise
-        result = RunResult(labels={task: task for task in asked.tasks}, diverged=str(error))
         if is_main_process():
-            write_json(folder / 'result.json', result)
+            write_without_scores(asked, folder, diverged=str(error))
         return
     if is_main_process():
         write_json(folder / 'result.json', result_of(cfg, folder, asked, measured))
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
 
 
+def write_without_scores(asked: Asked, folder: Path, **reason: Any) -> None:
+    """Write the result of a run that counts as finished and has no scores."""
+    labels = {task: task for task in asked.tasks}
+    write_json(folder / 'result.json', RunResult(labels=labels, **reason))
+
+
 def require_same_sources(cfg: Config, asked: Asked, folder: Path) -> None:
-    """Raise if training would use other source code than the study was started with."""
+    """Raise if the source code for training has changed since the study was started."""
     if not asked.trains or (folder / 'trained.json').is_file():
         return
     if changed := changed_sources(asked.sources, outside_sources(cfg)):
@@ -132,7 +137,7 @@ def require_same_sources(cfg: Config, asked: Asked, folder: Path) -> None:
 
 
 def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path | None:
-    """Set the options of the best trial; if that is the row as published, return the folder of its run."""
+    """Set the options of the best trial. If that is the row as published, return the folder of its run."""
     if not asked.chosen:
         return None
     choose = take_best if is_first(launcher) else wait_for_choice
@@ -145,27 +150,24 @@ def prepare_weights(
     cfg: Config, asked: Asked, folder: Path, launcher: str, published: Path | None
 ) -> None:
     """Create or train the weights of a run, unless they exist."""
-    if asked.rescaled or asked.along or asked.external:
-        if is_first(launcher):  # the other ranks wait for it in `start_processes`
-            create_weights(cfg, asked, folder)
-        return
     if asked.untrained:
         return
-    if (folder / 'trained.json').is_file():
+    # The other ranks wait for the first one in `start_processes`.
+    if not asked.trains:
+        if is_first(launcher):
+            create_weights(cfg, asked, folder)
+    elif (folder / 'trained.json').is_file():
         if asked.fork:
             require_same_trunk(asked, folder)
-        return
-    if (
-        published and (published / 'result.json').is_file()
-    ):  # the same config and seed would train the same weights
-        if is_first(launcher):
+    elif published and (published / 'result.json').is_file():
+        if is_first(launcher):  # the same config and seed would train the same weights
             take_published(published, asked, folder)
-        return
-    train_row(cfg, asked, folder, launcher)
+    else:
+        train_row(cfg, asked, folder, launcher)
 
 
 def reason_to_exclude(branch: Branch, folder: Path) -> str:
-    """Return why a branch is not trained: its trunk had collapsed; '' if it is trained."""
+    """Return why a branch cannot be trained: its trunk had collapsed; otherwise ''."""
     trunk = Path(branch.trunk)
     require_finished(folder, trunk)
     if (folder / 'trained.json').is_file():
@@ -180,14 +182,8 @@ def fork_of(branch: Branch) -> Fork:
     return Fork(Path(branch.trunk), branch.epoch, path if path.is_file() else None)
 
 
-def write_excluded(reason: str, asked: Asked, folder: Path) -> None:
-    labels = {task: task for task in asked.tasks}
-    result = RunResult(labels=labels, made=origin(asked, folder), excluded=reason)
-    write_json(folder / 'result.json', result)
-
-
 def require_same_trunk(asked: Asked, folder: Path) -> None:
-    """Raise if the trunk of a trained branch has been trained again and is another network now."""
+    """Raise if the trunk has other weights than when its branch was trained."""
     made = read_json(folder / 'trained.json', Trained).made
     if changed := difference(made, origin(asked, folder)):
         raise UserError(
@@ -197,7 +193,7 @@ def require_same_trunk(asked: Asked, folder: Path) -> None:
 
 
 def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
-    """Train the row from its seed or its trunk, and write how long that took and what it started from."""
+    """Train the row from its seed or its trunk, and write trained.json."""
     cfg.work_dir = str(folder)
     cfg.randomness.seed = asked.seed
     cfg.resume = 'auto'
@@ -220,16 +216,14 @@ def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
 
 
 def transfer(folder: Path, gpus: int) -> None:
-    """Add the tasks on mmdet and mmseg to the run's result; each has a folder of its own and is resumed there."""
-    from mmairl.transfer.execute import (
-        Place,
-        run_task,
-        tune_task,
-        write_start,
-    )  # requires the platforms
-
+    """Add the tasks on mmdet and mmseg to the run's result. Each has its own folder, where it is resumed."""
     asked = read_json(folder / 'asked.json', Asked)
     result = read_json(folder / 'result.json', RunResult)
+    if result.excluded:
+        return
+    # Imported here because it requires mmdet and mmseg.
+    from mmairl.transfer.execute import Place, run_task, tune_task, write_start
+
     place = Place(Path('.').absolute(), folder / f'transfer_{result.sha256[:16]}', gpus)
     start, depth = write_start(str(folder / result.checkpoint), 'student', None, place)
     for task in asked.tasks:
@@ -241,8 +235,8 @@ def transfer(folder: Path, gpus: int) -> None:
             task_place = replace(place, work_dir=place.work_dir / key_of(dict(trials=trials)))
             options, result.tuned[task] = tune_task(task, start, depth, task_place, trials)
         scores = run_task(task, start, depth, task_place, options)
-        result.scores.update(scores)
-        result.labels.update({task: task, **{name: name for name in scores}})
+        result.scores |= scores
+        result.labels |= {name: name for name in (task, *scores)}
         write_json(folder / 'result.json', result)
 
 

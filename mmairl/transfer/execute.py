@@ -88,7 +88,10 @@ def run_task(
 def tune_task(
     name: str, start: Path, depth: int, place: Place, trials: Sequence[Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Return the best of `trials`, which are options of the task's config, on held-out images, and all scores there."""
+    """Return the trial with the best score on held-out images, and the scores of all trials there.
+
+    A trial is a set of options of the task's config.
+    """
     task = TASKS[name]
     column, key = next(iter(task.scores.items()))
     halves: dict[str, list[float]] = {}
@@ -170,14 +173,11 @@ def start_from(cfg: Config, checkpoint: str) -> Config:
 
 def take_network(cfg: Config, network: dict) -> None:
     """Give the config's ResNet the size of `network`, and the module after it the widths of its stages."""
-    cfg.model.backbone.update(
-        {key: network[key] for key in ('depth', 'stem_channels', 'base_channels')}
-    )
-    expansion = 1 if network['depth'] < 50 else 4
+    size = {key: network[key] for key in ('depth', 'stem_channels', 'base_channels')}
+    cfg.model.backbone.update(size)
+    first = network['base_channels'] * (1 if network['depth'] < 50 else 4)
     after = 'neck' if 'neck' in cfg.model else 'decode_head'
-    cfg.model[after].in_channels = [
-        network['base_channels'] * 2**stage * expansion for stage in range(4)
-    ]
+    cfg.model[after].in_channels = [first * 2**stage for stage in range(4)]
 
 
 def dicts(node: object) -> Iterator[dict]:
@@ -213,9 +213,8 @@ def _by_platform(
     cfg = start_from(cfg, request['start'])
     if 'drawn' in cfg:
         take_network(cfg, resnet_of(read_backbone(request['start']).weights, request['start']))
-    cfg.train_dataloader.batch_size = (
-        None  # the process's share of total_batch_size, not mmdet's 2 of 8 GPUs
-    )
+    # None is the process's share of total_batch_size, instead of mmdet's 2 on each of 8 GPUs.
+    cfg.train_dataloader.batch_size = None
     cfg.work_dir = str(folder)
     cfg.resume = True
     if not request['held_out']:
@@ -231,9 +230,8 @@ def _by_platform(
         tested = train(first, launcher).test()
     except Diverged:
         return dict(halves=[{}, {}])
-    return dict(
-        halves=[_last_scores(folder), {name: float(value) for name, value in tested.items()}]
-    )
+    on_second = {name: float(value) for name, value in tested.items()}
+    return dict(halves=[_last_scores(folder), on_second])
 
 
 def _last_scores(folder: Path) -> dict[str, float]:

@@ -7,28 +7,31 @@ from pathlib import Path
 from mmairl.config import home
 from mmairl.errors import UserError, explained
 from mmairl.evaluation.protocol import protocol_class
+from mmairl.io import read_yaml
 from mmairl.registry import PROTOCOLS
 
 
 @dataclass(frozen=True)
 class Task:
-    """A protocol of evaluate.py on ImageNet, or a detection or segmentation run.
+    """A protocol of evaluate.py on ImageNet, or a detection or segmentation run of tasks.yaml.
 
     Attributes:
         config: Name of the config, with a place for the depth.
-        data: Paths that must exist. Without any, the config draws its data.
         scores: Name of the run's score for each column of the papers, or for a name of our own.
+        data: Paths that must exist. Without any, the config draws its data.
         depths: Depths with a config. Without any, one config serves all.
         protocol: The protocol of evaluate.py, if it is one.
+        platform: The package that runs it.
         factor: Factor that makes a score a percentage.
         plain: Columns that the factor does not apply to, such as meters.
     """
 
     config: str
-    data: tuple[str, ...]
     scores: dict[str, str]
+    data: tuple[str, ...] = ()
     depths: tuple[int, ...] = (18, 50, 101)
     protocol: str | None = None
+    platform: str = 'mmdet'
     factor: float = 100
     plain: tuple[str, ...] = ()
 
@@ -37,20 +40,7 @@ class Task:
         return 1 if column in self.plain else self.factor
 
 
-VOC07 = 'data/VOCdevkit/VOC2007'
-VOC12 = 'data/VOCdevkit/VOC2012'
-COCO = ('data/coco/annotations',)
-IMAGENET = ('data/imagenet/train', 'data/imagenet/val')
-CITYSCAPES = ('data/cityscapes/leftImg8bit', 'data/cityscapes/gtFine')
-NYU = {
-    'nyuv2_rms': 'rmse',
-    'nyuv2_rel': 'abs_rel',
-    'nyuv2_1.25': 'd1',
-    'nyuv2_1.25^2': 'd2',
-    'nyuv2_1.25^3': 'd3',
-}
 DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
-SEGMENTATION = ('cityscapes', 'voc2012_seg', 'nyuv2', 'scenes_seg')
 
 
 def _protocols() -> dict[str, Task]:
@@ -60,70 +50,16 @@ def _protocols() -> dict[str, Task]:
         columns = dict(protocol_class(name).columns)
         if columns:
             tasks[name] = Task(
-                'evaluation/imagenet_r50', IMAGENET, columns, protocol=name, factor=1
+                'evaluation/imagenet_r50',
+                columns,
+                data=('data/imagenet/train', 'data/imagenet/val'),
+                protocol=name,
+                factor=1,
             )
     return tasks
 
 
-def _voc(column: str) -> dict[str, str]:
-    return {
-        f'{column}_ap50': 'pascal_voc/AP50',
-        f'{column}_ap': 'pascal_voc/AP',
-        f'{column}_ap75': 'pascal_voc/AP75',
-    }
-
-
-def _coco(column: str) -> dict[str, str]:
-    scores = {}
-    for end, name in (('', 'mAP'), ('_ap50', 'mAP_50'), ('_ap75', 'mAP_75')):
-        scores[f'{column}_box{end}'] = f'coco/bbox_{name}'
-        scores[f'{column}_mask{end}'] = f'coco/segm_{name}'
-    return scores
-
-
-TASKS = {
-    **_protocols(),
-    'voc07': Task('transfer/voc07_c4_r{depth}_9k', (VOC07,), _voc('voc07')),
-    'voc0712': Task('transfer/voc0712_c4_r{depth}_24k', (VOC07, VOC12), _voc('voc0712')),
-    'coco_c4': Task('transfer/coco_mask_rcnn_c4_r{depth}_90k', COCO, _coco('coco_c4'), (50,)),
-    'coco_fpn': Task('transfer/coco_mask_rcnn_fpn_r{depth}_90k', COCO, _coco('coco_fpn'), (50,)),
-    'coco_fpn_msbreg': Task(
-        'transfer/coco_mask_rcnn_fpn_r{depth}_90k_msbreg', COCO, _coco('coco_fpn'), (50,)
-    ),
-    'cityscapes': Task(
-        'transfer/cityscapes_deeplabv3_r{depth}_40k',
-        CITYSCAPES,
-        {'cityscapes_miou': 'mIoU'},
-        factor=1,
-    ),
-    'voc2012_seg': Task(
-        'transfer/voc2012_fcn_r{depth}_30k',
-        (f'{VOC12}/SegmentationClass',),
-        {'voc2012_miou': 'mIoU'},
-        (50,),
-        factor=1,
-    ),
-    'scenes_det': Task(
-        'transfer/scenes_det',
-        (),
-        {'scenes_ap50': 'coco/bbox_mAP_50', 'scenes_ap': 'coco/bbox_mAP'},
-        (),
-    ),
-    'scenes_det_plain': Task(
-        'transfer/scenes_det_plain',
-        (),
-        {'scenes_plain_ap50': 'coco/bbox_mAP_50', 'scenes_plain_ap': 'coco/bbox_mAP'},
-        (),
-    ),
-    'scenes_seg': Task('transfer/scenes_seg', (), {'scenes_miou': 'mIoU'}, (), factor=1),
-    'nyuv2': Task(
-        'transfer/nyuv2_depth_r{depth}_7500',
-        ('data/nyu/images',),
-        NYU,
-        (50,),
-        plain=('nyuv2_rms', 'nyuv2_rel'),
-    ),
-}
+TASKS = _protocols() | read_yaml(Path(__file__).with_name('tasks.yaml'), dict[str, Task])
 
 
 def lacking(task: Task, root: Path) -> list[Path]:
@@ -174,10 +110,9 @@ def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
 def require_platform(tasks: list[str]) -> None:
     """Raise, before anything runs, if mmdet or mmseg is missing for a task."""
     for name in tasks:
-        if TASKS[name].protocol is None:
-            package = 'mmseg' if name in SEGMENTATION else 'mmdet'
-            message = f'{name} needs {package}, which cannot be imported'
-            with explained(
-                message, 'requirements/install.sh full installs it'
-            ):  # mmdet also asserts mmcv's version
-                __import__(package)
+        task = TASKS[name]
+        if task.protocol is None:
+            message = f'{name} needs {task.platform}, which cannot be imported'
+            remedy = 'requirements/install.sh full installs it'
+            with explained(message, remedy, code='no-package'):
+                __import__(task.platform)  # mmdet also asserts mmcv's version

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mmairl.config import load_config
-from mmairl.engine.doctor import Trial, first_sign, ranked, remedies, treat
+from mmairl.engine.doctor import Trial, by_likelihood, first_sign, remedies, treat
 from mmairl.engine.fork import Fork
 from mmairl.engine.run import register, train
 from mmairl.errors import Diverged
@@ -86,7 +86,7 @@ def diagnosis(run: Path) -> tuple[str, list[str]]:
     if sign is None:
         unusual = [remedy for remedy in remedies(Fork(run).config()) if remedy.specific]
         return 'no sign', [remedy.words for remedy in unusual]
-    outcomes = ranked(treat(Trial(run, sign, STEPS), repeats=1))
+    outcomes = by_likelihood(treat(Trial(run, sign, STEPS), repeats=1))
     found = f'{sign.quantity.name} at iteration {sign.iteration}'
     return found, [outcome.remedy.words for outcome in outcomes]
 

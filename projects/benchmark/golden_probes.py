@@ -933,6 +933,7 @@ def write_scale(folder: Path, **changes: Any) -> Path:
     import yaml
 
     scale = yaml.safe_load(find_file('demo.yaml').read_text())
+    scale.pop('seeds', None)  # those of the study are enough
     for kind in ('mmpretrain.ResNet', 'ResNet'):
         scale['parts'][kind].update(stem_channels=8, base_channels=8)
     scale['views']['RandomResizedCrop']['size'] = 16

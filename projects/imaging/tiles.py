@@ -65,7 +65,7 @@ class Tiles(ViewDataset):
         self.size = size
         self.level = level
         self.max_unreadable = max_unreadable
-        self.images = image_files(root, endings=(*TIFFS, *SLIDES))
+        self.images = image_files(root, (*TIFFS, *SLIDES))
         corners = []
         for number in track(range(len(self.images)), 'looking for tiles'):
             height, width = self.scan(number).shape

@@ -7,16 +7,15 @@ import pytest
 import timm
 import torch
 import yaml
+from harness.backbones import SIDE, assert_same_features, features, randomized
+from harness.errors import raises_code
 from safetensors import safe_open
 from torch import nn
 
 from mmairl.checkpoints.hub_export import write_hub
 from mmairl.checkpoints.read import read_backbone
-from mmairl.errors import UserError
-from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 
-SIDE = 32
 VIT = dict(
     type='VisionTransformer',
     arch=dict(embed_dims=64, num_layers=2, num_heads=1, feedforward_channels=96),
@@ -42,62 +41,43 @@ NETWORKS = {
 }
 
 
-def noisy(network: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for tensor in network.state_dict().values():
-            if tensor.is_floating_point():
-                tensor.add_(torch.rand(tensor.shape, generator=generator) * 0.1)
-    network.eval()
-    return network
-
-
 def checkpoint_of(networks: dict[str, nn.Module], path) -> None:
     state = {f'{prefix}{key}': x for prefix, net in networks.items() for key, x in net.state_dict().items()}
     torch.save(dict(state_dict=state), path)
 
 
-def assert_same_features(ours: nn.Module, theirs, channels: int = 3) -> None:
-    images = torch.randn(2, channels, SIDE, SIDE, generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        expected, found = pooled(ours(images)), theirs(images)
-    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max() and expected.std() > 1e-3
+def noisy(network: dict) -> nn.Module:
+    torch.manual_seed(0)
+    return randomized(MODELS.build(network))
 
 
 @pytest.mark.parametrize('name', NETWORKS)
 def test_timm_loads_the_folder_with_our_features(name, tmp_path):
-    torch.manual_seed(0)
-    student, teacher = (noisy(MODELS.build(NETWORKS[name])) for _ in 'ab')
+    student = noisy(NETWORKS[name])
+    teacher = noisy(NETWORKS[name]).apply(lambda layer: hasattr(layer, 'weight') and layer.weight.data.mul_(1.1))
     checkpoint_of({'backbone.': student, 'teacher.backbone.': teacher}, tmp_path / 'a.pth')
+    images = torch.randn(2, NETWORKS[name].get('in_channels', 3), SIDE, SIDE)
     for part, ours in (('student', student), ('teacher', teacher)):
         folder = tmp_path / part
         write_hub(read_backbone(tmp_path / 'a.pth', part), folder)
         theirs = timm.create_model(f'local-dir:{folder}', pretrained=True).eval()
-        channels = NETWORKS[name].get('in_channels', 3)
-        assert_same_features(ours, theirs, channels)
+        expected = features(ours, images)
+        assert (features(theirs, images) - expected).abs().max() <= 1e-5 * expected.abs().max()
         assert theirs.num_features == json.loads((folder / 'config.json').read_text())['num_features']
-        again = read_backbone(folder)
-        network = MODELS.build(again.network)
-        network.load_state_dict(again.weights)
-        network.eval()
-        assert_same_features(ours, lambda images, network=network: pooled(network(images)), channels)
+        assert_same_features(folder, ours, images)
 
 
 @pytest.mark.parametrize('name', ['narrow resnet', 'bottleneck', 'vit with registers', 'dinov3'])
 def test_transformers_loads_the_folder(name, tmp_path):
-    transformers = pytest.importorskip(
-        'transformers', reason='transformers is not installed (pip install transformers)'
-    )
-    ours = noisy(MODELS.build(NETWORKS[name]))
-    checkpoint_of({'backbone.': ours}, tmp_path / 'a.pth')
+    transformers = pytest.importorskip('transformers', reason='transformers is not installed')
+    checkpoint_of({'backbone.': noisy(NETWORKS[name])}, tmp_path / 'a.pth')
     write_hub(read_backbone(tmp_path / 'a.pth'), tmp_path / 'hub')
     theirs = transformers.AutoModel.from_pretrained(tmp_path / 'hub').eval()
-    assert_same_features(ours, lambda images: theirs(images).pooler_output)
+    assert_same_features(tmp_path / 'a.pth', lambda images: theirs(images).pooler_output)
 
 
 def test_hub_library_reads_the_weights(tmp_path):
-    ours = noisy(MODELS.build(NETWORKS['narrow resnet']))
-    checkpoint_of({'backbone.': ours}, tmp_path / 'a.pth')
+    checkpoint_of({'backbone.': noisy(NETWORKS['narrow resnet'])}, tmp_path / 'a.pth')
     file = write_hub(read_backbone(tmp_path / 'a.pth'), tmp_path / 'hub', 'apache-2.0')
     assert len(huggingface_hub.load_state_dict_from_file(file)) > 100
     with safe_open(file, framework='pt') as opened:
@@ -117,27 +97,23 @@ UNWRITABLE = {
 @pytest.mark.parametrize('name', UNWRITABLE)
 def test_network_that_timm_lacks_is_an_error(name, tmp_path):
     checkpoint_of({'backbone.': MODELS.build(UNWRITABLE[name])}, tmp_path / 'a.pth')
-    with pytest.raises(UserError) as caught:
+    with raises_code('unwritable-network'):
         write_hub(read_backbone(tmp_path / 'a.pth'), tmp_path / 'hub')
-    assert caught.value.code == 'unwritable-network' and not (tmp_path / 'hub').exists()
+    assert not (tmp_path / 'hub').exists()
 
 
 def test_file_in_place_of_the_folder_is_an_error(tmp_path):
     checkpoint_of({'backbone.': MODELS.build(NETWORKS['narrow resnet'])}, tmp_path / 'a.pth')
     (tmp_path / 'hub').write_text('mine')
-    with pytest.raises(UserError) as caught:
+    with raises_code('not-a-folder'):
         write_hub(read_backbone(tmp_path / 'a.pth'), tmp_path / 'hub')
-    assert caught.value.code == 'not-a-folder'
 
 
 def test_command_writes_a_card_and_prints_the_upload(tmp_path, run_tool, capsys):
     checkpoint_of({'backbone.': MODELS.build(NETWORKS['narrow resnet'])}, tmp_path / 'a.pth')
     run_tool('tools/convert.py', tmp_path / 'a.pth', tmp_path / 'hub', '--to', 'hub', '--license', 'mit')
-    assert sorted(path.name for path in (tmp_path / 'hub').iterdir()) == [
-        'README.md',
-        'config.json',
-        'model.safetensors',
-    ]
+    files = {path.name for path in (tmp_path / 'hub').iterdir()}
+    assert files == {'README.md', 'config.json', 'model.safetensors'}
     assert f'hf upload ORG/NAME {tmp_path}/hub' in capsys.readouterr().out
     card = (tmp_path / 'hub/README.md').read_text()
     front = yaml.safe_load(card.split('---\n')[1])

@@ -1,4 +1,4 @@
-"""Reading files: what is accepted, what is refused in a sentence, what damage is noticed, and that nothing in a file runs."""
+"""Files that are read, refused or damaged; nothing in a file runs."""
 
 import argparse
 import io
@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness.backbones import narrow_resnet, with_prefix
+from harness.errors import raises_code
 from mmengine.logging import HistoryBuffer
 
+from mmairl.checkpoints import load
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.checkpoints.read import read_backbone
 from mmairl.errors import UserError
@@ -43,22 +46,17 @@ def test_training_checkpoint_is_read_as_weights_only(tmp_path):
 
 
 @pytest.mark.parametrize('name', ['a.pth', 'a.pkl', 'a'])
-@pytest.mark.parametrize(
-    'write',
-    [
-        torch.save,
-        lambda value, path: torch.save(value, path, _use_new_zipfile_serialization=False),
-        *(
-            lambda value, path, protocol=protocol: path.write_bytes(pickle.dumps(value, protocol))
-            for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
-        ),
-    ],
-)
-def test_options_are_left_out_whatever_the_file_name(tmp_path, write, name):
-    write(dict(args=argparse.Namespace(lr=0.1, of=[argparse.Namespace()]), epoch=3), tmp_path / name)
-    assert load_checkpoint(tmp_path / name) == dict(args=None, epoch=3)
-    (tmp_path / name).write_bytes(pickle.dumps(dict(epoch=4), 0))
-    assert load_checkpoint(tmp_path / name) == dict(epoch=4)
+def test_options_are_left_out_whatever_the_file_name(tmp_path, name):
+    value = dict(args=argparse.Namespace(lr=0.1, of=[argparse.Namespace()]), epoch=3)
+    file = tmp_path / name
+    for zipped in (True, False):
+        torch.save(value, file, _use_new_zipfile_serialization=zipped)
+        assert load_checkpoint(file) == dict(args=None, epoch=3)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        file.write_bytes(pickle.dumps(value, protocol))
+        assert load_checkpoint(file) == dict(args=None, epoch=3)
+    file.write_bytes(pickle.dumps(dict(epoch=4), 0))
+    assert load_checkpoint(file) == dict(epoch=4)
 
 
 # Programs for a pickle reader. Each made the old readers take an address for an object, or took more than it gave.
@@ -109,8 +107,9 @@ ATTACKS = {
 
 
 def with_program(folder: Path, suffix: str, program: bytes) -> Path:
-    """A file whose dictionary holds as its model what the program makes."""
-    content, path = b'\x80\x02}' + text('model') + program + b's.', folder / f'a.{suffix}'
+    """Write a file with the result of a program of opcodes as its model."""
+    content = b'\x80\x02}' + text('model') + program + b's.'
+    path = folder / f'a.{suffix}'
     if suffix == 'pth':
         written = io.BytesIO()
         torch.save({}, written)
@@ -167,6 +166,40 @@ def test_odd_keys_and_attributes_are_harmless(tmp_path, suffix):
         read_backbone(tmp_path / 'b.pth')
 
 
+class Settings:
+    """A foreign class. It counts how often one is built."""
+
+    built = 0
+
+    def __setstate__(self, state: dict) -> None:
+        Settings.built += 1
+
+
+def run_me(*_: object) -> None:
+    Settings.built += 1
+
+
+class Runs:
+    def __reduce__(self) -> tuple:
+        return run_me, (1,)
+
+
+def test_foreign_objects_are_left_out_for_lightning(tmp_path, monkeypatch):
+    lines: list[str] = []
+    monkeypatch.setattr(load, 'print_log', lambda text, **_: lines.append(text))
+    weights = with_prefix('backbone.', narrow_resnet().state_dict())
+    settings = {'pytorch-lightning_version': '2.6.6', 'hyper_parameters': dict(of=Runs(), make=Settings, tau=0.9)}
+    torch.save(dict(settings, state_dict=weights), tmp_path / 'a.ckpt')
+    assert load_checkpoint(tmp_path / 'a.ckpt')['hyper_parameters'] == dict(of=None, make=None, tau=0.9)
+    assert len(lines) == 1 and 'run_me are left out' in lines[0]
+    torch.save(dict(hyper_parameters=dict(of=Runs()), state_dict=weights), tmp_path / 'b.ckpt')
+    refused(tmp_path / 'b.ckpt', 'asks to run .*run_me while loading and was refused')
+    torch.save(dict(settings, state_dict={**weights, 'backbone.conv1.weight': Runs()}), tmp_path / 'c.ckpt')
+    with raises_code('no-floats', match='backbone.conv1.weight are NoneType'):
+        read_backbone(tmp_path / 'c.ckpt')
+    assert Settings.built == 0
+
+
 def test_foreign_or_missing_file_is_an_error(tmp_path):
     (tmp_path / 'text.pth').write_text('not a checkpoint')
     refused(tmp_path / 'text.pth', 'not a checkpoint')
@@ -176,7 +209,7 @@ def test_foreign_or_missing_file_is_an_error(tmp_path):
 
 
 def test_record_marked_as_a_folder_is_an_error(tmp_path):
-    """torch reads nothing from it, and the weights are whatever the memory held, which may be the right ones."""
+    """torch would read nothing from it and leave the memory of the weights as it was."""
     torch.save(dict(a=torch.arange(1000.0)), path := tmp_path / 'a.pth')
     with zipfile.ZipFile(path) as archive:
         at = archive.start_dir

@@ -1,4 +1,4 @@
-"""The allow-list of pickles, entry by entry; what it refuses; and that no small file takes long to read."""
+"""Each entry of the allow-list of pickles, other names, and small files that would take long to read."""
 
 import io
 import pickle
@@ -9,6 +9,7 @@ import mmengine
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from mmengine.logging import HistoryBuffer
 
 from mmairl.checkpoints import pickles
@@ -21,21 +22,23 @@ COLLIDING = 2**61 - 1  # every multiple of it has the hash 0
 
 
 class Global:
-    """Pickled as a global of this name, which need not exist here."""
+    """Pickled as a global of this name, which need not exist."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class Call:
-    """Pickled as the call of a global, and the state that its result is given."""
+    """Pickled as the call of a global, with a state for its result."""
 
     def __init__(self, name: str, *arguments: object, state: object = None) -> None:
-        self.name, self.arguments, self.state = name, arguments, state
+        self.name = name
+        self.arguments = arguments
+        self.state = state
 
 
 class Writer(pickle._Pickler):
-    """Writes globals and calls of them; the standard pickler insists on importing what it names."""
+    """Write globals without importing them, and calls of them."""
 
     def save(self, value: object, *how: object) -> None:
         if isinstance(value, Global):
@@ -52,7 +55,7 @@ class Writer(pickle._Pickler):
             super().save(value, *how)
 
     def memoize(self, value: object) -> None:
-        """Write no memo: the objects here are temporary, and their ids are used again."""
+        """Write no memo, because the ids of temporary objects repeat."""
 
 
 def pickled(value: object) -> bytes:
@@ -170,7 +173,7 @@ def test_dumped_results_with_tensors_are_read(tmp_path):
 
 
 def test_large_annotations_are_read(tmp_path, monkeypatch):
-    """Their values are not shared, so that they are no more than the file has bytes."""
+    """Values that are not shared are never more than the bytes of the file."""
     trust_mmengine_checkpoints()
     monkeypatch.setattr(pickles, 'LARGEST', 1000)
     mmengine.dump(annotations := [[index % 7, 0.5] for index in range(1000)], tmp_path / 'a.pkl')
@@ -188,7 +191,7 @@ def test_numpy_number_may_be_a_key(key, suffix, tmp_path):
 
 
 def doubled(kind: type, value: object, times: int = 40) -> object:
-    """A value of `times` lists or the like, which stands for 2 ** times values."""
+    """Return a value of `times` containers that stands for 2 ** times values."""
     for _ in range(times):
         value = kind([value, value]) if kind is not dict else dict(a=value, b=value)
     return value
@@ -209,13 +212,32 @@ HEAVY = {
 }
 
 
+class SizeOfList:
+    """Pickled as a torch.Size that is made from a list, whose values are not followed."""
+
+    def __init__(self, items: list[int]) -> None:
+        self.items = items
+
+    def __reduce__(self) -> tuple:
+        return torch.Size, (self.items,)
+
+
 @pytest.mark.parametrize('suffix', ['pth', 'pkl'])
 @pytest.mark.parametrize('case', HEAVY)
 def test_small_file_that_stands_for_a_lot_is_refused(case, suffix, tmp_path):
-    """Its reader would need minutes, or never end."""
     path = tmp_path / f'a.{suffix}'
     content = dict(meta=HEAVY[case](), state_dict={'backbone.conv1.weight': torch.ones(1)})
     torch.save(content, path) if suffix == 'pth' else path.write_bytes(pickle.dumps(content))
     assert path.stat().st_size < 2**20
     with pytest.raises(UserError, match='was refused: it holds'):
         load_checkpoint(path)
+
+
+def test_size_made_from_a_list_is_refused(tmp_path):
+    size = SizeOfList([0] * 100_000)
+    torch.save(dict(meta=[{size: 0} for _ in range(500)]), tmp_path / 'a.pth')
+    with raises_code('unsafe-checkpoint', match='it holds a size'):
+        load_checkpoint(tmp_path / 'a.pth')
+    shapes = {torch.Size((2, 3)): torch.Size((4,)), 'empty': torch.Size(())}
+    torch.save(shapes, tmp_path / 'b.pth')
+    assert load_checkpoint(tmp_path / 'b.pth') == shapes

@@ -1,89 +1,78 @@
-"""Checkpoints of every project, read by one function: the right tensors, whole, unchanged."""
+"""Checkpoints of every project, read by one function: the right tensors, complete and unchanged."""
 
 import pickle
 
-import numpy as np
 import pytest
-import timm
 import torch
-import torchvision
+from harness.backbones import NARROW, State, assert_same_features, resnet, with_prefix
+from harness.errors import raises_code
+from test_layouts import detectron2
+from torch import nn
 
-import mmairl.models  # noqa: F401  registers mmpretrain's backbones
-from mmairl.checkpoints.architecture import resnet_of
 from mmairl.checkpoints.hub_config import Input
-from mmairl.checkpoints.layouts import rename
 from mmairl.checkpoints.load import require_same_keys
 from mmairl.checkpoints.read import input_of, read_backbone, read_tensors
-from mmairl.checkpoints.write import WRITERS, write_backbone
-from mmairl.errors import UserError
 from mmairl.registry import MODELS
-
-State = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope='module')
 def states() -> list[State]:
-    """The backbones of two narrow ResNet-18s with statistics of their own; the names are torchvision's."""
+    """The backbones of two narrow ResNet-18s with different statistics, by torchvision's names."""
     torch.manual_seed(0)
-    networks = [MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=4, base_channels=4)) for _ in 'ab']
+    networks = [MODELS.build(NARROW) for _ in 'ab']
     for network in networks:
         network.init_weights()
-        network.train()  # mmpretrain's returns nothing
+        network.train()
         network(torch.randn(4, 3, 64, 64))
     return [network.state_dict() for network in networks]
 
 
-def with_prefix(prefix: str, state: dict) -> dict:
-    return {prefix + key: value for key, value in state.items()}
+def assert_equal(found: State, expected: State, left_out: str = 'nothing') -> None:
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected if left_out not in key)
 
 
-def detectron2(state: State) -> dict[str, np.ndarray]:
-    return {rename(key, 'detectron2'): value.numpy() for key, value in state.items() if 'num_batches' not in key}
-
-
-def assert_equal(found: State, wanted: State, left_out: str = 'nothing') -> None:
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[key], wanted[key]) for key in wanted if left_out not in key)
-
-
-# How each project's own training script nests and names things: envelope, student's prefix, teacher's prefix.
-LAYOUTS = {
-    'ours': (lambda s: dict(meta={}, state_dict=s), 'backbone.', 'teacher.backbone.'),
-    'release': (lambda s: dict(start_epoch=200, model=s), 'module.online_encoder.', 'module.target_encoder.'),
-    'moco v1 and v2': (lambda s: dict(epoch=200, state_dict=s), 'module.encoder_q.', 'module.encoder_k.'),
-    'moco v3': (lambda s: dict(state_dict=s), 'module.base_encoder.', 'module.momentum_encoder.'),
-    'mmselfsup moco': (lambda s: dict(state_dict=s), 'encoder_q.0.', 'encoder_k.0.'),
-    'mmselfsup byol': (lambda s: dict(state_dict=s), 'online_net.0.', 'target_net.0.'),
-    'mmpretrain moco': (lambda s: dict(state_dict=s), 'backbone.', 'encoder_k.module.0.'),
-    'mmpretrain byol': (lambda s: dict(state_dict=s), 'backbone.', 'target_net.module.0.'),
+# How each project's own training script names things: envelope, student's prefix, teacher's prefix.
+PROJECTS = {
+    'ours': ('state_dict', 'backbone.', 'teacher.backbone.'),
+    'release': ('model', 'module.online_encoder.', 'module.target_encoder.'),
+    'moco v1 and v2': ('state_dict', 'module.encoder_q.', 'module.encoder_k.'),
+    'moco v3': ('state_dict', 'module.base_encoder.', 'module.momentum_encoder.'),
+    'mmselfsup moco': ('state_dict', 'encoder_q.0.', 'encoder_k.0.'),
+    'mmselfsup byol': ('state_dict', 'online_net.0.', 'target_net.0.'),
+    'mmpretrain moco': ('state_dict', 'backbone.', 'encoder_k.module.0.'),
+    'mmpretrain byol': ('state_dict', 'backbone.', 'target_net.module.0.'),
 }
 
 
-@pytest.mark.parametrize('name', LAYOUTS)
+@pytest.mark.parametrize('name', PROJECTS)
 def test_student_and_teacher_of_every_project(name, states, tmp_path):
-    envelope, *prefixes = LAYOUTS[name]
-    beside = prefixes[0].endswith(('backbone.', '.0.'))  # nothing but the backbone is below the prefix
-    head = 'projector.0.weight' if beside else f'{prefixes[0]}fc.0.weight'
+    envelope, *prefixes = PROJECTS[name]
+    pure = prefixes[0].endswith(('backbone.', '.0.'))  # nothing but the backbone is below the prefix
+    head = 'projector.0.weight' if pure else f'{prefixes[0]}fc.0.weight'
     heads = {head: torch.randn(3), 'queue': torch.randn(4, 8)}
     both = [with_prefix(prefix, state) for prefix, state in zip(prefixes, states)]
-    torch.save(envelope({**both[0], **both[1], **heads}), tmp_path / 'a.pth')
-    for place, part in enumerate(('student', 'teacher')):
+    torch.save({'epoch': 200, envelope: {**both[0], **both[1], **heads}}, tmp_path / 'a.pth')
+    for index, part in enumerate(('student', 'teacher')):
         found = read_backbone(tmp_path / 'a.pth', part)
-        assert_equal(found.weights, states[place])
-        assert set(found.dropped) == {key.removeprefix('module.') for key in {**both[1 - place], **heads}}
+        assert_equal(found.weights, states[index])
+        assert set(found.dropped) == {key.removeprefix('module.') for key in {**both[1 - index], **heads}}
+
+
+def vissl(state: State) -> dict:
+    trunk = dict(trunk=with_prefix('_feature_blocks.', state), heads={'0.clf.weight': state['bn1.bias']})
+    return dict(classy_state_dict=dict(base_model=dict(model=trunk)))
 
 
 ALONE = {
-    'torchvision': lambda s: s,
-    'vissl': lambda s: dict(
-        classy_state_dict=dict(
-            base_model=dict(model=dict(trunk=with_prefix('_feature_blocks.', s), heads={'0.clf.weight': s['bn1.bias']}))
-        )
-    ),
-    'simsiam': lambda s: dict(state_dict=with_prefix('module.encoder.', s)),
-    'mmpretrain': lambda s: dict(state_dict=with_prefix('backbone.', s)),
-    'compiled': lambda s: dict(model=with_prefix('_orig_mod.', s)),
-    'moco, its teacher cut away': lambda s: dict(state_dict=with_prefix('encoder_q.', s)),
+    'torchvision': lambda state: state,
+    'vissl': vissl,
+    'simsiam': lambda state: dict(state_dict=with_prefix('module.encoder.', state)),
+    'mmpretrain': lambda state: dict(state_dict=with_prefix('backbone.', state)),
+    'compiled': lambda state: dict(model=with_prefix('_orig_mod.', state)),
+    'wrapped and compiled': lambda state: with_prefix('module._orig_mod.', state),
+    'compiled and wrapped': lambda state: with_prefix('_orig_mod.module.', state),
+    'moco without its teacher': lambda state: dict(state_dict=with_prefix('encoder_q.', state)),
 }
 
 
@@ -93,94 +82,84 @@ def test_one_network_is_a_student_and_no_teacher(name, states, tmp_path):
     found = read_backbone(tmp_path / 'a.pth')
     assert_equal(found.weights, states[0])
     assert found.dropped == (['heads.0.clf.weight'] if name == 'vissl' else [])
-    with pytest.raises(UserError, match='holds no teacher'):
+    with raises_code('no-part'):
         read_backbone(tmp_path / 'a.pth', 'teacher')
 
 
 @pytest.mark.parametrize('prefix, protocol', [('', 2), ('backbone.bottom_up.', 4)])
 def test_detectron2_pickles_are_read(prefix, protocol, states, tmp_path):
-    with (tmp_path / 'R-18.pkl').open('wb') as file:
-        model = with_prefix(prefix, detectron2(states[0]))
-        pickle.dump(dict(model=model, __author__='torchvision', matching_heuristics=True), file, protocol)
+    arrays = {key: value.numpy() for key, value in detectron2(states[0]).items()}
+    content = dict(model=with_prefix(prefix, arrays), __author__='torchvision', matching_heuristics=True)
+    (tmp_path / 'R-18.pkl').write_bytes(pickle.dumps(content, protocol))
     assert_equal(read_backbone(tmp_path / 'R-18.pkl').weights, states[0], 'num_batches')
 
 
-@pytest.mark.parametrize('to', WRITERS)
-def test_round_trip_is_exact_and_a_cut_is_noticed(to, states, tmp_path):
-    torch.save(dict(state_dict=with_prefix('encoder_q.', states[0])), tmp_path / 'moco.pth')
-    out = tmp_path / f'out{dict(detectron2=".pkl", safetensors=".safetensors").get(to, ".pth")}'
-    write_backbone(read_backbone(tmp_path / 'moco.pth'), out, to)
-    back = read_backbone(out)
-    assert_equal(back.weights, states[0], 'num_batches' if to == 'detectron2' else 'nothing')  # it stores no counters
-    assert {value.dtype for value in back.weights.values()} == {torch.float32, torch.int64}
-    assert back.origin['file'] == 'moco.pth' and back.origin['source_format'] == 'MoCo v1 or v2'
-    whole = out.read_bytes()
-    for left in (0, 0.5, 0.99):
-        out.write_bytes(whole[: int(left * len(whole))])
-        with pytest.raises(UserError, match='truncated|empty|damaged|not a') as caught:
-            read_backbone(out)
-        assert '\n' not in str(caught.value)
+@pytest.mark.parametrize('name', ['net', 'model', 'resnet', 'student', 'feature_extractor', 'backbone.net'])
+def test_backbone_of_a_lightning_module_is_found(name, states, stored):
+    stored.update(with_prefix(f'{name}.', states[0]), **{'projection_head.0.weight': torch.ones(2, 2)})
+    assert_equal(read_backbone('a.ckpt').weights, states[0])
 
 
-def test_converted_resnet_has_equal_features(tmp_path):
-    torch.manual_seed(0)
-    images, network = torch.randn(2, 3, 64, 64), torchvision.models.resnet18()
-    network.train()(torch.randn(4, 3, 64, 64))
-    network.eval().fc = torch.nn.Identity()
-    torch.save(dict(model=with_prefix('online_encoder.', network.state_dict())), tmp_path / 'a.pth')
-    found = read_backbone(tmp_path / 'a.pth')
-    for to in ('torchvision', 'timm'):
-        write_backbone(found, tmp_path / f'{to}.pth', to)
-    plain = torchvision.models.resnet18()
-    plain.fc = torch.nn.Identity()
-    plain.load_state_dict(torch.load(tmp_path / 'torchvision.pth'))
-    of_timm = timm.create_model('resnet18', num_classes=0)
-    of_timm.load_state_dict(torch.load(tmp_path / 'timm.pth'))
-    ours = MODELS.build(resnet_of(found.weights))
-    ours.load_state_dict(found.weights)
-    ours.eval()  # mmpretrain's returns nothing
-    with torch.no_grad():
-        wanted = network(images)
-        assert torch.allclose(plain.eval()(images), wanted, atol=1e-6)
-        assert torch.allclose(of_timm.eval()(images), wanted, atol=1e-6)
-        assert torch.allclose(ours(images)[-1].mean(dim=(2, 3)), wanted, atol=1e-6)
+def test_prefix_chooses_between_two_backbones(states, stored):
+    stored.update({**with_prefix('one.', states[0]), **with_prefix('other.', states[1])})
+    with raises_code('several-backbones'):
+        read_backbone('a.pth')
+    for prefix, state in zip(('one.', 'other.'), states):
+        assert_equal(read_backbone('a.pth', prefix=prefix).weights, state)
+    with raises_code('unknown-prefix'):
+        read_backbone('a.pth', prefix='none.')
 
 
-def test_vit_to_timm_and_back_has_equal_features(tmp_path):
-    torch.manual_seed(0)
-    arch = dict(embed_dims=48, num_layers=2, num_heads=3, feedforward_channels=96)
-    ours = MODELS.build(
-        dict(type='mmpretrain.VisionTransformer', arch=arch, img_size=32, patch_size=16, out_type='cls_token')
-    )
-    ours.eval()
-    torch.save(dict(state_dict=with_prefix('backbone.', ours.state_dict())), tmp_path / 'a.pth')
-    write_backbone(read_backbone(tmp_path / 'a.pth'), tmp_path / 'timm.pth', 'timm')
-    theirs = timm.models.VisionTransformer(
-        img_size=32, patch_size=16, embed_dim=48, depth=2, num_heads=3, mlp_ratio=2, num_classes=0
-    ).eval()
-    theirs.load_state_dict(torch.load(tmp_path / 'timm.pth'))
-    images = torch.randn(2, 3, 32, 32)
-    with torch.no_grad():
-        assert torch.allclose(theirs(images), ours(images)[-1], atol=1e-5)
-    assert_equal(read_backbone(tmp_path / 'timm.pth').weights, ours.state_dict())
+C4 = {
+    'detectron2': (detectron2, 'roi_heads.', 'res5.'),
+    'mmdet': (dict, 'roi_head.shared_head.', 'layer4.'),
+}
 
 
-def test_the_architecture_is_read_off_the_weights():
-    for depth in (18, 34, 50, 101):
-        with torch.device('meta'):
-            network = getattr(torchvision.models, f'resnet{depth}')()
-        assert resnet_of(network.state_dict())['depth'] == depth
+@pytest.mark.parametrize('kind', C4)
+def test_c4_detector_keeps_its_last_stage(kind, states, stored):
+    layout, head, stage = C4[kind]
+    state = layout(states[0])
+    stored.update({(head if key.startswith(stage) else 'backbone.') + key: value for key, value in state.items()})
+    assert_equal(read_backbone('a.pth').weights, states[0], 'num_batches')
+    for key in [key for key in stored if key.startswith(head)]:
+        del stored[key]
+    with raises_code('incomplete-network'):
+        read_backbone('a.pth')
+
+
+def with_small_stem(padding: int) -> nn.Module:
+    network = resnet()
+    network.conv1 = nn.Conv2d(3, 64, 3, padding=padding, bias=False)
+    network.maxpool = nn.Identity()
+    return network
+
+
+def test_small_stem_pads_two_in_solo_learn(stored):
+    network = with_small_stem(padding=2)
+    for prefix in ('backbone.', 'momentum_backbone.'):
+        stored.update(with_prefix(prefix, network.state_dict()))
+    assert_same_features('a.ckpt', network)
+
+
+def test_padding_of_another_small_stem_is_warned_of(stored, monkeypatch):
+    lines: list[str] = []
+    monkeypatch.setattr('mmairl.checkpoints.read.print_log', lambda text, **_: lines.append(text))
+    network = with_small_stem(padding=1)
+    stored.update(network.state_dict())
+    assert_same_features('a.pth', network)
+    assert len(lines) == 1 and 'padding' in lines[0]
 
 
 KINDS = {
-    'int8': lambda w: w.to(torch.int8),
-    'int64': lambda w: w.long(),
-    'complex64': lambda w: w.to(torch.complex64),
-    'bool': lambda w: w > 0,
-    'float8_e4m3fn': lambda w: w.to(torch.float8_e4m3fn),
-    'text': lambda w: 'text',
-    'NoneType': lambda w: None,
-    '>f4': lambda w: w.numpy().astype('>f4'),
+    'int8': lambda weight: weight.to(torch.int8),
+    'int64': lambda weight: weight.long(),
+    'complex64': lambda weight: weight.to(torch.complex64),
+    'bool': lambda weight: weight > 0,
+    'float8_e4m3fn': lambda weight: weight.to(torch.float8_e4m3fn),
+    'text': lambda weight: 'text',
+    'NoneType': lambda weight: None,
+    '>f4': lambda weight: weight.numpy().astype('>f4'),
 }
 
 
@@ -189,34 +168,26 @@ def test_weights_of_another_kind_are_an_error(kind, states, tmp_path):
     other = {**states[0], 'layer1.0.conv1.weight': KINDS[kind](states[0]['layer1.0.conv1.weight'])}
     for content in (other, dict(state_dict=with_prefix('backbone.', other))):
         torch.save(content, tmp_path / 'a.pth')
-        with pytest.raises(UserError, match=rf'layer1.0.conv1.weight are {kind}; give a file whose weights are floats'):
+        with raises_code('no-floats', match=f'layer1.0.conv1.weight are {kind};'):
             read_backbone(tmp_path / 'a.pth')
     if kind != '>f4':
-        with pytest.raises(UserError, match=f'layer1.0.conv1.weight is {kind} there'):
+        with raises_code('other-network', match=f'layer1.0.conv1.weight is {kind} there'):
             require_same_keys(other, states[0], 'a.pth')
 
 
-def test_weights_that_are_not_finite_are_warned_of(states, tmp_path, monkeypatch):
-    said: list[str] = []
-    monkeypatch.setattr('mmairl.checkpoints.read.print_log', lambda text, **_: said.append(text))
-    for value, heard in ((torch.nan, 1), (torch.inf, 1), (1.0, 0)):
-        torch.save({**states[0], 'bn1.bias': torch.full((4,), value)}, tmp_path / 'a\nforged.pth')
-        read_backbone(tmp_path / 'a\nforged.pth')
-        assert len(said) == heard and all(
-            'hold NaN or infinity, such as bn1.bias' in text and '\n' not in text for text in said
-        )
-        said.clear()
-
-
-def test_wrappers_are_taken_off_in_any_order(states, tmp_path):
-    for number, wrappers in enumerate(('module._orig_mod.', '_orig_mod.module.')):
-        torch.save(with_prefix(wrappers, states[0]), tmp_path / f'{number}.pth')
-        assert_equal(read_backbone(tmp_path / f'{number}.pth').weights, states[0])
+@pytest.mark.parametrize('value, count', [(torch.nan, 1), (torch.inf, 1), (1.0, 0)])
+def test_weights_that_are_not_finite_are_warned_of(value, count, states, tmp_path, monkeypatch):
+    lines: list[str] = []
+    monkeypatch.setattr('mmairl.checkpoints.read.print_log', lambda text, **_: lines.append(text))
+    torch.save({**states[0], 'bn1.bias': torch.full((4,), value)}, tmp_path / 'a\nforged.pth')
+    read_backbone(tmp_path / 'a\nforged.pth')
+    assert len(lines) == count
+    assert all('NaN or infinity, such as bn1.bias' in text and '\n' not in text for text in lines)
 
 
 def test_file_without_a_backbone_is_an_error(tmp_path):
     torch.save(dict(w=torch.zeros(2)), tmp_path / 'a.pth')
-    with pytest.raises(UserError, match=r"keys look like \['w'\]"):
+    with raises_code('no-backbone', match=r"keys look like \['w'\]"):
         read_backbone(tmp_path / 'a.pth')
     assert list(read_tensors(tmp_path / 'a.pth')[0]) == ['w']
 

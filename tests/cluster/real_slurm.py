@@ -1,8 +1,7 @@
-"""A real Slurm on this one machine, in a folder of its own: its daemons run as this user, and nothing outside is touched.
+"""A real Slurm on this machine. Its daemons run as this user and write to one folder only.
 
-Two nodes of 64 CPUs, which are addresses of the loopback. The first has two "GPUs", which are empty files. Partitions: `all`
-(the default), `gpu` (the first node), `cpu` and
-`short` (the second; `short` gives five minutes).
+It has two nodes of 64 CPUs at loopback addresses. The first has two "GPUs", which are empty files. Partitions: `all` (the
+default), `gpu` (the first node), `cpu` and `short` (the second node; `short` has a limit of five minutes).
 """
 
 import os
@@ -56,13 +55,13 @@ PartitionName=short Nodes=node2 MaxTime=5
 
 
 def lacking() -> str:
-    """Say why there is no Slurm; '' where there is one."""
+    """Return why Slurm cannot run here, or ''."""
     missing = ', '.join(name for name in NEEDED if not shutil.which(name, path=PATH))
     return f'Slurm is not installed, it lacks {missing} (slurmctld, slurmd, slurm-client, munge)' if missing else ''
 
 
 class Slurm:
-    """As a context manager, which ends its jobs and its daemons."""
+    """A context manager that ends all jobs and daemons."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.daemons, self.patched = folder, [], pytest.MonkeyPatch()
@@ -84,7 +83,7 @@ class Slurm:
 
     def start(self) -> None:
         self.short, ports = Path(tempfile.mkdtemp(prefix='slurm', dir='/tmp')), free_ports(3)
-        self.short.chmod(0o755)  # where sockets lie: their paths may have 107 characters
+        self.short.chmod(0o755)  # for sockets, whose paths have at most 107 characters
         for name in ('munge', 'state', self.short / 'node1', self.short / 'node2'):
             (self.folder / name).mkdir(parents=True, mode=0o700)
         (self.folder / 'munge/key').write_bytes(os.urandom(128))
@@ -127,28 +126,28 @@ class Slurm:
         shutil.rmtree(self.short)
 
     def __call__(self, *command: object, **environment: str) -> str:
-        """The output of a command; what goes wrong is in it, too."""
+        """Return the output of a command, including errors."""
         known = {**self.environment, **environment}
         words = list(map(str, command))
         return subprocess.run(words, env=known, stdout=-1, stderr=subprocess.STDOUT, text=True, timeout=120).stdout
 
     def submit(self, *words: object, **environment: str) -> str:
-        """The number of a new job."""
+        """Return the number of a new job."""
         number = self('sbatch', '--parsable', *words, **environment).strip()
         assert number.isdigit(), number
         return number
 
     def job(self, number: str) -> dict[str, str]:
-        """Return what `scontrol show job` says of it: JobState, Restarts, ..."""
+        """Return the fields of `scontrol show job`: JobState, Restarts, ..."""
         said = self('scontrol', '--oneliner', 'show', 'job', number)
         return dict(word.partition('=')[::2] for word in said.split() if '=' in word)
 
     def wait_for(self, condition: Callable[[], object], seconds: float = 60, what: str = '') -> None:
-        """Wait as long as the daemons have something to tell."""
+        """Wait while the daemons write to their logs."""
         wait_for(condition, seconds, what, lambda: [path.stat().st_size for path in sorted(self.folder.glob('*.log'))])
 
     def ends(self, number: str, seconds: float = 60) -> tuple[str, int]:
-        """Its last state and how often it was started again, once it has ended and what it has started has, too."""
+        """Return the last state of a job and its number of restarts."""
         ended = ('COMPLETED', 'FAILED', 'CANCELLED', 'TIMEOUT', 'NODE_FAIL', 'PREEMPTED')
         self.wait_for(lambda: self.job(number).get('JobState') in ended, seconds, f'for job {number}')
         said = self.job(number)
@@ -156,7 +155,7 @@ class Slurm:
 
 
 def free_ports(count: int) -> list[int]:
-    """One after the other, below those that the kernel gives to outgoing connections."""
+    """Return consecutive free ports below the range for outgoing connections."""
     while True:
         first = random.randrange(12000, 15000)
         with ExitStack() as held:

@@ -1,4 +1,4 @@
-"""Our jobs under a real Slurm on this machine; small bash commands stand for what trains."""
+"""Jobs of studies in a real Slurm on this machine. Small bash commands replace the training."""
 
 import os
 import re
@@ -20,7 +20,7 @@ from mmairl.study.runs import Run
 
 pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking())
 ROOT = Path(__file__).parents[2]
-# A process that heeds signals as ours do: it saves and leaves with 75. Started again, it is done.
+# A process that handles signals like ours: it saves and exits with 75. Its second start finishes.
 RUN = """
 n=${SLURM_PROCID:-0}  # a batch script is the first
 [[ -z ${KILLED:-} || -e killed$n ]] || { touch killed$n; [[ $n != 1 ]] || kill -KILL $$; exit 1; }
@@ -40,18 +40,18 @@ def slurm(tmp_path_factory):
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """With signs that mean something to Slurm and to a shell."""
+    """A path with characters that are special to Slurm and to shells."""
     (path := tmp_path / 'my runs, 100%j').mkdir()
     return path
 
 
 def pattern(path: Path) -> str:
-    """The path as sbatch takes it."""
+    """Return the path in sbatch's syntax."""
     return str(path).replace('%', '%%')
 
 
 def submit(does: dict[Run, str], partition: str = 'cpu', devices: int = 1, **more: object) -> list[str]:
-    """Submit runs that are bash commands, each in its folder. Returns the numbers of their jobs."""
+    """Submit runs that are bash commands, each in its folder, and return the numbers of their jobs."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             jobs, 'commands', lambda run, devices: [['bash', '-c', f'cd {shlex.quote(str(run.folder))}; {does[run]}']]
@@ -62,15 +62,15 @@ def submit(does: dict[Run, str], partition: str = 'cpu', devices: int = 1, **mor
 
 
 def left(folder: Path, name: str) -> list[str]:
-    """Return what the processes of a run have written into their files of this name."""
+    """Return the contents of the files of this name, one per process of a run."""
     return [path.read_text() for path in sorted(folder.glob(f'{name}[0-9]'))]
 
 
-Started = dict[str, tuple[str, Path]]  # by what it will be told: a job's number and its folder
+Started = dict[str, tuple[str, Path]]  # by the command that will end it: a job's number and folder
 
 
 def tell(slurm: Slurm, started: Started, tasks: int) -> None:
-    """Give each job its command once its processes heed signals. All are started before: a job that goes on waits a while."""
+    """Run the command of each job once its processes handle signals. All jobs start first, because requeued ones wait."""
     for commands, (number, folder) in started.items():
         slurm.wait_for(lambda: len(left(folder, 'ready')) == tasks)  # noqa: B023
         for command in commands.replace('JOB', number).split(';'):
@@ -78,7 +78,7 @@ def tell(slurm: Slurm, started: Started, tasks: int) -> None:
 
 
 def ended(slurm: Slurm, job: tuple[str, Path], expected: tuple[str, int], tasks: int) -> list[str]:
-    """Return what each process wrote when it was started again, once the job has ended as expected; each saved once."""
+    """Wait for the expected end of a job whose processes saved once, and return what they wrote in their second start."""
     number, folder = job
     assert slurm.ends(number) == expected, (folder / 'log.txt').read_text()
     slurm.wait_for(lambda: len(left(folder, 'saved')) == tasks)
@@ -87,7 +87,7 @@ def ended(slurm: Slurm, job: tuple[str, Path], expected: tuple[str, int], tasks:
 
 
 CANCELLED, FAILED, WENT_ON, DONE = ('CANCELLED', 0), ('FAILED', 0), ('COMPLETED', 1), ('COMPLETED', 0)
-# By what a study's job is told to stop: how it ends, and how often it was started again.
+# By the command that stops a job: its last state and its number of restarts.
 TOLD_TO_STOP = {
     'scancel JOB': CANCELLED,
     'scancel --batch --signal=USR1 JOB; scancel JOB': CANCELLED,  # while it saves
@@ -97,20 +97,20 @@ TOLD_TO_STOP = {
     'scontrol requeue JOB': WENT_ON,
     'scontrol update nodename=node2 state=down reason=test': WENT_ON,
 }
-# By what a run does: how its job ends, and what is said of it.
+# By the command of a run: the last state of its job, its restarts, and failed.txt.
 ONCE = '[[ -e again ]] && exit; touch again; '
 BY_ITSELF = {
     'exit 75': (*WENT_ON, ''),
-    'kill -USR1 $$': (*WENT_ON, ''),  # by `scancel --full`, before it listened
+    'kill -USR1 $$': (*WENT_ON, ''),  # `scancel --full` before the run handles signals
     'kill -KILL $$': (*DONE, ''),
     'echo "error: it is wrong"; exit 2': (*FAILED, 'error: it is wrong\n'),
-    'rm again; kill -KILL $$': (*FAILED, 'exit code 137\n'),  # whenever it is tried
+    'rm again; kill -KILL $$': (*FAILED, 'exit code 137\n'),  # at each start
 }
 
 
 @pytest.fixture(scope='module')
 def started(slurm, tmp_path_factory) -> Started:
-    """All as tasks of one array, but that on the node that is set down: each goes back alone."""
+    """Submit all jobs as tasks of one array, except for the one whose node goes down, and run their commands."""
     folder = tmp_path_factory.mktemp('told') / 'my runs, 100%j'
     runs = {command: run_in(folder / str(number)) for number, command in enumerate([*TOLD_TO_STOP, *BY_ITSELF])}
     does = {run: RUN if command in TOLD_TO_STOP else ONCE + command for command, run in runs.items()}
@@ -132,8 +132,8 @@ def test_signaled_job_saves_and_requeues(slurm, started, command):
 
 
 @pytest.mark.parametrize('command', BY_ITSELF)
-def test_a_study_job_goes_on_or_fails_as_its_run_does(slurm, started, command):
-    """A run that a signal has killed is tried three times more."""
+def test_job_ends_as_its_run_does(slurm, started, command):
+    """A killed run is restarted at most three times."""
     (number, folder), (state, restarts, said) = started[command], BY_ITSELF[command]
     assert slurm.ends(number) == (state, restarts), (folder / 'log.txt').read_text()
     failed = folder / 'failed.txt'
@@ -141,7 +141,7 @@ def test_a_study_job_goes_on_or_fails_as_its_run_does(slurm, started, command):
 
 
 def test_signaled_job_of_two_nodes_saves_and_requeues(slurm, folder, monkeypatch):
-    """Also where a process was killed before, and the others have ended by themselves."""
+    """One process was killed before, and the others have exited."""
     commands = ('scancel JOB', 'scancel --full --signal=TERM JOB', 'scancel --batch --signal=USR1 JOB')
     runs = {command: run_in(folder / str(number)) for number, command in enumerate(commands)}
     monkeypatch.setenv('KILLED', '1')
@@ -154,7 +154,7 @@ def test_signaled_job_of_two_nodes_saves_and_requeues(slurm, folder, monkeypatch
 
 
 def test_runs_wait_for_their_sources(slurm, folder, monkeypatch):
-    """Also where the source goes back into the queue meanwhile, and where the command is given again."""
+    """The source is requeued meanwhile, and the study is submitted twice."""
     source, broken = run_in(folder / 'source'), run_in(folder / 'broken')
     rescaled = run_in(folder / 'rescaled', (source.folder,))
     never = run_in(folder / 'never', (source.folder, broken.folder))
@@ -172,7 +172,7 @@ def test_runs_wait_for_their_sources(slurm, folder, monkeypatch):
 
 
 def test_runs_are_submitted_in_portions(tmp_path, folder, monkeypatch):
-    """Each run is a job once, and all get done."""
+    """Each run is submitted once, and all finish."""
     monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF.replace('=3600', '=2') + 'MaxJobCount=12\nMaxArraySize=5\n')
     result = (
         """while [[ ! -e ../go ]]; do sleep 0.1; done; echo '{"labels": {"knn": "knn"}}' > result.json; echo >> times"""
@@ -181,7 +181,7 @@ def test_runs_are_submitted_in_portions(tmp_path, folder, monkeypatch):
     (daemons := tmp_path / 'daemons').mkdir()
     with Slurm(daemons) as slurm:
         for submitted in (11, 0):
-            said = f'{submitted} of .* runs are submitted, and Slurm refuses .*temporarily unable.*MaxJobCount = 12'
+            said = f'temporarily unable.*MaxJobCount = 12.*, after {submitted} of '
             with pytest.raises(UserError, match=said):
                 submit(does, 'all', cpus=4)
         expected = ['running'] * 11 + ['not begun'] * 5
@@ -212,8 +212,8 @@ def test_queue_states_of_runs(slurm, folder):
     queue = jobs.read_queue(runs)
     expected = {
         limited: rf'pending: Partition\w+ \(job {numbers[0]}\)',
-        cancelled: f'never started: job {numbers[1]} was cancelled, or ended, before it began; can its node see .*/b.',
-        unseen: rf'never started: job {numbers[2]} ended as FAILED \(JobLaunchFailure\) before it began; .*',
+        cancelled: rf'never started: job {numbers[1]} ended before it began \(canceled or ended\); can its node read .*/b\?',
+        unseen: rf'never started: job {numbers[2]} ended before it began \(FAILED, JobLaunchFailure\); .*',
         requeued: rf'requeued: \w+ \(job {numbers[3]}\)',
     }
     for run, said in expected.items():
@@ -237,7 +237,7 @@ def test_folder_invisible_to_a_node_is_reported(slurm, folder, monkeypatch):
     )
 
 
-# A run that holds its lock as the worker does.
+# A run that locks its folder like the worker.
 LOCKED = """
 exec 9>.lock_0
 flock -n 9 || { echo found >> log; sleep 1; exit 75; }
@@ -250,7 +250,7 @@ date +%s >> end
 
 @pytest.mark.slow
 def test_run_on_a_lost_node_never_runs_twice(tmp_path, folder, monkeypatch):
-    """Its daemon stops, and its processes go on; Slurm starts the job on the other node."""
+    """The daemon of the node stops, its processes continue, and Slurm starts the job on the other node."""
     monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF + 'SlurmdTimeout=6\n')
     (daemons := tmp_path / 'daemons').mkdir()
     with Slurm(daemons) as slurm:
@@ -268,8 +268,8 @@ def test_run_on_a_lost_node_never_runs_twice(tmp_path, folder, monkeypatch):
     assert len((run.folder / 'begin').read_text().split()) == len((run.folder / 'end').read_text().split()) == 1
 
 
-def test_a_step_is_told_apart_from_the_job_around_it(slurm, folder):
-    """Two tasks on the second node of a job of two; a batch script is no step."""
+def test_step_differs_from_its_batch_script(slurm, folder):
+    """Two tasks run on the second node of a job of two nodes."""
     (folder / 'job.sh').write_text(
         "#!/bin/bash\nenv -0 > batch\nsrun -w node2 -N1 -n2 bash -c 'env -0 > task$SLURM_PROCID'\n"
     )
@@ -290,7 +290,7 @@ def test_a_step_is_told_apart_from_the_job_around_it(slurm, folder):
 
 @pytest.fixture
 def python(folder) -> str:
-    """In the place of what runs tools/train.py."""
+    """A script that replaces Python and runs RUN in the work dir of tools/train.py."""
     to_its_folder = (
         '[[ $2 == */train.py ]] || exit 9\nfor word; do [[ $before != --work-dir ]] || cd "$word"; before=$word; done'
     )
@@ -300,7 +300,7 @@ def python(folder) -> str:
 
 
 def test_documented_job_saves_and_requeues(slurm, folder, python):
-    """Also where one of them was killed before."""
+    """One of the processes was killed before."""
     expected = {
         'scancel JOB': CANCELLED,
         'scancel --signal=USR1 JOB': WENT_ON,  # to the tasks, as Slurm does before the time limit
@@ -318,7 +318,7 @@ def test_documented_job_saves_and_requeues(slurm, folder, python):
         assert [said.split()[1] for said in done] == (['2', '2'] if expected[command] == WENT_ON else [])
 
 
-# What `tools/slurm_train.sh` is told: a signal to itself, one to all of its terminal's processes, and one while it still waits.
+# Signals to `tools/slurm_train.sh`: to itself, to all processes of its terminal, and while its job is pending.
 TOLD_SRUN = [
     ('TERM', os.kill, ''),
     ('HUP', os.kill, ''),
@@ -328,7 +328,7 @@ TOLD_SRUN = [
 
 
 def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
-    """srun itself would kill them on TERM and HUP, and ask on INT. All at once, as the tasks wait most of the time."""
+    """Without our script, srun would kill its tasks at TERM and HUP, and ask back at INT."""
     running = []
     for number, (_, _, waits) in enumerate(TOLD_SRUN):
         (own := folder / f'srun {number}').mkdir()
@@ -354,7 +354,7 @@ def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
 
 
 def test_gpus_are_requested_if_the_partition_has_any(slurm, folder):
-    """And the tasks have the CPUs that were asked for, where sbatch's --cpus-per-task was set as well."""
+    """The tasks have the requested CPUs, even if sbatch's --cpus-per-task is set as well."""
     (folder / 'python').write_text('#!/bin/bash\necho "$SLURM_CPUS_PER_TASK CPUs, ${SLURM_GPUS_ON_NODE-0} GPUs"\n')
     (folder / 'python').chmod(0o755)
     words = (ROOT / 'tools/slurm_train.sh', 'PARTITION', 'name', 'x.py', folder)
@@ -364,7 +364,7 @@ def test_gpus_are_requested_if_the_partition_has_any(slurm, folder):
         assert said == f'3 CPUs, {gpus} GPUs\n' * 2, said
 
 
-# A run that is still saving when Slurm ends its job.
+# A run that is still saving at the time limit of its job.
 SLOW = """
 [[ ! -e saved0 ]] || { touch done0; exit 0; }
 trap '' USR1 TERM
@@ -376,7 +376,7 @@ exit 75
 
 @pytest.mark.slow
 def test_job_resumes_after_its_time_limit(slurm, folder):
-    """The first job has three minutes, and is told two before their end; the second has one minute."""
+    """The first job has three minutes and gets a signal two minutes before their end. The second has one minute."""
     longer = RUN.replace('{1..3000}', '{1..30000}')
     runs = [(run_in(folder / 'told'), longer, '3'), (run_in(folder / 'late'), SLOW, '1')]
     for (number,), run in [(submit({run: command}, time=minutes), run) for run, command, minutes in runs]:

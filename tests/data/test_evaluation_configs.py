@@ -1,4 +1,4 @@
-"""The evaluation configs: their parts are whole, apart, and accepted by the data sets that they name."""
+"""The parts of each evaluation config: valid arguments of their data sets, and no part twice."""
 
 import inspect
 from itertools import combinations
@@ -29,7 +29,7 @@ def kinds(settings: dict) -> list[tuple[type, dict]]:
 
 
 @pytest.mark.parametrize('name', CONFIGS)
-def test_each_part_of_a_config_is_another_one(name):
+def test_parts_of_a_config_are_valid_and_differ(name):
     evaluation = Config.fromfile(CONFIGS[name]).evaluation.to_dict()
     parts = {part: evaluation.pop(part) for part in ('train', 'val', 'test') if part in evaluation}
     assert {'train', 'test'} <= parts.keys()

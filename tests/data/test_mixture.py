@@ -1,4 +1,4 @@
-"""Several sets at once: their shares of an epoch, exact resume, labels by name, and where each image is from."""
+"""Mixtures: the weight of each set in an epoch, exact resume, joint labels, and the set of each image."""
 
 import math
 
@@ -133,7 +133,7 @@ def test_unfit_sets_and_weights_raise(places, tmp_path):
     five_channels = dict(type='UnlabelledFolder', root=str(tmp_path), channels=5)
     for wrong, code in [
         (dict(weights=dict(a=0)), 'bad-weight'),
-        (dict(weights=dict(a='2')), 'bad-weight'),
+        (dict(weights=dict(a=math.inf)), 'bad-weight'),
         (dict(weights=dict(aa=1)), 'unknown-set'),
         (dict(sets=dict(sets, d=five_channels)), 'mixed-images'),
         (dict(sets=dict(sets, d=dict(sets['a'], views=view))), 'views-of-set'),
@@ -189,7 +189,7 @@ def test_evaluation_has_each_sets_own_score(places, tmp_path):
         assert found[f'top-1, {name}'] == pytest.approx(100 * sum(own) / len(own))
 
 
-def test_the_map_of_several_places_is_coloured_by_them(places):
+def test_map_of_several_sets_is_colored_by_set(places):
     given = [str(places / 'c'), str(places / 'b.tar')]
     data = dataset_of(given, None)
     names = [name_of(data, at) for at in range(len(data))]

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: bool) -> np.ndarray:
     """The mean of a grid of points in every bin of every region; without `samples`, about one point a pixel.
 
-    A point is bilinear between its neighbours, the border's value up to one pixel outside, and 0 beyond.
+    A point is bilinear between its neighbors, the border's value up to one pixel outside, and 0 beyond.
     """
     out = np.zeros((len(rois), images.shape[1], *size))
     for region, (image, *corners) in enumerate(rois):

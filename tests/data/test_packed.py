@@ -1,4 +1,4 @@
-"""A data set as shards: the same items, read by others, the same bytes from any number of workers, also after a kill."""
+"""Packed data sets: equal items, readable by other programs, and the same bytes for any number of workers."""
 
 import tarfile
 from pathlib import Path

@@ -43,9 +43,9 @@ OWN = dict(train=range(3), val=range(3, 5), test=range(5, 7))  # where the autho
 Parts = dict[str, list[tuple[int, int]]]
 
 
-def picture(path: Path, grey: int) -> None:
+def picture(path: Path, gray: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new('RGB', (9, 6), (grey, grey, grey)).save(path, quality=100)
+    Image.new('RGB', (9, 6), (gray, gray, gray)).save(path, quality=100)
 
 
 def write(path: Path, *lines: str) -> None:
@@ -59,11 +59,11 @@ def labelled(**parts: Iterable[int]) -> Parts:
 
 
 def contents(data) -> list[tuple[int, int]]:
-    """(the grey of the image, its label) of every image, in order."""
+    """(the gray of the image, its label) of every image, in order."""
     return [(int(data.raw(i)[0, 3, 4]), int(data.labels[i])) for i in range(len(data))]
 
 
-# Each writes a tree of grey images, and returns the (grey, label) pairs of its parts and the names of the classes.
+# Each writes a tree of gray images, and returns the (gray, label) pairs of its parts and the names of the classes.
 
 
 def cars(root: Path) -> tuple[Parts, list[str]]:
@@ -135,8 +135,8 @@ def places(root: Path) -> tuple[Parts, list[str]]:
     for part, lines in lists.items():
         write(root / f'trainvalsplit_places205/{part}_places205.csv', *lines)
         parts[part] = [(10 * len(part) + n, int(line[-1])) for n, line in enumerate(lines)]
-        for (grey, _), line in zip(parts[part], lines):
-            picture(root / 'data/vision/torralba/deeplearning/images256' / line[:-2], grey)
+        for (gray, _), line in zip(parts[part], lines):
+            picture(root / 'data/vision/torralba/deeplearning/images256' / line[:-2], gray)
     return parts, ['abbey', '1', 'apartment_building/outdoor']
 
 
@@ -401,7 +401,7 @@ PUBLISHED = dict(
 )  # fmt: skip
 
 
-def test_the_held_out_part_has_the_published_size():
+def test_held_out_part_has_the_published_size():
     for name, (train, val) in PUBLISHED.items():
         rows = [rows_of_split(split, train + val, EVERY[name].held_out, seed=0).tolist() for split in ('train', 'val')]
         assert [len(part) for part in rows] == [train, val] and sorted(rows[0] + rows[1]) == list(range(train + val))

@@ -38,7 +38,7 @@ def npy(pixels: np.ndarray) -> bytes:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """As OpenCV writes it, which takes colours in the order blue, green, red."""
+    """As OpenCV writes it, which takes colors in the order blue, green, red."""
     return cv2.imencode('.png', pixels if pixels.ndim == 2 else pixels[..., [2, 1, 0, 3][: pixels.shape[2]]])[
         1
     ].tobytes()
@@ -95,7 +95,7 @@ def test_tiff_channels_are_samples_planes_or_pages(kind, channels):
     assert reason(several) is Reason.NO_ARRAY, 'a stack of several'
 
 
-def test_what_is_no_such_image_is_the_files_own_fault(monkeypatch):
+def test_invalid_file_has_its_reason(monkeypatch):
     good = npy(noise(6, 9, 5))
     assert reason(good[:-1]) is Reason.CUT_SHORT and reason(good, max_pixels=53) is Reason.TOO_LARGE
     assert reason(npy(noise(1, 9, 200)), max_pixels=10) is Reason.TOO_LARGE, 'by its channels'
@@ -146,7 +146,7 @@ def test_stored_values_are_packed_exactly(folder):
         UnlabelledFolder(folder)
 
 
-def test_a_mix_of_channels_or_depths_names_the_file(folder):
+def test_file_of_other_channels_or_depth_is_named(folder):
     for odd, stored in (
         (noise(8, 8, 3), '3 channels of 16 bits'),
         (noise(8, 8, 5, kind=np.uint8), '5 channels of 8 bits'),
@@ -165,7 +165,7 @@ def test_a_mix_of_channels_or_depths_names_the_file(folder):
         ImageFolder(folder, channels=4)
 
 
-def test_statistics_are_numpys_over_all_pixels(folder, run_tool, capsys):
+def test_statistics_equal_numpy(folder, run_tool, capsys):
     pixels = np.concatenate([np.load(path).reshape(-1, 5) for path in sorted(folder.glob('*/[1-5].npy'))]) / 65535
     found = channel_statistics(ImageFolder(folder, channels=5))
     np.testing.assert_allclose(found.mean, pixels.mean(0), rtol=1e-6)
@@ -197,7 +197,7 @@ STEPS = [
 @pytest.mark.parametrize('channels', (1, 2, 5))
 @pytest.mark.parametrize('step', STEPS, ids=lambda step: step['type'])
 def test_each_channel_changes_like_a_gray_image(step, channels):
-    """For RGB, test_transforms.py holds it against torchvision. The weights of its grey add up to 0.9999."""
+    """For RGB, test_transforms.py holds it against torchvision. The weights of its gray add up to 0.9999."""
     ((operation,),) = build_views([[step]])
 
     def drawn(make: Callable, images: torch.Tensor, seed: int) -> torch.Tensor:
@@ -209,8 +209,8 @@ def test_each_channel_changes_like_a_gray_image(step, channels):
         values = (pixels.double() / MOST[kind]).float()
         stored = pixels if kind is np.uint8 else values
         for seed in range(4):
-            greys = [drawn(operation.batch, value.expand(1, 3, 24, 31), seed)[0, :1] for value in values]
-            wanted = torch.cat(greys)
+            grays = [drawn(operation.batch, value.expand(1, 3, 24, 31), seed)[0, :1] for value in values]
+            wanted = torch.cat(grays)
             torch.testing.assert_close(drawn(operation.batch, values[None], seed)[0], wanted, atol=2e-5, rtol=0)
             torch.testing.assert_close(drawn(operation, stored, seed), wanted, atol=2e-5, rtol=0)
 

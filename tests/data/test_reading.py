@@ -84,5 +84,5 @@ def test_storage_is_retried_for_a_longer_time(clock):
         clock.now += 30
         raise OSError(errno.ETIMEDOUT, 'no response')
 
-    with raises_code('no-answer', r'far.tar: .* \(no response; 4 tries in 120.7 s\); check the network'):
-        retried(hang, 'far.tar', patience=120)
+    with raises_code('no-answer', r'remote.tar: .* \(no response; 4 tries in 120.7 s\); check the network'):
+        retried(hang, 'remote.tar', patience=120)

@@ -1,4 +1,4 @@
-"""An epoch's order: today's permutation for what fits, and a keyed one beyond, which is a permutation and uniform."""
+"""The order of an epoch: torch's permutation, the keyed permutation of large sets, and the order by shards."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ PINNED = {  # by the seed 1, at five places over the whole epoch
 
 @pytest.mark.parametrize('count', PINNED)
 def test_keyed_permutation_is_pinned(count):
-    """By ranks, remainders, neighbours and seeds it was as a uniform one; with other numbers no run would resume."""
+    """By ranks, remainders, neighbors and seeds it was as a uniform one; with other numbers no run would resume."""
     assert keyed_permutation(np.arange(0, count, count // 5)[:5], count, seed=1).tolist() == PINNED[count]
 
 

@@ -30,7 +30,7 @@ def test_shape_depends_on_seed_split_and_index():
         Shapes('test', 4)
 
 
-def test_a_cache_is_used_and_a_broken_one_redrawn(cache, monkeypatch):
+def test_broken_cache_is_redrawn(cache, monkeypatch):
     drawn = np.array(Shapes('val', 12, 32).images)
     (file,) = cache.iterdir()
     monkeypatch.setattr(shapes, 'draw_shapes', lambda *args: pytest.fail('drawn again'))
@@ -43,6 +43,7 @@ def test_a_cache_is_used_and_a_broken_one_redrawn(cache, monkeypatch):
     assert np.array_equal(Shapes('val', 12, 32).images, drawn), 'without a cache that can be written'
 
 
+@pytest.mark.slow
 def test_raw_pixels_do_not_give_the_kind_away():
     train, test = Shapes('train', 1200, 48), Shapes('val', 300, 48)
     x, q = (torch.from_numpy(np.array(part.images)).flatten(1).float() / 255 for part in (train, test))

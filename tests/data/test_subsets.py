@@ -1,4 +1,4 @@
-"""The images that a subset keeps, and their labels; lists as they are published; trees worked by hand."""
+"""The images and labels of each subset, for published lists and for hierarchies small enough to check by hand."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_class_subsets_are_nested():
     assert len({tuple(ClassSubset(whole, 0.4, seed=seed).classes) for seed in range(8)}) > 1
 
 
-def test_the_two_parts_of_a_set_make_it_up():
+def test_both_parts_make_up_the_set():
     fit, held = (Part(numbered(10, 20, 2), held) for held in (False, True))
     assert torch.bincount(held.labels).tolist() == [2, 4, 1] and torch.bincount(fit.labels).tolist() == [8, 16, 1]
     assert sorted([*fit.indices.tolist(), *held.indices.tolist()]) == list(range(32))
@@ -92,10 +92,10 @@ NAMES = ['n01/n01_1.png', 'n01/n01_20.png', 'n02/n02_3.png', 'n02/deep/n02_4.png
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for grey, name in enumerate(NAMES):
+    for gray, name in enumerate(NAMES):
         file = tmp_path / 'train' / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new('L', (4, 4), grey).save(file)
+        Image.new('L', (4, 4), gray).save(file)
     return tmp_path
 
 
@@ -117,8 +117,8 @@ def test_named_classes_keep_all_their_images(tmp_path):
 
 def test_listed_images_keep_their_classes(root):
     data = listed(root, '\ufeff# SimCLR\n\nn03_5.png\r\n  n02_4.png \nn01/n01_20.png\nn01_1.png\n')
-    greys = [int(data[index]['inputs'][0][0, 0, 0]) for index in range(len(data))]
-    assert greys == [0, 1, 3, 4] == [int(data.raw(index)[0, 0, 0]) for index in range(4)]
+    grays = [int(data[index]['inputs'][0][0, 0, 0]) for index in range(len(data))]
+    assert grays == [0, 1, 3, 4] == [int(data.raw(index)[0, 0, 0]) for index in range(4)]
     assert data.labels.tolist() == [0, 0, 1, 2] and data.classes == ['n01', 'n02', 'n03']
     assert data.name(3) == str(root / 'train/n03/n03_5.png')
 

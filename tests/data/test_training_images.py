@@ -1,4 +1,4 @@
-"""Training images: the same views in every process, and unreadable ones replaced, counted and named."""
+"""Training images: equal views in every process; unreadable images are replaced, counted and named."""
 
 import copy
 import random
@@ -40,7 +40,7 @@ def seed_worker(worker: int) -> None:
 
 
 @pytest.mark.parametrize('workers', [0, 2])
-def test_a_plain_samplers_batches_draw_different_views(workers):
+def test_plain_sampler_draws_different_views(workers):
     found = drawn(workers, worker_init_fn=seed_worker)
     for numbers in found.unbind(-1):
         assert len(numbers.unique()) == 16, 'the j-th image of each batch was drawn alike'

@@ -64,7 +64,7 @@ def test_batched_operation_equals_torchvision(kind):
 
 
 def picture(height: int, width: int) -> Tensor:
-    """Noise with grey, black and white parts, where hue and saturation have their edges."""
+    """Noise with gray, black and white parts, where hue and saturation have their edges."""
     image = torch.randint(0, 256, (3, height, width), dtype=torch.uint8)
     image[:, :5] = image[:1, :5]
     image[:, 5:8], image[:, 8:11] = 0, 255
@@ -103,7 +103,7 @@ def test_too_long_image_is_cropped_in_the_middle():
     assert box(crop.draw(5, 100, 10), 4) == [(100 - 13) // 2, 0, 13, 10]
 
 
-def test_the_kernel_is_the_papers_tenth_of_the_image():
+def test_blur_kernel_is_a_tenth_of_the_image():
     assert [taps_for(torch.empty(3, size, 300)) for size in (224, 40, 32)] == [23, 5, 3]
 
 
@@ -119,14 +119,14 @@ DRAWN = {  # by torch's generator from the seed 3, for two images of 60 x 45: th
 
 
 @pytest.mark.parametrize('kind', DRAWN)
-def test_a_seed_draws_what_it_always_drew(kind):
+def test_seed_draws_pinned_parameters(kind):
     torch.manual_seed(3)
     params = build(**STEPS[kind]).draw(2, 60, 45)
     for key, values in DRAWN[kind].items():
         torch.testing.assert_close(params[key].double(), torch.tensor(values, dtype=torch.float64), atol=1e-4, rtol=0)
 
 
-def test_the_two_parts_of_a_view_add_up_to_it():
+def test_crop_and_device_part_make_up_a_view():
     parts = Config.fromfile(VIEWS / 'on_device.py')
     for file, name, rest in (
         ('mocov2', 'mocov2_view', 'mocov2_on_device'),
@@ -135,7 +135,7 @@ def test_the_two_parts_of_a_view_add_up_to_it():
         assert [*parts[f'{file}_crop'], *parts[rest]] == list(Config.fromfile(VIEWS / f'{file}.py')[name])
 
 
-def test_the_device_is_never_asked_for_a_value():
+def test_operation_never_waits_for_the_device():
     """Tensors without values, on the device 'meta', refuse whatever a host would have to wait for."""
     batch = torch.empty(COUNT, 3, 40, 40, device='meta')
     for step in RECIPE:

@@ -1,8 +1,9 @@
-"""Views by name: they are built, they keep what they say, and images are told apart as the rule of thumb says."""
+"""Views by name, the transforms of their own, and the view set that is suggested for images."""
 
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from PIL import Image
 
 from mmairl.apis.suggest import config_for, domain_of, full_size, suggest_for
@@ -13,31 +14,36 @@ from mmairl.data.shapes import Shapes
 from mmairl.data.transforms import STAINS
 from mmairl.data.view_sets import DOMAINS, named_views, reasons
 from mmairl.engine.checkpoint import settings
-from mmairl.errors import UserError
 from mmairl.evaluation.sets import with_views
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row
 
 
 @pytest.mark.parametrize('name', DOMAINS)
-def test_named_views_fit_every_method(name):
-    made = Shapes(count=2, size=40, views=name)[0]['inputs']
-    assert [view.shape for view in made] == [(3, 224, 224)] * 2 and all(why for _, why in reasons(name))
-    for method in ('mocov2plus', 'byol', 'swav'):
-        own = config_for(method, 500, 'images', views=name).train_dataloader.dataset.views
-        plain = load_config(full_size(method)).train_dataloader.dataset['views']
-        assert [view[0] for view in own] == [view[0] for view in plain], 'crops are its own'
-        assert [step['type'] for step in own[0][1:]] == [step['type'] for step, _ in reasons(name)]
-    with pytest.raises(UserError, match="there are no views 'satelite'; did you mean 'satellite'"):
+def test_named_views_are_built_with_reasons(name):
+    views = Shapes(count=2, size=40, views=name)[0]['inputs']
+    assert [view.shape for view in views] == [(3, 224, 224)] * 2
+    assert all(why for _, why in reasons(name))
+
+
+def test_named_views_have_the_crops_of_the_method():
+    views = config_for('swav', 500, 'images', views='satellite').train_dataloader.dataset.views
+    plain = load_config(full_size('swav')).train_dataloader.dataset['views']
+    assert [view[0] for view in views] == [view[0] for view in plain]
+    assert [step['type'] for step in views[0][1:]] == [step['type'] for step, _ in reasons('satellite')]
+
+
+def test_unknown_name_of_views_is_an_error():
+    with raises_code('unknown-views', "'satelite'; did you mean 'satellite'"):
         named_views('satelite')
 
 
-def test_grey_images_lose_what_only_rgb_has(tmp_path):
+def test_gray_images_have_no_rgb_transforms(tmp_path):
     views = config_for('byol', 500, 'images', views='microscopy', channels=1).train_dataloader.dataset.views
     assert 'StainJitter' not in str(views) and 'RandomTurn' in str(views)
 
 
-def test_a_turn_is_one_of_eight_alike_in_both_forms():
+def test_turn_is_one_of_eight_in_both_forms():
     [[turn]] = build_views([[dict(type='RandomTurn', p=1.0)]])
     image, seen = torch.arange(3 * 16, dtype=torch.uint8).reshape(3, 4, 4), set()
     for seed in range(60):
@@ -50,7 +56,7 @@ def test_a_turn_is_one_of_eight_alike_in_both_forms():
     assert len(seen) == 8
 
 
-def test_stains_change_in_amount_and_not_in_kind():
+def test_stains_change_only_in_amount():
     [[jitter]] = build_views([[dict(type='StainJitter', p=1.0, strength=0.5)]])
     amounts = torch.rand(1, 3, 8, 8) * torch.tensor([0.5, 0.3, 0.0]).view(3, 1, 1)  # no DAB
     images = (-torch.einsum('bshw,sc->bchw', amounts, STAINS)).exp()

@@ -15,6 +15,7 @@ from mmairl.config import load_config
 from mmairl.engine import run as launch
 from mmairl.engine.checkpoint import RunStart, choose_start, consolidate, load_checkpoint, newest_checkpoint, run_in
 from mmairl.engine.hooks.saving import ExactCheckpointHook
+from mmairl.engine.runner import Runner
 from mmairl.errors import UserError
 from mmairl.registry import HOOKS
 
@@ -306,7 +307,7 @@ def test_every_name_of_mmengines_hook_saves_exactly(toy_config, kind):
         del cfg.default_hooks['checkpoint']  # mmengine then adds its own
     else:
         cfg.default_hooks.checkpoint = dict(type=kind, by_epoch=False, interval=1)
-    hooks = launch.train(cfg).hooks
+    hooks = Runner.from_cfg(cfg).hooks
     assert [type(hook) for hook in hooks if isinstance(hook, CheckpointHook)] == [ExactCheckpointHook]
 
 

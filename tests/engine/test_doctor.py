@@ -9,7 +9,7 @@ from harness import resume as resuming
 from mmairl.cli.doctor import main
 from mmairl.engine import doctor
 from mmairl.engine.checkpoint import Kept
-from mmairl.engine.doctor import Outcome, Remedy, Sign, Trial, first_sign, ranked, remedies, treat
+from mmairl.engine.doctor import Outcome, Remedy, Sign, Trial, by_likelihood, first_sign, remedies, treat
 from mmairl.engine.fork import Fork
 from mmairl.engine.health import QUANTITIES
 
@@ -56,7 +56,7 @@ def test_planted_fault_is_among_the_first_two(tmp_path, name):
     sign = first_sign(run)
     assert sign.quantity.name == quantity
     trial = Trial(run, sign, steps=6)
-    outcomes = ranked(treat(trial, repeats=1))
+    outcomes = by_likelihood(treat(trial, repeats=1))
     assert remedy in [one.remedy.words for one in outcomes[:2]]
     assert outcomes[0].gain > 0.05
     assert trial.first < sign.iteration < trial.last
@@ -117,4 +117,4 @@ def test_cause_precedes_remedies_of_every_fault():
     cause = Outcome(Remedy('use a usual temperature', {}, specific=True), gain=0.6)
     weak = Outcome(Remedy('lower the weight decay', {}, specific=True), gain=0.4)
     failed = Outcome(Remedy('use float32', {}, specific=True), error='no')
-    assert ranked([slower, weak, failed, cause]) == [cause, slower, weak, failed]
+    assert by_likelihood([slower, weak, failed, cause]) == [cause, slower, weak, failed]

@@ -13,9 +13,9 @@ from harness.errors import raises_code
 
 from mmairl.cli.replay import check_evaluations, main
 from mmairl.engine import replay
-from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.engine.fork import Fork
-from mmairl.engine.replay import Stretch, check_stretch, differences_of, kept_checkpoints, stretches_of
+from mmairl.engine.checkpoint import consolidate, load_checkpoint
+from mmairl.engine.fork import Fork, kept_checkpoints
+from mmairl.engine.replay import Stretch, check_stretch, differences_of, stretches_of
 from mmairl.engine.replay_step import replay_step
 from mmairl.evaluation.protocol import evaluate
 from mmairl.io import write_json
@@ -155,6 +155,11 @@ def test_other_machine_is_not_comparable(kept, monkeypatch):
 def test_stretch_spans_a_missing_checkpoint(copied):
     (copied / 'iter_4.pth').unlink()
     assert [str(stretch) for stretch in stretches_of(copied)] == ['iterations 1 to 8', 'iterations 9 to 12']
+
+
+def test_copy_of_the_weights_is_no_kept_checkpoint(copied):
+    consolidate(copied / 'iter_8.pth', copied / 'weights.pth')
+    assert [kept.path.name for kept in kept_checkpoints(copied)] == ['iter_4.pth', 'iter_8.pth', 'iter_12.pth']
 
 
 def test_folder_without_checkpoints_raises(kept, tmp_path):

@@ -1,21 +1,23 @@
 """`segment` and `depth_probe`: their scores against float64 loops, and probes of features whose content is known."""
 
 import math
+import tracemalloc
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 
 from mmairl.apis.compare import compare
 from mmairl.config import load_config
 from mmairl.data.dense import IGNORED, DenseDataset
-from mmairl.errors import UserError
 from mmairl.evaluation import dense_protocol
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.dense_protocol import Windows, points_of
 from mmairl.evaluation.protocol import evaluate, settings_for
+from mmairl.evaluation.segment import chance
 from mmairl.registry import DATASETS
 from mmairl.study.scale import read_scale
 from mmairl.study.task_hours import task_hours
@@ -82,7 +84,7 @@ def test_miou_equals_a_float64_loop():
                 counts[truth, 0] += predicted == truth
                 for label in {truth, predicted}:
                     counts[label, 1] += 1
-    scores, details = settings.summarize('linear', torch.stack(statistics), classes)
+    scores, details = settings.summarize('linear', sum(statistics), classes)
     assert scores['mIoU'] == pytest.approx(100 * np.mean(counts[:, 0] / counts[:, 1]), abs=1e-4)
     assert details['per_class']['b'] == pytest.approx(100 * counts[1, 0] / counts[1, 1], abs=1e-4)
 
@@ -95,7 +97,9 @@ def test_depth_scores_equal_a_loop_and_mmseg():
     prediction = random.uniform(0.5, 4, (1, 6, 8))
     target = random.uniform(0, 6, (6, 8)) * (random.random((6, 8)) < 0.8)
     prepared = settings.prepared(torch.from_numpy(target))
-    ours = settings.measure(torch.from_numpy(prediction), prepared, []).tolist()
+    *ours, images = settings.measure(torch.from_numpy(prediction), prepared, []).tolist()
+    assert images == 1
+    assert not settings.measure(torch.from_numpy(prediction), 0 * prepared, []).any()
     pairs = [(p, t) for p, t in zip(prediction.flat, target.flat) if 1e-3 < t < 5]
     assert ours[0] == pytest.approx(np.mean([max(p / t, t / p) < 1.25 for p, t in pairs]))
     assert ours[3] == pytest.approx(math.sqrt(np.mean([(p - t) ** 2 for p, t in pairs])))
@@ -121,10 +125,42 @@ def test_heads_find_what_the_features_show(dense_cfg, tmp_path):
 
 
 def test_permuted_cells_score_as_chance(dense_cfg, tmp_path):
-    background = 100 * np.mean([(DATASETS.get('BrightSquares')(10, 1)[i][1] == 0).float().mean() for i in range(10)])
-    scores = probe(dense_cfg, permuted=True, cache=tmp_path).scores
-    assert next(iter(scores.values())) == pytest.approx(background / 2, abs=3)
+    result = probe(dense_cfg, permuted=True, cache=tmp_path)
+    scores = result.scores
+    assert next(iter(scores.values())) == pytest.approx(result.details['linear']['chance'], abs=3)
     assert probe(dense_cfg, permuted=True, cache=tmp_path).scores == scores
+
+
+@pytest.mark.parametrize('areas', [(900, 100), (30, 40, 30, 0), (5, 5, 5, 5)])
+def test_chance_is_the_best_score_without_images(areas):
+    """Against both predictions on 200 000 pixels."""
+    random = np.random.default_rng(0)
+    frequency = np.array(areas) / sum(areas)
+    truth = random.choice(len(areas), 200_000, p=frequency)
+    scores = []
+    for predicted in (random.permutation(truth), np.full_like(truth, frequency.argmax())):
+        present = [label for label, area in enumerate(areas) if area]
+        both = [np.mean((truth == label) & (predicted == label)) for label in present]
+        either = [np.mean((truth == label) | (predicted == label)) for label in present]
+        scores.append(np.mean(np.divide(both, either)))
+    assert chance(torch.tensor(areas).double()) == pytest.approx(max(scores), abs=0.005)
+
+
+def test_neighbors_of_100_000_images_fit_in_memory():
+    """Positions and labels are drawn block by block. The features of the bank are all that is left in memory."""
+    cells = 100 * 100_000
+    labels = np.arange(100, dtype=np.float16) % 7
+    points = np.lib.stride_tricks.as_strided(labels, (100_000, 100, 16), (0, 2, 0))
+    settings = settings_for('segment', ignore=(0, 2))
+    tracemalloc.start()
+    rows, drawn = settings.bank_cells(points)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 * 2**20
+    assert len(np.unique(rows)) == settings.bank == len(drawn)
+    assert drawn.equal(torch.from_numpy(labels[rows % 100]).long())
+    assert set(drawn.tolist()) == {1, 3, 4, 5, 6}
+    assert rows.mean() == pytest.approx(cells / 2, rel=0.01)
 
 
 def test_random_crops_do_not_depend_on_the_workers(dense_cfg):
@@ -185,24 +221,21 @@ def test_random_windows_pad_with_unknown_pixels():
 )
 def test_bad_input_is_an_error(dense_cfg, options, data, code):
     dense_cfg.merge_from_dict(data)
-    with pytest.raises(UserError) as error:
+    with raises_code(code):
         probe(dense_cfg, **options)
-    assert error.value.code == code
 
 
 def test_full_disk_is_an_error_before_extraction(dense_cfg, monkeypatch, tmp_path):
     usage = dense_protocol.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(dense_protocol.shutil, 'disk_usage', lambda _: usage._replace(free=1000))
-    with pytest.raises(UserError) as error:
+    with raises_code('disk-too-small'):
         probe(dense_cfg, cache=tmp_path / 'store')
-    assert error.value.code == 'disk-too-small'
     assert not list((tmp_path / 'store').iterdir())
 
 
 def test_classification_of_dense_images_is_an_error(dense_cfg):
-    with pytest.raises(UserError) as error:
+    with raises_code('unsupported-labels'):
         evaluate(dense_cfg, 'knn', 'random')
-    assert error.value.code == 'unsupported-labels'
 
 
 def test_config_sets_the_settings_of_a_protocol():
@@ -210,9 +243,8 @@ def test_config_sets_the_settings_of_a_protocol():
     assert settings_for('segment', cfg).size == 64
     assert settings_for('segment', cfg, size=96).size == 96
     cfg.evaluation.settings.segment.no_such = 1
-    with pytest.raises(UserError) as error:
+    with raises_code('unknown-setting'):
         settings_for('segment', cfg)
-    assert error.value.code == 'unknown-setting'
 
 
 def test_studies_plan_dense_tasks_in_hours():
@@ -232,6 +264,7 @@ def test_shipped_dense_configs_are_complete():
             settings_for(protocol, cfg)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_comparison_has_a_dense_task(tmp_path):
     data = tmp_path / 'scenes.py'

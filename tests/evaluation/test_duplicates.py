@@ -79,9 +79,6 @@ def test_results_of_other_settings_are_kept_separately(config_file, tmp_path, ru
     monkeypatch.chdir(tmp_path)
     other = tmp_path / 'other.py'
     other.write_text(config_file.read_text().replace('seed=1', 'seed=2'))
-    for config, k in ((config_file, 3), (config_file, 5), (other, 3), (config_file, 3)):
-        run_tool('tools/evaluate.py', 'knn', config, '--init', 'pixels', '--k', k, '--out', tmp_path / 'out' / 'x.json')
-    assert len(list((tmp_path / 'out').glob('*.json'))) == 1  # a name that is given is taken
     state = {
         f'backbone.{key}': value
         for key, value in load_backbone(load_config(str(config_file)), seed=0).state_dict().items()

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from mmengine import Config
 from PIL import Image
 
 from mmairl.checkpoints.read import read_backbone
 from mmairl.data.datasets import ImageFolder
 from mmairl.data.packed import pack
-from mmairl.errors import UserError
 from mmairl.evaluation import identity
 from mmairl.evaluation.identity import (
     claim,
@@ -79,7 +79,7 @@ def test_data_identity_follows_selected_images_only(folder, tmp_path, monkeypatc
     assert len(set(seen)) == len(seen)
 
 
-def test_of_large_data_times_count_too(folder, monkeypatch):
+def test_identity_of_large_data_has_file_times(folder, monkeypatch):
     monkeypatch.setattr(identity, 'WHOLE', 100)
     base = data_identity(described(folder))
     os.utime(folder / 'a/3.bmp')
@@ -113,7 +113,7 @@ def test_identity_of_shards_ignores_their_location(folder, tmp_path, monkeypatch
     assert data_identity(dict(type='Shards', root=f'{tmp_path}/there/a-*.tar', views=VIEW)) != found[0]
 
 
-def test_a_rewritten_array_on_the_disk_is_other_data(tmp_path):
+def test_rewritten_array_on_disk_is_other_data(tmp_path):
     stl = tmp_path / 'stl10_binary'
     stl.mkdir()
     (stl / 'class_names.txt').write_text('a\nb\n')
@@ -138,7 +138,7 @@ def test_list_of_other_images_is_other_data(folder, tmp_path):
     assert data_identity(data) != base
 
 
-def test_a_users_own_data_set_is_known_by_its_folder(tmp_path, folder):
+def test_custom_data_set_is_known_by_its_folder(tmp_path, folder):
     class Own(torch.utils.data.Dataset):
         labels = torch.arange(10) % 2
 
@@ -178,9 +178,9 @@ def test_split_is_no_folder_and_decoder_counts(tmp_path, monkeypatch):
     assert {'mmairl', 'torch', 'torchvision', 'pillow', 'jpeg'} <= set(code_identity())
 
 
-def test_scores_without_an_identity_are_nobodys(tmp_path):
+def test_results_without_identity_are_not_reused(tmp_path):
     (tmp_path / 'scores.json').write_text('{}')
-    with pytest.raises(UserError, match='holds scores.json and no identity.json'):
+    with raises_code('unknown-result'):
         claim(tmp_path, dict(weights='3f'))
 
 
@@ -250,10 +250,9 @@ def test_absent_data_match_and_unreadable_data_do_not(folder, tmp_path):
     assert difference(base, data_identity(data))
 
 
-def test_test_images_of_other_classes_are_refused(cfg: Config, folder: Path, tmp_path):
+def test_test_images_of_other_classes_are_errors(cfg: Config, folder: Path, tmp_path):
     cfg.evaluation = dict(train=described(folder), test=described(tmp_path / 'test'))
     for number in range(3):
         image(tmp_path / 'test/b' / f'{number}.bmp', number)
-    with pytest.raises(UserError, match="'a' is not the same") as error:
+    with raises_code('other-classes'):
         evaluate(cfg, 'knn', 'pixels', settings=settings_for('knn', ks=(1,)))
-    assert error.value.code == 'other-classes'

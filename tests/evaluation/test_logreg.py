@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
@@ -135,3 +136,10 @@ def test_separable_images_are_solved_at_every_strength():
     for strength in STRENGTHS:
         found = objective.minimise(strength, found and found.inner)
         assert found.solved and found.weight.isfinite().all(), strength
+
+
+def test_features_without_a_solution_are_an_error(digits):
+    x = digits[0].x[:40, 20:26] * 1e25
+    train = Features(x, torch.arange(40) % 2)
+    with raises_code('no-strength-solved'):
+        logistic_regression(train, train, strengths=(1.0, 1e-3))

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from PIL import Image
 
 from mmairl.config import load_config
 from mmairl.data.subsets import ReaL
-from mmairl.errors import UserError
 from mmairl.evaluation.metrics import HeadAccuracy, ranked_scores
 from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.evaluation.robustness import columns_of
@@ -30,9 +30,8 @@ class Named:
 )
 def test_classes_are_found_by_name_or_index(own, columns):
     if isinstance(columns, str):
-        with pytest.raises(UserError) as error:
+        with raises_code(columns):
             columns_of('set', Named(*own), ['cat', 'dog', 'fox'])
-        assert error.value.code == columns
     else:
         assert columns_of('set', Named(*own), ['cat', 'dog', 'fox']) == columns
 

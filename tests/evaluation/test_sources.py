@@ -1,6 +1,8 @@
 """The source that a result depends on: modules outside of the package, with all that they import, and protocols."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -79,24 +81,30 @@ def test_installed_packages_are_left_out(folder):
     )
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch) -> Path:
+@pytest.fixture(scope='module')
+def package(tmp_path_factory) -> Iterator[Path]:
     """Return the evaluation folder of a copy of the package, whose source counts."""
-    room = tmp_path / 'mmairl' / 'evaluation'
-    shutil.copytree(sources.PACKAGE / 'evaluation', room, ignore=shutil.ignore_patterns('__pycache__'))
-    monkeypatch.setattr(sources, 'PACKAGE', room.parent)
-    return room
+    room = tmp_path_factory.mktemp('copy') / 'mmairl' / 'evaluation'
+    ignored = shutil.ignore_patterns('__pycache__')
+    shutil.copytree(sources.PACKAGE / 'evaluation', room, ignore=ignored)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sources, 'PACKAGE', room.parent)
+        yield room
 
 
-def edit(path: Path) -> None:
-    path.write_text(path.read_text() + '\nEDITED = 1\n')
+@contextmanager
+def edited(path: Path) -> Iterator[None]:
+    text = path.read_text()
+    path.write_text(f'{text}\nEDITED = 1\n')
+    yield
+    path.write_text(text)
 
 
 NAMES = ['knn', 'logreg', 'svm', 'linear', 'finetune']
 
 
 @pytest.mark.parametrize('file, protocols', [
-    ('knn', ['knn']), ('neighbors', ['knn']), ('metrics', NAMES), ('features', NAMES), ('sets', NAMES),
+    ('knn', ['knn']), ('neighbors', ['knn', 'svm']), ('metrics', NAMES), ('features', NAMES), ('sets', NAMES),
     ('feature_protocol', ['knn', 'logreg', 'svm']), ('training_protocol', ['linear', 'finetune']),
     ('recipes', ['linear', 'finetune']), ('embed', []), ('identity', []),
 ])  # fmt: skip
@@ -105,21 +113,23 @@ def test_protocol_source_follows_its_implementation(package, file, protocols):
         return {name: protocol_source(PROTOCOLS.get(name)) for name in NAMES}
 
     before, whole = digests(), package_source()
-    edit(package / f'{file}.py')
-    assert [name for name, digest in digests().items() if digest != before[name]] == protocols
-    assert package_source() != whole, 'files that git does not track count, too'
+    with edited(package / f'{file}.py'):
+        assert [name for name, digest in digests().items() if digest != before[name]] == protocols
+        assert package_source() != whole, 'files that git does not track count, too'
 
 
 def test_corrected_protocol_reuses_its_features(package, cfg):
-    before = identity_of(cfg, settings_for('knn'), 'pixels')
-    edit(package / 'knn.py')
-    after = identity_of(cfg, settings_for('knn'), 'pixels')
+    def measured() -> tuple[dict, str]:
+        identity = identity_of(cfg, settings_for('knn'), 'pixels')
+        return identity, features_key(identity, 'train', cfg.evaluation.train)
+
+    before, stored = measured()
+    with edited(package / 'knn.py'):
+        after, key = measured()
     assert difference(before, after).startswith('sources.protocol (')
-    keys = {features_key(identity, 'train', cfg.evaluation.train) for identity in (before, after)}
-    assert len(keys) == 1
-    edit(package / 'features.py')
-    keys.add(features_key(identity_of(cfg, settings_for('knn'), 'pixels'), 'train', cfg.evaluation.train))
-    assert len(keys) == 2
+    assert key == stored
+    with edited(package / 'features.py'):
+        assert measured()[1] != stored
 
 
 def test_outside_module_is_another_result(folder, cfg):

@@ -15,10 +15,14 @@ NO_CODE = 'no code'
 
 def error_classes(trees: dict[str, ast.Module]) -> set[str]:
     """Return UserError and its subclasses."""
+    parents: dict[str, set[str]] = {}
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                parents.setdefault(node.name, set()).update(map(ast.unparse, node.bases))
     names = {'UserError'}
-    classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    for _ in classes:
-        names |= {node.name for node in classes if names & {ast.unparse(base) for base in node.bases}}
+    while more := {name for name, bases in parents.items() if bases & names} - names:
+        names |= more
     return names
 
 

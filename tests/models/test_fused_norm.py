@@ -1,5 +1,7 @@
 """The Triton kernels of batch norm, in Triton's interpreter, against float64."""
 
+from collections.abc import Callable, Iterator
+
 import fused_norm_in_interpreter as script
 import pytest
 import torch
@@ -9,12 +11,18 @@ from torch import Tensor
 pytest.importorskip('triton', reason='Triton comes with torch on Linux only')
 
 
+@pytest.fixture(scope='module')
+def run_interpreted(tmp_path_factory) -> Iterator[Callable[..., str]]:
+    output = tmp_path_factory.mktemp('fused') / 'output.txt'
+    with rank_server(output, {'TRITON_INTERPRET': '1'}) as run:
+        yield run
+
+
 @pytest.fixture(scope='module', params=[1, 2], ids=['one process', 'two processes'])
-def results(request, tmp_path_factory) -> dict[str, dict[str, Tensor]]:
-    folder = tmp_path_factory.mktemp('fused')
-    with rank_server(folder / 'output.txt', {'TRITON_INTERPRET': '1'}) as run:
-        run(request.param, script.__file__, folder / 'results.pth')
-    return torch.load(folder / 'results.pth', weights_only=True)
+def results(request, run_interpreted, tmp_path_factory) -> dict[str, dict[str, Tensor]]:
+    file = tmp_path_factory.mktemp('results') / 'results.pth'
+    run_interpreted(request.param, script.__file__, file)
+    return torch.load(file, weights_only=True)
 
 
 def expected(shape: str, views: int, residual: bool, relu: bool) -> dict[str, Tensor]:

@@ -91,7 +91,7 @@ def test_the_tool_draws_a_users_own_folder(tmp_path, run_tool, capsys):
     assert '12 of the 13 images of mocov2plus_r18_folder_100e.py' in text and '&lt;b&gt;.png' in text
     run_tool('tools/report.py', 'views', folder, '--root', tmp_path, '--views', 'microscopy', '--out', page)
     text = page.read_text()
-    assert sound(text).counts['img'] == 12 * 3 and 'StainJitter: laboratories stain more or less' in text
+    assert sound(text).counts['img'] == 12 * 3 and 'StainJitter: the amount of stain differs' in text
     with pytest.raises(SystemExit):
         run_tool('tools/report.py', 'views', folder, '--root', tmp_path, '--views', 'microscop', '--out', page)
     assert "there are no views 'microscop'; did you mean 'microscopy'?" in capsys.readouterr().err

@@ -18,7 +18,7 @@ ANALYSES[__name__] = Analysis('rows', lambda study, configs, runs: len(study.row
 """
 
 
-def test_a_study_loads_the_modules_it_names(tmp_path, monkeypatch):
+def test_study_loads_its_modules(tmp_path, monkeypatch):
     (tmp_path / 'count_rows.py').write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     study = read_study(written(tmp_path, analyses=['count_rows']))
@@ -29,20 +29,20 @@ def test_a_study_loads_the_modules_it_names(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('module, code', [('projects.nowhere', 'no-analysis-module'), ('json', 'no-analysis')])
-def test_a_module_without_analysis_is_an_error(tmp_path, module, code):
+def test_module_without_analysis_is_an_error(tmp_path, module, code):
     with pytest.raises(UserError) as error:
         read_study(written(tmp_path, analyses=[module]))
     assert error.value.code == code
 
 
-def test_a_page_has_the_sections_of_its_analyses(tmp_path, monkeypatch):
+def test_page_has_the_sections_of_its_analyses(tmp_path, monkeypatch):
     section = Analysis('counted', None, lambda study: Markup(f'<section>{study["counted"]} counted</section>'))
     monkeypatch.setitem(ANALYSES, 'here', section)
     page = write_study_page({**ladder(), 'analyses': ['here'], 'counted': 3}, tmp_path / 'page.html')
     assert '<section>3 counted</section>' in page.read_text()
 
 
-def test_a_page_imports_no_module_that_its_data_names(tmp_path, monkeypatch):
+def test_page_imports_no_module_from_its_data(tmp_path, monkeypatch):
     (tmp_path / 'from_data.py').write_text('raise SystemExit')
     monkeypatch.syspath_prepend(str(tmp_path))
     write_study_page({**ladder(), 'analyses': ['from_data'], 'counted': 3}, tmp_path / 'page.html')

@@ -1,4 +1,4 @@
-"""Counts of work are kept in the user's cache folder, so that a second plan counts nothing."""
+"""The cache of counts in the user's cache folder."""
 
 import pytest
 from mmengine.config import Config

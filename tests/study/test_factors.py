@@ -1,4 +1,4 @@
-"""The hidden factors that a study records: each is what the part that states it does."""
+"""Hidden factors: each stated fact agrees with the behavior of its component."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_no_logit_is_clamped(cfg):
     head = MODELS.build(dict(type='ContrastiveHead', temperature=1e-4))
     assert hidden_factors(cfg)['clamps in the loss'] == 'none'
     q, k = torch.eye(2, dtype=torch.float64)[[0]], torch.eye(2, dtype=torch.float64)[[1]]
-    assert head.pair(q, k, q)['loss'].item() == pytest.approx(1e4)  # e^10 000 is no number, so a clamp would show
+    assert head.pair(q, k, q)['loss'].item() == pytest.approx(1e4)  # e^10 000 overflows, so a clamp would show
 
 
 @pytest.mark.parametrize('settings', [dict(type='LARS'), dict(type='LARS', inside=False), dict(type='SGD')], ids=str)
@@ -70,7 +70,7 @@ def test_features_are_the_students_pooled(cfg, tmp_path):
     assert hidden_factors(cfg)['features'] == "the student's, pooled after the backbone"
 
 
-def test_parts_that_a_row_has_not_are_none(cfg):
+def test_factors_of_missing_components_are_none(cfg):
     assert factors_of(load_config('configs/vit/byol_vit_s16_300e.py'))['batch norm'].startswith('none')
     byol = load_config('configs/byol_r50_200e.py')
     assert hidden_factors(byol)["teacher's update"] == 'each optimizer step k = 1..K, cosine'

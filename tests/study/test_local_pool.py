@@ -18,7 +18,7 @@ from mmairl.study.runs import Run
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
-# A run that says that it trains, and saves when it is stopped.
+# A run that writes its process id when it trains, and saves when it is stopped.
 TRAINS = """
 import os, signal, sys, time
 from mmairl.startup import prepare
@@ -46,7 +46,7 @@ KILLS_ITSELF = 'import os; os.kill(os.getpid(), {:d})'
     ([SAYS.format('one', 0), SAYS.format('two', 3), SAYS.format('three', 0)], 'failed: two', 'one\ntwo\n'),
     ([SAYS.format('one', 0), SAYS.format('three', 0)], 'done', 'one\nthree\n'),
     ([SAYS.format('one', 75), SAYS.format('two', 0)], 'stopped', 'one\n'),
-    ([KILLS_ITSELF.format(signal.SIGTERM)], 'stopped', ''),  # between training and the last score none listens
+    ([KILLS_ITSELF.format(signal.SIGTERM)], 'stopped', ''),  # after training, nothing handles the signal
     ([KILLS_ITSELF.format(signal.SIGKILL)], 'failed: exit code -9', ''),
 ])  # fmt: skip
 def test_commands_run_in_order_until_one_fails(tmp_path, monkeypatch, scripts, told, log):
@@ -78,7 +78,7 @@ def test_explicit_number_of_threads_wins(monkeypatch):
 
 
 def test_stopped_study_lets_runs_save_and_kills_others(tmp_path, monkeypatch):
-    """The second has a child, as a transfer has its tool, and neither heeds the signal."""
+    """The second run and its child ignore the signal."""
     good, deaf = run_in(tmp_path / 'good'), run_in(tmp_path / 'deaf')
     slow = TRAINS.replace('    (folder', '    time.sleep(1)\n    (folder')
     unheard = (
@@ -109,9 +109,9 @@ def test_stopped_study_lets_runs_save_and_kills_others(tmp_path, monkeypatch):
     wait_for(lambda: ended(int((deaf.folder / 'training').read_text())), 10)
 
 
-@pytest.mark.skipif(sys.platform != 'linux', reason='only there a process can ask to be told of the end of its parent')
+@pytest.mark.skipif(sys.platform != 'linux', reason='requires PR_SET_PDEATHSIG')
 def test_runs_of_a_killed_study_save_themselves(tmp_path):
-    """A study that is killed cannot tell them, and a session of their own keeps off what ends with its terminal."""
+    """The kernel signals them, because a killed study cannot, and its terminal does not reach their sessions."""
     study = (
         'import sys\nfrom pathlib import Path\nfrom mmairl.study import local_pool\nfrom mmairl.study.runs import Run\n'
         'from mmairl.study.spec import Row\n'

@@ -10,7 +10,7 @@ from study.test_spec import at, written
 from mmairl.config import load_config
 from mmairl.data.shapes import Shapes
 from mmairl.errors import UserError
-from mmairl.study.commands import prepare_study
+from mmairl.study.commands import prepare_study, seeds_at
 from mmairl.study.cost import cost, epochs
 from mmairl.study.fairness import at_scale
 from mmairl.study.scale import network_names, read_scale, resolve
@@ -38,7 +38,7 @@ def test_gray_keeps_its_probability_or_leaves():
         assert gray_probabilities(configs['MoCo v2+, no grey']) == set()
 
 
-def test_row_without_gray_is_left_out_where_images_are_gray():
+def test_row_without_gray_is_left_out_at_gray_scales():
     study = read_study(ROOT / 'configs/studies/augmentation.yaml')
     _, _, left_out = at_scale(study, read_scale('demo'), ['knn'])
     assert len(left_out) == 3 and all('no grey' in sentence for sentence in left_out)
@@ -58,6 +58,20 @@ def test_scale_that_changes_the_question_is_an_error(name):
         with pytest.raises(UserError) as error:
             prepare_study(ROOT / f'configs/studies/{name}.yaml', scale)
         assert error.value.code == 'scale-changes-question'
+
+
+@pytest.mark.parametrize(
+    ('scale', 'stated', 'expected'),
+    [('demo', [7], (0, 1, 2)), ('half', [4, 5, 6, 7], (4, 5, 6, 7)), ('in1k', [7], (7,))],
+)
+def test_small_scales_run_at_least_three_seeds(tmp_path, scale, stated, expected):
+    prepared = prepare_study(written(tmp_path, seeds=stated), scale, out=tmp_path)
+    assert prepared.study.seeds == expected
+
+
+def test_scale_adds_no_seeds_to_external_rows(tmp_path):
+    study = read_study(written(tmp_path, {}, dict(weights={0: 'a.pth'}), seeds=[0]))
+    assert seeds_at(read_scale('demo'), study) == (0,)
 
 
 def test_caption_names_the_networks_of_the_rows(tmp_path):

@@ -1,4 +1,4 @@
-"""A study's runs as jobs, without a Slurm; `tests/cluster/` has one. Small bash commands stand for what trains."""
+"""Slurm jobs of a study, without Slurm; `tests/cluster/` tests them with it. Bash commands replace the training."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from harness.errors import raises_code
 from harness.processes import wait_for
 from study.small_runs import run_in
 
@@ -20,7 +21,7 @@ from mmairl.study.slurm import Cluster, read_cluster
 ROOT = Path(__file__).parents[2]
 
 
-# A shell that has sourced stopping.sh runs a command of bash; `requeue` in the place of Slurm says what it is asked.
+# A shell that sources signals.sh and runs a command. Functions replace Slurm's commands.
 SHELL = """
 squeue() { echo "$REASON"; }
 scontrol() { echo "$@"; }
@@ -30,8 +31,8 @@ start bash -c "$1"
 exit $code
 """
 LISTENS = "trap 'echo > saved; sleep 0.5; exit {}' USR1; echo > ready; for i in {{1..600}}; do sleep 0.1; done"
-DEAF = 'echo > ready; exec sleep 60'  # torchrun, before its workers are there
-OUTLIVED = "flock .lock_0 sh -c 'echo > ready; sleep 1; echo > saved' & wait"  # a launcher by its worker
+DEAF = 'echo > ready; exec sleep 60'  # torchrun, before it starts its workers
+OUTLIVED = "flock .lock_0 sh -c 'echo > ready; sleep 1; echo > saved' & wait"  # a worker outlives its launcher
 AT_ONCE = "trap 'exit 75' USR1; kill -USR1 $PPID; for i in {1..100}; do sleep 0.1; done"
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM
 ENDS, GOES_ON = (143, 'job 12_3 was canceled and ends\n'), (75, 'job 12_3 is requeued\nrequeue 12_3\n')
@@ -45,7 +46,7 @@ ENDS, GOES_ON = (143, 'job 12_3 was canceled and ends\n'), (75, 'job 12_3 is req
     (LISTENS.format(75), [USR1, TERM], 'TimeLimit', GOES_ON),  # its time was up while it saved
     (DEAF, [USR1], '', GOES_ON),
     (OUTLIVED, [TERM], '', ENDS),
-    *[(AT_ONCE, [], '', GOES_ON)] * 15,  # the shell may not know its child yet: often enough in fifteen times
+    *[(AT_ONCE, [], '', GOES_ON)] * 15,  # a race: the shell may not know its child yet
 ])  # fmt: skip
 def test_job_script_lets_runs_save_and_requeues(tmp_path, command, signals, reason, expected):
     task = dict(SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3', SLURM_JOB_ID='17', REASON=reason)
@@ -54,13 +55,13 @@ def test_job_script_lets_runs_save_and_requeues(tmp_path, command, signals, reas
     for number in signals:
         wait_for((tmp_path / 'ready').is_file)
         process.send_signal(number)
-        time.sleep(0.2)  # bash forgets one of two signals that come at the same moment
+        time.sleep(0.2)  # bash loses one of two simultaneous signals
     said, _ = process.communicate(timeout=60)
     assert (process.returncode, said) == expected
     assert (tmp_path / 'saved').is_file() == ('saved' in command)
 
 
-def test_a_job_asks_for_what_the_site_wants(tmp_path):
+def test_job_script_has_the_options_of_the_site(tmp_path):
     (profile := tmp_path / 'site.yaml').write_text(
         'account: x\ntime: 24:00:00\nconstraint: a&b\ngres: gpu:a100\ncpus: 6\nenvironment: [module load cuda, export A=1]\n'
     )
@@ -80,14 +81,14 @@ def test_a_job_asks_for_what_the_site_wants(tmp_path):
     assert error.value.code == 'unequal-nodes'
 
 
-def test_where_there_is_no_slurm_that_is_one_sentence(tmp_path, monkeypatch):
+def test_machine_without_slurm_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv('PATH', str(tmp_path))
-    with pytest.raises(UserError, match='there is no sbatch here'):
+    with raises_code('no-sbatch'):
         slurm.submit([], 1, tmp_path, Cluster(), print)
 
 
 def test_plain_commands_run_in_a_shell(tmp_path, monkeypatch):
-    """As a loop over the lines would start them: each after those that it names."""
+    """Each command runs after the commands of the runs that its line names."""
     monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['touch', str(run.folder / name)] for name in 'ab'])
     source, anchor = run_in(tmp_path / 'a b' / 'source'), run_in(tmp_path / 'anchor')
     rescaled = run_in(tmp_path / 'rescaled', (source.folder, anchor.folder))
@@ -102,12 +103,12 @@ def test_plain_commands_run_in_a_shell(tmp_path, monkeypatch):
     assert all((run.folder / name).is_file() for run in (source, anchor, rescaled) for name in 'ab')
 
 
-def test_what_a_run_does_is_read_from_its_folder(tmp_path):
+def test_state_of_a_run_is_read_from_its_folder(tmp_path):
     run, needs = run_in(tmp_path / 'run'), run_in(tmp_path / 'run', (tmp_path / 'source',))
     assert status(run) == ('not begun', '') and status(needs) == ('waiting', '')
     (run.folder / 'log.txt').write_text('training 12%  loss 3.2  0:10:00 left\n\n')
     assert status(run) == ('stopped', 'training 12%  loss 3.2  0:10:00 left')
-    os.utime(run.folder / 'log.txt', (time.time() + 100,) * 2)  # by a node whose clock is ahead
+    os.utime(run.folder / 'log.txt', (time.time() + 100,) * 2)  # the clock of the node is ahead
     with FileLock(run.folder / '.lock_0'):
         what, said = status(run)
         on_page = describe(run, tmp_path)

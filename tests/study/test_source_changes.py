@@ -1,4 +1,4 @@
-"""A study whose source code changes: outside modules, protocols, and results of versions that recorded neither."""
+"""Changes of source code: outside modules, protocols, and results of versions that did not record them."""
 
 import json
 import shutil
@@ -47,13 +47,11 @@ STUDY = dict(
 
 
 class Planned:
-    """A study of which all runs are finished; their training is made up."""
+    """A study in a folder. The training of its runs is made up."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.out = folder, folder / 'out'
-        (folder / 'study.yaml').write_text(yaml.safe_dump(STUDY))
-        (folder / 'toy.yaml').write_text(yaml.safe_dump(toy_scale(64, epochs=0.015, tasks=['knn'], floor=[])))
-        self.finish(self(prepare_runs))
+        self.folder = folder
+        self.out = folder / 'out'
 
     def __call__(self, act: Callable[..., list[Run]] = plan_runs) -> list[Run]:
         scale = read_scale(str(self.folder / 'toy.yaml'))
@@ -75,15 +73,38 @@ class Planned:
         return collect(self.study, self.configs, scale, runs, self.out)
 
 
-@pytest.fixture
-def planned(tmp_path, monkeypatch) -> Planned:
-    (tmp_path / 'outside_method.py').write_text('import outside_helper\n')
-    (tmp_path / 'outside_helper.py').write_text('weight = 1.0\n')
-    monkeypatch.syspath_prepend(str(tmp_path))
+def find_modules_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
     for name in ('outside_method', 'outside_helper'):
         monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory) -> tuple[Path, Path]:
+    """A folder with finished runs, and a copy of it."""
+    folder = tmp_path_factory.mktemp('sources') / 'study'
+    folder.mkdir()
+    (folder / 'outside_method.py').write_text('import outside_helper\n')
+    (folder / 'outside_helper.py').write_text('weight = 1.0\n')
+    (folder / 'study.yaml').write_text(yaml.safe_dump(STUDY))
+    scale = toy_scale(64, epochs=0.015, tasks=['knn'], floor=[])
+    (folder / 'toy.yaml').write_text(yaml.safe_dump(scale))
     register()
-    return Planned(tmp_path)
+    planned = Planned(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        find_modules_in(folder, patch)
+        planned.finish(planned(prepare_runs))
+    return folder, shutil.copytree(folder, folder.with_name('copy'))
+
+
+@pytest.fixture
+def planned(finished, monkeypatch) -> Planned:
+    """The finished study, at the same path in each test, because requests hold absolute paths."""
+    folder, copy = finished
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    find_modules_in(folder, monkeypatch)
+    return Planned(folder)
 
 
 def stored(run: Run) -> list[Path]:
@@ -96,7 +117,7 @@ def test_changed_method_is_trained_again_and_kept(planned):
     base, own, half = planned()
     assert [run.done for run in (base, own, half)] == [True, False, True]
     assert status(own) == ('stale', 'the source of outside_helper')
-    assert unfinished([base, own, half]) == [own, half], 'half takes weights of own'
+    assert unfinished([base, own, half]) == [own, half], 'half uses the weights of own'
     assert describe(own, planned.out)['state'] == 'replaced'
     assert 'own, seed 0: its checkpoint, data, settings or source changed later' in markdown(planned.record())
     planned(prepare_runs)
@@ -120,7 +141,7 @@ def test_half_trained_run_of_other_source_is_stale(planned):
     (planned.folder / 'outside_method.py').write_text('import outside_helper\nvalue = 2\n')
     assert status(planned()[1]) == ('stale', 'the source of outside_method')
     with pytest.raises(UserError) as caught:
-        worker.complete_run(own.folder)  # as a job that is requeued does
+        worker.complete_run(own.folder)  # like a requeued job
     assert caught.value.code == 'source-changed'
 
 
@@ -157,7 +178,7 @@ def test_scores_are_replaced_by_remeasure(planned):
         path.write_text(json.dumps({**content, 'scores': {'k-NN, k = 20': -1.0}}))
         (run.folder / 'result.json').unlink()
     planned.finish(runs)
-    assert planned()[0].result.scores == {'knn': -1.0}, 'a stored score is read'
+    assert planned()[0].result.scores == {'knn': -1.0}, 'the stored score is used'
     measure_again(planned())
     assert not any(run.result or stored(run) for run in runs)
     planned.finish(runs)
@@ -165,7 +186,7 @@ def test_scores_are_replaced_by_remeasure(planned):
 
 
 def as_earlier(run: Run) -> None:
-    """Rewrite a run's files as revision 5 has left them."""
+    """Rewrite the files of a run as revision 5 wrote them."""
     weights = {run.result.weights: _earlier_weights_identity(read_backbone(run.folder / run.result.checkpoint).weights)}
     if run.row.along:
         source = read_backbone(run.folder.parents[1] / 'own/seed_0/iter_4.pth')
@@ -189,7 +210,7 @@ def test_results_of_earlier_versions_are_labeled(planned):
     assert [run.stale_reason for run in runs] == ['', '', '']
     assert [describe(run, planned.out)['unverified'] for run in runs] == [['knn'], ['training', 'knn'], ['knn']]
     record = planned.record()
-    assert 'identity unknown of 3 runs' in markdown(record)
+    assert '3 runs have an unknown identity' in markdown(record)
     page = write_study_page(record, planned.out / 'page.html').read_text()
     assert 'code: not verified, identity unknown' in page and 'own: knn, training' in page
     for run in runs:
@@ -198,7 +219,7 @@ def test_results_of_earlier_versions_are_labeled(planned):
     assert [len(stored(run)) for run in runs] == [1, 1, 1], 'nothing is measured again'
     assert not any(is_verified(run.result.identities['knn']) for run in planned())
     (planned.folder / 'outside_helper.py').write_text('weight = 0.0\n')
-    assert planned(prepare_runs)[1].done, 'the source that it was trained by is unknown'
+    assert planned(prepare_runs)[1].done, 'its source is unknown'
     measure_again(planned())
     planned.finish(planned())
     assert [describe(run, planned.out).get('unverified') for run in planned()] == [None, ['training'], None]

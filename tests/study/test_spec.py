@@ -3,7 +3,7 @@
 import copy
 import json
 from functools import cache
-from itertools import product, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,13 @@ from mmairl.config import load_config
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
 from mmairl.study.collect import collect
-from mmairl.study.cost import flops, flops_per_image, work_per_image
+from mmairl.study.cost import flops, flops_per_image
 from mmairl.study.factors import changed, hidden_factors
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.published import tables
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study, read_study
 
-STUDY_KEYS, ROW_KEYS = Study.__struct_fields__, Row.__struct_fields__
 ROOT = Path(__file__).parents[2]
 STUDIES = ROOT / 'configs' / 'studies'
 
@@ -85,12 +84,6 @@ def test_demo_shrinks_every_part_of_every_method():
         assert max(max(param.shape) for param in MODELS.build(cfg.model).parameters()) <= 256, name
 
 
-@pytest.mark.slow
-def test_methods_cost_about_the_same_at_demo():
-    spent = {name: work_per_image(cfg).time for name, cfg in at('methods', 'demo')[1].items()}
-    assert max(spent.values()) < 3 * min(spent.values()), spent
-
-
 def test_relative_widths_are_kept_at_every_scale():
     for scale in ('demo', 'cifar'):
         methods = at('methods', scale)[1]
@@ -141,7 +134,7 @@ def test_published_numbers_are_the_papers():
         (dict(declares=['optim']), 'optim_wrapper'),  # a prefix declares whole keys only
     ],
 )
-def test_a_difference_that_nobody_declares_is_refused(tmp_path, second, found):
+def test_undeclared_difference_is_an_error(tmp_path, second, found):
     study = read_study(written(tmp_path, {}, second))
     with pytest.raises(UserError, match=f"'two' differs from 'one' in {found}"):
         require_fair(compare_configs(study, resolved(study)))
@@ -242,18 +235,6 @@ def test_invalid_study_is_an_error(tmp_path, changes, code):
     assert error.value.code == code
 
 
-def test_value_of_any_type_at_any_key_is_checked(tmp_path):
-    values, refused = ([[1]], 'text', {'a': {'b': 1}}, 1.5, True, None), 0
-    for key, value in [*product(STUDY_KEYS, values), *product([f'rows.{key}' for key in ROW_KEYS], values)]:
-        in_row, _, name = key.rpartition('.')
-        path = written(tmp_path, {}, {name: value}) if in_row else written(tmp_path, **{name: value})
-        try:
-            read_study(path)
-        except UserError as error:
-            refused += str(error).startswith(f'{path}: ')
-    assert refused > 80
-
-
 def test_published_top_1_is_next_to_linear(tmp_path):
     study, configs = at('byol_target', 'in1k')
     record = collect(study, configs, read_scale('in1k'), [], tmp_path)
@@ -280,7 +261,7 @@ def test_rows_with_other_initial_weights_are_not_equal(tmp_path):
     assert len(at_scale(study, UNCHANGED, ['knn'])[0].rows) == 2
 
 
-def test_a_warm_up_in_iterations_keeps_its_share(tmp_path):
+def test_warm_up_in_iterations_keeps_its_share(tmp_path):
     study = read_study(STUDIES / 'data_variation.yaml')
     cfg = resolved(study, 'demo')[study.rows[0].name]
     whole, warm_up = cfg.train_cfg.max_iters, cfg.param_scheduler[0].end

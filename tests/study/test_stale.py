@@ -1,4 +1,4 @@
-"""A number belongs to what the study says now: each field of study, row and scale is edited, and tells no old number."""
+"""Stale scores: after an edit of any field of a study, row or scale, no old score is shown."""
 
 import copy
 from collections.abc import Callable
@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from harness.errors import raises_code
 from study.small_runs import toy_scale
 
 from mmairl.checkpoints.read import Backbone, read_backbone
 from mmairl.checkpoints.write import write_backbone
 from mmairl.config import load_config
 from mmairl.engine.run import register
-from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.io import write_json
 from mmairl.study import scale as scales
 from mmairl.study import worker
+from mmairl.study.commands import seeds_at
 from mmairl.study.fairness import at_scale
 from mmairl.study.planner import plan_runs, prepare_runs
 from mmairl.study.runs import Run
@@ -42,7 +43,7 @@ STUDY = dict(
 )
 SCALE = toy_scale(64, epochs=0.015, tasks=['knn'], floor=[])
 RATE = dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])
-# How each field is edited; those of rows in the row that is named.
+# An edit of each field, for rows with the name of the row.
 STUDY_EDITS = dict(
     title='another', seeds=[1], tasks={'toy': ['logreg']}, question='why?', paper=dict(where='Tab. 1'),
     figure=dict(kind='lines'), reading={'toy': 'so'}, measured={}, look=[dict(instrument='norms', rows=['base'])],
@@ -64,23 +65,23 @@ SCALE_EDITS = dict(
     replace={**SCALE['replace'], 'total_batch_size': 8}, data={**SCALE['data'], 'count': 63}, views={}, views_on_device=False,
     parts={}, without=['auto_scale_lr'], rate_of='byol_r50_200e.py', widths=dict(features=64, hidden=16, out=16),
     queue=32, batch=8, epochs=0.02, warm_up=2, teacher=5,
-    lr=dict(SGD=1),    tasks=['logreg'], seeds=[3], floor=['pixels'], name='other',
+    lr=dict(SGD=1),    tasks=['logreg'], seeds=[3, 4], floor=['pixels'], name='other',
 )  # fmt: skip
 SAME = {
     'words on the page': {'title', 'question', 'paper', 'reading', 'factor', 'text'},
     'the page': {'analyses', 'figure', 'published', 'group', 'x', 'measured'},
-    'verdicts and fairness, which are made from the scores anew': {'equivalence', 'primary', 'against', 'declares', 'unscaled'},
+    'verdicts and fairness, which are computed from the scores': {'equivalence', 'primary', 'against', 'declares', 'unscaled'},
     'the plan': {'rate', 'rate_source', 'rate_of', 'step_seconds', 'images'},
-    'a page of its own': {'look'},
-    'rows beside': {'floor'},
-    'the folder, which is given here': {'name of study', 'name of scale'},
-    'a task that is not asked': {'tune'},
+    'another page': {'look'},
+    'other rows': {'floor'},
+    'the folder, which the test sets': {'name of study', 'name of scale'},
+    'a task that the study does not have': {'tune'},
 }  # fmt: skip
 
 
 @pytest.fixture(scope='module')
 def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
-    """The runs of a study at a scale in a folder where those of STUDY are finished; their training is made up."""
+    """Plan a study in a folder where the runs of STUDY are finished. Their training is made up."""
     folder, read = tmp_path_factory.mktemp('stale'), cache(load_config)
     register()
 
@@ -90,7 +91,7 @@ def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
         asked, size = read_study(folder / 'study.yaml'), read_scale(str(folder / 'toy.yaml'))
         tasks = asked.tasks.get(size.name) or size.tasks
         here, configs, _ = at_scale(asked, size, tasks)
-        return act(here, configs, size.seeds or here.seeds, tasks, folder / 'out')
+        return act(here, configs, seeds_at(size, here), tasks, folder / 'out')
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scales, 'load_config', lambda path, options: changed(copy.deepcopy(read(path)), options))
@@ -108,7 +109,7 @@ def changed(cfg: Any, options: dict) -> Any:
 
 
 def leave_weights(folder: Path, seed: int) -> None:
-    """Checkpoints of a whole run and of its half, as a run leaves them."""
+    """Write the checkpoints of a finished run, after half of it and at its end."""
     network = load_backbone(load_config(str(folder / 'asked/config.yaml')), seed=seed)
     for step, grown in ((8, 1.0), (4, 0.5)):
         weights = {name: value * grown for name, value in network.state_dict().items()}
@@ -130,7 +131,7 @@ def edits():
 
 
 def test_each_field_is_edited():
-    elsewhere = {'weights', 'trained', 'claims'}  # in test_external.py and test_claims.py
+    elsewhere = {'weights', 'trained', 'claims', 'fork'}  # in test_external.py, ...
     for kind, made in ((Study, STUDY_EDITS), (Row, ROW_EDITS), (Scale, SCALE_EDITS)):
         assert made.keys() == set(kind.__struct_fields__) - elsewhere
 
@@ -156,7 +157,7 @@ def test_replaced_weights_make_dependent_rows_stale(planned):
     after = read_backbone(str(others[2].folder / 'derived.pth')).weights
     assert not torch.equal(before['conv1.weight'], after['conv1.weight'])
     (base.folder / 'iter_8.pth').rename(base.folder / 'gone')
-    assert all(run.done for run in planned()), 'weights that are gone count as unchanged'
+    assert all(run.done for run in planned()), 'removed weights count as unchanged'
     (base.folder / 'iter_8.pth').write_bytes(b'damaged')
     assert 'unknown: ' in others[1].stale_reason and not base.done
     (base.folder / 'gone').rename(base.folder / 'iter_8.pth')
@@ -165,7 +166,7 @@ def test_replaced_weights_make_dependent_rows_stale(planned):
 def test_untrained_row_cannot_become_a_trained_one(planned):
     changed = {**STUDY, 'rows': [{**row, 'untrained': None} for row in STUDY['rows']]}
     assert [run.stale_reason for run in planned(changed)] == [''] * 4 + ['the config']
-    with pytest.raises(UserError, match='null.*begun with another config'):
+    with raises_code('other-config'):
         planned(changed, act=prepare_runs)
 
 

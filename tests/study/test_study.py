@@ -1,4 +1,4 @@
-"""A study at toy size from its YAML to its page; and one that is killed or stopped, and resumed."""
+"""A toy study from its YAML file to its page, and studies that are killed or stopped and resumed."""
 
 import json
 import os
@@ -16,6 +16,7 @@ import torch
 import yaml
 from cluster.real_slurm import Slurm, lacking
 from filelock import FileLock
+from harness.errors import raises_code
 from harness.processes import wait_for
 from mmengine.config import Config
 from PIL import Image
@@ -53,7 +54,7 @@ STUDY = dict(
 )
 
 
-# What a run had saved half-way, and what instruments see in both networks.
+# A checkpoint from the middle of a run, and instruments that compare it with the last one.
 LONGER = dict(config='longer/mocov2plus_r50_300e.py', declares=['train_cfg', 'param_scheduler', 'default_hooks'])
 ALONG = [
     dict(LONGER, name='end', against='SGD'),
@@ -78,7 +79,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess:
 
 
 def interrupted(command: list[str], folder: Path, number: int) -> subprocess.Popen:
-    """The study, which gets a signal as from a terminal, in its process group, once the run in `folder` has trained a step."""
+    """Start a study, and send a signal to its process group once the run in `folder` has trained a step."""
     process = subprocess.Popen(
         command,
         env=ENVIRONMENT,
@@ -99,7 +100,7 @@ def interrupted(command: list[str], folder: Path, number: int) -> subprocess.Pop
 
 @pytest.fixture(scope='module')
 def out(tmp_path_factory) -> Path:
-    """One run as a study starts it and the others in this process, to save imports; then the study, which finds all done."""
+    """A finished study. Only its first run has a process of its own, to save imports."""
     folder = tmp_path_factory.mktemp('study')
     command = written(folder, {**STUDY, 'seeds': [0], 'rows': [*STUDY['rows'], *ALONG], 'look': LOOK}, TOY)
     register()
@@ -115,7 +116,7 @@ def out(tmp_path_factory) -> Path:
     return folder / 'out'
 
 
-def test_every_number_leads_back_to_its_run(out):
+def test_record_states_the_origin_of_each_number(out):
     record = json.loads((out / 'study.json').read_text())
     *trained, pixels, random = record['rows']
     assert [row['untrained'] for row in record['rows']] == [None] * 5 + ['pixels', 'random']
@@ -130,14 +131,14 @@ def test_every_number_leads_back_to_its_run(out):
             assert 'model:' in one['config_text']
     assert len({run['sha256'] for row in trained for run in row['runs']}) == 5
     assert [row['changed'] != [] for row in trained] == [False, True, False, True, False]
-    starts = [row['runs'][0]['start'] for row in record['rows'][:3]]  # what is rescaled has the start of its source
+    starts = [row['runs'][0]['start'] for row in record['rows'][:3]]
     assert starts[0] == starts[1] == starts[2] and all(starts[0].values())
     assert any('projector' in said for said in record['assumptions'])
     fairness = record['fairness']
     unequal = [check['check'] for check in fairness['after'] if not check['equal'] and check['check'] != 'code']
     assert unequal == ['images seen', 'optimizer steps']
     assert [check['check'] for check in fairness['hidden'] if not check['equal']] == ['rate']
-    (dearer,) = record['cost']['equal']['knn']  # four epochs against three, which lie between the second and the end
+    (dearer,) = record['cost']['equal']['knn']  # four epochs, with checkpoints after 2 and 4, against three
     score = {row['name']: row['runs'][0]['scores']['knn'] for row in record['rows']}
     assert dearer['ratio'] == 4 / 3 and dearer['row'] == 'end'
     assert dearer['scores'] == pytest.approx([(score['half-way'] + score['end']) / 2, score['SGD']])
@@ -151,8 +152,8 @@ def test_every_number_leads_back_to_its_run(out):
     assert '72.0' in (out / 'table.md').read_text() and '\\toprule' in (out / 'table.tex').read_text()
 
 
-def test_a_rescaled_network_has_fresh_statistics(out):
-    """The old ones belong to activations of another length, with which all images would have the same features."""
+def test_rescaled_weights_have_fresh_statistics(out):
+    """With the old statistics, all images would have the same features."""
     source = out / 'runs/lars/seed_0'
     before = read_backbone(str(source / Path((source / 'last_checkpoint').read_text().strip()).name)).weights
     weights = read_backbone(str(out / 'runs/rescaled/seed_0/derived.pth')).weights
@@ -171,13 +172,13 @@ def test_rescaling_requires_a_finished_run(tmp_path):
 
 
 def test_locked_run_asks_for_another_start(tmp_path, monkeypatch, capsys):
-    """A node that cannot be reached goes on with it, say, while Slurm has started it on another."""
+    """An unreachable node may still run it when Slurm starts it on another node."""
     monkeypatch.setattr(worker, 'PATIENCE', 0)
     monkeypatch.setattr(sys, 'argv', ['worker', str(tmp_path)])
     monkeypatch.setenv('SLURM_PROCID', '1')
-    with FileLock(tmp_path / '.lock_1'), pytest.raises(SystemExit) as left:  # each task of a step has its own
+    with FileLock(tmp_path / '.lock_1'), pytest.raises(SystemExit) as exit_:  # the lock of this rank
         worker.run_worker()
-    assert left.value.code == 75 and f'{tmp_path} is locked by another process' in capsys.readouterr().err
+    assert exit_.value.code == 75 and f'{tmp_path} is locked by another process' in capsys.readouterr().err
 
 
 def test_first_process_creates_derived_weights(tmp_path, monkeypatch):
@@ -205,7 +206,7 @@ def test_further_score_is_next_to_its_published_one(tmp_path):
 
 
 def test_replaced_checkpoint_or_data_hides_a_score(out, tmp_path):
-    """Each is noticed at the next start, measured anew in a file of its own, and noticed no more."""
+    """Each change is detected once, and then measured into a new file."""
     folder, images = shutil.copytree(out / 'runs/sgd/seed_0', tmp_path / 'seed_0'), tmp_path / 'images'
     for number in range(8):
         (kind := images / 'ab'[number % 2]).mkdir(parents=True, exist_ok=True)
@@ -234,7 +235,7 @@ def test_replaced_checkpoint_or_data_hides_a_score(out, tmp_path):
         before = run.result.identities['knn']
         worker.complete_run(folder)
         assert run.done and run.result.identities['knn'] != before
-    assert len(list(folder.glob('knn_*.json'))) == 4  # of before, and of each change
+    assert len(list(folder.glob('knn_*.json'))) == 4
 
 
 def test_run_records_its_code_without_git(monkeypatch):
@@ -248,14 +249,14 @@ def test_other_config_in_same_folder_is_an_error(tmp_path):
     study = Study('title', (row,))
     prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
     prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
-    with pytest.raises(UserError, match='begun with another config'):
+    with raises_code('other-config'):
         prepare_runs(study, {'SGD': Config(dict(batch=16))}, [0], ['knn'], tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_or_stopped_study_resumes(tmp_path, number):
-    """After its first run, and with the second in progress, which saves; the next start waits for that."""
+    """The first run has finished. The second one is in progress and saves its state."""
     command = written(tmp_path, {**STUDY, 'seeds': [0], 'rows': STUDY['rows'][:2]}, TRAINED)
     folder = tmp_path / 'out/runs/lars/seed_0'
     process = interrupted(command, folder, number)
@@ -282,7 +283,7 @@ def test_killed_or_stopped_study_resumes(tmp_path, number):
 @pytest.mark.skipif(bool(lacking()), reason=lacking())
 @pytest.mark.parametrize('nodes', [1, 2])
 def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
-    """A run is put back into the queue while it trains; one that needs it waits for it. With two nodes, a process on each."""
+    """A run is requeued while it trains, and another run waits for it. With two nodes, each has one process."""
     folders = {name: tmp_path / name for name in ('here', 'slurm')}
     commands = {}
     for name, folder in folders.items():
@@ -294,7 +295,7 @@ def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
     assert here.returncode == 0, here.stdout + here.stderr
     (profile := tmp_path / 'site.yaml').write_text(
         f'partition: {"all" if nodes > 1 else "cpu"}\nper_node: 1\ncpus: 1\ngres: none\n'
-        'environment: [export MASTER_ADDR=127.0.0.1]\n'  # the nodes here have no names
+        'environment: [export MASTER_ADDR=127.0.0.1]\n'  # these nodes have no host names
     )
     runs = folders['slurm'] / 'out/runs'
     (daemons := tmp_path / 'daemons').mkdir()

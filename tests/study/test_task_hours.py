@@ -23,7 +23,7 @@ def test_linear_task_costs_forward_passes():
     assert tasks['linear'] / training == pytest.approx(100 / (200 * 8), rel=0.05)  # a step has about eight passes' work
 
 
-def test_hours_that_only_the_data_tell_are_unknown():
+def test_hours_of_unknown_data_are_unknown():
     unknown = (
         'svm@voc2007_r50',
         'cityscapes',
@@ -36,7 +36,7 @@ def test_hours_that_only_the_data_tell_are_unknown():
     assert tasks == {'knn@digits_r18': None}
 
 
-def test_transfer_task_costs_its_steps_at_the_stated_rate():
+def test_transfer_task_costs_its_steps():
     tasks, _ = hours('in1k', 'voc07', 'coco_c4', 'cityscapes')
     assert tasks['voc07'] == pytest.approx(9000 * 8 * 0.537 / 3600)
     assert tasks['coco_c4'] == pytest.approx(90_000 * 8 * 0.584 / 3600)
@@ -60,11 +60,6 @@ def test_external_and_tuned_tasks_are_counted():
     study = Study(title='', rows=(Row('a', ''), Row('b', '', untrained='pixels')), tune={})
     found, unknown = hours_of_tasks(study, {'a': cfg}, ['finetune', 'voc0712'], scale, {'a': 3, 'b': 1})
     assert found == {'finetune': pytest.approx(3 * plain)} and unknown == {'voc0712'}
-
-
-def test_demo_tasks_take_less_than_training():
-    tasks, training = hours('demo', 'linear', 'finetune')
-    assert max(tasks.values()) < training  # BYOL's fine-tuning over its grid takes 73 hours
 
 
 def test_plan_lists_missing_data_of_all_tasks(tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from harness.errors import raises_code
 from mmengine.config import Config
 from PIL import Image
 from transfer.small_runs import small
@@ -17,7 +18,6 @@ from transfer.small_runs import small
 from mmairl.checkpoints.read import read_backbone
 from mmairl.config import load_config
 from mmairl.engine.checkpoint import choose_start
-from mmairl.errors import UserError
 from mmairl.study.published import row, tables
 from mmairl.transfer import execute as transfer_run
 from mmairl.transfer.execute import Place, run_task, write_start
@@ -32,18 +32,18 @@ def test_task_names_its_configs_columns_and_data(tmp_path):
         assert all(task_config(name, depth).is_file() for depth in task.depths), name
         if name in ('linear', 'voc07', 'voc0712', 'coco_c4', 'coco_fpn', 'cityscapes'):
             assert set(task.scores) & columns, name
-    with pytest.raises(UserError, match='not for ResNet-18'):
+    with raises_code('no-config-of-depth'):
         task_config('coco_c4', 18)
     (tmp_path / 'data/VOCdevkit/VOC2007').mkdir(parents=True)
     assert lacking(TASKS['voc07'], tmp_path) == []
     assert lacking(TASKS['voc0712'], tmp_path) == [tmp_path / 'data/VOCdevkit/VOC2012']
     # a rescaled network is not measured with the statistics of before
     assert 'voc07' in chosen(None, rescaled=True) and not {'knn', 'linear'} & set(chosen(None, rescaled=True))
-    with pytest.raises(UserError, match='knn would score a rescaled network'):
+    with raises_code('rescaled-frozen'):
         chosen('knn,voc07', rescaled=True)
-    with pytest.raises(UserError, match='same column'):
+    with raises_code('repeated-column'):
         chosen('coco_fpn,coco_fpn_msbreg')
-    with pytest.raises(UserError, match='voc08'):
+    with raises_code('unknown-task'):
         chosen('voc08')
 
 
@@ -57,7 +57,7 @@ def test_start_is_written_once_for_any_checkpoint(tmp_path):
     place = Place(tmp_path, tmp_path / 'work', 1)
     start, depth = write_start(moco, 'teacher', None, place)
     assert depth == 18 and torch.equal(read_backbone(start).weights['conv1.weight'], grown['conv1.weight'])
-    with pytest.raises(UserError, match=r'holds another result, which differs in weights .*--work-dir'):
+    with raises_code('other-result', match='differs in weights'):
         write_start(moco, 'student', None, place)
     assert torch.equal(read_backbone(start).weights['conv1.weight'], grown['conv1.weight'])
     os.rename(moco, tmp_path / 'moved.pth')
@@ -89,7 +89,7 @@ def test_detection_run_has_the_papers_columns(tmp_path, data, pretrained, monkey
     monkeypatch.setattr(transfer_run, '_run', lambda *_: pytest.fail('ran again'))
     assert run_task('voc07', start, depth, place) == scores
     next((own / 'VOC2007/Annotations').iterdir()).unlink()
-    with pytest.raises(UserError, match='voc07 holds another result, which differs in data'):
+    with raises_code('other-result', match='differs in data'):
         run_task('voc07', start, depth, place)
 
 

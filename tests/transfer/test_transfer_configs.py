@@ -32,7 +32,7 @@ def depth_of(name: str) -> int:
 
 
 @pytest.mark.parametrize('name', [named(name, *UNMARKED) for name in CONFIGS])
-def test_it_trains_and_evaluates(name, data, pretrained, tmp_path):
+def test_config_trains_and_evaluates(name, data, pretrained, tmp_path):
     """All of the backbone moves from where the checkpoint put it, every norm is ours, and the metrics are in their range."""
     depth, task = depth_of(name), name.split('_')[0]
     checkpoint = pretrained if depth == 18 else write_pretrained(tmp_path / 'start.pth', depth)

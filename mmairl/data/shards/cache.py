@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from mmairl.data.shards.far import Stamp, copy, ending, is_far
+from mmairl.data.shards.remote import Stamp, base_name, copy, is_remote
 from mmairl.errors import UserError
 from mmairl.io import replacing
 
@@ -20,13 +20,13 @@ LEFT_OVER = 3600  # seconds without a write after which a temporary file counts 
 @contextmanager
 def on_disk(shard: str, stamp: Stamp, cache: 'NodeCache | None') -> Iterator[Path]:
     """Yield the shard as a file. Without a cache, the copy of a remote one is removed at the end of the block."""
-    if not is_far(shard):
+    if not is_remote(shard):
         yield Path(shard)
     elif cache:
         yield cache.local(shard, stamp)
     else:
         with TemporaryDirectory() as folder:
-            file = Path(folder) / ending(shard)
+            file = Path(folder) / base_name(shard)
             file.touch()
             copy(shard, stamp, file)
             yield file
@@ -48,7 +48,7 @@ class NodeCache:
     def local(self, url: str, stamp: Stamp) -> Path:
         """Return the shard's file. Copy it first if it is missing."""
         digest = hashlib.sha256(f'{url} {stamp}'.encode()).hexdigest()[:32]
-        name = digest + os.path.splitext(ending(url))[1]
+        name = digest + os.path.splitext(base_name(url))[1]
         file = self.folder / name
         if not file.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -161,9 +161,7 @@ def require_plausible_sizes(metadata: Any, size: int, used: list[str], name: str
         )
 
 
-@lru_cache
-def opened_once(file: io.FileIO, name: str) -> tuple[Any, Columns]:
-    return open_parquet(file, name)
+opened_once = lru_cache(open_parquet)
 
 
 @lru_cache(GROUPS)
@@ -212,20 +210,14 @@ def find_columns(schema: Any, name: str) -> Columns:
         if kind_of.get(column) == 'ClassLabel':
             classes = typed(features[column].names, list[str], f'the classes of {name}')
             return Columns(images[0], column, classes)
-    unused = []
-    for column in [column for column in ('label', 'cls') if column in schema.names]:
+    unused = ''
+    for column in [key for key in ('label', 'cls') if key in schema.names]:
         kind = schema.field(column).type
         if column in texts or types.is_integer(kind):
             return Columns(images[0], column, [])
-        unused.append(f'{column} ({kind})')
+        unused = f'{name}: {column} ({kind}) is not used as labels, which must be integers or names; cast it'
     if unused:
-        print_log(
-            printable(
-                f'{name}: {", ".join(unused)} is not used as labels, which must be integers or names; cast it'
-            ),
-            logger='current',
-            level=WARNING,
-        )
+        print_log(printable(unused), logger='current', level=WARNING)
     return Columns(images[0], None, [])
 
 

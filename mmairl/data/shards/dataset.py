@@ -12,7 +12,7 @@ import torch
 from mmairl.data.datasets import ViewDataset, Views
 from mmairl.data.decode import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableImage
 from mmairl.data.reading import retried
-from mmairl.data.shards import far
+from mmairl.data.shards import remote
 from mmairl.data.shards.cache import NodeCache
 from mmairl.data.shards.columnar import parquet_image
 from mmairl.data.shards.index import index_of
@@ -89,35 +89,35 @@ class Shards(ViewDataset):
         stamp = self.contents.stamps[shard]
         if size > BYTES_PER_PIXEL * self.max_pixels:
             raise UnreadableImage(Reason.TOO_LARGE)
-        if self.cache or not far.is_far(name):
+        if self.cache or not remote.is_remote(name):
             return retried(lambda: read_local(name, stamp, self.cache, start, size), name)
-        if far.ending(name).endswith('.parquet'):
+        if remote.base_name(name).endswith('.parquet'):
             raise UserError(
                 f'{name}: remote Parquet files are read by groups of rows; set cache of the data set to a folder of this node',
                 code='parquet-without-cache',
             )
-        return far.part(name, stamp, start, size)
+        return remote.part(name, stamp, start, size)
 
 
 def read_local(
-    name: str, stamp: far.Stamp, cache: NodeCache | None, start: int, size: int
+    name: str, stamp: remote.Stamp, cache: NodeCache | None, start: int, size: int
 ) -> bytes:
     """Return an image of a shard that is a file of this node. Raise if the shard was overwritten while open."""
     try:
         file = open_shard(os.getpid(), name, stamp, cache)
-        if far.ending(name).endswith('.parquet'):
+        if remote.base_name(name).endswith('.parquet'):
             data = parquet_image(file, name, start, size)
         else:
             data = os.pread(file.fileno(), size, start)
     except OSError:
         open_shard.cache_clear()  # after a lost mount returns, its files must be opened again
         raise
-    if not far.is_far(name):
-        far.refuse_other(name, far.stamp_in(os.fstat(file.fileno())), stamp)
+    if not remote.is_remote(name):
+        remote.refuse_other(name, remote.stamp_in(os.fstat(file.fileno())), stamp)
     return data
 
 
 @lru_cache(OPEN)
-def open_shard(process: int, name: str, stamp: far.Stamp, cache: NodeCache | None) -> io.FileIO:
+def open_shard(process: int, name: str, stamp: remote.Stamp, cache: NodeCache | None) -> io.FileIO:
     """Open a shard, once per process. It stays readable after the cache has removed it."""
-    return io.FileIO(cache.local(name, stamp) if far.is_far(name) else name)
+    return io.FileIO(cache.local(name, stamp) if remote.is_remote(name) else name)

@@ -8,11 +8,8 @@ done, so that a killed search resumes.
 import hashlib
 import json
 import os
-import shutil
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +21,7 @@ from rich.progress import track
 from torch.utils.data import DataLoader
 
 from mmairl import hardware
-from mmairl.data.shards import far
+from mmairl.data.shards import remote
 from mmairl.data.shards.cache import NodeCache, on_disk
 from mmairl.data.shards.columnar import read_arrow, read_parquet
 from mmairl.data.shards.tar_files import read_tar
@@ -35,7 +32,6 @@ READERS = {'.tar': read_tar, '.parquet': read_parquet, '.arrow': read_arrow}
 THREADS = 16  # that wait for a network disk
 VERSION = 4  # of the index files
 FEW = 4  # shards that one process indexes alone
-UNUSED = 30 * 86400  # seconds after which another index of the same shards is removed
 HASHED = 2**28  # bytes of all shards up to which their content is hashed, in a fifth of a second
 
 
@@ -75,9 +71,13 @@ class Index:
 def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
     """Return the index of these shards. One process of a node creates it if it is missing."""
     stamps = stamps_of(shards)
-    if not cache:
-        for shard, stamp in zip(shards, stamps):
-            far.refuse_unversioned(shard, stamp)
+    for shard, stamp in zip(shards, stamps):
+        if remote.is_remote(shard) and not cache and not any(stamp[1:]):
+            raise UserError(
+                f'{shard}: the storage gives no ETag, version or time of change, so a replaced shard would go unnoticed; set '
+                'cache of the data set to a folder of this node, or use another server',
+                code='remote-unversioned',
+            )
     names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]
     home = hardware.cache() / 'shards' / names
     state = json.dumps([VERSION, stamps, digests_of(shards, stamps)])
@@ -87,19 +87,16 @@ def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
         with FileLock(home / '.lock'):
             if not (folder / 'about.json').is_file():
                 build_index(shards, stamps, folder, cache)
-                remove_unused(home, folder)
-    with suppress(OSError):
-        os.utime(folder)  # it is in use
     return Index(folder, shards)
 
 
-def stamps_of(shards: Sequence[str]) -> list[far.Stamp]:
+def stamps_of(shards: Sequence[str]) -> list[remote.Stamp]:
     """Return size and modification time of each shard."""
     try:
         # The first alone: if a storage hangs, a pool waits for all requests that it has begun.
-        first = far.stamp_of(shards[0])
+        first = remote.stamp_of(shards[0])
         with ThreadPoolExecutor(THREADS) as pool:
-            return [first, *pool.map(far.stamp_of, shards[1:])]
+            return [first, *pool.map(remote.stamp_of, shards[1:])]
     except OSError as error:
         raise UserError(
             f'{error.filename}: the shard cannot be read ({error.strerror}); restore it, or correct the pattern',
@@ -107,22 +104,15 @@ def stamps_of(shards: Sequence[str]) -> list[far.Stamp]:
         ) from error
 
 
-def digests_of(shards: Sequence[str], stamps: list[far.Stamp]) -> list[str]:
+def digests_of(shards: Sequence[str], stamps: list[remote.Stamp]) -> list[str]:
     """Return digests of small local shards, which may change while size and time stay the same."""
-    if sum(stamp[0] for stamp in stamps) > HASHED or any(map(far.is_far, shards)):
+    if sum(stamp[0] for stamp in stamps) > HASHED or any(map(remote.is_remote, shards)):
         return []
     return [hashlib.sha256(Path(shard).read_bytes()).hexdigest() for shard in shards]
 
 
-def remove_unused(home: Path, folder: Path) -> None:
-    """Remove old indexes of the same shards. Recent ones may describe another node's copies."""
-    for other in set(home.iterdir()) - {folder, home / '.lock'}:
-        if other.stat().st_mtime < time.time() - UNUSED:
-            shutil.rmtree(other)
-
-
 def build_index(
-    shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: NodeCache | None
+    shards: Sequence[str], stamps: list[remote.Stamp], folder: Path, cache: NodeCache | None
 ) -> None:
     """Index the shards in several processes, then join the results."""
     parts = [folder / f'shard_{number:06}.npz' for number in range(len(shards))]
@@ -161,7 +151,7 @@ def build_index(
         part.unlink()
 
 
-def index_shard(job: tuple[Path, str, far.Stamp], cache: NodeCache | None) -> None:
+def index_shard(job: tuple[Path, str, remote.Stamp], cache: NodeCache | None) -> None:
     """Write the images of a shard to a file of its own."""
     part, shard, stamp = job
     with on_disk(shard, stamp, cache) as file:

@@ -3,20 +3,20 @@
 import glob
 import os
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from mmairl.data.decode import installed
-from mmairl.data.shards import far
+from mmairl.data.shards import remote
 from mmairl.data.subsets import read_lines
 from mmairl.errors import UserError, explained
 
 SUFFIXES = ('.tar', '.parquet', '.arrow')
 HUB = 'hf:'
-BRACES = re.compile(r'\{(?:(\d{1,18})\.\.(\d{1,18})|([^{}]*,[^{}]*))\}')
-PART = re.compile(r'(.*-)(\d{1,18})-of-(\d{1,18}\D*)')
+BRACES = re.compile(r'\{(\d{1,18})\.\.(\d{1,18})\}')
+PART = re.compile(r'(.*-)\d+-of-(\d{1,18})\D*')
 MAX_SHARDS = 10**6  # of one pattern
 
 
@@ -38,15 +38,15 @@ def shards_at(root: str | Path | Sequence[str]) -> list[str]:
 
 def shards_in(place: str) -> Iterator[str]:
     """Yield the shards of a place without braces; for a list file, those of its lines."""
-    if place.startswith(HUB) and not far.is_far(place):
+    if place.startswith(HUB) and not remote.is_remote(place):
         yield from hub_shards(place)
         return
-    if far.is_far(place) or not place.endswith('.txt') or os.path.isdir(place):
+    if remote.is_remote(place) or not place.endswith('.txt') or os.path.isdir(place):
         yield from matching_shards(place)
         return
     folder = os.path.dirname(os.path.abspath(place))
     for line in read_lines(place, 'shards'):
-        for name in expand_braces(line if far.is_far(line) else os.path.join(folder, line)):
+        for name in expand_braces(line if remote.is_remote(line) else os.path.join(folder, line)):
             yield from matching_shards(name)
 
 
@@ -65,15 +65,19 @@ def matching_shards(place: str) -> list[str]:
     """Return the shards of a file, folder or pattern. Raise if there are none, or if some of a folder are missing."""
     is_folder = os.path.isdir(place)
     shards = []
-    if far.is_far(place):
+    if remote.is_remote(place):
         is_pattern = '*' in place
-        is_folder = not is_pattern and not far.ending(place).endswith(SUFFIXES)
-        shards = far.asked(place, 'shards', SUFFIXES) if is_folder or is_pattern else [place]
+        is_folder = not is_pattern and not remote.base_name(place).endswith(SUFFIXES)
+        shards = (
+            remote.call_remote(place, 'shards', SUFFIXES) if is_folder or is_pattern else [place]
+        )
     elif is_folder:
         paths = [entry.path for entry in os.scandir(os.path.abspath(place)) if entry.is_file()]
         shards = sorted(path for path in paths if path.endswith(SUFFIXES))
     elif place.endswith(SUFFIXES):
-        shards = local_matches(place)
+        # A name that exists is not a pattern, whatever characters it has.
+        is_pattern = glob.has_magic(place) and not os.path.exists(place)
+        shards = sorted(map(os.path.abspath, glob.glob(place) if is_pattern else [place]))
     if not shards:
         raise UserError(
             f'{place}: no shard found{folders_below(place)}; set a file {", ".join("NAME" + suffix for suffix in SUFFIXES)}, '
@@ -83,15 +87,6 @@ def matching_shards(place: str) -> list[str]:
     if is_folder:
         refuse_gaps(shards)
     return shards
-
-
-def local_matches(place: str) -> list[str]:
-    """Return the files of a pattern. A name that exists is not a pattern, whatever characters it has."""
-    name = existing_part(place)
-    pattern = place.removeprefix(name)
-    if not glob.has_magic(pattern):
-        return [os.path.abspath(place)]
-    return sorted(map(os.path.abspath, glob.glob(glob.escape(name) + pattern)))
 
 
 def folders_below(place: str) -> str:
@@ -104,51 +99,29 @@ def folders_below(place: str) -> str:
 
 def refuse_gaps(shards: Sequence[str]) -> None:
     """Raise if a folder lacks shards: names such as train-00003-of-00010.parquet state their number."""
-    series = defaultdict(set)
-    for shard in shards:
-        if part := PART.fullmatch(shard):
-            series[part[1], part[3]].add(part[2])
-    for (prefix, suffix), numbers in series.items():
-        present = set(map(int, numbers))
-        count = int(re.match(r'\d+', suffix)[0])
-        missing = count - sum(number < count for number in present)
-        if missing:
-            first = next(number for number in range(count) if number not in present)
-            width = len(next(iter(numbers)))
+    parts = filter(None, map(PART.fullmatch, shards))
+    for (prefix, count), present in Counter(part.groups() for part in parts).items():
+        if present < int(count):
             raise UserError(
-                f'{missing} of the {count} shards are missing, first {prefix}{first:0{width}}-of-{suffix}; restore them, or '
-                'select the present ones by a pattern',
+                f'{prefix}*-of-{count}: {int(count) - present} of the shards are missing; restore them, or select the '
+                'present ones by a pattern',
                 code='missing-shards',
             )
 
 
-def existing_part(pattern: str) -> str:
-    """Return the longest beginning of a pattern that is a folder or file: a name, whatever characters it has."""
-    while pattern and not os.path.exists(pattern):
-        pattern = os.path.dirname(pattern)
-    return pattern
-
-
 def expand_braces(pattern: str) -> Iterator[str]:
-    """Yield the names of a pattern, as in a shell: a{01..03}.tar, {train,val}.tar. a{1}.tar is a name."""
+    """Yield the names of a pattern such as a{01..03}.tar."""
     pattern = pattern.removeprefix('file://')
-    inner = BRACES.search(pattern, len(existing_part(pattern))) if '{' in pattern else None
-    if not inner:
+    braces = BRACES.search(pattern)
+    if not braces or os.path.exists(pattern):
         yield pattern
         return
-    first, last, words = inner.groups()
-    for word in number_range(first, last, pattern) if words is None else words.split(','):
-        yield from expand_braces(pattern[: inner.start()] + word + pattern[inner.end() :])
-
-
-def number_range(first: str, last: str, pattern: str) -> list[str]:
-    """Return the numbers from first to last, with the digits of the first."""
-    start = int(first)
-    end = int(last)
-    if abs(end - start) >= MAX_SHARDS:
+    first, last = braces.groups()
+    if int(last) - int(first) >= MAX_SHARDS:
         refuse_many(pattern)
-    step = 1 if start <= end else -1
-    return [f'{number:0{len(first)}}' for number in range(start, end + step, step)]
+    for number in range(int(first), int(last) + 1):
+        name = f'{pattern[: braces.start()]}{number:0{len(first)}}{pattern[braces.end() :]}'
+        yield from expand_braces(name)
 
 
 def refuse_many(pattern: object) -> None:

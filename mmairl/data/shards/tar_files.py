@@ -35,11 +35,10 @@ Label = int | str | None
 
 
 class Member(NamedTuple):
-    """Where the content of a member is, and its first bytes."""
+    """Where the content of a member is."""
 
     start: int
     size: int
-    beginning: bytes
 
 
 Sample = dict[bytes, Member]  # by the extension without its dot
@@ -142,11 +141,10 @@ class TarReader:
         extended: dict = {}
         skipped = []
         while True:
-            block = os.pread(self.file, 2 * BLOCK, position)
-            header, beginning = block[:BLOCK], block[BLOCK:]
+            header = os.pread(self.file, BLOCK, position)
             if len(header) < BLOCK:
                 self.damaged('cut short, without an end mark')
-            if not header[0] and not any(header):
+            if not any(header):
                 self.report_skipped(skipped)
                 return
             size = extended.get('size', octal(header[124:136]))
@@ -156,7 +154,7 @@ class TarReader:
             if start + size > end:
                 self.damaged(f'cut short in its member {readable(header[:100])}')
             kind = header[156:157]
-            member = Member(start, size, beginning[:size])
+            member = Member(start, size)
             position = start + -(-size // BLOCK) * BLOCK
             if kind in (LONG_NAME, EXTENDED):
                 extended |= self.extended_header(kind, member)
@@ -216,8 +214,6 @@ class TarReader:
                 'write the shard again, or leave it out',
                 code='member-too-large',
             )
-        if len(member.beginning) == member.size:
-            return member.beginning
         return os.pread(self.file, member.size, member.start)
 
     def image(self, sample: Sample, name: bytes) -> Member:

@@ -134,7 +134,6 @@ class UnreadableHook(Hook):
 def of_all_processes(dataset: TrainingImages) -> Tensor:
     """Return the unreadable images of all processes. Each process sends its own and marks those of the others."""
     met = torch.cat(all_gather_object(dataset.met())).unique(dim=0)
-    dataset.reasons[met[:, 0]] = met[:, 1].to(
-        torch.uint8
-    )  # only these: a worker may be writing to others
+    # Only these, because a worker may be writing to others.
+    dataset.reasons[met[:, 0]] = met[:, 1].to(torch.uint8)
     return met

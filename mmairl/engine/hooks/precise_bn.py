@@ -38,9 +38,8 @@ class PreciseBNHook(Hook):
         batches: Number of batches to average over. Default: 200.
     """
 
-    priority = (
-        'LOW'  # after the optimizer's step, before the checkpoint (VERY_LOW) that is evaluated
-    )
+    # After the optimizer's step, before the checkpoint (VERY_LOW) that is evaluated.
+    priority = 'LOW'
 
     def __init__(self, batches: int = 200) -> None:
         self.batches = batches

@@ -4,7 +4,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmairl.checkpoints.load import not_finite, require_same_keys
-from mmairl.engine.checks import check_run
+from mmairl.engine.checks import check_built_run
 from mmairl.engine.fork import naming_changed_keys
 from mmairl.errors import UserError
 from mmairl.models.processes import network_of
@@ -23,7 +23,7 @@ class PreflightHook(Hook):
     priority = 'HIGHEST'
 
     def before_train(self, runner: Runner) -> None:
-        check_run(runner)
+        check_built_run(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         path = runner.cfg.get('load_from') or 'given'

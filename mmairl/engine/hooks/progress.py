@@ -131,9 +131,8 @@ class ProgressHook(Hook):
         self.first = runner.iter
         self.started = self.shown = time.monotonic()
         console = Console()
-        self.columns = (
-            console.width - 1 if console.is_terminal or console.is_jupyter else 0
-        )  # 0 = a file
+        is_watched = console.is_terminal or console.is_jupyter
+        self.columns = console.width - 1 if is_watched else 0  # 0 = a file
 
     def after_train_iter(self, runner: Runner, **_: object) -> None:
         if not is_main_process():

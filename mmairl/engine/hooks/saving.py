@@ -140,9 +140,8 @@ class ExactCheckpointHook(CheckpointHook):
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, int]) -> None:
         self.due = None
         if self.backend_args or not hasattr(runner, 'snapshot'):
-            self._require_finite(
-                network_of(runner).state_dict()
-            )  # before mmengine removes an older checkpoint
+            # Before mmengine removes an older checkpoint.
+            self._require_finite(network_of(runner).state_dict())
             self.states = all_gather_object(random_state())
             super()._save_checkpoint_with_step(runner, step, meta)
         else:

@@ -9,7 +9,7 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mmairl.engine.optim.gradients import gradients_of
+from mmairl.engine.optim.gradients import gradients_of, with_gradient
 from mmairl.errors import UserError
 from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIM_WRAPPERS
@@ -181,10 +181,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     def _clip_grad(self) -> None:
         """Clip like mmengine, but keep the norm on the device until it is logged: reading it here would block each step."""
-        groups = self.optimizer.param_groups
-        params = [
-            weight for group in groups for weight in group['params'] if weight.grad is not None
-        ]
+        params = with_gradient(self.optimizer)
         self.gradient_norm = self.clip_func(params, **self.clip_grad_kwargs) if params else None
 
     def load_state_dict(self, state_dict: dict) -> None:

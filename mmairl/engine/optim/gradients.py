@@ -9,10 +9,14 @@ from torch.optim import Optimizer
 from mmairl.errors import UserError
 
 
+def with_gradient(optimizer: Optimizer) -> list[Tensor]:
+    """Return the weights that have a gradient."""
+    weights = [weight for group in optimizer.param_groups for weight in group['params']]
+    return [weight for weight in weights if weight.grad is not None]
+
+
 def gradients_of(optimizer: Optimizer) -> list[Tensor]:
-    groups = optimizer.param_groups
-    weights = [weight for group in groups for weight in group['params']]
-    return [weight.grad for weight in weights if weight.grad is not None]
+    return [weight.grad for weight in with_gradient(optimizer)]
 
 
 def require_dense(optimizer: str, grads: Iterable[Tensor]) -> None:

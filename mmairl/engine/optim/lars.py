@@ -109,9 +109,8 @@ class LARS(Optimizer):
                 grads = [param.grad for param in params]
                 require_dense('LARS', grads)
                 buffers = [self._momentum_buffer(param) for param in params]
-                group.setdefault(
-                    'decay', group['adapt']
-                )  # not in groups stored by earlier versions
+                # Groups stored by earlier versions have no 'decay'.
+                group.setdefault('decay', group['adapt'])
                 multi_tensor_lars(
                     params, grads, buffers, **{name: group[name] for name in SETTINGS}
                 )
@@ -159,7 +158,7 @@ def multi_tensor_lars(
     weight_decay: float,
     eta: float,
     adapt: bool,
-    decay: bool | None = None,
+    decay: bool,
     inside: bool = True,
 ) -> None:
     """Move all tensors at once, in place. The norms stay on the device."""
@@ -167,7 +166,7 @@ def multi_tensor_lars(
     w, g = norms([*params, *grads]).chunk(2) if adapt else (None, None)
     params, grads, buffers = own_parts(params), own_parts(grads), own_parts(buffers)
     torch._foreach_mul_(buffers, momentum)
-    if adapt if decay is None else decay:
+    if decay:
         grads = torch._foreach_add(grads, params, alpha=weight_decay)
     if adapt:
         local = local_rate(w, g, weight_decay, eta)

@@ -33,9 +33,8 @@ class WarmUpLR(LinearLR):
         **kwargs,
     ) -> None:
         self.start = start
-        super().__init__(
-            optimizer, begin=begin, end=end + 1, **kwargs
-        )  # acts at steps before its end
+        # A scheduler acts at the steps before its end.
+        super().__init__(optimizer, begin=begin, end=end + 1, **kwargs)
 
     def _get_value(self) -> list[float]:
         done = self.last_step / self.total_iters

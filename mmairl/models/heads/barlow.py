@@ -19,7 +19,7 @@ class BarlowTwinsHead(PairwiseHead):
 
     Args:
         weight: Weight of the redundancy term.
-        scale: Factor of the loss, 0.024 in the release. LARS hides it from weights, but not from biases and norms.
+        scale: Factor of the loss, 0.024 in the release. LARS cancels it for weights, but not for biases and norms.
 
     Returns (forward):
         ``loss``; ``invariance``: the first sum; ``redundancy``: the second sum.
@@ -42,7 +42,11 @@ class BarlowTwinsHead(PairwiseHead):
             invariance = (1 - diagonal).square().sum()
             redundancy = correlation.square().sum() - diagonal.square().sum()
         loss = self.scale * (invariance + self.weight * redundancy)
-        return {'loss': loss, 'invariance': invariance.detach(), 'redundancy': redundancy.detach()}
+        return {
+            'loss': loss,
+            'invariance': invariance.detach(),
+            'redundancy': redundancy.detach(),
+        }
 
 
 def standardized(z: Tensor) -> Tensor:

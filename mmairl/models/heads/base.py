@@ -55,7 +55,9 @@ class PairwiseHead(Head):
         results = {}
         for name in pairs[0]:
             values = torch.stack([pair[name] for pair in pairs])
-            results[name] = values.sum() if name == 'loss' and self.summed else values.mean()
+            results[name] = values.mean()
+            if name == 'loss' and self.summed:
+                results[name] = values.sum()
         return results
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:

@@ -60,7 +60,7 @@ class InfoNCEHead(Head):
             - beta 2 alpha/B sum_i ln( sum_{j != i} exp(S(v_i, v_j)/alpha) + sum_j exp(S(v_i, v'_j)/alpha) )
 
     ``S`` is the cosine of the query of one image and the key of the other. At ``beta = 0`` this is
-    BYOL's loss less 4. At ``beta = 1`` it is 4 alpha times SimCLR's NT-Xent at temperature alpha.
+    BYOL's loss minus 4. At ``beta = 1`` it is 4 alpha times SimCLR's NT-Xent at temperature alpha.
 
     Args:
         alpha: Softmax temperature. Must be positive.

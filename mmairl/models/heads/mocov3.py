@@ -12,7 +12,7 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class BatchContrastiveHead(PairwiseHead):
-    """``2 t`` times the cross entropy of a query's cosines, over ``t``, with the other view's keys of all processes.
+    """``2 t`` times the cross entropy of ``cos(q, k) / t`` over the other view's keys ``k`` of all processes.
 
     Args:
         temperature: Softmax temperature ``t``.
@@ -34,4 +34,5 @@ class BatchContrastiveHead(PairwiseHead):
         own = torch.arange(len(q), device=q.device) + get_rank() * len(q)
         loss = 2 * self.temperature * F.cross_entropy(logits, own)
         closest = logits.detach().argmax(dim=1)
-        return {'loss': loss, 'instance_accuracy': (closest == own).float().mean()}
+        accuracy = (closest == own).float().mean()
+        return {'loss': loss, 'instance_accuracy': accuracy}

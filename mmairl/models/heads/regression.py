@@ -28,7 +28,8 @@ class RegressionHead(PairwiseHead):
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
         similarity = (unit(q) * unit(k)).sum(dim=1).mean()
-        return {'loss': self.weight * (2 - 2 * similarity), 'similarity': similarity.detach()}
+        loss = self.weight * (2 - 2 * similarity)
+        return {'loss': loss, 'similarity': similarity.detach()}
 
 
 @MODELS.register_module()

@@ -35,7 +35,11 @@ class VICRegHead(PairwiseHead):
         self, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0
     ) -> None:
         super().__init__()
-        self.weights = {'invariance': invariance, 'variance': variance, 'covariance': covariance}
+        self.weights = {
+            'invariance': invariance,
+            'variance': variance,
+            'covariance': covariance,
+        }
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
         # Half precision is too coarse for covariances.
@@ -48,7 +52,8 @@ class VICRegHead(PairwiseHead):
                 'covariance': covariance(q) + covariance(k),
             }
         loss = sum(self.weights[name] * value for name, value in terms.items())
-        return {'loss': loss, **{name: value.detach() for name, value in terms.items()}}
+        logged = {name: value.detach() for name, value in terms.items()}
+        return {'loss': loss, **logged}
 
 
 def variance(z: Tensor) -> Tensor:

@@ -1,25 +1,21 @@
 """The page of all claims of the papers: what they state, what they print, and what finished studies measured."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from mmairl.config import home
 from mmairl.errors import UserError
 from mmairl.io import read_json
 from mmairl.report.page import write_page
-from mmairl.report.table import html_table, signed
+from mmairl.report.table import signed
 from mmairl.study.claims import Claim, StudyRuns, judge, shared_claims
 from mmairl.study.collect import printed_numbers
-from mmairl.study.pages.study_tables import BLANK
+from mmairl.study.pages.words import BLANK, tallied
 from mmairl.study.spec import Study, read_study
 from mmairl.study.statistics.claim_tests import NOT_RUN
 
-HEADS = ('verdict', 'measured effect', 'published effect', "paper's own numbers", 'test')
 Verdict = Mapping[str, Any]
 
 
@@ -48,8 +44,7 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
     for key, paper in shared_claims().papers.items():
         own = [entry for entry in entries if entry.claim.paper == key]
         untested = [claim for claim in shared_claims().untested if claim.paper == key]
-        table = html_table(HEADS, list(map(_row, own)), words=True, head='claim')
-        papers.append((paper.title, summary(own), table, untested))
+        papers.append((paper.title, summary(own), own, untested))
     return write_page(
         out,
         'claims.html',
@@ -57,7 +52,8 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
         lead=f'{summary(entries)} Small scales test stand-ins, so their verdicts concern that scale only.',
         wide=True,
         papers=papers,
-        margins={name: scale.reason for name, scale in shared_claims().scales.items()},
+        scales=shared_claims().scales,
+        effects=effects,
     )
 
 
@@ -92,38 +88,11 @@ def summary(entries: Sequence[Entry]) -> str:
 
     A claim that was tested at several scales counts once at each.
     """
-    counts: Counter[str] = Counter()
+    verdicts: list[str] = []
     for entry in entries:
-        decided = [v['verdict'] for v in entry.measured.values() if v['verdict'] != NOT_RUN]
-        counts.update(decided or [NOT_RUN])
-    words = ', '.join(f'{number} {verdict}' for verdict, number in counts.most_common())
-    return f'{len(entries)} claims: {words}.'
-
-
-def _row(entry: Entry) -> tuple[Markup, list[str | Markup]]:
-    claim = entry.claim
-    name = Markup('“{}”<small>{}</small>').format(claim.quote, ', '.join(claim.where))
-    evidence = Markup('{}<small>{}</small>').format(claim.published, claim.evidence)
-    test = Markup('<code>{}</code><small>{}</small>').format(entry.study.name, claim.reading)
-    verdicts = [_verdict(scale, verdict) for scale, verdict in entry.measured.items()]
-    sizes = [
-        f'{effects(verdict, "measured")} ({scale})' for scale, verdict in entry.measured.items()
-    ]
-    return name, [
-        Markup('<br>').join(verdicts) or NOT_RUN,
-        Markup('<br>').join(sizes) or BLANK,
-        effects(entry.published, 'published'),
-        evidence,
-        test,
-    ]
-
-
-def _verdict(scale: str, verdict: Verdict) -> Markup:
-    notes = [verdict['reason']] if verdict['reason'] else []
-    if seeds := verdict.get('seeds_needed'):
-        notes.append(f'{seeds} seeds would decide')
-    notes += [f'{own} instead of {score}' for score, own in verdict['stand_ins'].items()]
-    return Markup('{} ({})<small>{}</small>').format(verdict['verdict'], scale, '; '.join(notes))
+        tested = [v['verdict'] for v in entry.measured.values() if v['verdict'] != NOT_RUN]
+        verdicts += tested or [NOT_RUN]
+    return f'{len(entries)} claims: {", ".join(tallied(verdicts))}.'
 
 
 def effects(verdict: Verdict, side: str) -> str:

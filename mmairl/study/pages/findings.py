@@ -11,8 +11,7 @@ from typing import Any
 from mmairl.report.effects import Effect, EffectsFigure
 from mmairl.study.pages.study_tables import label_of
 from mmairl.study.statistics.compare_rows import (
-    LEVEL,
-    Pair,
+    compare_pair,
     limits_by_row,
     scores_by_seed,
     shared_epochs,
@@ -357,8 +356,9 @@ class Findings:
         ends = [self.mean(row) for row in (last, first)]
         if None in ends:
             return None
-        pair = Pair.of(self.rows[last], self.rows[first], self.key, self.limits)
-        compared = pair.compare(self.key, self.chain[0].margin, LEVEL)
+        compared = compare_pair(
+            self.rows[last], self.rows[first], self.key, self.chain[0].margin, self.limits
+        )
         if any(compared.collapsed):
             return None
         return Effect(

@@ -63,8 +63,9 @@ def _effect(track: Study, row: str, metric: str) -> list[str]:
     for pair in track['comparisons'].get(metric, ()):
         if pair['row'] == row:
             effect = Finding(row, pair['on'], dict(low=None, high=None) | pair).effect()
-            return [effect.size, effect.range, effect.verdict]
-    return [''] * 3
+            size = f'{effect.size} ({effect.range})' if effect.range else effect.size
+            return [size, effect.verdict]
+    return ['', '']
 
 
 def _charted_trials(search: Study) -> Iterator[tuple[str, Sequence[Trial], list[Markup]]]:

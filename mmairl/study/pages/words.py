@@ -8,6 +8,7 @@ from matplotlib.ticker import EngFormatter
 
 from mmairl.report.page import ENVIRONMENT, fill
 from mmairl.report.table import signed
+from mmairl.study.statistics.verdict_words import OTHER_COLLAPSES
 
 BLANK = '—'
 MOST_LISTED = 3  # sentences or names of one kind
@@ -48,9 +49,14 @@ def counted(number: int, noun: str, plural: str = '') -> str:
 
 def tallied(verdicts: Iterable[str], verb: bool = False) -> list[str]:
     """Return how often each verdict occurs, most frequent first, such as '2 inconclusive' or '2 are inconclusive'."""
-    verbs = (' is', ' are') if verb else ('', '')
-    counts = Counter(verdicts).most_common()
-    return [f'{number}{verbs[number > 1]} {verdict}' for verdict, number in counts]
+    phrases = []
+    for verdict, number in Counter(verdicts).most_common():
+        if verb and verdict == OTHER_COLLAPSES:
+            verdict = verdict if number == 1 else verdict.replace('differs', 'differ')
+        elif verb:
+            verdict = f'{"is" if number == 1 else "are"} {verdict}'
+        phrases.append(f'{number} {verdict}')
+    return phrases
 
 
 def duration(seconds: float) -> str:

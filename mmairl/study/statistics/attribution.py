@@ -20,7 +20,7 @@ effect, except for interactions of three factors or more, which only a full fact
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -163,80 +163,69 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
     """
     fields = {key: study['design'][key] for key in ('factors', 'rows', 'interactions')}
     design = Design(**fields)
-    runs = DesignRuns.of(design, study, metric)
-    selected, model = runs.selected
-    scores = np.array([runs.scores[name][seed] for name, seed in selected])
+    rows = [row for row in study['rows'] if row['name'] in design.rows]
+    scores = {row['name']: scores_by_seed(row, metric) for row in rows}
+    found = DesignEffects(design, rows, scores, limits_by_row(study, metric), margin)
+    runs, model = found.selected
     gain = {term: 2.0 for term in model.terms if len(term) % 2}
     by_factor = shares(design.factors, model.terms)
-    spread = math.nan
-    if model.freedom:
-        spread = float(known_error(np.nanmean(model.variances(scores)[0])))
-    table = EffectTable(
-        design=design,
-        estimates={effect: model.estimate(scores, {effect: 2.0}) for effect in design.distinct},
-        counts=Counter(name for name, _ in runs.learned),
-        freedom=model.freedom,
-        collapses=runs.collapses_by_effect,
-        margin=margin,
-    )
+    variances = model.variances(found.values)[0] if model.freedom else math.nan
+    spread = float(known_error(np.nanmean(variances))) if model.freedom else math.nan
     return dict(
         margin=margin,
-        runs=len(runs.finished),
-        collapsed=_names(run for run, collapsed in zip(runs.finished, runs.collapsed) if collapsed),
-        alone=_names(run for run in runs.learned if run not in selected),
-        blocks=runs.blocks,
-        effects=table.entries(),
-        shares=[
-            dict(factor=name, **_ends(model.estimate(scores, sums)))
-            for name, sums in by_factor.items()
-        ],
-        gain=dict(
-            factor='all factors', **_ends(model.estimate(scores, gain))
-        ),  # the sum of the shares
-        exact=len(model.terms)
-        == 2 ** len(design.factors) - 1,  # else shares are of main effects and pairs alone
-        spread=None
-        if math.isnan(spread)
-        else spread,  # of runs, without that of seeds if they are blocks
+        runs=len(found.finished),
+        collapsed=_names(run for run in found.finished if run not in found.learned),
+        alone=_names(run for run in found.learned if run not in runs),
+        blocks=found.blocks,
+        effects=found.entries(),
+        shares=[dict(factor=name, **found.ends(sums)) for name, sums in by_factor.items()],
+        gain=dict(factor='all factors', **found.ends(gain)),  # the sum of the shares
+        # Otherwise shares are of main effects and pairs alone.
+        exact=len(model.terms) == 2 ** len(design.factors) - 1,
+        # The spread of runs, without that of seeds if they are blocks.
+        spread=None if math.isnan(spread) else spread,
     )
 
 
-def _names(runs: Any) -> list[str]:
+def _names(runs: Iterable[tuple[str, int]]) -> list[str]:
     return [f'{name}, seed {seed}' for name, seed in runs]
 
 
 @dataclass(frozen=True)
-class DesignRuns:
-    """The finished runs of a design's rows, and which of them collapsed."""
+class DesignEffects:
+    """The effects of a design's factors on one score, from the finished runs of its rows.
+
+    Args:
+        design: The design.
+        rows: Its rows, as in study.json.
+        scores: The score of each run, by row and seed.
+        limits: The score below which a run has collapsed, by row.
+        margin: Effects below it are equivalent to none.
+    """
 
     design: Design
     rows: Sequence[Mapping]
-    scores: Mapping[str, Mapping[int, float]]  # by row and seed
+    scores: Mapping[str, Mapping[int, float]]
     limits: Mapping[str, float]
-
-    @classmethod
-    def of(cls, design: Design, study: Mapping[str, Any], metric: str) -> 'DesignRuns':
-        rows = [row for row in study['rows'] if row['name'] in design.rows]
-        scores = {row['name']: scores_by_seed(row, metric) for row in rows}
-        return cls(design, rows, scores, limits_by_row(study, metric))
+    margin: float
 
     @cached_property
     def finished(self) -> list[tuple[str, int]]:
         return [(name, seed) for name in self.design.rows for seed in self.scores[name]]
 
     @cached_property
-    def collapsed(self) -> np.ndarray:
-        return np.array(
-            [
-                self.scores[name][seed] < self.limits.get(name, -math.inf)
-                for name, seed in self.finished
-            ],
-            bool,
-        )
+    def learned(self) -> list[tuple[str, int]]:
+        """The finished runs that have not collapsed."""
+        learned = []
+        for name, seed in self.finished:
+            if self.scores[name][seed] >= self.limits.get(name, -math.inf):
+                learned.append((name, seed))
+        return learned
 
     @cached_property
-    def learned(self) -> list[tuple[str, int]]:
-        return [run for run, collapsed in zip(self.finished, self.collapsed) if not collapsed]
+    def counts(self) -> Counter[str]:
+        """How many runs of each row learned."""
+        return Counter(name for name, _ in self.learned)
 
     @cached_property
     def blocks(self) -> bool:
@@ -246,9 +235,8 @@ class DesignRuns:
     def selected(self) -> tuple[list[tuple[str, int]], Fit]:
         """The runs of the model, and the model: without rows of which one run learned, if the others tell as much."""
         model = fit(self.design, self.learned, self.blocks)
-        counts = Counter(name for name, _ in self.learned)
         several = [
-            run for run in self.learned if counts[run[0]] > 1 or len(self.scores[run[0]]) == 1
+            run for run in self.learned if self.counts[run[0]] > 1 or len(self.scores[run[0]]) == 1
         ]
         if several == self.learned:
             return self.learned, model
@@ -256,17 +244,76 @@ class DesignRuns:
         return (self.learned, model) if reduced.confounded else (several, reduced)
 
     @cached_property
-    def collapses_by_effect(self) -> dict[Effect, dict[str, Any]]:
+    def values(self) -> np.ndarray:
+        """The scores of the model's runs."""
+        return np.array([self.scores[name][seed] for name, seed in self.selected[0]])
+
+    def estimate(self, sums: Mapping[Effect, float]) -> Numbers | None:
+        return self.selected[1].estimate(self.values, sums)
+
+    def ends(self, sums: Mapping[Effect, float]) -> dict[str, float | None]:
+        """Return a weighted sum of coefficients with its 95 % interval. Unknown values are None."""
+        numbers = self.estimate(sums)
+        if numbers is None:
+            return dict(estimate=None, low=None, high=None)
+        return interval(*map(float, numbers))
+
+    @cached_property
+    def collapses(self) -> dict[Effect, dict[str, Any]]:
         """For each main effect the collapsed runs at its two levels, and the exact test's p-value."""
-        if not self.collapsed.any():
+        collapsed = np.array([run not in self.learned for run in self.finished], bool)
+        if not collapsed.any():
             return {}
         names = [name for name, _ in self.finished]
-        high, low, p = how_many_collapsed(self.design, names, self.collapsed)
         entries = {}
-        for number, effect in enumerate(self.design.main):
-            counts = (int(high[number]), int(low[number]))
-            entries[effect] = dict(collapsed=counts, share=float(p[number]))
+        numbers = zip(*how_many_collapsed(self.design, names, collapsed))
+        for effect, (high, low, p) in zip(self.design.main, numbers):
+            entries[effect] = dict(collapsed=(int(high), int(low)), share=float(p))
         return entries
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return the effects that the study asks for, corrected as one family, and then the other pairs as another."""
+        asked = [effect for effect in self.design.distinct if effect in self.design.asked]
+        others = [effect for effect in self.design.distinct if effect not in self.design.asked]
+        return [*self._family(asked, asked=True), *self._family(others, asked=False)]
+
+    def _family(self, effects: Terms, asked: bool) -> Iterator[dict[str, Any]]:
+        if not effects:
+            return
+        numbers = [self.estimate({effect: 2.0}) for effect in effects]
+        share = [self.collapses.get(effect, {}).get('share', math.nan) for effect in effects]
+        columns = np.array([known or UNKNOWN for known in numbers], float).T
+        decisions = verdicts(*columns, self.margin, share=np.array(share))
+        for effect, known, decision in zip(effects, numbers, decisions):
+            yield dict(
+                name=title(effect),
+                factors=effect,
+                verdict=self._verdict(effect, known, str(decision)),
+                asked=asked,
+                **self.collapses.get(effect, {}),
+                aliases=self.design.aliases(effect),
+                **self.ends({effect: 2.0}),
+            )
+
+    def _verdict(self, effect: Effect, numbers: Numbers | None, decision: str) -> str:
+        """Return the decision, or the reason why there is none."""
+        if effect in self.collapses and decision == DIFFERS:
+            return verdict_of(decision, None, by_counts=True)
+        if numbers is None:
+            return f'not estimable without {", ".join(self._rows_with(0))}'
+        if self.collapses:
+            return COLLAPSED
+        estimate, error, _ = map(float, numbers)
+        if not math.isnan(error):
+            return verdict_of(decision, estimate)
+        if not self.selected[1].freedom:
+            return ONE_SEED
+        if alone := self._rows_with(1):
+            return f'not tested (one run of {", ".join(alone)})'
+        return NO_SPREAD
+
+    def _rows_with(self, count: int) -> list[str]:
+        return [name for name in self.design.rows if self.counts[name] == count]
 
 
 def how_many_collapsed(
@@ -293,72 +340,3 @@ def _seeds_are_blocks(rows: Sequence[Mapping], scores: Mapping[str, Mapping]) ->
         if not all(same_start(row, first, seed) for row in others):
             return False
     return max(map(len, scores.values())) > 1
-
-
-@dataclass(frozen=True)
-class EffectTable:
-    """The effects of a design, each with its interval and its verdict."""
-
-    design: Design
-    estimates: Mapping[Effect, Numbers | None]
-    counts: Mapping[str, int]  # runs of each row that learned
-    freedom: int
-    collapses: Mapping[Effect, Mapping[str, Any]]
-    margin: float
-
-    def entries(self) -> list[dict[str, Any]]:
-        """Return the effects that the study asks for, corrected as one family, and then the other pairs as another."""
-        asked = [effect for effect in self.estimates if effect in self.design.asked]
-        others = [effect for effect in self.estimates if effect not in self.design.asked]
-        return [*self._family(asked, asked=True), *self._family(others, asked=False)]
-
-    def _family(self, effects: Terms, asked: bool) -> list[dict[str, Any]]:
-        if not effects:
-            return []
-        numbers = np.array([self.estimates[effect] or UNKNOWN for effect in effects], float)
-        share = np.array(
-            [self.collapses.get(effect, {}).get('share', math.nan) for effect in effects]
-        )
-        decisions = verdicts(*numbers.T, self.margin, share=share)
-        entries = []
-        for effect, decision in zip(effects, decisions):
-            entries.append(
-                dict(
-                    name=title(effect),
-                    factors=effect,
-                    verdict=self._verdict(effect, str(decision)),
-                    asked=asked,
-                    **self.collapses.get(effect, {}),
-                    aliases=self.design.aliases(effect),
-                    **_ends(self.estimates[effect]),
-                )
-            )
-        return entries
-
-    def _verdict(self, effect: Effect, decision: str) -> str:
-        """Return the decision, or the reason why there is none."""
-        numbers = self.estimates[effect]
-        if effect in self.collapses and decision == DIFFERS:
-            return verdict_of(decision, None, by_counts=True)
-        if numbers is None:
-            return f'not estimable without {", ".join(self._rows_with(0))}'
-        if self.collapses:
-            return COLLAPSED
-        estimate, error, _ = map(float, numbers)
-        if not math.isnan(error):
-            return verdict_of(decision, estimate)
-        if not self.freedom:
-            return ONE_SEED
-        if alone := self._rows_with(1):
-            return f'not tested (one run of {", ".join(alone)})'
-        return NO_SPREAD
-
-    def _rows_with(self, count: int) -> list[str]:
-        return [name for name in self.design.rows if self.counts[name] == count]
-
-
-def _ends(numbers: Numbers | None) -> dict[str, float | None]:
-    """Return the estimate with its 95 % interval. Unknown values are None."""
-    if numbers is None:
-        return dict(estimate=None, low=None, high=None)
-    return interval(*map(float, numbers))

@@ -62,24 +62,25 @@ class Evidence:
         return min(1.0, 2 * min(self.support, self.against))
 
 
-def row_contrast(values: np.ndarray, weights: Sequence[float], blocks: bool) -> Contrast:
-    """Return the contrast of rows.
+def sum_of_means(values: np.ndarray, blocks: bool) -> Contrast:
+    """Return the sum of the means of rows.
 
     Args:
-        values: (rows, seeds), NaN for a missing run.
-        weights: Weight of each row's mean.
+        values: (rows, seeds), each score times its weight; NaN for a missing run.
         blocks: Whether a seed means the same in all rows.
     """
-    weights = np.asarray(weights, float)
     if blocks:
-        values, weights = (weights @ values)[None], np.ones(1)
+        values = values.sum(0, keepdims=True)
     counts = (~np.isnan(values)).sum(1)
-    means = np.nanmean(values, 1)
-    squares = np.nansum((values - means[:, None]) ** 2, 1) / np.maximum(counts - 1, 1) / counts
-    fewest = int(counts.min())
-    error = math.sqrt(float(weights**2 @ squares))
-    known = fewest > 1 and error > TIED
-    return Contrast(float(weights @ means), error if known else math.nan, fewest - 1, fewest)
+    squares = np.nanvar(values, 1) / np.maximum(counts - 1, 1)
+    seeds = int(counts.min())
+    return _contrast(np.nanmean(values, 1).sum(), squares.sum(), seeds - 1, seeds)
+
+
+def _contrast(estimate: float, square: float, freedom: int, seeds: int) -> Contrast:
+    """Return a contrast by the square of its error, which is unknown without any freedom or spread."""
+    known = freedom > 0 and square > TIED**2
+    return Contrast(float(estimate), math.sqrt(square) if known else math.nan, freedom, seeds)
 
 
 def above(contrast: Contrast, least: float = 0.0) -> Evidence:
@@ -127,43 +128,26 @@ def collapse_rate(collapsed: int, runs: int, claimed: bool) -> Evidence:
     return Evidence(support, float(stats.binom.cdf(events, runs, 0.5)))
 
 
-def common_slope(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> Contrast:
-    """Return the slope of y on x, common to all groups, each with its own intercept.
+def parallel_lines(
+    x: np.ndarray, y: np.ndarray, groups: np.ndarray, weights: np.ndarray
+) -> Contrast:
+    """Return a weighted sum of the coefficients of lines with one slope, and one intercept for each group.
 
     Args:
         x: (models,) Score on the x axis.
         y: (models,) Score on the y axis.
-        groups: (models,) Index of each model's group.
+        groups: (models,) Number of each model's group.
+        weights: (1 + groups,) Weight of the slope, and of each intercept.
     """
-    return _regression(x, y, groups, 'slope')
-
-
-def intercept_difference(
-    x: np.ndarray, y: np.ndarray, groups: np.ndarray, higher: int, lower: int
-) -> Contrast:
-    """Return how far one group's line lies above another's at equal x."""
-    return _regression(x, y, groups, (higher, lower))
-
-
-def _regression(x: np.ndarray, y: np.ndarray, groups: np.ndarray, asked: object) -> Contrast:
-    labels = np.unique(groups)
-    columns = np.column_stack([x - x.mean(), *(groups == label for label in labels)]).astype(float)
-    weights = np.zeros(columns.shape[1])
-    if asked == 'slope':
-        weights[0] = 1
-    else:
-        weights[1 + labels.searchsorted(asked[0])] = 1
-        weights[1 + labels.searchsorted(asked[1])] = -1
-    freedom = len(y) - columns.shape[1]
+    columns = np.column_stack([x, *(groups == group for group in np.unique(groups))]).astype(float)
+    columns[:, 0] -= x.mean()
+    freedom = len(y) - len(weights)
     inverse = np.linalg.pinv(columns.T @ columns)
     coefficients = inverse @ columns.T @ y
     residual = y - columns @ coefficients
     variance = residual @ residual / max(freedom, 1)
-    error = math.sqrt(float(variance * (weights @ inverse @ weights)))
-    known = freedom > 0 and error > TIED
-    return Contrast(
-        float(weights @ coefficients), error if known else math.nan, freedom, int(freedom + 1)
-    )
+    square = variance * (weights @ inverse @ weights)
+    return _contrast(weights @ coefficients, square, freedom, freedom + 1)
 
 
 def family_verdicts(evidence: Sequence[Evidence], level: float = LEVEL) -> list[str]:

@@ -194,25 +194,15 @@ def verdicts(
         share: p-values of the exact test. They replace those of the difference, and exclude equivalence.
     """
     by_counts = ~np.isnan(share)
-    p_equal = np.where(by_counts, share, difference_p(estimate, error, freedom))
-    p_apart = np.where(by_counts, 1.0, equivalence_p(estimate, error, freedom, margin))
+    p_equal = 2 * stats.t.sf(abs(estimate) / error, freedom)
+    p_apart = stats.t.sf((margin - abs(estimate)) / error, freedom)  # the larger of two tests
+    p_equal = np.where(by_counts, share, p_equal)
+    p_apart = np.where(by_counts, 1.0, p_apart)
     if known is not None:
         p_equal = _with_known(p_equal, known, DIFFERS)
         p_apart = _with_known(p_apart, known, EQUIVALENT)
     rejected = [holm(np.where(np.isnan(p), 1.0, p)) < level for p in (p_equal, p_apart)]
     return np.select(rejected, DECISIONS, UNDECIDED)
-
-
-def difference_p(estimate: np.ndarray, error: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """Return the two-sided p-value of the t-test for no difference."""
-    return 2 * stats.t.sf(abs(estimate) / error, freedom)
-
-
-def equivalence_p(
-    estimate: np.ndarray, error: np.ndarray, freedom: np.ndarray, margin: float
-) -> np.ndarray:
-    """Return the larger p-value of two one-sided t-tests for a difference beyond the margin."""
-    return stats.t.sf((margin - abs(estimate)) / error, freedom)
 
 
 def _with_known(p: np.ndarray, known: np.ndarray, decision: str) -> np.ndarray:
@@ -237,11 +227,11 @@ def compare_scores(
     """
     rows = {row['name']: row for row in study['rows']}
     limits = limits_by_row(study, metric)
-    compared = []
-    for row in study['rows']:
-        if row.get('on') in rows:
-            pair = Pair.of(row, rows[row['on']], metric, limits)
-            compared.append(pair.compare(metric, margin, level))
+    compared = [
+        compare_pair(row, rows[row['on']], metric, margin, limits, level)
+        for row in study['rows']
+        if row.get('on') in rows
+    ]
     if not compared:
         return []
     fields = ('estimate', 'error', 'freedom', 'share')
@@ -259,96 +249,76 @@ def with_verdict(comparison: Comparison, decision: str) -> Comparison:
     return replace(comparison, verdict=verdict_of(decision, comparison.estimate, by_counts))
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The scores of a row and of its base row, on the union of their seeds; NaN is a missing run."""
+def compare_pair(
+    row: Record,
+    base: Record,
+    metric: str,
+    margin: float,
+    limits: Mapping[str, float],
+    level: float = LEVEL,
+) -> Comparison:
+    """Return a comparison without its family's decision; `verdict` is the reason if there can be none.
 
-    row: Record
-    base: Record
-    scores: tuple[dict[int, float], dict[int, float]]
-    limits: tuple[float, float]
+    Args:
+        row: The row.
+        base: Its base row.
+        metric: Key of the score.
+        margin: Differences below it are equivalent.
+        limits: The score below which a run of a row has collapsed, by name.
+        level: Level of the interval.
+    """
+    by_seed = [scores_by_seed(side, metric) for side in (row, base)]
+    seeds = sorted(set().union(*by_seed))
+    shared = [seed for seed in seeds if all(seed in scores for scores in by_seed)]
+    compared = Comparison(
+        row=row['name'],
+        on=base['name'],
+        metric=metric,
+        margin=margin,
+        seeds=0,
+        blocks=len(shared) > 1 and all(same_start(row, base, seed) for seed in shared),
+        verdict='not measured',
+    )
+    if not all(by_seed):
+        return compared
+    scores = np.array([[side.get(seed, math.nan) for seed in seeds] for side in by_seed])
+    ends = np.array([limits.get(side['name'], -math.inf) for side in (row, base)])
+    *numbers, share = tested(*scores, ends, compared.blocks)
+    estimate, error, freedom = map(float, numbers)
+    collapsed = scores < ends[:, None]
+    count = len(shared) if compared.blocks else min(map(len, by_seed))
+    compared = replace(
+        compared,
+        seeds=count,
+        estimate=None if math.isnan(estimate) else estimate,
+        improvement=improvement(*(list(side.values()) for side in by_seed)),
+        collapsed=tuple(map(int, collapsed.sum(1))),
+        share=float(share) if collapsed.any() else None,
+        verdict=COLLAPSED if collapsed.any() else '',
+    )
+    if math.isnan(error):
+        reason = ONE_SEED if count == 1 else NO_SPREAD
+        return replace(compared, verdict=compared.verdict or reason)
+    spread, deviation = _spread(*np.where(collapsed, math.nan, scores), compared.blocks)
+    return replace(
+        compared,
+        error=error,
+        freedom=freedom,
+        deviation=deviation,
+        spread=spread,
+        **interval(estimate, error, freedom, level),
+    )
 
-    @classmethod
-    def of(cls, row: Record, base: Record, metric: str, limits: Mapping[str, float]) -> 'Pair':
-        scores = tuple(scores_by_seed(side, metric) for side in (row, base))
-        return cls(
-            row, base, scores, tuple(limits.get(side['name'], -math.inf) for side in (row, base))
-        )
 
-    @property
-    def shared_seeds(self) -> list[int]:
-        one, two = self.scores
-        return sorted(one.keys() & two.keys())
-
-    @property
-    def blocks(self) -> bool:
-        """Whether seeds are blocks: two or more are shared, and each means the same in both rows."""
-        shared = self.shared_seeds
-        return len(shared) > 1 and all(same_start(self.row, self.base, seed) for seed in shared)
-
-    @property
-    def values(self) -> tuple[np.ndarray, np.ndarray]:
-        one, two = self.scores
-        seeds = sorted(one.keys() | two.keys())
-        return tuple(np.array([side.get(seed, math.nan) for seed in seeds]) for side in self.scores)
-
-    def compare(self, metric: str, margin: float, level: float) -> Comparison:
-        """Return the comparison without its family's decision, or with the reason why there is none."""
-        one, two = self.scores
-        blocks = self.blocks
-        compared = Comparison(
-            row=self.row['name'],
-            on=self.base['name'],
-            metric=metric,
-            margin=margin,
-            seeds=0,
-            blocks=blocks,
-            verdict='not measured',
-        )
-        if not one or not two:
-            return compared
-        values = self.values
-        *numbers, share = tested(*values, [np.array(limit) for limit in self.limits], blocks)
-        estimate, error, freedom = map(float, numbers)
-        collapsed = tuple(int(np.sum(side < limit)) for side, limit in zip(values, self.limits))
-        seeds = len(self.shared_seeds) if blocks else min(len(one), len(two))
-        compared = replace(
-            compared,
-            seeds=seeds,
-            improvement=improvement(list(one.values()), list(two.values())),
-            collapsed=collapsed,
-            share=float(share) if any(collapsed) else None,
-            verdict=COLLAPSED if any(collapsed) else '',
-        )
-        if math.isnan(error):
-            return replace(
-                compared,
-                verdict=compared.verdict or (ONE_SEED if seeds == 1 else NO_SPREAD),
-                estimate=None if math.isnan(estimate) else estimate,
-            )
-        spread, deviation = self.spread(blocks)
-        return replace(
-            compared,
-            error=error,
-            freedom=freedom,
-            deviation=deviation,
-            spread=spread,
-            **interval(estimate, error, freedom, level),
-        )
-
-    def spread(self, blocks: bool) -> tuple[tuple[float, ...], float]:
-        """Return the differences seed by seed, or run by run to the base's mean, and their standard deviation."""
-        one, two = (
-            np.where(side < limit, math.nan, side) for side, limit in zip(self.values, self.limits)
-        )
-        if blocks:
-            differences = one - two
-            deviation = np.nanstd(differences, ddof=1)
-        else:
-            differences = one - np.nanmean(two)
-            deviation = math.hypot(np.nanstd(one, ddof=1), np.nanstd(two, ddof=1))
-        known = differences[~np.isnan(differences)]
-        return tuple(map(float, known)), float(deviation)
+def _spread(one: np.ndarray, two: np.ndarray, blocks: bool) -> tuple[tuple[float, ...], float]:
+    """Return the differences seed by seed, or run by run to the base's mean, and their standard deviation."""
+    if blocks:
+        differences = one - two
+        deviation = np.nanstd(differences, ddof=1)
+    else:
+        differences = one - np.nanmean(two)
+        deviation = math.hypot(np.nanstd(one, ddof=1), np.nanstd(two, ddof=1))
+    return tuple(differences[~np.isnan(differences)].tolist()), float(deviation)
 
 
 def limits_by_row(study: Record, metric: str) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Costs of a study's rows, and scores of two rows at equal cost if checkpoints along a run were measured."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
@@ -58,21 +58,21 @@ def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
     interpolated linearly. Without checkpoints on both sides of the cost there is no `estimate`. Rows of equal cost, rows that
     are part of another run, and collapsed runs are left out.
     """
-    curves = CostCurves(study, metric, costs(study), limits_by_row(study, metric))
+    spent = costs(study)
     rows = {row['name']: row for row in study['rows']}
     entries = []
     for row in study['rows']:
         base = rows.get(row['on'])
         if base is None or row.get('of'):
             continue
-        row_cost, base_cost = (curves.spent[side['name']]['flops'] for side in (row, base))
+        row_cost, base_cost = (spent[side['name']]['flops'] for side in (row, base))
         if not row_cost or not base_cost:
             continue
         if abs(row_cost - base_cost) <= EQUAL * max(row_cost, base_cost):
             continue
         cost = min(row_cost, base_cost)
         entry = dict(row=row['name'], on=base['name'], ratio=row_cost / base_cost, flops=cost)
-        scores = [curves.scores_at(side, cost) for side in (row, base)]
+        scores = [scores_at(study, metric, spent, side, cost) for side in (row, base)]
         if all(scores):
             difference = unpaired(*map(np.array, scores))
             entry.update(scores=list(map(mean, scores)), **interval(*map(float, difference)))
@@ -80,36 +80,21 @@ def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
     return entries
 
 
-@dataclass(frozen=True)
-class CostCurves:
-    """Scores of a study's rows over their cost, from the rows that are checkpoints along another row's runs."""
-
-    study: Mapping
-    metric: str
-    spent: Costs
-    limits: Mapping[str, float]
-
-    def scores_at(self, row: Mapping, cost: float) -> list[float]:
-        """Return the interpolated score of each seed that learned, if checkpoints enclose the cost."""
-        points = [row]
-        for other in self.study['rows']:
-            if other.get('along') and other.get('of') == row['name']:
-                points.append(other)
-        by_cost = {
-            self.spent[point['name']]['flops']: scores_by_seed(point, self.metric)
-            for point in points
-        }
-        known = sorted(filter(None, by_cost))
-        if not known[0] <= cost <= known[-1]:
-            return []
-        seeds = self._learned(row).intersection(*(by_cost[point] for point in known))
-        scores = []
-        for seed in sorted(seeds):
+def scores_at(study: Mapping, metric: str, spent: Costs, row: Mapping, cost: float) -> list[float]:
+    """Return the interpolated score of each run of a row that learned, if checkpoints along it enclose the cost."""
+    points = [row]
+    for other in study['rows']:
+        if other.get('along') and other.get('of') == row['name']:
+            points.append(other)
+    by_cost = {spent[point['name']]['flops']: scores_by_seed(point, metric) for point in points}
+    known = sorted(filter(None, by_cost))
+    if not known[0] <= cost <= known[-1]:
+        return []
+    limit = limits_by_row(study, metric).get(row['name'], -math.inf)
+    final = scores_by_seed(row, metric)
+    scores = []
+    for seed in sorted(set(final).intersection(*(by_cost[point] for point in known))):
+        if final[seed] >= limit:
             curve = [by_cost[point][seed] for point in known]
             scores.append(float(np.interp(cost, known, curve)))
-        return scores
-
-    def _learned(self, row: Mapping) -> set[int]:
-        limit = self.limits.get(row['name'])
-        scores = scores_by_seed(row, self.metric)
-        return {seed for seed, score in scores.items() if limit is None or score >= limit}
+    return scores

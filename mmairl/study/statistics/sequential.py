@@ -87,7 +87,8 @@ def begin(
     plan = Plan(len(seeds), most)
     if not 2 <= plan.first <= plan.most:
         raise UserError(
-            f'{rows} rows from {plan.first} seeds want --most {each * max(2, plan.first)} or more, and 2 seeds to begin with',
+            f"--most: too few runs ('{budget}') for {rows} rows from {plan.first} seeds; give 2 --seeds or more, and "
+            f'--most {each * max(2, plan.first)} or more',
             code='budget-too-small',
         )
     stored = read(out)
@@ -97,8 +98,8 @@ def begin(
     most = plan.most if budget else stored.most
     if (plan.first, most) != (stored.first, stored.most):
         raise UserError(
-            f"'{out}' was begun with {stored.first} to {stored.most} seeds per row, and another plan would be one more "
-            'analysis; repeat its --seeds and --most, or set --out to another folder',
+            f"--until-decided: another plan would be one more analysis ('{out}' has {stored.first} to {stored.most} seeds per "
+            'row); repeat its --seeds and --most, or set --out to another folder',
             code='other-plan',
         )
     return stored

@@ -233,7 +233,7 @@ def test_trials_are_chosen_by_their_measures(searched):
 def test_a_search_without_labels_names_the_project(tmp_path):
     with pytest.raises(UserError) as error:
         read_study(written(tmp_path, search={**SEARCH, 'criterion': 'label_free'}))
-    assert error.value.code == 'label-free-moved'
+    assert error.value.code == 'unknown-criterion'
 
 
 def test_a_record_of_another_form_is_an_error(tmp_path):

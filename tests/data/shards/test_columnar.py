@@ -241,6 +241,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 def test_values_repeated_in_parquet_cost_little_memory(tmp_path):
     """A name and an image of 100 kB, each stored once for 100 000 rows: 10 GB each if expanded."""
     repeated = pa.array(np.zeros(100_000, 'int32'))

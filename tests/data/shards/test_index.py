@@ -14,7 +14,7 @@ from mmairl.data.mixture import Mixture
 from mmairl.data.sampler import ResumableSampler
 from mmairl.data.shards import dataset, index, shard_paths
 from mmairl.data.shards.dataset import Shards
-from mmairl.data.shards.shard_paths import expand_braces, refuse_gaps, shards_at
+from mmairl.data.shards.shard_paths import expand_braces, shards_at
 from mmairl.data.training_images import TrainingImages
 
 pytestmark = pytest.mark.usefixtures('own_cache')
@@ -58,20 +58,7 @@ def test_changed_shard_is_indexed_again(tmp_path):
     assert Shards(path).labels.tolist() == [3], 'small shards are compared by content'
 
 
-def test_old_indexes_of_the_same_shards_are_removed(tmp_path):
-    path = tar(tmp_path / 'a.tar', sample('a', 0))
-    Shards(path)
-    tar(path, sample('b', 1))
-    Shards(path)
-    indexes = [file.parent for file in (tmp_path / 'cache').rglob('about.json')]
-    assert len(indexes) == 2, 'another node may use the other one'
-    for folder in indexes:
-        os.utime(folder, (0, 0))
-    tar(path, sample('c', 2))
-    Shards(path)
-    assert len(list((tmp_path / 'cache').rglob('about.json'))) == 1
-
-
+@pytest.mark.slow
 def test_hundred_million_rows_cost_little_memory(tmp_path, monkeypatch):
     count = 10**8
     names = [f'{number:05}.tar' for number in range(10_000)]
@@ -100,16 +87,9 @@ def private_memory() -> int:
     return sum(1024 * int(values[name].split()[0]) for name in ('RssAnon', 'RssShmem'))
 
 
-@pytest.mark.parametrize(
-    ('pattern', 'names'),
-    [
-        ('a{08..11}{x,y}.tar', ['a08x.tar', 'a08y.tar', 'a09x.tar', 'a09y.tar']),
-        ('{03..01}.tar', ['03.tar', '02.tar', '01.tar']),
-        ('file:///a{1}/{}.tar', ['/a{1}/{}.tar']),
-    ],
-)
-def test_braces_expand_as_in_a_shell(pattern, names):
-    assert list(expand_braces(pattern))[:4] == names
+def test_braces_expand_to_numbers():
+    assert list(expand_braces('a{09..10}-{0..1}')) == ['a09-0', 'a09-1', 'a10-0', 'a10-1']
+    assert list(expand_braces('file:///a{1}/{}.tar')) == ['/a{1}/{}.tar']
 
 
 def test_shards_are_named_by_folder_pattern_or_list(tmp_path):
@@ -121,9 +101,8 @@ def test_shards_are_named_by_folder_pattern_or_list(tmp_path):
 
 
 def test_existing_name_is_not_a_pattern(tmp_path):
-    (tmp_path / 'in{1,2}[3]/no.tar').mkdir(parents=True)
-    path = tar(tmp_path / 'in{1,2}[3]/x.tar', sample('x'))
-    for place in ('', '/x.tar', '/*x.tar'):
+    path = tar(tmp_path / 'in{1..2}[3]/x.tar', sample('x'))
+    for place in ('', '/x.tar'):
         assert shards_at(f'file://{path.parent}{place}') == [str(path)]
 
 
@@ -151,19 +130,12 @@ def places(tmp_path):
         ('unlike-shards', 'unlike.tar', ['a.tar', 'unlike.tar']),
         ('no-shards', 'nothing.zip', ['nothing.zip']),
         ('no-shards', 'the folders train', ['saved']),
-        ('missing-shards', '2 of the 4 .*x-00001-of-00004.tar', ['few']),
+        ('missing-shards', 'x-.*-of-00004: 2 of the shards', ['few']),
     ],
 )
 def test_wrong_shards_are_an_error(code, match, names, places):
     with raises_code(code, match):
         Shards([str(places / name) for name in names])
-
-
-def test_missing_shards_are_counted_without_a_list():
-    with raises_code('missing-shards', '9999999997 of .* first a-2-of'):
-        refuse_gaps(['a-0-of-9999999999.tar', 'a-1-of-9999999999.tar'])
-    refuse_gaps([f'a-{number}-of-12.tar' for number in range(12)])
-    refuse_gaps([f'a-{number:05}-of-00012.tar' for number in range(12)])
 
 
 def test_patterns_together_name_a_limited_number(monkeypatch):

@@ -1,14 +1,17 @@
 """When teacher and queue are updated. test_five_steps.py has the momentum of each step."""
 
+import logging
 from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.hooks import Hook
 
 from mmairl.engine import run
 from mmairl.engine.hooks.after_step import MomentumHook
 from mmairl.errors import UserError
 from mmairl.models.heads.base import unit
+from mmairl.registry import HOOKS
 
 
 def test_accumulation_moves_teacher_and_queue_once(toy_config):
@@ -49,32 +52,12 @@ def test_wrong_setting_raises(wrong):
         MomentumHook(**wrong)
 
 
-def after_step_calls(cfg, monkeypatch) -> tuple:
-    """Train, and return the runner and the momentum and the number of keys of each call of `after_step`."""
-    run.share_batch(cfg, 1)
-    runner = run.build_runner(cfg)
-    calls = []
-
-    def after_step(momentum, keys) -> None:
-        calls.append((momentum, None if keys is None else len(keys)))
-
-    monkeypatch.setattr(runner.model, 'after_step', after_step)
-    runner.train()
-    return runner, calls
-
-
-def test_one_hook_moves_teacher_and_fills_queue(toy_config, monkeypatch):
-    cfg = toy_config(width=8, steps=2, batch=8, queue=24)
-    _, calls = after_step_calls(cfg, monkeypatch)
-    assert [keys for _, keys in calls] == [8, 8]
-    assert all(momentum is not None for momentum, _ in calls)
-
-
-def test_queue_hook_of_old_configs_does_nothing(toy_config, monkeypatch):
-    cfg = toy_config(width=8, steps=2, batch=8, queue=24)
-    cfg.default_hooks.queue = dict(type='QueueHook')
-    _, calls = after_step_calls(cfg, monkeypatch)
-    assert len(calls) == 2
+def test_queue_hook_of_old_configs_does_nothing(caplog):
+    hook = HOOKS.build(dict(type='QueueHook'))
+    with caplog.at_level(logging.INFO, 'queue-hook'):
+        hook.before_train(SimpleNamespace(logger=logging.getLogger('queue-hook')))
+    assert 'remove default_hooks.queue' in caplog.text
+    assert type(hook).after_train_iter is Hook.after_train_iter
 
 
 def test_hook_ignores_a_queue_that_is_a_tensor():

@@ -111,18 +111,14 @@ def test_quantity_warns_again_only_after_recovery(caplog):
             hook._warn(SimpleNamespace(logger=logger, iter=step), dict(spread_key=value))
     messages = [record.getMessage() for record in caplog.records]
     assert [text.split(': ')[0] for text in messages] == [f'health, iteration {step}' for step in (2, 6, 7)]
-    assert (
-        'collapse' in messages[0] and '0.05' in messages[0] and 'all clear' in messages[1] and 'collapse' in messages[2]
-    )
-
-
-def test_metrics_that_the_head_declares_are_measured(toy_config):
-    runner, *_ = trained(toy_config(steps=2, batch=8, width=8, custom_hooks=[HOOK]))
-    assert len(measured(runner)['head_instance_accuracy']) == 2
+    for message, text in zip(messages, ('collapse', 'all clear', 'collapse'), strict=True):
+        assert text in message
 
 
 def test_a_support_set_gets_no_advice_on_negatives(toy_config, monkeypatch):
     monkeypatch.setattr(ContrastiveHead, 'queue_role', 'support')
     runner, *_ = trained(toy_config(steps=2, batch=8, width=8, custom_hooks=[HOOK]))
     found = measured(runner)
-    assert 'queue_steps' in found and 'queue_epochs' not in found
+    assert 'queue_steps' in found
+    assert 'queue_epochs' not in found
+    assert len(found['head_instance_accuracy']) == 2

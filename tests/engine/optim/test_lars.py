@@ -74,7 +74,7 @@ def test_twenty_steps_equal_the_scalar_rule(dtype, tolerance, inside, seed):
 
 def test_a_zero_norm_makes_the_local_rate_one():
     params, grads = [torch.zeros(3), torch.full((3,), 2.0)], [torch.full((3,), 0.5), torch.zeros(3)]
-    multi_tensor_lars(params, grads, [torch.zeros(3), torch.zeros(3)], lr=0.1, adapt=True, **HYPER)
+    multi_tensor_lars(params, grads, [torch.zeros(3), torch.zeros(3)], lr=0.1, adapt=True, decay=True, **HYPER)
     torch.testing.assert_close(params[0], torch.full((3,), -0.1 * 0.5))
     torch.testing.assert_close(params[1], torch.full((3,), 2.0 - 0.1 * 0.05 * 2.0))
 

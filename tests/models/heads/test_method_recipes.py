@@ -119,7 +119,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize('name', [pytest.param(n, marks=[] if n == 'simsiam' else pytest.mark.slow) for n in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize('name', CASES)
 @torch.no_grad()
 def test_method_collapses_only_without_its_remedy(tmp_path, name):
     remedy, measure = CASES[name]

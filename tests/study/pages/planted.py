@@ -249,7 +249,7 @@ def effect(name: str, verdict: str, estimate: float | None, half: float | None =
 
 
 def crossed() -> Record:
-    """The ladder's record with what `mmairl.study.statistics.attribution` says of a design."""
+    """The ladder's record with the effects of a design, as `mmairl.study.statistics.attribution` writes them."""
     effects = [
         effect('predictor', 'equivalent', 0.2, 0.5),
         effect('momentum <ascending>', 'differs', 8.0, 2.0, ('−predictor × symmetric loss',)),
@@ -322,7 +322,7 @@ def tuned() -> Record:
 
 
 def forked() -> Record:
-    """A trunk that was forked at half: again with a decay changed by a ten-millionth, and with another temperature."""
+    """A trunk and two forks at half: one with a decay changed by less than a millionth, one with another temperature."""
     found = steps(('trunk', 0, 0), ('again', 0.0, 0.2), ('warmer', -2.0, 0.5))
     for one, decay, temperature in zip(found['rows'], (1e-4, 1e-4 + 1e-13, 1e-4), (0.2, 0.2, 0.4)):
         one['changed'] = ['temperature' if one['name'] == 'warmer' else 'decay']

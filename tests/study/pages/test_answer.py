@@ -9,6 +9,7 @@ from study.pages.planted import (
     collapsed,
     confounded,
     costly,
+    crossed,
     external,
     one_decided,
     one_seed,
@@ -116,6 +117,11 @@ def test_sequential_study_is_continued_by_its_plan():
 
 def test_nothing_open_is_stated():
     assert plain([next_steps(two_factors())[0].title]) == 'Nothing is open at this scale'
+
+
+def test_difference_in_collapses_is_a_verb():
+    text = plain(answer(crossed()))
+    assert 'Of 3 effects, 1 differs in how many runs collapse.' in text
 
 
 def test_shares_of_factors_are_in_the_answer():

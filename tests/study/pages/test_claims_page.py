@@ -30,7 +30,7 @@ def test_page_has_every_claim_and_every_reason(tmp_path):
     assert page.count('<li>“') == len(shared_claims().untested)
 
 
-def test_finished_study_gives_verdicts_next_to_published_effects(tmp_path):
+def test_finished_study_has_verdicts_next_to_effects(tmp_path):
     finished_ladder(tmp_path, gain=4.0)
     found = {entry.claim.name: entry for entry in claim_entries(tmp_path)}
     entry = found['configurations_improve_linear']

@@ -128,7 +128,7 @@ def test_more_trials_alone_put_no_row_ahead(trials, searches):
     rows = [row(name, on, 50.0) for name, on in zip(names, [None, *names])]
 
     def false_rate(scores: np.ndarray) -> float:
-        """Return the share of studies whose page puts a row ahead, from the verdicts of their families."""
+        """Return the fraction of studies whose page puts a row ahead."""
         numbers = paired(scores[:, 1:], scores[:, :-1])
         signed = np.where(verdicts(*numbers, margin=1.0) == 'differs', np.sign(numbers[0]), 0)
         patterns, count = np.unique(signed, axis=0, return_counts=True)

@@ -1,4 +1,4 @@
-"""The factor that did it: exact on planted functions, a published example, and error rates by simulation."""
+"""Attribution to factors: exact on planted functions, on a published example, and with simulated error rates."""
 
 import math
 from dataclasses import asdict
@@ -18,7 +18,7 @@ def full_rows(factors: int) -> list[tuple[int, ...]]:
 
 
 def study(levels: list[tuple[int, ...]], scores, start: dict | None = START, **others) -> dict:
-    """A record of these rows; `scores` has a line for each, with a number (or None) for each seed."""
+    """Return a study's record; `scores` has a list for each row, with a number or None for each seed."""
     factors = tuple('abcdefgh'[: len(levels[0])])
     design = Design(factors, {str(row): row for row in levels}, **others)
     rows = [recorded(name, line, start) for name, line in zip(design.rows, scores)]
@@ -30,13 +30,13 @@ def estimates(found: list[dict]) -> list[float | None]:
 
 
 def planted(levels: tuple[int, ...]) -> float:
-    """Factors with effects of their own, a pair, and three together."""
+    """Return a score with main effects, a pairwise interaction and one of three factors."""
     a, b, c, d, *_ = (*levels, 0, 0, 0)
     return 20 + 5 * a - 2 * b + 3 * a * b + 7 * b * c * d
 
 
 def shapley(value, factors: int) -> list[float]:
-    """Over all orders, by walking each."""
+    """Return Shapley's shares by going through all orders."""
     gains = np.zeros(factors)
     for order in permutations(range(factors)):
         levels = [0] * factors
@@ -47,7 +47,7 @@ def shapley(value, factors: int) -> list[float]:
 
 
 @pytest.mark.parametrize('factors', [2, 3, 4])
-def test_effects_and_shares_of_a_full_factorial_are_exact(factors):
+def test_full_factorial_effects_and_shares_are_exact(factors):
     rows = full_rows(factors)
     found = attribute(study(rows, [[planted(row)] * 2 for row in rows]), 'knn', 1.0)
     assert estimates(found['shares']) == pytest.approx(shapley(planted, factors))
@@ -62,7 +62,7 @@ def test_effects_and_shares_of_a_full_factorial_are_exact(factors):
         assert effect['estimate'] == pytest.approx(np.mean(high) - np.mean(low)), effect['name']
 
 
-def test_effects_and_shares_of_a_fraction_are_those_of_the_whole_where_factors_act_alone_or_in_pairs():
+def test_fraction_equals_the_whole_without_triples():
     def pairs(levels):
         a, b, c, d, e = levels
         return 3 + 4 * a - b + 2 * c * d - 5 * a * e + 0.5 * e
@@ -76,7 +76,7 @@ def test_effects_and_shares_of_a_fraction_are_those_of_the_whole_where_factors_a
     assert found['shares'][0]['low'] is None
 
 
-def test_a_published_factorial_has_the_published_effects_and_errors():
+def test_published_factorial_has_the_published_effects():
     """The pilot plant of Box, Hunter and Hunter (1978), section 10.2: 2 x 2 x 2, two runs each; a standard error of 1.4."""
     order = [(c, b, a) for a in (0, 1) for b in (0, 1) for c in (0, 1)]  # temperature, the first, changes fastest
     runs = [(59, 61), (74, 70), (50, 58), (69, 67), (50, 54), (81, 85), (46, 44), (79, 81)]
@@ -89,7 +89,7 @@ def test_a_published_factorial_has_the_published_effects_and_errors():
     assert [effect['name'] for effect in found['effects'] if effect['verdict'] == 'higher'] == ['a']
 
 
-def test_estimates_from_unequal_numbers_of_seeds_are_those_of_least_squares():
+def test_unequal_seeds_give_least_squares_estimates():
     """The numbers are of statsmodels 0.15.0: ols('y ~ a*b + C(seed)'), with levels of -1 and 1, twice the coefficients."""
     scores = [[20.1, 22.4, 19.0], [21.5, 24.9, None], [26.3, None, 24.1], [31.0, 33.2, 29.4]]
     found = attribute(study(full_rows(2), scores), 'knn', 1.0)
@@ -98,7 +98,7 @@ def test_estimates_from_unequal_numbers_of_seeds_are_those_of_least_squares():
 
 
 def simulated(rows: list[tuple[int, ...]], seeds: int, truth, spread=1.0, seed_effect: float = 0.0):
-    """The fit of a design, 4000 studies of it as scores (study, run), and the design."""
+    """Return the fit of a design, the scores of 4000 simulated studies (study, run), and the design."""
     found = Design(**study(rows, [[0.0]] * len(rows))['design'])
     runs = [(name, seed) for name in found.rows for seed in range(seeds)]
     draw = np.random.default_rng(seeds)
@@ -113,7 +113,7 @@ HALF = fraction_rows(5, 1, [(place,) for place in range(5)])
 
 @pytest.mark.parametrize('rows', [HALF, full_rows(3)], ids=['fraction', 'whole'])
 @pytest.mark.parametrize('seeds, seed_effect', [(2, 0.0), (2, 3.0), (10, 3.0)])
-def test_intervals_of_effects_and_shares_cover_them_in_nineteen_of_twenty(rows, seeds, seed_effect):
+def test_intervals_of_effects_cover_them_in_95_percent(rows, seeds, seed_effect):
     def truth(levels):
         return planted(levels[:3])
 
@@ -126,7 +126,7 @@ def test_intervals_of_effects_and_shares_cover_them_in_nineteen_of_twenty(rows, 
         assert covered >= 0.95 - 2 * math.sqrt(0.05 * 0.95 / 4000)
 
 
-def test_missing_runs_are_said_and_not_imputed():
+def test_missing_runs_are_stated_and_not_imputed():
     scores = [[planted(levels[:3]) + seed * (number + 1) for seed in range(2)] for number, levels in enumerate(HALF)]
     for one_run, reason in (
         ([*scores[:3], [scores[3][0], None], *scores[4:]], f'not tested (one run of {HALF[3]})'),
@@ -138,8 +138,8 @@ def test_missing_runs_are_said_and_not_imputed():
     assert none['runs'] == 0 and none['gain']['estimate'] is None
 
 
-def test_an_effect_that_a_missing_row_confounds_is_refused_and_others_stand():
-    """In 2 x 2 with a pure interaction no main effect is told; in 2 x 2 x 2 pairs and main effects still are."""
+def test_missing_row_confounds_only_some_effects():
+    """A missing row of 2 x 2 leaves no main effect estimable; of 2 x 2 x 2, main effects and pairs still are."""
     pure = [[10.0 * a * b + seed for seed in (0, 1)] for a, b in full_rows(2)]
     found = attribute(study(full_rows(2), [*pure[:3], [None, None]]), 'knn', 1.0)
     assert {effect['verdict'] for effect in found['effects']} == {'not estimable without (1, 1)'}
@@ -150,7 +150,7 @@ def test_an_effect_that_a_missing_row_confounds_is_refused_and_others_stand():
     assert estimates(found['effects'])[:3] == pytest.approx([6.5, -0.5, 0.0]) and not found['exact']
 
 
-def test_collapsed_runs_are_left_out_and_only_how_many_did_gets_a_verdict():
+def test_collapsed_runs_leave_verdicts_on_their_counts():
     noise = np.random.default_rng(0).normal(0, 0.1, (16, 4))
     scores = 30 + np.array(HALF)[:, :1] + noise
     scores[np.array(HALF)[:, 1] == 1, 3] = 2.0
@@ -165,21 +165,21 @@ def test_collapsed_runs_are_left_out_and_only_how_many_did_gets_a_verdict():
     assert b['collapsed'] == (8, 0) and b['share'] == pytest.approx(stats.fisher_exact([[8, 24], [0, 32]]).pvalue)
 
 
-def test_a_row_of_which_one_run_learned_takes_no_interval_from_the_others():
+def test_row_with_one_learned_run_is_left_out():
     rows, draw = full_rows(3), np.random.default_rng(0)
     scores = [[20 + 5 * a + 2 * b + value for value in draw.normal(0, 0.1, 3)] for a, b, _ in rows]
     complete = attribute(study(rows, scores), 'knn', 1.0)['effects'][0]
     scores[3][1:] = [2.0, 2.0]
-    told = attribute(study(rows, scores), 'knn', 1.0)
-    found = told['effects'][0]
-    assert told['alone'] == [f'{rows[3]}, seed 0']
+    partial = attribute(study(rows, scores), 'knn', 1.0)
+    found = partial['effects'][0]
+    assert partial['alone'] == [f'{rows[3]}, seed 0']
     assert found['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and found['low'] < 5 < found['high']
     assert found['verdict'] == 'not tested (collapsed runs)'
     pair = attribute(study(full_rows(2), [*scores[4:7], scores[3]]), 'knn', 1.0)['effects'][0]
-    assert pair['estimate'] is not None and pair['low'] is None  # without that row no effect of two factors is told
+    assert pair['estimate'] is not None and pair['low'] is None  # two factors need that row
 
 
-def test_seeds_are_blocks_only_where_they_mean_the_same_in_all_rows():
+def test_seeds_are_blocks_if_all_rows_start_alike():
     record = study(full_rows(2), [[1.0, 5.0], [2.1, 6.0], [3.0, 7.1], [4.0, 8.2]])
     found = attribute(record, 'knn', 1.0)
     assert found['blocks'] and found['spread'] < 0.2

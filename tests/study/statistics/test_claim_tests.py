@@ -1,4 +1,4 @@
-"""The tests behind claims: equal to the comparisons of rows where both apply, and with the stated error rates."""
+"""Tests of claims: equal to comparisons of rows where both apply, and with the stated error rates."""
 
 import numpy as np
 import pytest
@@ -12,16 +12,15 @@ from mmairl.study.statistics.claim_tests import (
     above,
     all_hold,
     collapse_rate,
-    common_slope,
     family_verdicts,
-    intercept_difference,
     most_hold,
-    row_contrast,
+    parallel_lines,
+    sum_of_means,
     within,
 )
 from mmairl.study.statistics.compare_rows import paired, unpaired
 
-STUDIES = 4000
+STUDIES = 1500
 LIMIT = 0.05 + 3 * np.sqrt(0.05 * 0.95 / STUDIES)  # three standard errors of the simulation above the level
 RANDOM = np.random.default_rng
 
@@ -40,13 +39,17 @@ def test_contrast_counts_only_runs_that_exist():
     assert np.isnan(row_contrast(values[:, :1], [1, -1], False).error)
 
 
+def row_contrast(values, weights, blocks):
+    return sum_of_means(np.array(weights)[:, None] * values, blocks)
+
+
 def false_verdicts(simulate, rule):
     """Return the fraction of simulated studies with a verdict, for means on the boundary of the claim."""
     random = RANDOM(1)
     return np.mean([family_verdicts([rule(simulate(random))])[0] != INCONCLUSIVE for _ in range(STUDIES)])
 
 
-@pytest.mark.parametrize('seeds', [2, 3, 8])
+@pytest.mark.parametrize('seeds', [2, 8])
 @pytest.mark.parametrize('spread', [1, 16])
 @pytest.mark.parametrize(
     ('weights', 'means', 'rule'),
@@ -107,8 +110,11 @@ def test_collapse_error_rate_at_one_half(claimed):
     assert np.mean([one.p < 0.05 for one in found]) <= LIMIT
 
 
-def test_collapse_of_five_runs_is_inconclusive_and_of_six_not():
+def test_six_collapsed_runs_are_needed():
     assert collapse_rate(5, 5, True).p > 0.05 > collapse_rate(6, 6, True).p
+
+
+SLOPE, SECOND_LESS_FIRST = np.eye(3)[0], np.array([0, -1, 1])
 
 
 @pytest.mark.parametrize('asked', ['slope', 'intercept'])
@@ -118,7 +124,7 @@ def test_regression_error_rate_without_an_effect(asked):
     def simulate(random):
         x = random.normal(size=10) + groups
         y = random.normal(size=10) + (x if asked == 'intercept' else 2 * groups)
-        return common_slope(x, y, groups) if asked == 'slope' else intercept_difference(x, y, groups, 1, 0)
+        return parallel_lines(x, y, groups, SLOPE if asked == 'slope' else SECOND_LESS_FIRST)
 
     assert false_verdicts(simulate, above) <= LIMIT
 
@@ -128,8 +134,8 @@ def test_regression_equals_least_squares():
     groups = np.repeat([0, 1, 2], 4)
     x = random.normal(size=12)
     y = 1.5 * x + np.array([1.0, 3.0, -1.0])[groups] + 1e-3 * random.normal(size=12)
-    assert common_slope(x, y, groups).estimate == pytest.approx(1.5, abs=0.01)
-    assert intercept_difference(x, y, groups, 1, 2).estimate == pytest.approx(4.0, abs=0.01)
+    for weights, value in (([1, 0, 0, 0], 1.5), ([0, 0, 1, -1], 4.0)):
+        assert parallel_lines(x, y, groups, np.array(weights)).estimate == pytest.approx(value, abs=0.01)
 
 
 def test_family_error_rate_with_dependent_claims():
@@ -145,12 +151,12 @@ def test_family_error_rate_with_dependent_claims():
     assert wrong / STUDIES <= LIMIT
 
 
-def test_claims_without_evidence_stay_inconclusive_and_count():
+def test_claims_without_evidence_count_as_inconclusive():
     decided = Evidence(support=0.02)
     assert family_verdicts([decided]) == [SUPPORTED]
     assert family_verdicts([decided, Evidence(reason='one seed')]) == [INCONCLUSIVE, INCONCLUSIVE]
 
 
-def test_expected_evidence_with_more_seeds_is_that_of_repeats():
+def test_contrast_with_more_seeds_has_a_smaller_error():
     contrast = Contrast(estimate=1.0, error=1.0, freedom=2.0, seeds=3)
     assert contrast.at(12) == Contrast(1.0, pytest.approx(0.5), 11.0, 12)

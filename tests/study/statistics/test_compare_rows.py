@@ -1,4 +1,4 @@
-"""Verdicts that hold: false alarms, coverage and power by simulation, and the words that a study gets."""
+"""Comparisons of rows: simulated error rates, coverage and power, and verdicts on planted scores."""
 
 import math
 
@@ -21,7 +21,7 @@ STUDIES, ROWS = 4000, 7  # the Monte Carlo error of a share of 5 % is 0.34 point
 
 
 def ladders(seeds: int, seed_effect: float, spread: np.ndarray | float = 1.0, steps: np.ndarray | float = 0.0):
-    """Scores (study, row, seed) of simulated ladders; each row is `steps` above the one before."""
+    """Return scores (study, row, seed) of simulated ladders; each row is `steps` above the one before."""
     draw = np.random.default_rng(seeds)
     noise = draw.normal(size=(STUDIES, ROWS, seeds)) * np.broadcast_to(spread, ROWS)[:, None]
     rows = np.cumsum(np.broadcast_to(steps, ROWS))[:, None]
@@ -34,8 +34,8 @@ def standard_error(share: float) -> float:
 
 @pytest.mark.parametrize('seeds', [2, 3, 5, 10])
 @pytest.mark.parametrize('test', [paired, unpaired])
-def test_an_interval_covers_the_effect_in_nineteen_of_twenty(test, seeds):
-    """The paired one exactly, with seed effects as well; the other at least so often."""
+def test_intervals_cover_the_effect_in_95_percent(test, seeds):
+    """Paired intervals cover it exactly, with seed effects too; unpaired ones at least as often."""
     scores = ladders(seeds, 3.0 if test is paired else 0.0, steps=2.0)
     estimate, error, freedom = (values[:, 0] for values in test(scores[:, 1:], scores[:, :-1]))
     covered = (abs(estimate - 2.0) <= stats.t.ppf(0.975, freedom) * error).mean()
@@ -44,15 +44,15 @@ def test_an_interval_covers_the_effect_in_nineteen_of_twenty(test, seeds):
 
 
 @pytest.mark.parametrize('seeds, effect', [(3, 12.0), (5, 4.0), (10, 2.0)])
-def test_a_planted_effect_is_found_as_often_as_promised(seeds, effect):
-    """One step of six; the others are nothing. Holm's later steps only add to the power of its first."""
+def test_planted_effect_is_found_with_stated_power(seeds, effect):
+    """One step of six has an effect. Holm's later steps only add to the power of its first."""
     scores = ladders(seeds, 3.0, steps=np.array([0, 0, 0, effect, 0, 0, 0]))
     words = verdicts(*paired(scores[:, 1:], scores[:, :-1]), margin=1.0)
     promised = power(effect, math.sqrt(2), seeds, comparisons=6)
     assert promised > 0.5 and (words[:, 2] == 'differs').mean() >= promised - 2 * standard_error(promised)
 
 
-def test_rows_that_are_equal_are_found_equivalent_and_those_at_the_margin_are_not():
+def test_equal_rows_are_equivalent_marginal_ones_not():
     equal, apart = ladders(10, 3.0, spread=0.2), ladders(10, 3.0, spread=0.2, steps=1.0)
     noisy = ladders(10, 3.0, spread=1.0, steps=1.0)  # too noisy for 'differs', which is decided first
     for scores, test in (
@@ -64,7 +64,7 @@ def test_rows_that_are_equal_are_found_equivalent_and_those_at_the_margin_are_no
         assert test((words == 'equivalent').any(-1).mean())
 
 
-def test_the_tests_are_those_of_the_textbook():
+def test_t_tests_equal_those_of_scipy():
     draw = np.random.default_rng(0)
     one, two = draw.normal(size=5), draw.normal(size=5) + 1
     for ours, theirs in ((paired, stats.ttest_rel(one, two)), (unpaired, stats.ttest_ind(one, two, equal_var=False))):
@@ -75,7 +75,7 @@ def test_the_tests_are_those_of_the_textbook():
 
 
 def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START)) -> dict:
-    """A study whose rows have these scores, each built on the one before."""
+    """Return a study whose rows have these scores, each built on the one before."""
     names = [f'row {number}' for number in range(len(rows))]
     return dict(rows=[recorded(*row, on=on) for *row, on in zip(names, rows, starts, [None, *names])])
 
@@ -88,7 +88,7 @@ def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START))
     ({**START, 'weights': 'other', 'shapes': 'other'}, True),  # another network cannot start from the same weights
     (None, False),  # runs of before this was recorded
 ])  # fmt: skip
-def test_seeds_are_blocks_only_where_they_mean_the_same_in_both_rows(start, blocks):
+def test_seeds_are_blocks_if_both_rows_start_alike(start, blocks):
     (found,) = compare_scores(record([41.0, 45.0, 49.0], [43.0, 47.1, 50.9], starts=(START, start)), 'knn', 1.0)
     assert found.blocks == blocks and found.verdict == ('higher' if blocks else 'inconclusive')
     assert found.estimate == pytest.approx(2.0)
@@ -110,7 +110,7 @@ def test_seeds_are_blocks_only_where_they_mean_the_same_in_both_rows(start, bloc
     ([41.0, 45.0, 49.0], [42.0, 44.0, 55.0], 'inconclusive'),
     ([41.0, 45.0, 49.0], [46.0, 12.0, 55.0], 'not tested (collapsed runs)'),
 ])  # fmt: skip
-def test_what_cannot_be_told_is_said(one, two, verdict):
+def test_reason_is_given_without_a_verdict(one, two, verdict):
     (found,) = compare_scores(record(one, two), 'knn', 1.0)
     assert found.verdict == verdict
     assert (found.low is None) == (verdict in ('not measured', 'not tested (one seed)', 'not tested (no spread)'))
@@ -121,7 +121,7 @@ def test_what_cannot_be_told_is_said(one, two, verdict):
     ([21.0, 19.5, 20.0, 20.5, 19.0], 'differs in how many runs collapse', 2 / 252),
     ([21.0, 19.5, 46.0, 43.1, 49.9], 'not tested (collapsed runs)', 4 / 9),
 ])  # fmt: skip
-def test_runs_near_the_untrained_rows_have_collapsed_and_how_many_did_is_what_is_tested(row, verdict, share):
+def test_collapsed_runs_are_counted_and_tested(row, verdict, share):
     found = record([41.0, 45.0, 49.0, 46.0, 44.0], row)
     found['rows'] += [
         recorded('pixels', [14.0], untrained='pixels'),

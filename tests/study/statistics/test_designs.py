@@ -1,4 +1,4 @@
-"""Fractional designs: the published ones are found, and what their rows cannot tell apart is named."""
+"""Fractional designs: the published ones are found, and inseparable effects are named."""
 
 from itertools import combinations, product
 
@@ -17,7 +17,7 @@ def design(rows: list[tuple[int, ...]], **others) -> Design:
     (3, 1, 3, 0), (4, 1, 4, 0), (5, 1, 5, 10), (5, 2, 3, 0), (6, 1, 6, 15), (6, 2, 4, 0), (7, 3, 4, 0), (7, 2, 4, 15),
     (8, 4, 4, 0),
 ])  # fmt: skip
-def test_the_fraction_is_that_of_the_textbooks(factors, halvings, resolution, pairs):
+def test_fraction_has_the_published_resolution(factors, halvings, resolution, pairs):
     """Resolutions of Box, Hunter and Hunter's Table 6.22, and how many pairs are clear of main effects and of other pairs."""
     rows = fraction_rows(factors, halvings, [(place,) for place in range(factors)])
     found = design(rows)
@@ -26,7 +26,7 @@ def test_the_fraction_is_that_of_the_textbooks(factors, halvings, resolution, pa
     assert sum(not found.aliases(pair) for pair in found.pairs) == pairs
 
 
-def test_aliases_are_the_columns_that_are_equal_or_opposite():
+def test_aliases_are_equal_or_opposite_columns():
     found = design(fraction_rows(5, 2, [(place,) for place in range(5)]))
     signs = 2 * np.array(list(found.rows.values())) - 1
     effects = [effect for count in (1, 2) for effect in combinations(range(5), count)]
@@ -40,8 +40,8 @@ def test_aliases_are_the_columns_that_are_equal_or_opposite():
         assert {*found.aliases(name), ' × '.join(name)} == expected
 
 
-def test_a_fraction_is_chosen_for_the_interactions_that_are_asked_for():
-    """Six factors in 16 rows: two pairs that the usual choice has for one, and the best for them, told apart."""
+def test_fraction_separates_the_asked_interactions():
+    """Two pairs that the usual fraction of six factors in 16 rows confounds are separated if the study asks for them."""
     mains = [(place,) for place in range(6)]
     usual = design(fraction_rows(6, 2, mains))
     one, two = next(pair for pair in combinations(usual.pairs, 2) if usual.alias(*pair))
@@ -49,7 +49,7 @@ def test_a_fraction_is_chosen_for_the_interactions_that_are_asked_for():
     assert not design(fraction_rows(6, 2, asked), interactions=(one, two)).indistinct
 
 
-def test_two_effects_that_are_asked_for_and_always_move_together_are_named():
+def test_inseparable_asked_effects_are_named():
     assert design(fraction_rows(3, 1, [(0,), (1,), (2,), (0, 1)]), interactions=(('a', 'b'),)).indistinct
     assert design([(0, 0), (1, 1)]).indistinct == (('a',), ('b',))
     assert design(fraction_rows(5, 1, [])).words == '16 of 32 combinations of 5 factors, resolution V'

@@ -1,4 +1,4 @@
-"""The cost of rows: FLOPs counted by hand, and scores at equal cost on lines that are drawn by hand."""
+"""The cost of rows: FLOPs and scores at equal cost, against calculations by hand."""
 
 import json
 from types import SimpleNamespace
@@ -45,7 +45,7 @@ def test_flops_are_those_counted_by_hand():
     assert flops_per_image(sizeless) is None
 
 
-def test_bytes_are_those_read_and_written_and_a_view_moves_none():
+def test_views_move_no_bytes():
     x, weight = torch.empty(6, 10, device='meta'), torch.empty(10, 20, device='meta')
     with BytesMoved() as moved:
         product = x @ weight  # 60 + 200 + 120 numbers
@@ -62,8 +62,8 @@ def row(name: str, on: str | None, flops: int, images: int, scores: list[float],
     return dict(name=name, on=on, flops_per_image=flops, runs=runs, **changes)
 
 
-def test_rows_are_compared_at_the_flops_of_the_cheaper_on_the_line_between_checkpoints():
-    """The dearer costs 2 400 and was measured at a quarter and at a half; the cheaper costs 900, in the middle of them."""
+def test_equal_cost_interpolates_between_checkpoints():
+    """The costlier run (2 400) was measured at 600 and 1 200; the cheaper one costs 900."""
     part = dict(of='dear', along=True)
     rows = [
         row('cheap', None, 9, 100, [50.0, 52.0, 57.0]),
@@ -99,7 +99,7 @@ def test_rows_are_compared_at_the_flops_of_the_cheaper_on_the_line_between_check
     assert at_equal_cost(study, 'knn') == [] and costs(study)['dear']['flops'] is None
 
 
-def test_the_seconds_of_earlier_starts_count_and_those_of_another_run_do_not(monkeypatch):
+def test_seconds_count_earlier_starts_of_the_run(monkeypatch):
     now = iter([1000.0, 1007.0, 5000.0, 5002.0, 6000.0, 6001.0])
     monkeypatch.setattr('mmairl.study.record_start.time', SimpleNamespace(perf_counter=lambda: next(now)))
     saved, first = {}, RecordStart('start.json')
@@ -111,7 +111,7 @@ def test_the_seconds_of_earlier_starts_count_and_those_of_another_run_do_not(mon
         assert hook.seconds == seconds
 
 
-def test_a_run_records_the_order_of_the_images_that_it_starts_from(tmp_path, toy_config):
+def test_run_records_the_order_of_its_images(tmp_path, toy_config):
     recorded = dict(type='RecordStart', path=str(tmp_path / 'start.json'))
     cfg = toy_config(width=8, steps=1, batch=16, custom_hooks=[recorded], **{'train_dataloader.sampler.shuffle': True})
     cfg.randomness.seed = 3

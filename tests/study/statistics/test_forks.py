@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from study.pages.planted import forked, one_decided
 from study.pages.test_study_page import section, text_of
+from study.small_runs import recorded
 
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.statistics.compare_rows import compare_scores, shared_epochs
@@ -76,6 +77,20 @@ def test_null_fork_changes_less_than_a_millionth(text, null):
     for run in study['rows'][1]['runs']:
         run['config_text'] = text
     assert fork_summary(study, 'k-nn')[0]['null'] == null
+
+
+# k-NN accuracies of five trunks and their A/A forks: small ResNets, 6 epochs on 6 000 Shapes of 48 pixels, forked after the
+# third with the weight decay changed by one and by two ten-millionths; 2 400 test images.
+TRUNKS = [25.75, 13.0, 16.125, 13.583, 22.542]
+NULL_FORKS = [[25.0, 13.333, 16.708, 14.625, 22.75], [25.417, 12.958, 15.667, 13.875]]
+
+
+@pytest.mark.parametrize('scores', NULL_FORKS)
+def test_measured_null_forks_do_not_differ(scores):
+    trunk = recorded('trunk', TRUNKS, None)
+    branch = recorded('again', scores, None, on='trunk') | fork('again', 'trunk', 3)
+    (pair,) = compare_scores(dict(rows=[trunk, branch], metrics=[dict(key='knn')]), 'knn', 1.0)
+    assert pair.blocks and pair.verdict in ('equivalent', 'inconclusive')
 
 
 def test_page_states_fork_point_and_precision(tmp_path):

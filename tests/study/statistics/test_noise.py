@@ -1,4 +1,4 @@
-"""The sources of noise: against a bootstrap over images, and variances that were put in."""
+"""Sources of noise: against a bootstrap over images, and on planted variances."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ from mmairl.study.statistics.noise import error_by_images, noise, score_spread
 from mmairl.study.task_names import is_local
 
 
-def test_the_closed_form_is_the_bootstrap_over_images():
-    """A thousand resamples know a standard error to 2.2 %; of a paired difference it is not the root of the sum of squares."""
+def test_error_by_images_equals_the_bootstrap():
+    """A thousand resamples are within 2.2 %. A paired difference has a smaller error than the root of the sum of squares."""
     generator = np.random.default_rng(0)
     hard = generator.random(400)
     one, two = (np.mean(generator.random((3, 400)) > hard * level, axis=0) for level in (0.9, 0.8))
@@ -23,8 +23,8 @@ def test_the_closed_form_is_the_bootstrap_over_images():
     assert error_by_images(one - two) < 0.8 * np.hypot(error_by_images(one), error_by_images(two))
 
 
-def test_the_seeds_of_pre_training_and_of_the_classifier_are_told_apart():
-    """400 networks with a deviation of 3, four classifiers each with one of 2: their means spread by sqrt(9 + 4 / 4)."""
+def test_seed_and_classifier_spread_are_separated():
+    """400 models with a deviation of 3, and four classifiers each with one of 2: means spread by sqrt(9 + 4 / 4)."""
     generator = np.random.default_rng(1)
     probes = 50 + generator.normal(0, 3, (400, 1)) + generator.normal(0, 2, (400, 4))
     runs = [
@@ -37,7 +37,7 @@ def test_the_seeds_of_pre_training_and_of_the_classifier_are_told_apart():
     assert score_spread(dict(runs=alone), 'linear') == (pytest.approx(10**0.5, rel=0.1), None)
 
 
-def test_further_seeds_of_a_classifier_become_one_score():
+def test_seeds_of_a_classifier_become_one_score():
     found = dict(
         scores={'knn': 40.0, 'linear': 60.0, 'linear#1': 63.0, 'linear@cars#2': 9.0},
         labels={'knn': 'k-NN', 'linear': 'top-1', 'linear#1': 'top-1', 'linear@cars#2': 'top-1 cars#2'},
@@ -49,8 +49,8 @@ def test_further_seeds_of_a_classifier_become_one_score():
     assert is_local('linear@cars#2') and not is_local('knn#1') and not is_local('linear#x')
 
 
-def test_images_are_read_from_the_results_and_bounded_where_those_do_not_tell(tmp_path):
-    """Rows of two seeds and eight images; the first says which it recognises."""
+def test_noise_by_images_is_read_from_result_files(tmp_path):
+    """Two rows of two seeds and eight images."""
     right = {'a': [[1, 1, 1, 0, 0, 0, 1, 1], [1, 1, 0, 0, 0, 0, 1, 1]], 'b': [[1, 1, 1, 1, 0, 1, 1, 1]] * 2}
     rows = []
     for name, seeds in right.items():

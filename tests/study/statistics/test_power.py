@@ -1,4 +1,4 @@
-"""The seeds and runs that are planned find the effect as often as promised."""
+"""Planned seeds and runs find the effect with the stated power."""
 
 import math
 
@@ -11,7 +11,7 @@ from mmairl.study.statistics.compare_rows import compare_scores, verdicts
 from mmairl.study.statistics.power import more_runs, plan_seeds, power, seeds_for, visible_effect
 
 
-def test_the_seeds_that_are_planned_are_the_fewest_with_the_power():
+def test_planned_seeds_are_the_fewest_with_the_power():
     wanted = seeds_for(2.0, 1.5, 6)
     assert power(2.0, 1.5, wanted, 6) >= 0.8 > power(2.0, 1.5, wanted - 1, 6)
     assert power(visible_effect(1.5, 5, 6), 1.5, 5, 6) == pytest.approx(0.8, abs=1e-6)
@@ -19,7 +19,7 @@ def test_the_seeds_that_are_planned_are_the_fewest_with_the_power():
     assert seeds_for(5.0, 1.0, 6) == 4  # with three, scipy has NaN for the chance to find it on the wrong side
 
 
-def test_the_spread_that_is_planned_with_is_of_two_runs_however_many_each_row_has():
+def test_planned_spread_is_that_of_two_runs():
     few, many = [41.0, 46.0], [40.0, 43.0, 47.0, 44.0, 41.0, 46.0]
     (pair,) = compare_scores(record(few, many, starts=(None, None)), 'knn', 1.0)
     assert pair.deviation == pytest.approx(math.hypot(np.std(few, ddof=1), np.std(many, ddof=1)))
@@ -27,8 +27,8 @@ def test_the_spread_that_is_planned_with_is_of_two_runs_however_many_each_row_ha
     assert (spread, wanted) == (f'{pair.deviation:.2f}', str(seeds_for(4.0, pair.deviation, 1)))
 
 
-def test_the_runs_that_are_wanted_find_the_effect_four_times_in_five():
-    """Asked from 2 seeds; with one fewer in each row it is found less often. Holm's later steps only add to it."""
+def test_planned_runs_find_the_effect_with_80_percent():
+    """Planned from 2 seeds; one seed fewer finds it less often. Holm's later steps only add to the power."""
     effect = 0.8
     model, scores, found = simulated(HALF, 2, lambda levels: 0.0)
     seeds = 2 + more_runs(effect, 1.0, 32, found, blocks=False) // 16

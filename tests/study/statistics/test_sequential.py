@@ -1,4 +1,4 @@
-"""Seeds added until all is decided: looks that are fixed before, and an error rate that is kept over all of them."""
+"""Sequential analysis: fixed plans, and an error rate over all analyses."""
 
 import json
 import math
@@ -21,7 +21,7 @@ COUNT, STEPS = 4000, 6
 
 
 def simulated(plan: Plan, test, steps: np.ndarray, margin: float, seed_effect: float = 0.0) -> np.ndarray:
-    """The words of ladders (study, step), each row `steps` above the one before, when looked at by a plan."""
+    """Return the verdicts on simulated ladders (study, step), each row `steps` above the one before, by a plan."""
     draw = np.random.default_rng(plan.most)
     scores = draw.normal(size=(COUNT, STEPS + 1, plan.most)) + np.cumsum([0, *steps])[:, None]
     scores += seed_effect * draw.normal(size=(COUNT, 1, plan.most))
@@ -35,7 +35,7 @@ def simulated(plan: Plan, test, steps: np.ndarray, margin: float, seed_effect: f
 
 @pytest.mark.parametrize('test, seed_effect', [(paired, 3.0), (unpaired, 0.0)])
 @pytest.mark.parametrize('plan', [Plan(2, 10), Plan(3, 20)])
-def test_the_looks_together_raise_a_false_alarm_in_at_most_one_of_twenty(plan, test, seed_effect):
+def test_all_analyses_together_keep_five_percent(plan, test, seed_effect):
     error = 2 * math.sqrt(0.05 * 0.95 / COUNT)
     alarms = simulated(plan, test, np.zeros(STEPS), 1.0, seed_effect) == 'differs'
     assert 0.005 < alarms.any(-1).mean() <= 0.05 + error
@@ -43,7 +43,7 @@ def test_the_looks_together_raise_a_false_alarm_in_at_most_one_of_twenty(plan, t
     assert wrong.any(-1).mean() <= 0.05 + error
 
 
-def test_large_effects_are_found_early_and_the_level_is_all_spent():
+def test_levels_of_analyses_add_up_to_five_percent():
     plan = Plan(3, 12)
     assert [count for count, _ in plan.analyses] == [3, 5, 8, 12] and sum(
         level for _, level in plan.analyses
@@ -62,13 +62,13 @@ def ladder(seeds: int) -> dict:
     return dict(record(*rows, starts=(START,) * 3), seeds=list(range(seeds)))
 
 
-def test_a_study_started_again_looks_no_more_often():
-    """A decision does not depend on how many seeds have come since, nor on when one has looked."""
+def test_decisions_depend_on_the_record_alone():
+    """A decision depends neither on later seeds nor on when the study was analyzed."""
     plan = Plan(3, 12)
     one, two = (compare_sequentially(ladder(seeds), 'knn', 1.0, plan)[0] for seeds in (5, 12))
     assert one == two and one.verdict == 'higher' and one.seeds in (3, 5)
     between, at = (compare_sequentially(ladder(seeds), 'knn', 1.0, plan) for seeds in (7, 5))
-    assert between == at  # seeds between two looks change nothing
+    assert between == at  # seeds between two analyses change nothing
     lines = format_analyses(at, plan, 7)
     assert len(lines) == 2
     assert lines[one.seeds == 5] == f'analysis at {one.seeds} seeds: row 1 {one.verdict}'
@@ -77,7 +77,7 @@ def test_a_study_started_again_looks_no_more_often():
     assert half == pytest.approx(stats.t.ppf(1 - level / 2, one.freedom))
 
 
-def test_a_comparison_with_a_missing_run_is_not_decided_by_that_look():
+def test_missing_run_leaves_a_comparison_undecided():
     lacking = ladder(5)
     del lacking['rows'][1]['runs'][4]
     plan = Plan(5, 12)
@@ -85,28 +85,29 @@ def test_a_comparison_with_a_missing_run_is_not_decided_by_that_look():
     assert compare_sequentially(lacking, 'knn', 1.0, plan)[0].verdict == 'inconclusive'
 
 
-def test_a_plan_is_kept_and_another_one_refused(tmp_path):
+def test_stored_plan_cannot_be_replaced(tmp_path):
     study = read_study(written(tmp_path))
     assert begin(tmp_path, study, [0, 1], 21) == begin(tmp_path, study, [0, 1], None) == Plan(2, 10)
     (tmp_path / 'odd').mkdir()
     (tmp_path / 'odd' / 'sequential.json').write_text('{"first": 0, "most": 10}')
     with pytest.raises(UserError, match=r'first: expected `int` >= 2'):
         read(tmp_path / 'odd')
-    for seeds, budget in (([0, 1], 40), ([0, 1, 2], 20)):
-        with pytest.raises(
-            UserError, match='was begun with 2 to 10 seeds per row, and another plan would be one more analysis'
-        ):
-            begin(tmp_path, study, seeds, budget)
-    for seeds, budget in (([0], None), ([0, 1], 3)):
-        with pytest.raises(UserError, match='2 rows from . seeds want --most 4 or more'):
-            begin(tmp_path / 'other', study, seeds, budget)
-    with pytest.raises(UserError, match='not available for crossed studies'):
-        begin(tmp_path / 'other', read_study(STUDIES / 'attribution.yaml'), [0, 1], None)
+    crossed = read_study(STUDIES / 'attribution.yaml')
+    for found, out, seeds, budget, code in (
+        (study, '.', [0, 1], 40, 'other-plan'),
+        (study, '.', [0, 1, 2], 20, 'other-plan'),
+        (study, 'other', [0], None, 'budget-too-small'),
+        (study, 'other', [0, 1], 3, 'budget-too-small'),
+        (crossed, 'other', [0, 1], None, 'sequential-design'),
+    ):
+        with pytest.raises(UserError) as error:
+            begin(tmp_path / out, found, seeds, budget)
+        assert error.value.code == code
 
 
 @pytest.mark.parametrize('on, closed', [('one', 'two'), ('two', 'one')], ids=['star', 'ladder'])
-def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, capsys, run_tool, on, closed):
-    """With made-up scores: the second row differs at once, the third never; the terminal and the page say so."""
+def test_tool_adds_seeds_to_open_rows(tmp_path, monkeypatch, capsys, run_tool, on, closed):
+    """With planted scores the second row differs at once and the third never; terminal and page state it."""
     third = dict(name='three', config='mocov2plus_r50_200e.py', against=on, factor='the loss')
     third['declares'] = ['model', 'optim_wrapper']
     third['options'] = {'model.symmetric': False}
@@ -121,9 +122,8 @@ def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, ca
             (run.folder / 'result.json').write_text(json.dumps(result))
 
     monkeypatch.setattr(run_study, 'execute', execute)
-    monkeypatch.setattr(
-        'mmairl.study.fairness.is_measured', lambda *_: False
-    )  # made-up runs have no null rows beside them
+    # Planted runs have no null rows.
+    monkeypatch.setattr('mmairl.study.fairness.is_measured', lambda *_: False)
     parts = [study, '--scale', 'demo', '--tasks', 'knn', '--out', tmp_path / 'out', '--until-decided', '--most', 21]
     run_tool('tools/study.py', *parts)
     assert [seed for name, seed in started if name == closed] == [4, 0, 2]

@@ -1,4 +1,4 @@
-"""The expected best trial against counting by hand."""
+"""The expected best trial, against enumeration."""
 
 from itertools import combinations
 

@@ -13,10 +13,10 @@ from study.small_runs import toy_scale
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.engine.run import register
 from mmairl.study.collect import collect
-from mmairl.study.commands import PreparedStudy, costs_of_rows, prepare_study
+from mmairl.study.commands import PreparedStudy, costs_of_rows, prepare_study, show_plan
 from mmairl.study.runs import Run
 from mmairl.study.slurm import in_order
-from mmairl.study.worker import complete_run
+from mmairl.study.worker import complete_run, transfer
 
 AT = dict(of='trunk', at=0.5)
 TEMPERATURE = {'model.head.temperature': 0.4}
@@ -79,6 +79,11 @@ def test_fork_costs_its_remaining_epochs(finished):
     assert costs['warm'].hours == pytest.approx(costs['trunk'].hours / 2)
 
 
+def test_plan_begins_with_the_forks(finished, capsys):
+    show_plan(finished[0], devices=1)
+    assert capsys.readouterr().out.startswith('3 of 4 rows are forks')
+
+
 def test_record_states_the_fork_point(finished):
     prepared, runs = finished
     record = collect(prepared.study, prepared.configs, prepared.scale, list(runs.values()), prepared.out)
@@ -107,6 +112,7 @@ def test_branch_of_a_collapsed_trunk_is_excluded(finished, tmp_path, monkeypatch
     trunk, branch = copied(finished, tmp_path, 'warm')
     monkeypatch.setattr('mmairl.study.worker.collapse_before', lambda *_: 'collapse of the features')
     complete_run(branch.folder)
+    transfer(branch.folder, gpus=1)
     assert branch.done and not branch.result.scores
     prepared, _ = finished
     record = collect(prepared.study, prepared.configs, prepared.scale, [trunk, branch], tmp_path / 'out')

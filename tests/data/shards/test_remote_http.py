@@ -2,8 +2,6 @@
 
 import hashlib
 import re
-import socket
-import ssl
 import threading
 import traceback
 from email.utils import formatdate
@@ -15,7 +13,7 @@ from data.archives import Dated, archive, png
 from harness.errors import raises_code
 from torch.utils.data import DataLoader
 
-from mmairl.data.shards import far
+from mmairl.data.shards import remote
 from mmairl.data.shards.dataset import Shards
 from mmairl.errors import UserError
 
@@ -168,26 +166,26 @@ def test_replaced_shard_ends_the_run_at_the_next_read(folder, etag, modified, co
 
 
 def test_shard_replaced_while_it_is_copied_is_an_error(site, monkeypatch, tmp_path):
-    monkeypatch.setattr(far, 'BLOCK', 1024)
+    monkeypatch.setattr(remote, 'BLOCK', 1024)
     url = f'{site.url}/a.tar'
-    stamp = far.stamp_of(url)
-    read = far.part
+    stamp = remote.stamp_of(url)
+    read = remote.part
 
-    def replaced_midway(url: str, stamp: far.Stamp, start: int, size: int) -> bytes:
+    def replaced_midway(url: str, stamp: remote.Stamp, start: int, size: int) -> bytes:
         if start == 2048:
             site.replace(shard(90))
         return read(url, stamp, start, size)
 
-    monkeypatch.setattr(far, 'part', replaced_midway)
+    monkeypatch.setattr(remote, 'part', replaced_midway)
     (tmp_path / 'copy').touch()
     with raises_code('shard-changed'):
-        far.copy(url, stamp, tmp_path / 'copy')
+        remote.copy(url, stamp, tmp_path / 'copy')
 
 
 def test_server_without_validators_needs_a_cache(site, tmp_path):
     site.etag = ''
     site.modified = False
-    with raises_code('far-unversioned'):
+    with raises_code('remote-unversioned'):
         Shards(f'{site.url}/a.tar')
     assert brightness(Shards(f'{site.url}/a.tar', cache=tmp_path / 'node')) == [200] * 4
 
@@ -206,13 +204,13 @@ def test_temporary_http_fault_is_retried(fault, folder, site, clock):
     began = clock.now
     with raises_code('no-answer', str(fault) if isinstance(fault, int) else None) as raised:
         data.raw(1)
-    assert 60 < clock.now - began <= far.PATIENCE
+    assert 60 < clock.now - began <= remote.PATIENCE
     assert 'verysecret' not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ('status', 'code'),
-    [(404, 'far-missing'), (403, 'far-denied'), (401, 'far-denied'), (400, 'far-refused')],
+    [(404, 'remote-missing'), (403, 'remote-refused'), (400, 'remote-refused')],
 )
 def test_refusal_is_explained_at_once(status, code, site, clock):
     data = Shards(f'{site.url}/redirect/a.tar')
@@ -258,24 +256,8 @@ def test_dns_and_tls_failures_are_retried(site, clock):
         assert clock.now - began > 60
 
 
-@pytest.mark.parametrize(
-    'error',
-    [
-        ssl.SSLCertVerificationError('certificate has expired'),
-        socket.gaierror(-2, 'credential: Name or service not known'),
-        ConnectionResetError('denied'),
-    ],
-)
-def test_connection_errors_are_no_refusals(error):
-    """Also where a package wraps them into a FileNotFoundError, as fsspec does."""
-    with pytest.raises(OSError), far.explained_refusals('s3://bucket/a.tar'):
-        raise error
-    with pytest.raises(OSError), far.explained_refusals('s3://bucket/a.tar'):
-        raise FileNotFoundError('bucket/a.tar') from error
-
-
 def test_missing_file_of_a_package_without_statuses():
-    with raises_code('far-missing'), far.explained_refusals('memory://a.tar'):
+    with raises_code('remote-missing'), remote.explained_refusals('memory://a.tar'):
         raise FileNotFoundError('/a.tar')
 
 
@@ -298,7 +280,7 @@ def test_server_without_ranges_is_an_error(site):
 
 def test_programming_error_passes_without_retries(clock):
     with pytest.raises(AttributeError, match='no attribute') as raised:
-        far.asked('memory://a', 'nonsense')
+        remote.call_remote('memory://a', 'nonsense')
     assert not isinstance(raised.value, UserError)
     assert clock.slept == []
 

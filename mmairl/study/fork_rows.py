@@ -1,6 +1,6 @@
 """Fork rows of a study: branches that continue another row's run, their trunk, with changed options."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, Hook
@@ -10,28 +10,28 @@ from torch import Tensor
 from mmairl.engine.fork import require_same_order
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
-from mmairl.study.factors import changed
+from mmairl.study.factors import Configs, changed
 from mmairl.study.spec import Row
 
 
-def fork_epoch(row: Row, configs: Mapping[str, Config]) -> int:
+def fork_epoch(row: Row, configs: Configs) -> int:
     """Return the number of epochs that a fork shares with its trunk."""
     epochs = configs[row.fork.of].train_cfg.get('max_epochs', 0)
     if epochs < 2:
         raise UserError(
-            f"fork: the trunk '{row.fork.of}' has no epoch to fork at ('{epochs}'); set train_cfg.max_epochs to at least 2",
+            f"fork: the trunk '{row.fork.of}' requires at least 2 epochs ('{epochs}'); set train_cfg.max_epochs",
             code='trunk-without-epochs',
         )
     return min(max(1, round(row.fork.at * epochs)), epochs - 1)
 
 
-def fork_points(trunk: Row, rows: Sequence[Row], configs: Mapping[str, Config]) -> tuple[int, ...]:
+def fork_points(trunk: Row, rows: Sequence[Row], configs: Configs) -> tuple[int, ...]:
     """Return the epochs at which other rows fork a row."""
     forks = [row for row in rows if row.fork and row.fork.of == trunk.name]
     return tuple(sorted({fork_epoch(row, configs) for row in forks}))
 
 
-def require_forkable(rows: Sequence[Row], configs: Mapping[str, Config]) -> None:
+def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
     """Raise if a fork changes the order of the images or the shapes of the model."""
     for row in rows:
         if not row.fork:
@@ -53,15 +53,12 @@ def require_forkable(rows: Sequence[Row], configs: Mapping[str, Config]) -> None
 
 
 def _other_shapes(trunk: Config, branch: Config) -> list[str]:
-    """Return the tensors of a branch that its trunk lacks or has in another shape. Queues are fitted (`fit_to_branch`)."""
+    """Return the tensors that differ in shape or exist in one model only. The trunk's queue fits (`fit_to_branch`)."""
     before, after = map(_shapes, (trunk, branch))
     names = dict.fromkeys([*after, *before])
-    fitted = 'queue.' if 'queue.vectors' in before else '-'
-    return [
-        name
-        for name in names
-        if before.get(name) != after.get(name) and not name.startswith(fitted)
-    ]
+    if 'queue.vectors' in before:
+        names = [name for name in names if not name.startswith('queue.')]
+    return [name for name in names if before.get(name) != after.get(name)]
 
 
 def _shapes(cfg: Config) -> dict[str, tuple[int, ...]]:
@@ -70,7 +67,7 @@ def _shapes(cfg: Config) -> dict[str, tuple[int, ...]]:
 
 
 class KeepForkPoints(Hook):
-    """Keeps the checkpoints at the ends of some epochs, whatever the config keeps.
+    """Saves and keeps a checkpoint after each of some epochs, in addition to those that the config keeps.
 
     Args:
         epochs: The numbers of finished epochs.
@@ -93,7 +90,7 @@ class KeepForkPoints(Hook):
         self._keep(runner)
 
     def _keep(self, runner: Runner) -> None:
-        """Have the checkpoint hook forget the files, so that it does not remove them."""
+        """Make the checkpoint hook forget the files, so that it does not remove them."""
         saving = _saving_hook(runner)
         names = map(saving.filename_tmpl.format, self.epochs)
         for name in set(names) & set(saving.kept):

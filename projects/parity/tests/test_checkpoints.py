@@ -1,12 +1,13 @@
-"""Checkpoints that other packages have written here: the same features in float32, and nothing in a file is run.
+"""Checkpoints that other packages write here: equal features, and nothing in a file is run.
 
-lightly, solo-learn, stable-pretraining, Lightning and transformers are no requirements: a test whose package is not there is
-skipped. Run with lightly 1.6.0, solo-learn 1.0.2, stable-pretraining 0.1.8, Lightning 2.6.6, transformers 5.23.0, timm 1.0.31.
+A test is skipped if its package is not installed. Run with lightly 1.6.0, solo-learn 1.0.2, stable-pretraining 0.1.8, Lightning
+2.6.6, transformers 5.23.0 and timm 1.0.31.
 """
 
 import copy
 import functools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,39 +15,31 @@ import pytest
 import timm
 import torch
 import torchvision
-from timm.models import save_for_hf
+from harness.backbones import IMAGES, assert_same_features, randomized
 from torch import Tensor, nn
 
-from mmairl.checkpoints import load
-from mmairl.checkpoints.load import load_checkpoint, require_same_keys
-from mmairl.checkpoints.read import read_backbone
-from mmairl.errors import UserError
-from mmairl.models.backbones import pooled
-from mmairl.registry import MODELS
+from mmairl.checkpoints.load import load_checkpoint
 from mmairl.study.external import facts_of
-
-IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
 def package(name: str) -> ModuleType:
-    return pytest.importorskip(name, reason=f'{name} is not installed, so there is no real file of it to read')
+    return pytest.importorskip(name, reason=f'{name} is not installed')
 
 
 def assert_same(file: Path, theirs: nn.Module, part: str = 'student') -> None:
-    """Hold the features of the file's backbone to those of the network that it was written from, statistics included."""
-    read = read_backbone(file, part)
-    network = MODELS.build(read.network)
-    require_same_keys(read.weights, network.state_dict(), read.path)
-    network.load_state_dict(read.weights)
-    network.eval()
-    with torch.no_grad():
-        ours, wanted = pooled(network(IMAGES)), theirs.eval()(IMAGES).flatten(1)
-    assert (ours - wanted).abs().max() < 1e-4 * wanted.abs().max() and wanted.std() > 0.01
+    theirs.eval()
+    assert_same_features(file, lambda images: theirs(images).flatten(1), tolerance=1e-4, part=part)
 
 
 def written(lightning: ModuleType, module: nn.Module, file: Path, steps: int = 0) -> Path:
-    """Save a module by its Trainer, after so many steps, or as it is once its statistics have moved."""
-    how = dict(accelerator='cpu', logger=False, enable_checkpointing=False, enable_progress_bar=False, devices=1)
+    """Save a module by Lightning's Trainer, after some steps."""
+    how = dict(
+        accelerator='cpu',
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        devices=1,
+    )
     trainer = lightning.Trainer(max_steps=steps, enable_model_summary=False, **how)
     if steps:
         views = [(IMAGES + number, IMAGES.flip(3)) for number in range(steps)]
@@ -58,14 +51,14 @@ def written(lightning: ModuleType, module: nn.Module, file: Path, steps: int = 0
 
 
 def moved(module: nn.Module, *parts: nn.Module) -> nn.Module:
-    """The module, with statistics of images in these parts, of other images in each."""
+    """Give each part of a module different batch statistics."""
     for number, part in enumerate(parts):
         part.train()(IMAGES + number)
     return module
 
 
 class Settings:
-    """A class of somebody's own, in the settings that Lightning keeps beside the weights; to build one would be seen."""
+    """A foreign class in the settings that Lightning stores. It counts how often one is built."""
 
     built = 0
 
@@ -86,14 +79,18 @@ class Runs:
 
 
 def lightlys_byol(lightning: ModuleType, sequential: bool) -> nn.Module:
-    """BYOL with the names of lightly's benchmark, or of its examples, where the backbone is torchvision's children in a row."""
-    modules, loss = package('lightly.models.modules'), package('lightly.loss').NegativeCosineSimilarity()
+    """BYOL by the names of lightly's benchmark, or of its examples, whose backbone is a Sequential."""
+    modules = package('lightly.models.modules')
+    loss = package('lightly.loss').NegativeCosineSimilarity()
     update = package('lightly.models.utils').update_momentum
-    teacher = ('backbone_momentum', 'projection_head_momentum') if sequential else (
-        'teacher_backbone', 'teacher_projection_head')  # fmt: skip
+    teacher = ('teacher_backbone', 'teacher_projection_head')
+    if sequential:
+        teacher = ('backbone_momentum', 'projection_head_momentum')
 
     class BYOL(lightning.LightningModule):
-        def __init__(self, batch_size_per_device: int = 4, settings: object = None, more: object = None) -> None:
+        def __init__(
+            self, batch_size_per_device: int = 4, settings: object = None, more: object = None
+        ) -> None:
             super().__init__()
             self.save_hyperparameters()
             resnet = torchvision.models.resnet18()
@@ -115,12 +112,16 @@ def lightlys_byol(lightning: ModuleType, sequential: bool) -> nn.Module:
             return sum(2 * loss(key, query) for key, query in zip(keys, reversed(queries)))
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return package('lightly.utils.lars').LARS(self.parameters(), lr=0.2, momentum=0.9, weight_decay=1e-6)
+            return package('lightly.utils.lars').LARS(
+                self.parameters(), lr=0.2, momentum=0.9, weight_decay=1e-6
+            )
 
     return BYOL(settings=Settings(), more=Runs())
 
 
-@pytest.mark.parametrize('sequential, teacher', [(False, 'teacher_backbone'), (True, 'backbone_momentum')])
+@pytest.mark.parametrize(
+    'sequential, teacher', [(False, 'teacher_backbone'), (True, 'backbone_momentum')]
+)
 def test_features_of_lightlys_byol_are_equal(sequential, teacher, tmp_path):
     package('lightly')
     model = lightlys_byol(lightning := package('pytorch_lightning'), sequential)
@@ -129,46 +130,50 @@ def test_features_of_lightlys_byol_are_equal(sequential, teacher, tmp_path):
     assert_same(file, model.backbone)
     assert_same(file, getattr(model, teacher), 'teacher')
     facts = facts_of(str(file))
-    assert facts['Lightning'] == lightning.__version__ and facts['steps'] == '2' and facts['epochs'] == '1'
-    assert facts['batch_size_per_device'] == '4' and facts['optimizer'].startswith('lr 0.2, decay 1e-06')
-    assert load_checkpoint(file)['hyper_parameters'] == dict(batch_size_per_device=4, settings=None, more=None)
-    assert Settings.built == 0
-
-
-def test_foreign_objects_are_left_out_for_lightning(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(load, 'print_log', lambda text, **_: said.append(text))
-    weights = {f'backbone.{key}': value for key, value in timm.create_model('resnet18').state_dict().items()}
-    beside = {'pytorch-lightning_version': '2.6.6', 'hyper_parameters': dict(of=Runs(), make=Settings, tau=0.9)}
-    torch.save(dict(beside, state_dict=weights), tmp_path / 'a.ckpt')
-    Settings.built = 0
-    assert load_checkpoint(tmp_path / 'a.ckpt')['hyper_parameters'] == dict(of=None, make=None, tau=0.9)
-    assert len(said) == 1 and 'run_me are left out' in said[0]
-    torch.save(dict(hyper_parameters=dict(of=Runs()), state_dict=weights), tmp_path / 'b.ckpt')
-    with pytest.raises(UserError, match='asks to run .*run_me while loading and was refused'):
-        load_checkpoint(tmp_path / 'b.ckpt')
-    torch.save(dict(beside, state_dict={**weights, 'backbone.conv1.weight': Runs()}), tmp_path / 'c.ckpt')
-    with pytest.raises(UserError, match='backbone.conv1.weight are NoneType'):
-        read_backbone(tmp_path / 'c.ckpt')
+    assert (
+        facts['Lightning'] == lightning.__version__
+        and facts['steps'] == '2'
+        and facts['epochs'] == '1'
+    )
+    assert facts['batch_size_per_device'] == '4' and facts['optimizer'].startswith(
+        'lr 0.2, decay 1e-06'
+    )
+    assert load_checkpoint(file)['hyper_parameters'] == dict(
+        batch_size_per_device=4, settings=None, more=None
+    )
     assert Settings.built == 0
 
 
 def test_features_of_solo_learns_byol_are_equal(tmp_path, monkeypatch):
     lightning = package('pytorch_lightning')
-    bolts = ModuleType(
-        'pl_bolts.optimizers.lr_scheduler'
-    )  # which Lightning 2 cannot import; only a schedule is taken of it
+    # Lightning 2 cannot import it, and only a schedule of it is used.
+    bolts = ModuleType('pl_bolts.optimizers.lr_scheduler')
     bolts.LinearWarmupCosineAnnealingLR = None
     for name in ('pl_bolts', 'pl_bolts.optimizers', bolts.__name__):
         monkeypatch.setitem(sys.modules, name, bolts)
-    widths = dict(proj_output_dim=16, proj_hidden_dim=32, pred_hidden_dim=32, batch_size=4, num_classes=10)
+    widths = dict(
+        proj_output_dim=16, proj_hidden_dim=32, pred_hidden_dim=32, batch_size=4, num_classes=10
+    )
     teacher = dict(base_tau_momentum=0.99, final_tau_momentum=1.0, momentum_classifier=False)
-    rates = dict(optimizer='sgd', lars=True, lr=0.1, weight_decay=1e-6, classifier_lr=0.1, exclude_bias_n_norm=True)
+    rates = dict(
+        optimizer='sgd',
+        lars=True,
+        lr=0.1,
+        weight_decay=1e-6,
+        classifier_lr=0.1,
+        exclude_bias_n_norm=True,
+    )
     times = dict(scheduler='none', max_epochs=1, warmup_epochs=1, min_lr=0.0, warmup_start_lr=0.0)
-    counts = dict(accumulate_grad_batches=1, num_large_crops=2, num_small_crops=0, extra_optimizer_args={})
+    counts = dict(
+        accumulate_grad_batches=1, num_large_crops=2, num_small_crops=0, extra_optimizer_args={}
+    )
     kind = package('solo.methods.byol').BYOL
-    model = kind(encoder='resnet18', backbone_args={}, **widths, **teacher, **rates, **times, **counts)
-    file = written(lightning, moved(model, model.encoder, model.momentum_encoder), tmp_path / 'a.ckpt')
+    model = kind(
+        encoder='resnet18', backbone_args={}, **widths, **teacher, **rates, **times, **counts
+    )
+    file = written(
+        lightning, moved(model, model.encoder, model.momentum_encoder), tmp_path / 'a.ckpt'
+    )
     assert_same(file, model.encoder)
     assert_same(file, model.momentum_encoder, 'teacher')
     assert facts_of(str(file))['Lightning'] == lightning.__version__
@@ -178,15 +183,19 @@ def test_settings_of_omegaconf_are_left_out(tmp_path):
     lightning, omegaconf = package('pytorch_lightning'), package('omegaconf')
 
     class BYOL(lightning.LightningModule):
-        """The names of solo-learn's main branch, which is on no package index."""
+        """The names of solo-learn's main branch, which has not been released."""
 
         def __init__(self, cfg: object) -> None:
             super().__init__()
             self.save_hyperparameters(cfg)
-            self.backbone, self.momentum_backbone = (timm.create_model('resnet18', num_classes=0) for _ in range(2))
+            self.backbone, self.momentum_backbone = (
+                timm.create_model('resnet18', num_classes=0) for _ in range(2)
+            )
 
     model = BYOL(omegaconf.OmegaConf.create(dict(method='byol', optimizer=dict(lr=0.45))))
-    file = written(lightning, moved(model, model.backbone, model.momentum_backbone), tmp_path / 'a.ckpt')
+    file = written(
+        lightning, moved(model, model.backbone, model.momentum_backbone), tmp_path / 'a.ckpt'
+    )
     assert_same(file, model.backbone)
     assert_same(file, model.momentum_backbone, 'teacher')
     assert load_checkpoint(file)['hyper_parameters'] is None
@@ -198,22 +207,18 @@ def test_features_of_stable_pretraining_are_equal(method, tmp_path):
     dims = dict(projector_dims=(32, 16), predictor_dims=(32, 16)) if method == 'BYOL' else {}
     model = kind(encoder_name='resnet18', **dims)
     model.save_hyperparameters(dict(optim=functools.partial(torch.optim.AdamW, lr=1e-3)))
-    both = (model.backbone.student, model.backbone.teacher) if method == 'BYOL' else (model.backbone,)
+    both = (
+        (model.backbone.student, model.backbone.teacher) if method == 'BYOL' else (model.backbone,)
+    )
     file = written(package('lightning'), moved(model, *both), tmp_path / 'a.ckpt')
     for network, part in zip(both, ('student', 'teacher')):
         assert_same(file, network, part)
 
 
-@pytest.mark.parametrize('name', ['resnet18', 'resnet50'])
-def test_features_of_timm_resnets_are_equal(name, tmp_path):
-    network = moved(net := timm.create_model(name), net)
-    save_for_hf(network, tmp_path, safe_serialization=True)
-    network.reset_classifier(0)
-    assert_same(tmp_path / 'model.safetensors', network)
-
-
 @pytest.mark.parametrize('kind', ['ResNetModel', 'ResNetForImageClassification'])
-@pytest.mark.parametrize('depths, layer_type', [([2, 2, 2, 2], 'basic'), ([3, 4, 6, 3], 'bottleneck')])
+@pytest.mark.parametrize(
+    'depths, layer_type', [([2, 2, 2, 2], 'basic'), ([3, 4, 6, 3], 'bottleneck')]
+)
 def test_features_of_hugging_face_resnets_are_equal(kind, depths, layer_type, tmp_path):
     transformers = package('transformers')
     widths = [16, 32, 64, 128] if layer_type == 'basic' else [64, 128, 256, 512]
@@ -227,3 +232,37 @@ def test_features_of_hugging_face_resnets_are_equal(kind, depths, layer_type, tm
             return inner.eval()(images).pooler_output
 
     assert_same(tmp_path / 'model.safetensors', Pooled())
+
+
+def hugging_face_models() -> Iterator[tuple[str, str, dict]]:
+    """Yield a base name, the name of a head, and settings."""
+    for head in ('Model', 'ForImageClassification'):
+        # DINO was trained with this epsilon; Hugging Face's default is 1e-12.
+        yield 'ViT', head, dict(layer_norm_eps=1e-6, intermediate_size=256)
+        yield 'Dinov2', head, {}
+        yield 'Dinov2', head, dict(use_swiglu_ffn=True)  # the giant
+        yield 'Dinov2WithRegisters', head, {}
+    dinov3 = dict(patch_size=16, num_register_tokens=4, intermediate_size=256)
+    yield 'DINOv3ViT', 'Model', dict(**dinov3, use_gated_mlp=False, hidden_act='gelu')
+    yield 'DINOv3ViT', 'Model', dict(**dinov3, use_gated_mlp=True, hidden_act='silu')
+
+
+@pytest.mark.parametrize('kind, head, how', hugging_face_models())
+def test_vit_of_transformers_has_equal_features(kind, head, how, tmp_path):
+    transformers = package('transformers')
+    small = dict(
+        hidden_size=128, num_hidden_layers=2, num_attention_heads=2, image_size=70, patch_size=14
+    )
+    whole = randomized(
+        getattr(transformers, kind + head)(
+            getattr(transformers, f'{kind}Config')(**{**small, **how})
+        )
+    )
+    whole.save_pretrained(tmp_path)
+    network = whole if head == 'Model' else getattr(whole, whole.base_model_prefix)
+    assert_same_features(
+        tmp_path / 'model.safetensors',
+        lambda images: network(images).last_hidden_state[:, 0],
+        images=torch.randn(2, 3, 70, 70),
+        tolerance=1e-4,
+    )

@@ -28,43 +28,35 @@ BLOCK = 2**23  # bytes of a shard that are copied by one request
 VERSIONS = (
     'ETag', 'etag', 'generation', 'LastModified', 'last_modified', 'mtime', 'modify', 'blob_id',
 )  # fmt: skip
+BAD_URL = 'bad-url'
+MISSING = 'remote-missing'
+REFUSED = 'remote-refused'
 NO_RANGES = 'no-http-ranges'
 MEANINGS = {
-    'bad-url': 'the URL is not valid, or redirects to an invalid one; correct it',
-    'far-missing': 'there is no such shard; restore it, or correct the pattern',
-    'far-expired': 'the credentials have expired; renew them and continue with --resume',
-    'far-denied': 'this user may not read the shard; correct the credentials and continue with --resume',
-    'far-refused': 'the storage refuses and gives no reason; check that the credentials have not expired, and the region '
-    'and endpoint, then continue with --resume',
+    BAD_URL: 'the URL is not valid, or redirects to an invalid one; correct it',
+    MISSING: 'there is no such shard; restore it, or correct the pattern',
+    REFUSED: 'the storage refuses the request; check that the credentials are valid, have not expired and allow reading, and '
+    'check the region and endpoint, then continue with --resume',
     NO_RANGES: 'the server has no HTTP ranges; download the shards, or use a server that has them',
 }
-# Why a storage refuses: the code of the error, words in its answer, and the HTTP statuses to which they apply. An error
-# without a status, such as one about a file of credentials, needs the words.
-REFUSALS = (
-    ('far-missing', '', (404, 410)),
-    ('far-expired', r'(?<!File)expired', (400, 401, 403)),
-    ('far-denied', '', (401, 403)),
-    (
-        'far-denied',
-        'credential|forbidden|denied|unauthori[sz]ed|InvalidAccessKey|Signature',
-        (400,),
-    ),
-    (NO_RANGES, '', (416,)),
-    ('far-refused', '', (301, 307, 400)),
-)
+# The code of the error for an HTTP status that no retry changes.
+REFUSALS = {404: MISSING, 410: MISSING, 416: NO_RANGES}
+REFUSALS |= dict.fromkeys((301, 307, 400, 401, 403), REFUSED)
+# Words of errors without a status, such as one about a file of credentials.
+NO_CREDENTIALS = re.compile('credential|forbidden|denied|unauthori[sz]ed|expired', re.IGNORECASE)
 # Errors that fsspec raises instead of a status, if nothing else caused them.
 STATUS_OF_KIND = {PermissionError: 403, FileNotFoundError: 404}
 # No answer at all: connection refused or dropped, DNS, TLS, time-out.
 UNREACHABLE = (ConnectionError, socket.gaierror, ssl.SSLError, TimeoutError)
 
 
-def is_far(shard: str) -> bool:
+def is_remote(shard: str) -> bool:
     return '://' in shard
 
 
-def ending(shard: str) -> str:
+def base_name(shard: str) -> str:
     """Return the last part of a shard's path, without the query of a URL."""
-    return os.path.basename(shard.partition('?')[0] if is_far(shard) else shard)
+    return os.path.basename(shard.partition('?')[0] if is_remote(shard) else shard)
 
 
 class Remote:
@@ -122,13 +114,13 @@ class Remote:
         )
 
 
-def asked(url: str, question: str, *arguments: Any) -> Any:
+def call_remote(url: str, method: str, *arguments: Any) -> Any:
     """Call a method of `Remote`. Retry temporary failures."""
     refuse_secret(url, 'shard')
 
     def once() -> Any:
         with explained_refusals(url):
-            return getattr(Remote(url), question)(*arguments)
+            return getattr(Remote(url), method)(*arguments)
 
     return retried(once, url, PATIENCE)
 
@@ -150,14 +142,14 @@ def explained_refusals(url: str) -> Iterator[None]:
         links = [link for link in chain(error) if isinstance(link, Exception)]
         first = type(links[-1])
         if issubclass(first, ValueError) and not issubclass(first, OSError):
-            refuse(url, 'bad-url')
+            refuse(url, BAD_URL)
         status = next(filter(None, map(status_of, reversed(links))), STATUS_OF_KIND.get(first, 0))
+        if status in REFUSALS:
+            refuse(url, REFUSALS[status])
         unreachable = any(isinstance(link, UNREACHABLE) for link in links)
         text = re.sub(r'\w+://\S+', '', ' '.join(f'{type(link).__name__} {link}' for link in links))
-        for code, words, statuses in REFUSALS:
-            applies = status in statuses if status else words and not unreachable
-            if applies and re.search(words, text, re.IGNORECASE):
-                refuse(url, code)
+        if not status and not unreachable and NO_CREDENTIALS.search(text):
+            refuse(url, REFUSED)
         if type(error).__module__ == 'builtins' and not isinstance(error, OSError):
             raise
         raise OSError(errno.EIO, f'{first.__name__}{f" {status}" if status else ""}') from None
@@ -177,8 +169,8 @@ def status_of(error: BaseException) -> int:
 
 
 def stamp_of(shard: str) -> Stamp:
-    if is_far(shard):
-        return asked(shard, 'stamp')
+    if is_remote(shard):
+        return call_remote(shard, 'stamp')
     status = os.stat(shard)
     if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for its writer
         raise UserError(
@@ -189,16 +181,6 @@ def stamp_of(shard: str) -> Stamp:
 
 def stamp_in(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns
-
-
-def refuse_unversioned(shard: str, stamp: Stamp) -> None:
-    """Raise if a storage states no version of a far shard, so that a replaced shard could go unnoticed."""
-    if is_far(shard) and not any(stamp[1:]):
-        raise UserError(
-            f'{shard}: the storage gives no ETag, version or time of change, so a replaced shard would go unnoticed; set cache '
-            'of the data set to a folder of this node, or use another server',
-            code='far-unversioned',
-        )
 
 
 def refuse_other(shard: str, current: Stamp, stamp: Stamp) -> None:
@@ -212,7 +194,7 @@ def refuse_other(shard: str, current: Stamp, stamp: Stamp) -> None:
 
 def part(url: str, stamp: Stamp, start: int, size: int) -> bytes:
     """Return some bytes of the shard that has this stamp."""
-    return asked(url, 'part', stamp, start, size)
+    return call_remote(url, 'part', stamp, start, size)
 
 
 def copy(url: str, stamp: Stamp, target: Path) -> None:

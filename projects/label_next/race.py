@@ -1,0 +1,99 @@
+"""A sequential test of which classifier recognizes the most images of a pool."""
+
+from itertools import combinations, permutations
+
+import numpy as np
+
+BETS = np.linspace(0.1, 0.95, 8)  # fractions of the wealth; their average needs no tuning
+
+
+class Race:
+    """Eliminate classifiers, one label at a time, until one is left.
+
+    An image on which all remaining classifiers agree says nothing about their difference and is never drawn. Each other
+    image is drawn with a probability proportional to the number of pairs that disagree on it, without replacement.
+
+    For each pair, the wealth of a bet that the first is better is multiplied after each label on which they disagree. The
+    label is weighted by the inverse of its probability, and the images seen so far are subtracted from the finite pool, so
+    the wealth does not grow on average if the second is at least as good. A classifier is eliminated once the average
+    wealth of the bets against it reaches ``classifiers / error``. By Ville's inequality, the probability that any best
+    classifier is ever eliminated is at most `error`, whenever labeling stops.
+
+    Args:
+        predictions: The predicted classes, (images, classifiers).
+        error: The probability of eliminating a best classifier.
+        seed: The seed of the draws.
+
+    Example:
+        >>> race = Race(np.array([[0, 1], [2, 2]]))
+        >>> race.next_image()
+        0
+        >>> race.add(0, label=1)
+        >>> race.remaining
+        [1]
+    """
+
+    def __init__(self, predictions: np.ndarray, error: float = 0.05, seed: int = 0) -> None:
+        self.predictions = predictions
+        self.error = error
+        self.seed = seed
+        images, self.count = predictions.shape
+        self.remaining = list(range(self.count))
+        self.is_labeled = np.zeros(images, bool)
+        self.lead = np.zeros(
+            (self.count, self.count)
+        )  # images that only the first recognizes, minus the reverse
+        self.log_wealth = np.zeros((self.count, self.count, len(BETS)))
+
+    def weights(self) -> np.ndarray:
+        """Return the number of pairs that disagree on each image that has no label."""
+        pairs = combinations(self.remaining, 2)
+        counts = sum(self.disagree(*pair).astype(int) for pair in pairs)
+        return np.where(self.is_labeled, 0, counts)
+
+    def disagree(self, one: int, other: int) -> np.ndarray:
+        return self.predictions[:, one] != self.predictions[:, other]
+
+    def next_image(self) -> int | None:
+        """Return the image to label next, or None if the race is over; the same image until it has a label."""
+        if len(self.remaining) == 1:
+            return None
+        weights = self.weights()
+        if not weights.any():  # exactly equal
+            return None
+        random = np.random.default_rng([self.seed, self.is_labeled.sum()])
+        return int(random.choice(len(weights), p=weights / weights.sum()))
+
+    def add(self, image: int, label: object) -> None:
+        """Use the label of the drawn image, and eliminate the classifiers that are shown not to be best."""
+        weights = self.weights()
+        is_right = (self.predictions[image] == label).astype(int)
+        self.is_labeled[image] = True
+        for pair in permutations(self.remaining, 2):
+            own = weights * self.disagree(*pair)
+            if own[image]:
+                one, other = pair
+                self._bet(pair, is_right[one] - is_right[other], own, own[image])
+        for other in list(self.remaining):
+            if len(self.remaining) > 1 and self._is_beaten(other):
+                self.remaining.remove(other)
+
+    def _bet(self, pair: tuple[int, int], gain: int, weights: np.ndarray, weight: int) -> None:
+        """Multiply the wealth of each bet. The outcome is scaled such that no bet can lose everything."""
+        smallest = weights[weights > 0].min()
+        lead = self.lead[pair] * smallest / weights.sum()
+        outcome = gain * smallest / weight + lead
+        worst = 1 + max(0, -lead)
+        self.log_wealth[pair] += np.log1p(BETS * outcome / worst)
+        self.lead[pair] += gain
+
+    def _is_beaten(self, other: int) -> bool:
+        wealth = np.exp(self.log_wealth[:, other]).mean(axis=1)
+        against = np.delete(wealth, other).mean()
+        if against >= self.count / self.error:
+            return True
+        for rival in self.remaining:
+            unknown = self.disagree(rival, other) & ~self.is_labeled
+            if self.lead[rival, other] > unknown.sum():  # whatever the other labels are
+                return True
+        return False

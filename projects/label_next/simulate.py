@@ -1,0 +1,103 @@
+"""Count the labels that the race and fixed samples take on planted classifiers.
+
+python -m projects.label_next.simulate
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import binom
+
+from mmairl.report.table import print_table
+from projects.label_next.race import Race
+
+STUDIES = 200
+IMAGES = 2000
+CLASSES = 10
+CASES = ((0.70, 0.64), (0.70, 0.60), (0.85, 0.80), (0.70, 0.64, 0.60), (0.70, 0.70))
+POWER = 90  # percent of the studies that are decided
+SIZES = range(50, IMAGES + 1, 50)
+
+
+def planted(accuracies: Sequence[float], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return predictions of classifiers that find the same images hard, and the labels."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(CLASSES, size=IMAGES)
+    noise = random.normal(size=(IMAGES, len(accuracies)))
+    difficulty = random.normal(size=(IMAGES, 1)) + 0.7 * noise
+    places = difficulty.argsort(axis=0).argsort(axis=0) / IMAGES
+    wrong = labels[:, None] + random.integers(1, CLASSES, size=places.shape)
+    return np.where(places < accuracies, labels[:, None], wrong % CLASSES), labels
+
+
+def race_labels(predictions: np.ndarray, labels: np.ndarray, seed: int) -> tuple[int, list[int]]:
+    """Return how many labels a race takes, and the classifiers that are left."""
+    race = Race(predictions, seed=seed)
+    while (image := race.next_image()) is not None:
+        race.add(image, labels[image])
+    return int(race.is_labeled.sum()), race.remaining
+
+
+def fixed_decides(predictions: np.ndarray, labels: np.ndarray, images: np.ndarray) -> list[bool]:
+    """Return for each size whether exact paired tests at 5 % on the first of the images show the first to be best."""
+    is_right = predictions[images] == labels[images, None]
+    level = 0.05 / (predictions.shape[1] - 1)
+    decided = []
+    for size in SIZES:
+        gains = is_right[:size, :1].astype(int) - is_right[:size, 1:]
+        wins = (gains > 0).sum(axis=0)
+        losses = (gains < 0).sum(axis=0)
+        values = binom.cdf(losses, wins + losses, 0.5)
+        decided.append(2 * values.max() <= level)
+    return decided
+
+
+def labels_for_power(decided: Sequence[Sequence[bool]]) -> float:
+    """Return the smallest size at which POWER percent of the studies are decided."""
+    enough = 100 * np.mean(decided, axis=0) >= POWER
+    return SIZES[enough.argmax()] if enough.any() else np.inf
+
+
+def simulate(accuracies: Sequence[float], studies: int = STUDIES) -> list[float]:
+    """Return what races and fixed samples take over planted studies.
+
+    Returns:
+        The percentage of races that eliminate a best classifier, their mean number of labels, the number within which
+        `POWER` percent are decided, and the size at which as many samples of all images, and of those on which the
+        classifiers disagree, are decided.
+    """
+    wrong = 0
+    raced = []
+    of_all = []
+    of_disagreeing = []
+    for seed in range(studies):
+        predictions, labels = planted(accuracies, seed)
+        count, remaining = race_labels(predictions, labels, seed)
+        raced.append(count)
+        scores = (predictions == labels[:, None]).sum(axis=0)
+        best = np.flatnonzero(scores == scores.max())
+        wrong += not {*best} <= {*remaining}
+        order = np.random.default_rng(seed).permutation(IMAGES)
+        of_all.append(fixed_decides(predictions, labels, order))
+        differ = (predictions != predictions[:, :1]).any(axis=1)
+        of_disagreeing.append(fixed_decides(predictions, labels, order[differ[order]]))
+    return [
+        100 * wrong / studies,
+        float(np.mean(raced)),
+        float(np.percentile(raced, POWER)),
+        labels_for_power(of_all),
+        labels_for_power(of_disagreeing),
+    ]
+
+
+def main() -> None:
+    columns = ['wrong, %', 'race, mean', f'race, {POWER} %', 'fixed', 'fixed, disagreeing only']
+    rows = []
+    for accuracies in CASES:
+        name = ', '.join(f'{accuracy:.0%}' for accuracy in accuracies)
+        rows.append((name, [f'{value:.1f}' for value in simulate(accuracies)]))
+    print_table(columns, rows, f'labels over {STUDIES} studies of {IMAGES} images')
+
+
+if __name__ == '__main__':
+    main()
