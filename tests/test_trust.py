@@ -47,12 +47,10 @@ def test_a_pickle_by_any_name_runs_nothing(tmp_path, canary, name):
     path = tmp_path / name
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         path.write_bytes(pickle.dumps(dict(model=dict(a=Canary(canary))), protocol))
-        sentence(lambda: load_checkpoint(path), canary, 'refused|not a checkpoint')
+        sentence(lambda: load_checkpoint(path), canary, r'would run \w+\.mkdir|not a checkpoint')
     for zipped in (True, False):
         torch.save(dict(state_dict={}, a=Canary(canary)), path, _use_new_zipfile_serialization=zipped)
-        sentence(
-            lambda: load_checkpoint(path), canary, r'asks to run \w+\.mkdir while loading|not a (checkpoint|dictionary)'
-        )
+        sentence(lambda: load_checkpoint(path), canary, r'would run \w+\.mkdir|not a checkpoint|expected a dictionary')
     torch.load(path, weights_only=False)
     assert canary.exists(), 'a careless reader falls for the file'
 
@@ -69,7 +67,7 @@ def test_platform_loads_files_and_urls_safely(tmp_path, canary, monkeypatch):
     for source in (hostile, plain):
         for name in (str(source), f'https://example.org/models/{source.name}', f'http://example.org/{source.name}'):
             if source == hostile:
-                sentence(lambda name=name: CheckpointLoader.load_checkpoint(name), canary, 'asks to run')
+                sentence(lambda name=name: CheckpointLoader.load_checkpoint(name), canary, 'would run')
             else:
                 assert CheckpointLoader.load_checkpoint(name)['state_dict']['a'].tolist() == [1, 1]
     assert len(list((tmp_path / 'hub' / 'checkpoints').glob('plain-*.pth'))) == 2, 'an address, a file'

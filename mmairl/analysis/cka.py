@@ -20,7 +20,7 @@ SMALLEST = 4  # images: the unbiased estimate divides by n (n - 3)
 def unbiased_hsic(first: Tensor, second: Tensor) -> Tensor:
     """Return HSIC_1 of Gram matrices (..., n, n), which ignores their diagonals; 0 on average for independent data."""
     n = first.shape[-1]
-    others = 1 - torch.eye(n, dtype=first.dtype, device=first.device)
+    others = 1 - torch.eye(n).to(first)
     first = first * others
     second = second * others
     first_rows = first.sum(-1)
@@ -28,7 +28,8 @@ def unbiased_hsic(first: Tensor, second: Tensor) -> Tensor:
     trace = (first * second).sum((-2, -1))
     sums = first_rows.sum(-1) * second_rows.sum(-1)
     shared = (first_rows * second_rows).sum(-1)
-    unbiased = trace + sums / ((n - 1) * (n - 2)) - 2 / (n - 2) * shared
+    pairs = (n - 1) * (n - 2)
+    unbiased = trace + sums / pairs - 2 / (n - 2) * shared
     return unbiased / (n * (n - 3))
 
 
@@ -61,7 +62,8 @@ class MinibatchCKA:
                 code='small-batch',
             )
         product = self.own_a[:, None] * self.own_b[None]
-        cka = self.cross / product.clamp_min(0).sqrt()
+        norm = product.clamp_min(0).sqrt()
+        cka = self.cross / norm
         return torch.where(product > 0, cka, torch.nan).cpu()
 
 
@@ -110,7 +112,9 @@ def _stored_output(
 
 @torch.inference_mode()
 def stage_cka(
-    a: nn.Module, b: nn.Module, batches: Iterable[Tensor]
+    a: nn.Module,
+    b: nn.Module,
+    batches: Iterable[Tensor],
 ) -> tuple[Tensor, list[str], list[str]]:
     """Return CKA of each stage of `a` with each stage of `b` on the same images, and the names of the stages."""
     similarity = MinibatchCKA()
@@ -121,7 +125,9 @@ def stage_cka(
 
 @torch.inference_mode()
 def network_cka(
-    networks: Sequence[nn.Module], batches: Iterable[Tensor], stage: str = 'pooled'
+    networks: Sequence[nn.Module],
+    batches: Iterable[Tensor],
+    stage: str = 'pooled',
 ) -> Tensor:
     """Return CKA of one stage between every two networks, such as the epochs of a run."""
     similarity = MinibatchCKA()
@@ -140,10 +146,13 @@ def network_cka(
 @torch.inference_mode()
 def full_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> float:
     """Return CKA of the pooled features over all images at once, biased, as Kornblith et al. report it."""
-    rows = []
+    rows_a = []
+    rows_b = []
     for images in batches:
-        rows.append([pooled(network(images)).double().cpu() for network in (a, b)])
-    x, y = (_centered(torch.cat(column)) for column in zip(*rows))
+        rows_a.append(pooled(a(images)).double().cpu())
+        rows_b.append(pooled(b(images)).double().cpu())
+    x = _centered(torch.cat(rows_a))
+    y = _centered(torch.cat(rows_b))
     cross = (x.T @ y).norm() ** 2
     own = (x.T @ x).norm() * (y.T @ y).norm()
     return (cross / own).item()

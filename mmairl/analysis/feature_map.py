@@ -36,15 +36,22 @@ COMPONENTS = 30
 
 def principal_components(x: Tensor, seed: int) -> np.ndarray:
     """Return the first 30 principal components of unit features, (N, 30)."""
+    count = min(COMPONENTS, *x.shape)
     unit = F.normalize(x).numpy()
-    return PCA(min(COMPONENTS, *x.shape), random_state=seed).fit_transform(unit)
+    return PCA(count, random_state=seed).fit_transform(unit)
 
 
 def tsne(x: Tensor, seed: int = 0) -> np.ndarray:
     """Return t-SNE of unit features, (N, 2), from their principal components, which changes little and saves time."""
     components = principal_components(x, seed)
     perplexity = min(30, (len(components) - 1) / 3)
-    embedding = TSNE(perplexity=perplexity, init='pca', random_state=seed, max_iter=500, n_jobs=-1)
+    embedding = TSNE(
+        perplexity=perplexity,
+        init='pca',
+        random_state=seed,
+        max_iter=500,
+        n_jobs=-1,
+    )
     return embedding.fit_transform(components)
 
 
@@ -71,15 +78,16 @@ def extract_map_features(
             parts = [pixels, *(pooled(network(images)) for network in networks)]
             rows.append([part.float().cpu() for part in parts])
             on_images(images)
-    return [torch.cat(column) for column in zip(*rows)], torch.cat(readable)
+    features = [torch.cat(column) for column in zip(*rows)]
+    return features, torch.cat(readable)
 
 
 def differ(x: Tensor) -> bool:
     """Return whether any row differs in direction from the first; rows of zeros have one direction."""
     first = F.normalize(x[:1])
     for block in x.split(BLOCK):
-        distances = (F.normalize(block) - first).square().sum(dim=1) / 2
-        if distances.max() > SAME:
+        squared = (F.normalize(block) - first).square()
+        if squared.sum(dim=1).max() > 2 * SAME:
             return True
     return False
 
@@ -164,14 +172,18 @@ def find_nearest_cells(
     extraction: Extraction,
 ) -> ImageCells:
     """Return the nearest cells of `count` images, evenly spaced among the readable ones."""
-    places = np.linspace(0, len(readable) - 1, min(count, len(readable)))
+    last = len(readable) - 1
+    places = np.linspace(0, last, min(count, len(readable)))
     chosen = np.unique(places.round().astype(int)).tolist()
     subset = Subset(dataset, [readable[place] for place in chosen])
     with TemporaryDirectory() as folder:
         file = Path(folder) / 'cells.npy'
         x, coordinates, _ = write_patches(file, cfg, weights, subset, extraction)
-        near = nearest_cells(torch.tensor(x), min(NEAREST_CELLS, len(chosen) - 1))
-    rows, columns = (len(np.unique(axis)) for axis in coordinates.T)
+        count = min(NEAREST_CELLS, len(chosen) - 1)
+        near = nearest_cells(torch.tensor(x), count)
+    tops, lefts = coordinates.T
+    rows = len(np.unique(tops))
+    columns = len(np.unique(lefts))
     return ImageCells(chosen, rows, columns, *near)
 
 
@@ -210,10 +222,11 @@ def find_outstanding(x: Tensor, distance: Tensor) -> Outstanding:
     duplicates = []
     for rows in linked_groups(x[close], near):
         members = close[rows]
-        duplicates.append((members.tolist(), float(distance[members].max())))
+        farthest = float(distance[members].max())
+        duplicates.append((members.tolist(), farthest))
     values, images = distance.sort(descending=True, stable=True)
-    count = int((values > far).sum())
-    outliers = list(zip(images[:count].tolist(), values.tolist()))
+    is_far = values > far
+    outliers = list(zip(images[is_far].tolist(), values.tolist()))
     return Outstanding(near, far, duplicates, outliers)
 
 
@@ -223,7 +236,8 @@ def linked_groups(x: Tensor, limit: float) -> list[np.ndarray]:
     group = np.arange(len(x))
     for start in range(0, len(x), BLOCK):
         distance = 1 - unit[start : start + BLOCK] @ unit[start:].T
-        pairs = group[(distance <= limit).nonzero().T.numpy() + start]
+        near = (distance <= limit).nonzero().T.numpy()
+        pairs = group[near + start]
         is_near = np.ones(pairs.shape[1], bool)
         steps = coo_array((is_near, pairs), shape=(len(x), len(x)))
         _, group_of_group = connected_components(steps, directed=False)
@@ -248,12 +262,16 @@ def find_clusters(x: Tensor, seed: int) -> list[Group]:
     if not counts:
         return []
     sample = dict(sample_size=min(SILHOUETTE_IMAGES, len(components)), random_state=seed)
-    fits = [KMeans(count, n_init=4, random_state=seed).fit(components) for count in counts]
+    fits = []
+    for count in counts:
+        means = KMeans(count, n_init=4, random_state=seed)
+        fits.append(means.fit(components))
     best = max(fits, key=lambda fit: silhouette_score(components, fit.labels_, **sample))
     groups = []
     for number, center in enumerate(best.cluster_centers_):
         members = np.flatnonzero(best.labels_ == number)
         distance = np.square(components[members] - center).sum(axis=1)
-        central = members[np.argsort(distance, kind='stable')[:CENTRAL]].tolist()
+        order = np.argsort(distance, kind='stable')
+        central = members[order[:CENTRAL]].tolist()
         groups.append(Group(members, central))
     return sorted(groups, key=lambda group: -len(group.members))

@@ -18,8 +18,10 @@ Change = Callable[[Tensor, float], Tensor]
 
 def alignment(first: Tensor, second: Tensor) -> float:
     """Return the mean squared distance of the unit embeddings of two views (Wang and Isola 2020); 0 is best."""
-    difference = F.normalize(first.double()) - F.normalize(second.double())
-    return difference.square().sum(dim=1).mean().item()
+    first = F.normalize(first.double())
+    second = F.normalize(second.double())
+    squared_distances = (first - second).square().sum(dim=1)
+    return squared_distances.mean().item()
 
 
 def uniformity(x: Tensor) -> float:
@@ -31,7 +33,8 @@ def uniformity(x: Tensor) -> float:
     total = 0.0
     for block in x.split(BLOCK):
         squared_distances = (2 - 2 * block @ x.T).clamp_min(0)
-        total += torch.exp(-2 * squared_distances).sum().item()
+        potentials = torch.exp(-2 * squared_distances)
+        total += potentials.sum().item()
     images = len(x)
     others = total - images
     mean = others / (images * (images - 1))
@@ -49,13 +52,16 @@ def _crop(images: Tensor, strength: float) -> Tensor:
     """Return the center, down to a fifth of the area, at the size of the image."""
     size = images.shape[-2:]
     share = math.sqrt(1 - 0.8 * strength)
-    center = [max(1, round(share * side)) for side in size]
+    center = []
+    for side in size:
+        center.append(max(1, round(share * side)))
     crop = T.center_crop(images, center)
     return T.resize(crop, size, antialias=True)
 
 
 def _blur(images: Tensor, strength: float) -> Tensor:
-    kernel = max(3, images.shape[-1] // 20 * 2 + 1)
+    reach = max(1, images.shape[-1] // 20)
+    kernel = 2 * reach + 1
     return T.gaussian_blur(images, kernel, sigma=2.0 * strength)
 
 
@@ -80,12 +86,15 @@ def change_images(images: Tensor, name: str, strength: float) -> Tensor:
     """Return images in [0, 1] after one change of `CHANGES`."""
     if strength == 0 and name in UNCHANGED_AT_ZERO:
         return images
-    return CHANGES[name](images, strength).clamp(0, 1)
+    change = CHANGES[name]
+    return change(images, strength).clamp(0, 1)
 
 
 @torch.inference_mode()
 def invariance(
-    embed: Callable[[Tensor], Tensor], images: Tensor, strengths: Sequence[float] = STRENGTHS
+    embed: Callable[[Tensor], Tensor],
+    images: Tensor,
+    strengths: Sequence[float] = STRENGTHS,
 ) -> dict[str, list[float]]:
     """Return for each change how much of its likeness to itself an image keeps as the change grows.
 
@@ -95,8 +104,10 @@ def invariance(
     original = F.normalize(embed(images).double())
     count = len(original)
     similarities = original @ original.T
-    others = similarities.fill_diagonal_(0).sum() / (count * (count - 1))
-    collapsed = (original - original[:1]).abs().max() <= 1e-9
+    similarities.fill_diagonal_(0)
+    others = similarities.sum() / (count * (count - 1))
+    largest = (original - original[:1]).abs().max()
+    collapsed = largest <= 1e-9
     reach = torch.nan if collapsed else 1 - others
     is_rgb = images.shape[1] == 3
     kept = {}

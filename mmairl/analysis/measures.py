@@ -86,10 +86,12 @@ def lidar(views: Tensor, delta: float = 1e-4) -> float:
     means = views.double().mean(dim=0)
     deviations = (views - means).flatten(0, 1)
     within = deviations.T @ deviations / len(deviations)
-    root = torch.linalg.cholesky(within + delta * torch.eye(len(within), dtype=torch.float64))
+    within.diagonal().add_(delta)
+    root = torch.linalg.cholesky(within)
     centered = means - means.mean(dim=0)
     whitened = torch.linalg.solve_triangular(root, centered.T, upper=False)
-    return effective(torch.linalg.eigvalsh(whitened @ whitened.T).clamp_min(0))
+    discriminants = torch.linalg.eigvalsh(whitened @ whitened.T)
+    return effective(discriminants.clamp_min(0))
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ def sample_features(
     """
     images = Images(cfg, count, part='train', **loading)
     embed = partial(images.embed, network)
-    features = torch.cat([embed(batch).cpu() for batch in images.raw()])
+    rows = [embed(batch).cpu() for batch in images.raw()]
+    features = torch.cat(rows)
     if not features.isfinite().all():
         return None
     few = Images(cfg, min(count, VIEWED), part='train', **loading)
@@ -131,17 +134,20 @@ def sample_features(
         for _ in range(VIEWS // 2):
             views += embed_views(network, few)
     changed = invariance(embed, few.first(CHANGED), strengths=(0.5, 1.0))
-    kept = {name: mean(values) for name, values in changed.items()}
+    kept = {}
+    for name, values in changed.items():
+        kept[name] = mean(values)
     return Sample(features, torch.stack(views), kept)
 
 
 def embed_views(network: nn.Module, images: Images) -> tuple[Tensor, Tensor]:
     """Return the features of two augmented views of each image."""
-    pairs = []
-    for views in images.views():
-        pairs.append([pooled(network(view)).float().cpu() for view in views])
-    first, second = zip(*pairs)
-    return torch.cat(first), torch.cat(second)
+    firsts = []
+    seconds = []
+    for first, second in images.views():
+        firsts.append(pooled(network(first)).float().cpu())
+        seconds.append(pooled(network(second)).float().cpu())
+    return torch.cat(firsts), torch.cat(seconds)
 
 
 def measures_of(sample: Sample) -> dict[str, float]:
@@ -157,7 +163,11 @@ def measures_of(sample: Sample) -> dict[str, float]:
 
 
 def measure_network(
-    network: nn.Module, cfg: Config, loss: float = math.nan, count: int = IMAGES, **loading: Any
+    network: nn.Module,
+    cfg: Config,
+    loss: float = math.nan,
+    count: int = IMAGES,
+    **loading: Any,
 ) -> dict[str, float]:
     """Return every measure of a network; the arguments are those of `sample_features`, and its training loss."""
     sample = sample_features(network, cfg, count, **loading)
@@ -168,8 +178,11 @@ def measure_network(
 
 def checkpoint_loss(checkpoint: Path) -> float:
     """Return the training loss of the run next to a checkpoint, up to its step; NaN for one without a log."""
-    meta = load_checkpoint(checkpoint).get('meta') if checkpoint.is_file() else None
-    steps = meta.get('iter', math.inf) if isinstance(meta, dict) else math.inf
+    steps = math.inf
+    if checkpoint.is_file():
+        meta = load_checkpoint(checkpoint).get('meta')
+        if isinstance(meta, dict):
+            steps = meta.get('iter', steps)
     return training_loss(checkpoint.parent, steps)
 
 
@@ -180,5 +193,8 @@ def training_loss(work_dir: Path, until: float = math.inf) -> float:
     except UserError:
         return math.nan
     end = min(until, max(steps, default=0))
-    last = [value for step, value in zip(steps, values) if 0.9 * end < step <= end]
+    last = []
+    for step, value in zip(steps, values):
+        if 0.9 * end < step <= end:
+            last.append(value)
     return mean(last) if last else math.nan

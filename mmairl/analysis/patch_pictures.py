@@ -32,15 +32,20 @@ def whole_images(cfg: Config, count: int, size: int) -> Iterator[Tensor]:
         with suppress(UnreadableImage):
             image = dataset[index]['inputs'][0]
             sides = image.shape[1:]
-            steps = size / min(sides) / STEP
-            size_in_steps = [STEP * max(1, round(steps * side)) for side in sides]
+            scale = size / min(sides)
+            rounded = []
+            for side in sides:
+                steps = max(1, round(scale * side / STEP))
+                rounded.append(STEP * steps)
             floats = T.to_dtype(image, torch.float32, scale=True)
-            yield T.resize(floats, size_in_steps, antialias=True)
+            yield T.resize(floats, rounded, antialias=True)
 
 
 @torch.no_grad()
 def patch_picture(
-    backbones: Mapping[str, nn.Module], images: Sequence[Tensor], cfg: Config
+    backbones: Mapping[str, nn.Module],
+    images: Sequence[Tensor],
+    cfg: Config,
 ) -> Image.Image:
     """Return a row per image: the image, and for each backbone its components and, of a ViT, the attention of each head."""
     if not images:
@@ -48,8 +53,11 @@ def patch_picture(
             'analyze: no test image can be read; check evaluation.test', code='no-images'
         )
     normal = cfg.model.data_preprocessor
-    inputs = [normalize(image[None], normal.mean, normal.std) for image in images]
-    rows = [[image[:3]] for image in images]
+    inputs = []
+    rows = []
+    for image in images:
+        inputs.append(normalize(image[None], normal.mean, normal.std))
+        rows.append([image[:3]])
     for backbone in backbones.values():
         maps = []
         for x in inputs:
@@ -61,7 +69,10 @@ def patch_picture(
                 row += class_attention(backbone, x)[:, None]
     strips = [_strip(row) for row in rows]
     width = max(strip.shape[2] for strip in strips)
-    padded = [F.pad(strip, (0, width - strip.shape[2]), value=1.0) for strip in strips]
+    padded = []
+    for strip in strips:
+        missing = width - strip.shape[2]
+        padded.append(F.pad(strip, (0, missing), value=1.0))
     whole = torch.cat(padded, dim=1).clamp(0, 1)
     return T.to_pil_image((255 * whole).byte())
 
@@ -98,20 +109,29 @@ def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
         low, high = np.quantile(values, [0.02, 0.98], axis=0)
         shares = (values - low) / np.maximum(high - low, 1e-6)
         colors[foreground] = shares.clip(0, 1)
-    parts = torch.from_numpy(colors).split([features[0].numel() for features in maps])
-    return [part.T.unflatten(1, features.shape[1:]) for part, features in zip(parts, maps)]
+    counts = [features[0].numel() for features in maps]
+    pictures = []
+    for part, features in zip(torch.from_numpy(colors).split(counts), maps):
+        _, *sides = features.shape
+        pictures.append(part.T.unflatten(1, sides))
+    return pictures
 
 
 def class_attention(backbone: VisionTransformer, images: Tensor) -> Tensor:
     """Return how much the class token attends to each patch in the last layer, (heads, rows, columns), at most 1."""
     attention = backbone.layers[-1].attn
-    seen: list[Tensor] = []
-    with attention.qkv.register_forward_hook(lambda module, inputs, output: seen.append(output)):
+    outputs: list[Tensor] = []
+    hook = attention.qkv.register_forward_hook(
+        lambda module, inputs, output: outputs.append(output)
+    )
+    with hook:
         backbone(images)
-    parts = seen[0].unflatten(2, (3, attention.num_heads, -1))
+    parts = outputs[0].unflatten(2, (3, attention.num_heads, -1))
     query, key, _ = parts.unbind(2)
     scores = torch.einsum('bhc,bnhc->bhn', query[:, 0], key)
     weights = (scores * attention.head_dims**-0.5).softmax(dim=2)[0]
-    rows, columns = (ceil(side / patch_size(backbone)) for side in images.shape[2:])
-    heads = weights[:, -rows * columns :].unflatten(1, (rows, columns))
-    return heads / heads.amax(dim=(1, 2), keepdim=True)
+    patch = patch_size(backbone)
+    rows, columns = (ceil(side / patch) for side in images.shape[2:])
+    patches = weights[:, -rows * columns :]
+    largest = patches.amax(dim=1, keepdim=True)
+    return (patches / largest).unflatten(1, (rows, columns))

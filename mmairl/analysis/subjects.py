@@ -58,7 +58,8 @@ class Images:
         self.device = device
         self.dataset_config = cfg.evaluation[part]
         self.dataset: Dataset = DATASETS.build(self.dataset_config)
-        order = torch.randperm(len(self.dataset), generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(0)
+        order = torch.randperm(len(self.dataset), generator=generator)
         self.subset = Subset(self.dataset, order[:count].tolist())
         self.statistics = cfg.model.data_preprocessor
 

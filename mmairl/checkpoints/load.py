@@ -28,6 +28,8 @@ from mmairl.errors import UserError, printable
 FOLDER = 0x10  # attribute of a zip record; torch reads nothing from a folder without an error
 ZIP = b'PK\x03\x04'
 MAGIC = b'\x80\x8a\n'  # start of a legacy file of torch, without the protocol byte
+# Keys of the versions of Lightning and DeepSpeed, which store settings with the weights.
+WITH_SETTINGS = (b'pytorch-lightning_version', b'ds_version')
 Device = str | torch.device | dict | Callable | None
 
 
@@ -44,7 +46,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
 
     Raises:
         DamagedCheckpoint: If the file is truncated or damaged.
-        UserError: If the file cannot be read, asks to run code, or holds no dictionary.
+        UserError: If the file cannot be read, would run code, or is not a dictionary.
 
     Example:
         >>> load_checkpoint('work_dirs/demo/epoch_10.pth')['meta']['epoch']  # doctest: +SKIP
@@ -79,7 +81,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
         raise _explained(path, error) from error
     if not isinstance(loaded, dict):
         raise UserError(
-            f'{path} holds a {type(loaded).__name__}, not a dictionary of weights; give a model file',
+            f'{path}: expected a dictionary of weights, got a {type(loaded).__name__}; give a model file',
             code='no-dictionary',
         )
     if isinstance(loaded.get('meta'), dict):
@@ -109,7 +111,8 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
                 f'{path} is truncated or damaged: {fault}; copy it again or use an earlier checkpoint',
                 code='damaged-checkpoint',
             )
-        if _has_settings(file):
+        content = _pickles(file)
+        if any(name in content for name in WITH_SETTINGS):
             skipped = _foreign_classes(file, path)
     else:
         for _ in range(LEGACY):
@@ -119,14 +122,13 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
         return torch.load(file, map_location=map_location, weights_only=True)  # noqa: TID251  weights only
 
 
-def _has_settings(file: IO[bytes]) -> bool:
-    """Return whether Lightning or DeepSpeed wrote a zip archive, after refusing endless pickles in it."""
+def _pickles(file: IO[bytes] | Path) -> bytes:
+    """Return the pickles in a zip archive, after refusing endless ones."""
     with zipfile.ZipFile(file) as archive:
-        pickles = [name for name in archive.namelist() if name.endswith('.pkl')]
-        for name in pickles:
+        names = [name for name in archive.namelist() if name.endswith('.pkl')]
+        for name in names:
             refuse_endless(archive.open(name))
-        content = b''.join(map(archive.read, pickles))
-    return b'pytorch-lightning_version' in content or b'ds_version' in content
+        return b''.join(map(archive.read, names))
 
 
 def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
@@ -143,9 +145,7 @@ def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
 def meta_of(path: Path, part: str = 'meta') -> dict[str, Any] | None:
     """Return the `meta` of a checkpoint, or another part without tensors, or None if the file has none. Reads no tensor."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            for name in (name for name in archive.namelist() if name.endswith('.pkl')):
-                refuse_endless(archive.open(name))
+        _pickles(path)  # raises for endless ones
         with torch.serialization.safe_globals(FOR_TORCH):
             content = torch.load(path, map_location='cpu', mmap=True, weights_only=True)  # noqa: TID251  weights only
         return plain(dict(content[part]))
@@ -170,18 +170,17 @@ def damage(file: IO[bytes] | Path) -> str | None:
 
 
 def _explained(path: Path, error: Exception) -> UserError:
-    """Return the error for a pickle that asked to run code, or that is damaged."""
+    """Return the error for a pickle that would run code, or that is damaged."""
     text = str(error)
     if held := re.search(r'it holds [^.\n]+', text):
         return UserError(
-            f'{path} was refused: {held[0]}; only load files that hold plain weights',
+            f'{path}: unsafe content ({held[0]}); load only files of plain weights',
             code='unsafe-checkpoint',
         )
-    asked = re.search(r'GLOBAL (\S+)|asks to run (\S+)', text)
+    asked = re.search(r'(?:GLOBAL|would run) (\S+)', text)
     if asked and isinstance(error, pickle.UnpicklingError):
-        name = asked[1] or asked[2]
         return UserError(
-            f'{path} asks to run {name} while loading and was refused; only load files that hold plain weights',
+            f'{path}: loading it would run {asked[1]}; load only files of plain weights',
             code='unsafe-checkpoint',
         )
     return DamagedCheckpoint(
@@ -215,34 +214,35 @@ def require_same_keys(
     Raises:
         UserError: 'incomplete-network' if tensors are missing and nothing else is wrong, 'other-network' otherwise.
     """
-    missing, others = name_faults(weights, network, name)
+    missing, others = name_faults(weights, network)
     for key in (key for key in network if key in weights):
         value, expected = weights[key], network[key]
         # Counters, which are whole numbers in the network, are floats in some files.
         kind = wrong_kind(value, whole=not expected.is_floating_point())
         if kind:
-            others.append(f'{key} is {kind} there')
+            others.append(f'{key} is {kind}')
         elif value.shape != expected.shape:
-            shapes = f'{tuple(value.shape)} there and {tuple(expected.shape)}'
-            others.append(f'{key} is {shapes} in {name}')
+            others.append(f'{key} has shape {tuple(value.shape)}, not {tuple(expected.shape)}')
     if missing or others:
-        raise other_architecture(path, missing, others)
+        raise other_architecture(path, missing, others, name)
 
 
 def name_faults(
-    weights: Mapping[str, Any], network: Mapping[str, Tensor], name: str = 'the config'
+    weights: Mapping[str, Any], network: Mapping[str, Tensor]
 ) -> tuple[list[str], list[str]]:
     """Return a text for each name that is missing, and for each that the network does not have."""
-    missing = [f'it lacks {key}' for key in network if key not in weights]
-    unknown = [f'it has {key} beyond {name}' for key in weights if key not in network]
+    missing = [f'{key} is missing' for key in network if key not in weights]
+    unknown = [f'{key} is unexpected' for key in weights if key not in network]
     return missing, unknown
 
 
-def other_architecture(path: str | Path, missing: list[str], others: list[str]) -> UserError:
-    """Return the error for a file that does not hold the tensors of a network."""
+def other_architecture(
+    path: str | Path, missing: list[str], others: list[str], name: str = 'the config'
+) -> UserError:
+    """Return the error for a file with other tensors than those of a network."""
     return UserError(
-        f'checkpoint {path} holds another architecture: {first_few(missing + others, "; ")}; give the config it was trained '
-        'with, or the prefix of another network in the file',
+        f'{path}: weights do not fit {name} ({first_few(missing + others, "; ")}); give the config it was trained with, or '
+        'the prefix of another network in the file',
         code='other-network' if others else 'incomplete-network',
     )
 

@@ -201,7 +201,7 @@ class PlainUnpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Callable:
         if f'{module}.{name}' not in ALLOWED_IN_PICKLES:
-            raise pickle.UnpicklingError(f'asks to run {module}.{name}')
+            raise pickle.UnpicklingError(f'loading it would run {module}.{name}')
         return ALLOWED_IN_PICKLES[f'{module}.{name}']
 
     def load_build(self) -> None:

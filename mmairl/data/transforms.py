@@ -449,7 +449,7 @@ class ReleaseColorJitter(ColorJitter):
         return Augmentation.single(self, image, params)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        amounts, order = (put(params[key].float(), images) for key in ('amounts', 'order'))
+        amounts, order = (to_device_of(params[key].float(), images) for key in ('amounts', 'order'))
         brightness, contrast, saturation = amounts[:, :3, None, None, None].unbind(1)
         turns = 6 * amounts[:, 3:] + amounts.new_tensor([5.0, 3.0, 1.0])
         changed = images
@@ -462,7 +462,7 @@ class ReleaseColorJitter(ColorJitter):
             ]
             rows = torch.arange(len(images), device=images.device)
             changed = torch.stack(results)[number, rows].clamp(0, 1)
-        return where_on(params['on'], changed, images)
+        return take_changed(params['on'], changed, images)
 
 
 @TRANSFORMS.register_module()

@@ -112,7 +112,8 @@ def cka_page(
     by_row = dict(zip(rows, values.tolist()))
     _save_rows(['', *columns], by_row, out / 'cka')
     save_figure(heat_map(values, rows, columns, title, axes), out / 'cka')
-    _add_table(page, title.replace('linear', 'Linear'), text, columns, _cells(by_row, 2), heat=True)
+    heading = title.replace('linear', 'Linear')
+    _add_table(page, heading, text, columns, _cells(by_row, 2), heat=True)
     if len(networks) == 2:
         diagonal = {' and '.join(names): values.diagonal().tolist()}
         _add_equal_stages(page, diagonal, rows, out)
@@ -276,7 +277,9 @@ def measures_page(
         measured[name] = measure_network(network, cfg, loss, count, **loading)
     networks = list(measured)
     names = [name for name in MEASURES if name in measured[networks[0]]]
-    by_network = {name: [known[one] for one in names] for name, known in measured.items()}
+    by_network = {}
+    for network, known in measured.items():
+        by_network[network] = [known[name] for name in names]
     _save_rows(['network', *names], by_network, out / 'measures')
     rows = []
     charts = []

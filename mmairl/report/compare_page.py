@@ -62,7 +62,8 @@ class LoggedRun:
     def along(self, unit: str, steps: Sequence[int]) -> np.ndarray | None:
         """Return the steps as epochs, images or hours, or None if the run did not record what that requires."""
         batch = self.config.get('total_batch_size', '')
-        logged, values = self.curves.get('epoch' if unit == 'epoch' else 'time', ([], []))
+        name = 'epoch' if unit == 'epoch' else 'time'
+        logged, values = self.curves.get(name, ([], []))
         if unit == 'images' and batch.isdigit():
             return np.array(steps) * int(batch)
         if unit == 'images' or not logged:

@@ -171,11 +171,15 @@ def heat_map(
     """
     axes = _axes(7.6, 1.6 + 0.5 * len(rows))
     aspect = 'auto' if len(rows) < 12 else 'equal'
-    axes.imshow(values.clamp(0, 1), vmin=0, vmax=1, cmap='Blues', aspect=aspect)
+    axes.imshow(values, vmin=0, vmax=1, cmap='Blues', aspect=aspect)
     slanted = dict(rotation=45, ha='right', rotation_mode='anchor')
     axes.set_xticks(range(len(columns)), map(short, columns), **slanted)
     axes.set_yticks(range(len(rows)), map(short, rows))
-    axes.set(xlabel=short(names[1]), ylabel=short(names[0]), title=title)
+    axes.set(
+        title=title,
+        xlabel=short(names[1]),
+        ylabel=short(names[0]),
+    )
     axes.grid(False)
     centered = dict(ha='center', va='center', fontsize=9)
     for (row, column), value in np.ndenumerate(values.numpy()):

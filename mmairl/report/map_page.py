@@ -254,9 +254,11 @@ def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list
 def mapped(title: str, features: Tensor, labels: Tensor, seed: int) -> dict[str, Any]:
     """Return a map with the neighbors of each image, as a picture and as the data of the canvas."""
     points = tsne(features, seed)
-    low, high = points.min(axis=0), points.max(axis=0)
-    centered = (points - (low + high) / 2) / (high - low).max()
-    places = np.round((centered + 0.5) * 65535)
+    low = points.min(axis=0)
+    high = points.max(axis=0)
+    centered = points - (low + high) / 2
+    shares = centered / (high - low).max() + 0.5
+    places = np.round(65535 * shares)
     count = min(NEAREST, len(features) - 1)
     distance, position = nearest_cells(features[:, None], count)
     data = dict(title=title, places=_packed(places, '<u2'), **_neighbors(distance, position))
@@ -290,7 +292,8 @@ def _group_entry(group: Group, labels: Tensor, classes: Sequence[str]) -> dict[s
     """Return a group for the page, with the share of its most common class."""
     most = ''
     if classes:
-        kind, count = Counter(labels[group.members].tolist()).most_common(1)[0]
+        counts = Counter(labels[group.members].tolist())
+        [(kind, count)] = counts.most_common(1)
         if kind >= 0:
             most = f'{100 * count / len(group.members):.0f} % {classes[kind]}'
     return dict(size=len(group.members), central=group.central, most=most)

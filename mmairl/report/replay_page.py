@@ -39,8 +39,11 @@ class ParameterRecorder:
         heard = [in_workers, self.on_device]
         rows = []
         for place in range(len(items)):
-            steps = [steps_of(heard, view, place)[0] for view in range(len(record.views))]
-            rows.append([', '.join(words for words, done in view if done) for view in steps])
+            cells = []
+            for view in range(len(record.views)):
+                steps, _ = steps_of(heard, view, place)
+                cells.append(', '.join(words for words, done in steps if done))
+            rows.append(cells)
         return rows
 
 

@@ -63,7 +63,11 @@ def print_table(
 
 
 def _rich_table(
-    columns: Sequence[str], rows: Sequence[Row], title: str, best: set[Cell], head: str
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    title: str,
+    best: set[Cell],
+    head: str,
 ) -> Table:
     table = Table(title=Text(title) if title else None, title_justify='left')
     table.add_column(Text(head), no_wrap=True)
@@ -124,7 +128,8 @@ def _scores(results: Sequence[Result]) -> tuple[list[str], list[str], list[Row],
     best = []
     for column, name in enumerate(names if len(results) > 1 else ()):
         scores = [result.scores.get(name, -inf) for result in results]
-        best += [(row, column) for row, score in enumerate(scores) if score == max(scores)]
+        top = max(scores)
+        best += [(row, column) for row, score in enumerate(scores) if score == top]
     columns = [*names, 'seconds', *(['left out'] if has_left_out else [])]
     return names, columns, rows, best
 

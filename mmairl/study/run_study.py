@@ -1,6 +1,8 @@
 """Complete the runs of a study on this machine, and write the pages of its instruments."""
 
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from mmairl.analysis.subjects import Images
@@ -25,10 +27,17 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[s
         if reason := run.stale_reason:
             say(f'{run.name} is measured again, because this has changed: {reason}')
 
+    before = done
+    start = time.monotonic()
+
     def report(run: Run, event: str) -> None:
         nonlocal done
         done += event == 'done'
-        say(f'[{done}/{len(runs)}] {run.name}: {event}')
+        left = ''
+        if before < done < len(runs):
+            seconds = (time.monotonic() - start) / (done - before) * (len(runs) - done)
+            left = f', about {timedelta(seconds=round(seconds))} left'
+        say(f'[{done}/{len(runs)}] {run.name}: {event}{left}')
 
     execute(runs, jobs, devices, report)
 

@@ -138,13 +138,13 @@ def interval(differences: list[float]) -> tuple[float, float, float]:
 
 
 def memory(sizes: tuple[int, ...] = (300, 1500)) -> None:
-    """Print the highest private memory of a probe for two numbers of training images, and its slope."""
+    """Print the highest private memory of the linear head by training images, and of the largest k-NN head."""
     register()
     peaks = []
     for size in (100, *sizes):  # the first run imports and compiles
         gc.collect()
         cfg = scenes(0, size, 20)
-        settings = settings_for('segment', cfg, epochs=1, size=32)
+        settings = settings_for('segment', cfg, heads=['linear'], epochs=1, size=32)
         with peak_memory() as peak:
             evaluate(cfg, 'segment', 'random', settings=settings)
         peaks.append(peak[0])

@@ -1,4 +1,4 @@
-"""CKA against dense computations in double precision, and against what is known of it."""
+"""CKA against dense computations in double precision, and against its known properties."""
 
 from itertools import permutations
 
@@ -6,53 +6,70 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from harness.errors import raises_code
 
 from mmairl.analysis.cka import MinibatchCKA, full_cka, network_cka, stage_cka, unbiased_hsic
-from mmairl.errors import UserError
+
+STAGES = ['layer1', 'layer2', 'layer3', 'layer4']
 
 
 def dense_cka(x: np.ndarray, y: np.ndarray) -> float:
-    """Kornblith et al.'s formula in the features, with everything at once."""
-    x, y = x - x.mean(0), y - y.mean(0)
-    return np.linalg.norm(y.T @ x) ** 2 / (np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y))
+    """Return the formula of Kornblith et al. in the features, over all images at once."""
+    x = x - x.mean(0)
+    y = y - y.mean(0)
+    own = np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
+    return np.linalg.norm(y.T @ x) ** 2 / own
 
 
-def looped_hsic(k: np.ndarray, l: np.ndarray) -> float:  # noqa: E741
-    """Song et al.'s unbiased estimate as its definition reads, over tuples of different images."""
-    pairs, triples, quadruples = (list(permutations(range(len(k)), size)) for size in (2, 3, 4))
-    same = np.mean([k[i, j] * l[i, j] for i, j in pairs])
-    one_shared = np.mean([k[i, j] * l[i, q] for i, j, q in triples])
-    return same - 2 * one_shared + np.mean([k[i, j] * l[q, r] for i, j, q, r in quadruples])
+def looped_hsic(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the unbiased estimate of Song et al. by its definition, over tuples of different images."""
+    images = range(len(first))
+    same = [first[i, j] * second[i, j] for i, j in permutations(images, 2)]
+    one_shared = [first[i, j] * second[i, k] for i, j, k in permutations(images, 3)]
+    none_shared = [first[i, j] * second[k, m] for i, j, k, m in permutations(images, 4)]
+    return np.mean(same) - 2 * np.mean(one_shared) + np.mean(none_shared)
 
 
-def test_the_unbiased_estimate_is_the_sum_over_different_images():
-    generator = np.random.default_rng(0)
-    k, l = (a @ a.T for a in generator.normal(size=(2, 7, 3)))  # noqa: E741
-    assert unbiased_hsic(torch.tensor(k), torch.tensor(l)).item() == pytest.approx(looped_hsic(k, l), rel=1e-10)
+def test_unbiased_hsic_equals_loops_over_images():
+    x, y = np.random.default_rng(0).normal(size=(2, 7, 3))
+    first = x @ x.T
+    second = y @ y.T
+    hsic = unbiased_hsic(torch.tensor(first), torch.tensor(second)).item()
+    assert hsic == pytest.approx(looped_hsic(first, second), rel=1e-10)
 
 
-def test_the_biased_form_is_the_dense_formula_over_any_batches():
-    x, linear = torch.randn(60, 7) + 3, torch.nn.Linear(7, 5).requires_grad_(False)
-    wanted = pytest.approx(dense_cka(x.double().numpy(), linear(x).double().numpy()), rel=1e-5)
-    for size in (60, 13):
-        assert full_cka(torch.nn.Identity(), linear, x.split(size)) == wanted
+@pytest.mark.parametrize('batch', [60, 13])
+def test_full_cka_equals_the_dense_formula(batch):
+    x = torch.randn(60, 7) + 3
+    linear = torch.nn.Linear(7, 5).requires_grad_(False)
+    expected = dense_cka(x.double().numpy(), linear(x).double().numpy())
+    cka = full_cka(torch.nn.Identity(), linear, x.split(batch))
+    assert cka == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_rotated_scaled_and_shifted_copy_is_the_same_and_what_does_not_vary_has_no_cka():
-    x, rotation = torch.randn(60, 7) + 3, torch.linalg.qr(torch.randn(7, 7))[0]
+def test_cka_ignores_rotation_scale_and_shift():
+    x = torch.randn(60, 7) + 3
+    rotation, _ = torch.linalg.qr(torch.randn(7, 7))
     similarity = MinibatchCKA()
-    similarity.update([x[:3], x[:3]], [x[:3]])
-    with pytest.raises(UserError) as error:
-        similarity.value()
-    assert error.value.code == 'small-batch'
     for part in x.split(20):
-        similarity.update([part, torch.ones(20, 3)], [part @ rotation * 3 + 5])
-    same, constant = similarity.value().flatten().tolist()
-    assert same == pytest.approx(1, abs=1e-5) and constant != constant
+        constant = torch.ones(20, 3)
+        similarity.update([part, constant], [part @ rotation * 3 + 5])
+    same, of_constant = similarity.value().flatten().tolist()
+    assert same == pytest.approx(1, abs=1e-5)
+    assert np.isnan(of_constant)
 
 
-def test_independent_noise_is_near_zero_and_the_biased_estimate_is_not():
-    similarity, biased = MinibatchCKA(), []
+def test_cka_without_large_batches_raises():
+    similarity = MinibatchCKA()
+    three_images = [torch.randn(3, 7)]
+    similarity.update(three_images, three_images)
+    with raises_code('small-batch'):
+        similarity.value()
+
+
+def test_cka_of_independent_noise_is_near_zero():
+    similarity = MinibatchCKA()
+    biased = []
     for _ in range(30):
         a, b = torch.randn(2, 64, 512)
         similarity.update([a], [b])
@@ -61,29 +78,51 @@ def test_independent_noise_is_near_zero_and_the_biased_estimate_is_not():
     assert np.mean(biased) > 0.7
 
 
-def through(network, x: torch.Tensor) -> list[torch.Tensor]:
-    """The features of the four stages of torchvision's ResNet."""
-    x = network.maxpool(network.relu(network.bn1(network.conv1(x))))
-    return [x := stage(x) for stage in (network.layer1, network.layer2, network.layer3, network.layer4)]
+@pytest.fixture(scope='module')
+def networks() -> list[torch.nn.Module]:
+    return [torchvision.models.resnet18(num_classes=8).eval() for _ in range(2)]
 
 
-def test_stages_and_networks_are_compared_on_the_same_images():
-    networks = [torchvision.models.resnet18(num_classes=8).eval() for _ in range(2)]
-    batches = list(torch.randn(3, 8, 3, 32, 32))
+@pytest.fixture(scope='module')
+def batches() -> list[torch.Tensor]:
+    return list(torch.randn(3, 8, 3, 32, 32))
+
+
+@torch.no_grad()
+def stage_features(network: torch.nn.Module, images: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the features of the stages of torchvision's ResNet."""
+    x = network.maxpool(network.relu(network.bn1(network.conv1(images))))
+    features = {}
+    for stage in STAGES:
+        x = features[stage] = getattr(network, stage)(x)
+    return features
+
+
+def test_stage_cka_compares_the_same_images(networks, batches):
     values, rows, columns = stage_cka(*networks, batches)
-    assert rows == columns == ['layer1', 'layer2', 'layer3', 'layer4', 'pooled']
+    assert rows == columns == [*STAGES, 'pooled']
     expected = MinibatchCKA()
-    with torch.no_grad():
-        for images in batches:
-            a, b = (through(network, images) for network in networks)
-            expected.update([a[1]], [b[3]])
+    for images in batches:
+        first, second = (stage_features(network, images) for network in networks)
+        expected.update([first['layer2']], [second['layer4']])
     assert values[1, 3].item() == pytest.approx(expected.value().item(), abs=1e-6)
-    own, *_ = stage_cka(networks[0], networks[0], batches)
-    assert torch.allclose(own.diagonal(), torch.ones(5, dtype=own.dtype)) and torch.allclose(own, own.T)
-    assert not networks[0].layer1._forward_hooks and not networks[0].layer1[-1]._forward_hooks
+
+
+def test_cka_of_a_network_with_itself_is_one(networks, batches):
+    own, _, _ = stage_cka(networks[0], networks[0], batches)
+    assert own.diagonal().tolist() == pytest.approx([1] * 5)
+    torch.testing.assert_close(own, own.T)
+    assert not networks[0].layer1[-1]._forward_hooks
+
+
+def test_network_cka_compares_all_pairs_at_a_stage(networks, batches):
+    by_stage, _, _ = stage_cka(*networks, batches)
     many = network_cka([*networks, networks[0]], batches, stage='layer3')
-    assert many.shape == (3, 3) and many[0, 2].item() == pytest.approx(1)
-    assert many[0, 1].item() == pytest.approx(values[2, 2].item(), abs=1e-6)
-    with pytest.raises(UserError) as error:
+    assert many.shape == (3, 3)
+    assert many[0, 2].item() == pytest.approx(1)
+    assert many[0, 1].item() == pytest.approx(by_stage[2, 2].item(), abs=1e-6)
+
+
+def test_unknown_stage_raises(networks, batches):
+    with raises_code('unknown-stage'):
         network_cka(networks, batches, stage='layer9')
-    assert error.value.code == 'unknown-stage'

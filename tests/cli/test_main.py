@@ -1,4 +1,4 @@
-"""The command line as a whole: what it imports, what its help says, and config names in other programs."""
+"""Imports, help and completion of the command line, and config names in other programs."""
 
 import argparse
 import os
@@ -130,7 +130,7 @@ SETTINGS = "_base_ = 'mmairl::demo/mocov2plus_shapes.py'\nevaluation = dict(sett
         (['mine.py', 'a.pth', '--protocol', 'svm'], 'svm'),
     ],
 )
-def test_tool_test_evaluates_by_the_protocol_of_the_config(words, protocol, tmp_path, monkeypatch):
+def test_tool_test_uses_the_protocol_of_the_config(words, protocol, tmp_path, monkeypatch):
     (tmp_path / 'mine.py').write_text(SETTINGS)
     monkeypatch.chdir(tmp_path)
     words_of = runpy.run_path(str(ROOT / 'tools/test.py'))['words']

@@ -17,7 +17,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def draw(path: Path, height: int, width: int) -> None:
-    """Noise that the file's name is the seed of."""
+    """Write noise whose seed is the name of the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn = np.random.default_rng(list(path.name.encode())).integers(0, 256, (height, width, 3), np.uint8)
     Image.fromarray(drawn).save(path)
@@ -45,7 +45,7 @@ def numbered_shard(pixels: np.ndarray, first: int = 0) -> bytes:
 
 
 class Dated(type(fsspec.filesystem('memory'))):
-    """A storage dated://NAME in memory that states no ETag, but the time of a change."""
+    """A storage dated://NAME in memory that states times of change and no ETags."""
 
     protocol = 'dated'
 

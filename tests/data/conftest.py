@@ -7,12 +7,12 @@ from mmairl.data import reading
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch) -> None:
-    """Keep for this test alone where images of shards were found."""
+    """Use a shard index of its own for this test."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
 
 class Clock:
-    """Time that passes in pauses alone."""
+    """A clock that only pauses advance."""
 
     def __init__(self) -> None:
         self.now, self.slept = 0.0, []

@@ -62,7 +62,7 @@ def test_lossless_colors_are_exact_in_all_formats():
 
 
 def test_sixteen_bit_grays_are_scaled_not_clipped():
-    """round(255 v / 65535) in whole numbers, three times for the channels."""
+    """The expected gray is round(255 v / 65535), computed with integers, in all three channels."""
     gray = np.array([[0, 1, 128, 129, 255, 256], [257, 4095, 40_000, 65_278, 65_407, 65_535]], dtype=np.uint16)
     rows = [[(2 * 255 * int(value) + 65_535) // (2 * 65_535) for value in row] for row in gray]
     wanted = np.stack([rows] * 3, axis=2)
@@ -86,7 +86,7 @@ def test_tiff_that_is_not_rgb_advises_channels():
 
 
 def test_adobe_inks_are_inverted():
-    inks = np.array([200, 30, 90, 60])  # cyan, magenta, yellow, black; 0 is none
+    inks = np.array([200, 30, 90, 60])  # cyan, magenta, yellow, black; 0 = no ink
     data = encoded(Image.new('CMYK', (16, 16), tuple(inks.tolist())), 'JPEG', quality=100)
     marker = data.index(b'\xff\xee\x00\x0eAdobe')
     for file, of_paper in ((data, 255 - inks), (data[:marker] + data[marker + 16 :], inks)):
@@ -189,7 +189,7 @@ def test_cut_or_foreign_file_has_its_reason():
 
 
 def test_bomb_is_rejected_by_its_header():
-    """Small files whose headers promise billions of pixels."""
+    """The headers of small files state billions of pixels."""
     png, jpeg, gif, bmp = (bytearray(encoded(Image.new('RGB', (3, 3)), kind)) for kind in ('PNG', 'JPEG', 'GIF', 'BMP'))
     png[16:24] = struct.pack('>II', 60_000, 60_000)
     png[29:33] = struct.pack('>I', zlib.crc32(png[12:29]))
@@ -236,11 +236,11 @@ def test_mpo_is_a_jpeg_and_worker_errors_stay_one_line():
     one, two = (Image.new('RGB', (8, 8), color) for color in ('red', 'blue'))
     one.save(buffer := BytesIO(), 'MPO', save_all=True, append_images=[two])
     assert file_kind(buffer.getvalue()) == 'jpg' and decode_bytes(buffer.getvalue()).shape == (3, 8, 8)
-    assert str(UnreadableImage('Caught it in a worker')) == 'Caught it in a worker'  # as torch makes it anew
+    assert str(UnreadableImage('Caught it in a worker')) == 'Caught it in a worker'  # as torch recreates it
 
 
 def progressive(width: int, height: int, more: int = 0) -> bytes:
-    """Write a progressive JPEG with `more` scans without content behind its own."""
+    """Return a progressive JPEG with `more` empty scans at its end."""
     Image.new('L', (width, height), 'gray').save(buffer := BytesIO(), 'JPEG', progressive=True)
     data = buffer.getvalue()
     header = data[data.rindex(START_OF_SCAN) :][:10]

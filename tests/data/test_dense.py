@@ -1,4 +1,4 @@
-"""Images with a target per pixel: drawn, and read by data sets of mmseg."""
+"""Images with a target per pixel: drawn scenes and data sets of mmseg."""
 
 from importlib.util import find_spec
 from pathlib import Path

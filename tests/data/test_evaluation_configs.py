@@ -12,7 +12,7 @@ from mmairl.data.public import SPLITS
 from mmairl.registry import DATASETS
 
 FOLDER = Path(__file__).parents[2] / 'configs' / 'evaluation'
-# BYOL's transfer table, and the metric of each set in it
+# The data sets of BYOL's transfer table and their metrics
 TWELVE = dict.fromkeys(['birdsnap', 'cifar10', 'cifar100', 'dtd', 'food101', 'stanford_cars', 'sun397'], 'top-1')
 TWELVE |= dict.fromkeys(('caltech101', 'fgvc_aircraft', 'flowers102', 'oxford_iiit_pet'), 'mean per class')
 TWELVE['voc2007'] = '11-point mAP'
@@ -22,7 +22,7 @@ assert {f'{name}_r50' for name in TWELVE} <= set(CONFIGS)
 
 
 def kinds(settings: dict) -> list[tuple[type, dict]]:
-    """The data set of a part, and the one inside it."""
+    """Return the data set of a part and the inner one, each with its arguments."""
     arguments = {key: value for key, value in settings.items() if key != 'type'}
     inside = kinds(settings['dataset']) if 'dataset' in settings else []
     return [(DATASETS.get(settings['type']), arguments), *inside]

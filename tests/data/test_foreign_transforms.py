@@ -1,4 +1,4 @@
-"""Transforms of other libraries as steps of a view: results, seeds, and what is no image."""
+"""Transforms of other libraries as steps of a view: results, seeds, and invalid results."""
 
 import random
 

@@ -31,7 +31,7 @@ COUNTS = [21, 15, 203]
 
 
 class Sizes:
-    """Answer what the sampler asks of a Mixture: sets of these sizes, in shards of ten images."""
+    """Stands in for a Mixture: sets of these sizes, in shards of ten images."""
 
     def __init__(self) -> None:
         self.bounds, self.per_epoch = np.cumsum([0, *SIZES]), np.array(COUNTS)
@@ -152,7 +152,7 @@ def config(work_dir, dataset: dict, **options) -> Config:
 
 
 def test_mixture_config_of_the_docs_resumes_exactly(places, tmp_path, monkeypatch):
-    """2 x 9 + 0.3 x 14 images an epoch are two batches of 8."""
+    """An epoch has 2 x 9 + 0.3 x 14 images, two batches of 8."""
     (tmp_path / 'two_sets.py').write_text(shown_files('docs/how-to/data.md')['two_sets.py'])
     roots = {'photos': str(places / 'c'), 'web': [str(places / 'b.tar')]}
     options = {f'train_dataloader.dataset.sets.{name}.root': root for name, root in roots.items()}

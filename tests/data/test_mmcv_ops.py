@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: bool) -> np.ndarray:
-    """The mean of a grid of points in every bin of every region; without `samples`, about one point a pixel.
+    """Average a grid of points in each bin of each region. Without `samples`, the grid has about one point per pixel.
 
     A point is bilinear between its neighbors, the border's value up to one pixel outside, and 0 beyond.
     """
@@ -47,7 +47,7 @@ def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: b
 
 
 def regions(generator: np.random.Generator, count: int, side: float) -> np.ndarray:
-    """Regions of two images: inside, partly outside, small ones, one of a single point."""
+    """Return regions of two images: inside, partly outside, small, and a single point."""
     first = generator.uniform(-0.2 * side, 0.9 * side, (count, 2))
     boxes = np.concatenate([first, first + generator.uniform(0, 0.6 * side, (count, 2))], axis=1)
     boxes[-1, 2:] = boxes[-1, :2]
@@ -76,7 +76,7 @@ def test_roi_align_equals_mmcv_with_gradient(aligned: bool, samples: int) -> Non
 
 
 def nms_by_hand(boxes: np.ndarray, scores: np.ndarray, threshold: float, offset: int) -> list[int]:
-    """Best first; a box goes when it overlaps a better one by more than the threshold."""
+    """Return the selected boxes, best first. A box is removed if it overlaps a better one by more than the threshold."""
     kept: list[int] = []
     for index in np.argsort(-scores, kind='stable'):
         if all(overlap(boxes[index], boxes[better], offset) <= threshold for better in kept):
@@ -104,7 +104,7 @@ def test_nms_is_mmcvs_rule(offset: int, threshold: float) -> None:
 
 
 def test_nms_keeps_overlap_equal_to_the_threshold() -> None:
-    """0.3 is a little more in float32 than in float64: compared with the latter, the second box would go."""
+    """0.3 is larger in float32 than in float64, where the second box would be removed."""
     boxes = torch.tensor([[0.0, 0, 10, 1], [0, 0, 3, 1]])
     assert nms(boxes, torch.tensor([0.9, 0.8]), 0.3)[1].tolist() == [0, 1]
     assert nms(boxes, torch.tensor([0.9, 0.8]), 0.2999)[1].tolist() == [0]
@@ -119,7 +119,7 @@ def test_other_op_raises_when_called() -> None:
         RoIAlign((2, 2), pool_mode='max')(torch.randn(1, 2, 4, 4), torch.tensor([[0, 0, 0, 3, 3.0]]))
 
 
-# What mmcv's ops say that they were built for, whether there is a GPU, and whether torchvision's take their place.
+# CUDA version of mmcv's compiled ops, whether there is a GPU, and whether torchvision's ops are used.
 BUILT = [('12.8', True, False), ('not available', False, False), ('not available', True, True), (None, False, True)]
 
 

@@ -59,11 +59,11 @@ def labelled(**parts: Iterable[int]) -> Parts:
 
 
 def contents(data) -> list[tuple[int, int]]:
-    """(the gray of the image, its label) of every image, in order."""
+    """Return (gray value, label) of every image, in order."""
     return [(int(data.raw(i)[0, 3, 4]), int(data.labels[i])) for i in range(len(data))]
 
 
-# Each writes a tree of gray images, and returns the (gray, label) pairs of its parts and the names of the classes.
+# Each function writes a tree of gray images and returns the (gray, label) pairs of its parts and the classes.
 
 
 def cars(root: Path) -> tuple[Parts, list[str]]:
@@ -111,7 +111,7 @@ def sun(root: Path) -> tuple[Parts, list[str]]:
 
 
 def birds(root: Path) -> tuple[Parts, list[str]]:
-    """Two photographs are gone."""
+    """Two photographs no longer exist."""
     species = ('7', 'Acadian Flycatcher', 'Acadian_Flycatcher'), ('3', "Wilson's Snipe", 'Wilsons_Snipe')
     lines = [f'{id}\t{common}\tAves aves\t{folder}' for id, common, folder in species]
     write(root / 'species.txt', 'id\tcommon\tscientific\tdir', *lines)
@@ -174,7 +174,7 @@ def cifar(root: Path) -> tuple[Parts, list[str]]:
 
 
 def stl(root: Path) -> tuple[Parts, list[str]]:
-    """On the disk the columns of an image follow one another."""
+    """In the files, images are stored column by column."""
     folder = root / 'stl10_binary'
     write(folder / 'class_names.txt', 'airplane', 'bird', 'car')
     parts = dict(train=[(1, 1), (2, 2)], test=[(3, 0)], unlabeled=[(4, -1), (5, -1), (6, -1)])
@@ -185,7 +185,7 @@ def stl(root: Path) -> tuple[Parts, list[str]]:
     return parts, ['airplane', 'bird', 'car']
 
 
-# One of each kind: the others are read by torchvision as Food101, StanfordCars, DTD or CIFAR10 are.
+# One set of each kind; the others are read in the same way.
 TREES = {
     'StanfordCars': cars, 'DTD': textures, 'OxfordIIITPet': pets, 'SUN397': sun, 'Birdsnap': birds,
     'Places205': places, 'INaturalist2018': inaturalist, 'CIFAR10': cifar, 'STL10': stl,
@@ -193,7 +193,7 @@ TREES = {
 
 
 def accept_md5(root: Path, monkeypatch) -> None:
-    """Take the batches of a tree for the published ones."""
+    """Make torchvision accept the batches of a tree."""
     theirs, folder = datasets.CIFAR10, root / 'cifar-10-batches-py'
     sums = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in folder.glob('*')}
     for name in ('train_list', 'test_list'):
@@ -282,7 +282,7 @@ def test_download_reads_as_the_published_set(published, tmp_path):
 @pytest.mark.parametrize('size', [0, 1000])
 def test_failed_download_leaves_nothing(size, published, tmp_path):
     root = tmp_path / 'new'
-    (root / '.download/cifar-10-batches-py').mkdir(parents=True)  # left over from a killed one
+    (root / '.download/cifar-10-batches-py').mkdir(parents=True)  # left over from a killed download
     published.size = size
     with raises_code('download-failed', 'CIFAR10'):
         CIFAR10.download(root)
@@ -373,7 +373,7 @@ def voc(root: Path) -> None:
         picture(folder / f'JPEGImages/{name}.jpg', int(name))
         objects = ''.join(
             f'<object><name>{thing}</name><difficult>{difficult}</difficult>'
-            # people come with parts, which are no objects of the task
+            # parts of people are not objects of the task
             '<part><name>head</name></part></object>'
             for thing, difficult in things
         )

@@ -1,4 +1,4 @@
-"""Images of any channels and depth: what is read is what was written, and each operation is its formula per channel."""
+"""Images of any channels and depth: stored values are read unchanged, and operations treat each channel alike."""
 
 import io
 import itertools
@@ -38,7 +38,7 @@ def npy(pixels: np.ndarray) -> bytes:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """As OpenCV writes it, which takes colors in the order blue, green, red."""
+    """Encode with OpenCV, whose order of colors is blue, green, red."""
     return cv2.imencode('.png', pixels if pixels.ndim == 2 else pixels[..., [2, 1, 0, 3][: pixels.shape[2]]])[
         1
     ].tobytes()
@@ -117,7 +117,7 @@ def test_invalid_file_has_its_reason(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Six arrays of five channels and 16 bits in two classes, and one file that is none."""
+    """Write six arrays of five channels and 16 bits in two classes. The first file is damaged."""
     for number in range(6):
         path = tmp_path / 'images' / 'ab'[number % 2] / f'{number}.npy'
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ STEPS = [
 @pytest.mark.parametrize('channels', (1, 2, 5))
 @pytest.mark.parametrize('step', STEPS, ids=lambda step: step['type'])
 def test_each_channel_changes_like_a_gray_image(step, channels):
-    """For RGB, test_transforms.py holds it against torchvision. The weights of its gray add up to 0.9999."""
+    """For RGB, test_transforms.py compares with torchvision. The luma weights add up to 0.9999."""
     ((operation,),) = build_views([[step]])
 
     def drawn(make: Callable, images: torch.Tensor, seed: int) -> torch.Tensor:

@@ -44,7 +44,7 @@ def test_keyed_permutation_has_each_image_once(count):
     assert np.array_equal(images[np.argsort(places)], keyed_permutation(np.arange(count), count, seed=count))
 
 
-PINNED = {  # by the seed 1, at five places over the whole epoch
+PINNED = {  # seed 1, five positions across the epoch
     10: [8, 4, 5, 6, 3],
     TORCH_COUNT + 1: [8187687, 2758547, 14545268, 8896267, 12350348],
     10**8: [57199702, 30341647, 74984148, 69604860, 66091024],
@@ -54,7 +54,7 @@ PINNED = {  # by the seed 1, at five places over the whole epoch
 
 @pytest.mark.parametrize('count', PINNED)
 def test_keyed_permutation_is_pinned(count):
-    """By ranks, remainders, neighbors and seeds it was as a uniform one; with other numbers no run would resume."""
+    """Statistical tests found these permutations uniform. With other numbers, no run could be resumed."""
     assert keyed_permutation(np.arange(0, count, count // 5)[:5], count, seed=1).tolist() == PINNED[count]
 
 

@@ -47,7 +47,7 @@ def test_each_class_has_groups_on_both_sides():
     y, groups = torch.tensor([0, 0, 0, 0, 1, 1]), ['a', 'a', 'a', 'b', 'a', 'b']  # a fifth is less than either group
     fit, held = split_by_class(y, groups=groups)
     assert held.tolist() == [3, 5] and fit.tolist() == [0, 1, 2, 4]
-    a, b, c = [0], [0] * 20 + [1] * 3, [1] * 40  # b is the only one that both classes could do without a group for
+    a, b, c = [0], [0] * 20 + [1] * 3, [1] * 40  # only b can be held out for both classes
     three = torch.tensor(a + b + c), ['a'] * len(a) + ['b'] * len(b) + ['c'] * len(c)
     p, r = [0] + [1] * 5, [1] * 50
     both = torch.tensor(p + p + r + r), ['p'] * 6 + ['q'] * 6 + ['r'] * 50 + ['s'] * 50
@@ -65,7 +65,7 @@ def test_groups_come_from_names_a_table_or_a_function(tmp_path):
     assert groups_of(names, r'p\d') == groups_of(names, r'(p\d)/') == groups_of(names, patient_of) == ['p1', 'p2']
     assert groups_of(names, dict(function=f'{__name__}.patient_of')) == ['p1', 'p2']
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two'] == list(read_column(table).values())
-    table.write_text('file;patient;age\na.png;one;3,5\np2/b.png;two;4\n')  # as a spreadsheet writes it in Germany
+    table.write_text('file;patient;age\na.png;one;3,5\np2/b.png;two;4\n')  # as spreadsheets write in a German locale
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two']
     function = dict(function='no.where')
     for groups, code in (('[', 'bad-pattern'), (function, 'no-function'), ({'cvs': 1}, 'no-table')):
@@ -111,7 +111,7 @@ def test_table_names_images_in_any_spelling(written, tmp_path):
     assert values_of(names, {'2.png': 'x', 'd/1.png': 'x'}, 'a.csv', 'Cells') == ({}, ['2.png', 'd/1.png'])
     with raises_code('two-values', match='Ä b/1.png'):
         values_of(names, {names[0]: 'x', '1': 'y'}, 'a.csv')
-    (table := tmp_path / 'a.csv').write_text('"",file,kind\n0,1.png,"a, b"\n\n,,\n')  # of pandas or R
+    (table := tmp_path / 'a.csv').write_text('"",file,kind\n0,1.png,"a, b"\n\n,,\n')  # as pandas or R writes
     assert read_column(table, 'kind') == {'1.png': 'a, b', '': ''}
 
 

@@ -37,7 +37,7 @@ def numbered(*counts: int, **options) -> dict:
 
 
 def assert_consistent(data, names: list[str]) -> None:
-    """Each item is the image of its index under the class of that image, by whatever name `names` gives the class."""
+    """Assert that each item has the image of its index and the class that `names` gives to the original class."""
     for index in range(len(data)):
         item, number = data[index], int(data.indices[index])
         assert int(item['inputs'][0]) == int(data.raw(index)) == number

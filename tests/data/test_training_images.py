@@ -18,7 +18,7 @@ from mmairl.errors import UserError
 
 
 class Draws(Dataset):
-    """Return what a view would draw, from each of the three generators."""
+    """Return a random number from each of the three generators."""
 
     def __len__(self) -> int:
         return 16
@@ -33,7 +33,7 @@ def drawn(workers: int, **options) -> torch.Tensor:
 
 
 def seed_worker(worker: int) -> None:
-    """As mmengine's: each worker's generators start from its own seed."""
+    """Seed the generators of a worker as mmengine does."""
     np.random.seed(worker)
     random.seed(worker)
     torch.manual_seed(worker)
@@ -59,7 +59,7 @@ def test_seeded_views_do_not_depend_on_the_process():
 
 
 def test_seed_of_an_image_is_pinned():
-    """splitmix64 by Python's integers; with other seeds a resumed run would draw other views."""
+    """Compare with splitmix64 in Python integers. With other seeds, a resumed run would have other views."""
     sampler = ResumableSampler(TrainingImages(Draws()), seed=2**31 + 7)
     sampler.set_epoch(199)
     for place in (0, 1, 12345, 2**33, 10**9):
@@ -81,7 +81,7 @@ def folder(root: Path, broken: list[int], count: int = 30) -> Path:
 @pytest.mark.parametrize('workers', [0, 2])
 def test_unreadable_image_is_replaced_and_known_to_all(tmp_path, workers):
     data = TrainingImages(UnlabelledFolder(folder(tmp_path, [4, 5, 29])))
-    loader = DataLoader(copy.deepcopy(data), batch_size=10, num_workers=workers)  # mmengine copies, too
+    loader = DataLoader(copy.deepcopy(data), batch_size=10, num_workers=workers)  # mmengine copies it, too
     batches = list(loader)
     reds = torch.cat([batch['inputs'][0][:, 0, 4, 4] for batch in batches]).tolist()
     indices = torch.cat([batch['data_samples']['index'] for batch in batches]).tolist()

@@ -1,4 +1,4 @@
-"""Each batched operation against torchvision's, image by image at the same parameters, and what a seed draws."""
+"""Each batched operation compared with torchvision's at the same parameters, and the parameters that a seed draws."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def jittered(image: Tensor, params: dict, i: int) -> Tensor:
     return image
 
 
-# What torchvision makes of one image by the parameters of the i-th, and how far it may be off.
+# torchvision's operation on one image, by the parameters of the i-th, and the tolerance.
 THEIRS = {
     'RandomResizedCrop': (lambda x, params, i: F.resized_crop(x, *box(params, i), [24, 24], antialias=True), 2e-3),
     'RandomFlip': (lambda x, *_: F.horizontal_flip(x), 0),
@@ -64,7 +64,7 @@ def test_batched_operation_equals_torchvision(kind):
 
 
 def picture(height: int, width: int) -> Tensor:
-    """Noise with gray, black and white parts, where hue and saturation have their edges."""
+    """Return noise with gray, black and white parts, the edge cases of hue and saturation."""
     image = torch.randint(0, 256, (3, height, width), dtype=torch.uint8)
     image[:, :5] = image[:1, :5]
     image[:, 5:8], image[:, 8:11] = 0, 255
@@ -80,7 +80,7 @@ def test_worker_form_is_the_rounded_batched_form(step, height):
         single = operation(image)
         torch.manual_seed(seed)
         batched = operation.batch(image[None] / 255)[0] * 255
-        # torch resizes bytes with weights of whole numbers, and cuts in two steps
+        # torch resizes bytes with integer weights and in two steps
         assert (single - batched).abs().max() < (1.2 if step['type'] == 'RandomResizedCrop' else 0.52)
     if 'p' in step:
         never, batch = build(**{**step, 'p': 0.0}), torch.rand(2, 3, 20, 20)
@@ -107,7 +107,7 @@ def test_blur_kernel_is_a_tenth_of_the_image():
     assert [taps_for(torch.empty(3, size, 300)) for size in (224, 40, 32)] == [23, 5, 3]
 
 
-DRAWN = {  # by torch's generator from the seed 3, for two images of 60 x 45: the same in every version of this package
+DRAWN = {  # with seed 3, for two images of 60 x 45, in every version of this package
     'RandomResizedCrop': dict(top=[22, 12], left=[12, 14], height=[27, 29], width=[23, 22]),
     'ColorJitter': dict(
         on=[1, 1],
@@ -136,7 +136,7 @@ def test_crop_and_device_part_make_up_a_view():
 
 
 def test_operation_never_waits_for_the_device():
-    """Tensors without values, on the device 'meta', refuse whatever a host would have to wait for."""
+    """Tensors on the device 'meta' have no values, so that an operation that reads one raises."""
     batch = torch.empty(COUNT, 3, 40, 40, device='meta')
     for step in RECIPE:
         operation = build(**step)

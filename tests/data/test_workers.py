@@ -17,7 +17,7 @@ from mmairl.errors import UserError
 
 
 class Failing(Dataset):
-    """Images of which the second acts on its worker after the first has arrived."""
+    """Two images. Reading the second one calls `act` in the worker after the first has arrived."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self.act = act

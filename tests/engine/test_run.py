@@ -116,7 +116,7 @@ def test_resume_with_another_architecture_raises(toy_config):
         'model.predictor.in_channels': 8,
         'model.predictor.out_channels': 8,
     }
-    with raises_code('other-network', match=r'projector.mlp.3.weight is \(16, 64\) there and \(8, 64\)'):
+    with raises_code('other-network', match=r'projector.mlp.3.weight has shape \(16, 64\), not \(8, 64\)'):
         run.train(toy_config(resume=True, width=4, **narrow))
 
 

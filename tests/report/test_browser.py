@@ -21,10 +21,12 @@ from mmairl.analysis.geometry import STRENGTHS
 from mmairl.analysis.subjects import Images
 from mmairl.checkpoints.read import read_backbone
 from mmairl.config import load_config
+from mmairl.engine.replay_step import StepRecord
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.protocol import Result
 from mmairl.evaluation.sets import evaluation_sets
+from mmairl.registry import DATASETS
 from mmairl.report.analysis_pages import (
     add_invariance,
     cka_page,
@@ -37,6 +39,7 @@ from mmairl.report.demo_page import SCORE, draw
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.health_page import write_health_page
 from mmairl.report.map_page import map_images
+from mmairl.report.replay_page import write_replay_page
 from mmairl.report.table import html_table
 from mmairl.report.views_page import write_views_page
 from mmairl.study.pages.index_page import write_studies_page
@@ -159,6 +162,23 @@ def analysis(instrument: str, folder: Path) -> Path:
     return geometry_page(subjects, images, False, folder, 0, {'plain': {'alignment': 0.25, 'top1': 71.9}})
 
 
+def replay(folder: Path) -> Path:
+    dataset = DATASETS.build(few_shapes().train_dataloader.dataset)
+    record = StepRecord(
+        iteration=7,
+        items=[(0, 0), (1, 0)],
+        dataset=dataset,
+        views=[torch.rand(2, 3, 28, 28)] * 2,
+        values={'loss': 1.0, LONG: 2.0},
+        losses=torch.tensor([1.0, 2.0]),
+        gradients=torch.tensor([0.1, 0.2]),
+        nearest=[[(0.5, 3)], []],
+    )
+    parameters = [[LONG, 'RandomFlip']] * 2
+    path = folder / 'replay.html'
+    return write_replay_page(path, [record, record], LONG, per_image=True, views=parameters)
+
+
 # Each kind of page, by its name, as a function of the folder that it is written to.
 KINDS = {
     'study': lambda folder: write_study_page(crossed(), folder / 'page.html'),
@@ -171,6 +191,7 @@ KINDS = {
     'compare': compare,
     'map': image_map,
     'demo': demo,
+    'replay': replay,
     'views': lambda folder: write_views_page(few_shapes(), folder / 'views.html'),
     **{instrument: partial(analysis, instrument) for instrument in ANALYSES},
 }

@@ -66,7 +66,7 @@ def test_card_of_foreign_weights_claims_no_recipe(checkpoint, tmp_path, run_tool
     assert 'million parameters.' in text and 'mmairl' not in text.partition('## Recipe')[0]
 
 
-def test_its_lines_of_timm_run(checkpoint, tmp_path, run_tool, monkeypatch):
+def test_timm_code_of_the_card_runs(checkpoint, tmp_path, run_tool, monkeypatch):
     pytest.importorskip('timm', reason='timm is not installed (pip install timm)')
     run_tool('tools/convert.py', checkpoint, tmp_path / 'r18.pth', '--to', 'timm')
     code = (tmp_path / 'README.md').read_text().split('```python\n')[1].split('```')[0]
@@ -91,7 +91,7 @@ def test_existing_readme_is_not_replaced(checkpoint, tmp_path, run_tool):
     assert [file.name for file in (tmp_path / 'plain').iterdir()] == ['r18.pth']
 
 
-def test_card_of_a_hub_folder_lists_scores_and_escapes_text(checkpoint, tmp_path, run_tool):
+def test_hub_card_lists_scores_and_escapes_text(checkpoint, tmp_path, run_tool):
     content = torch.load(checkpoint, weights_only=True)
     name = '](x)`|<b>\n---\nlicense: mit'
     content['meta']['settings'] |= {

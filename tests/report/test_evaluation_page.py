@@ -59,7 +59,7 @@ def test_other_settings_have_their_own_row(tmp_path):
     assert len({row.subject for row in rows}) == 3
 
 
-def test_few_labelled_images_are_drawn(tmp_path):
+def test_few_labeled_images_have_a_chart(tmp_path):
     low_shot = dict(mean={'1': 10.0, '8': 30.0}, std={'1': 1.0, '8': 2.0})
     leave(tmp_path, '1', 'x', {'SVM, mAP': 50.0}, details=dict(low_shot=low_shot))
     page = write_evaluation_page(tmp_path).read_text()

@@ -36,14 +36,14 @@ def test_series_are_distinct_for_color_blind_readers():
             assert i % len(MARKERS) != j % len(MARKERS) or apart > 18, (kind, COLORS[i], COLORS[j])
 
 
-def test_the_same_figure_gives_the_same_files(tmp_path):
+def test_equal_figures_have_equal_files(tmp_path):
     for name in ('one', 'two'):
         save_figure(lines({'a': ([1, 2], [3.0, 4.0])}, 'b'), tmp_path / name)
     for kind in ('svg', 'png'):
         assert (tmp_path / f'one.{kind}').read_bytes() == (tmp_path / f'two.{kind}').read_bytes()
 
 
-def test_a_long_name_stays_on_one_line():
+def test_long_name_stays_on_one_line():
     assert short('a\nb' + 'c' * 100, 10) == 'a bcccccc…' and short('name') == 'name'
 
 

@@ -65,7 +65,7 @@ def test_every_quantity_has_its_chart(tmp_path):
     assert text.count('class="curves') == len(QUANTITIES) + REFERENCE
 
 
-def test_a_run_that_diverged_is_drawn_and_said(tmp_path):
+def test_page_states_that_the_run_diverged(tmp_path):
     records = [
         dict(
             step=step,

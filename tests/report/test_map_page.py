@@ -99,7 +99,7 @@ def test_page_with_patches_has_cells(checkpoint, folder, tmp_path):
     np.testing.assert_allclose(unpacked(cells['far'], '<f4'), far.numpy().ravel(), atol=1e-6)
 
 
-def test_an_archive_and_a_list_of_files_have_maps_too(checkpoint, folder, tmp_path, monkeypatch):
+def test_archives_and_lists_of_files_have_maps(checkpoint, folder, tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     for _ in pack(ImageFolder(folder, max_unreadable=0.5), tmp_path / 'packed.tar'):
         pass
@@ -117,7 +117,7 @@ def test_an_archive_and_a_list_of_files_have_maps_too(checkpoint, folder, tmp_pa
     assert 'groups by k-means' not in (tmp_path / 'b.html').read_text()
 
 
-def test_a_column_colours_by_kinds_or_by_fifths(tmp_path):
+def test_column_colors_by_values_or_quintiles(tmp_path):
     names = [f'x/{i}.png' for i in range(20)]
     with open(tmp_path / 'a.csv', 'w', newline='') as file:
         csv.writer(file).writerows([('file', 'kind', 'depth')] + [(f'{i}.png', 'ab'[i % 2], i) for i in range(19)])

@@ -60,7 +60,7 @@ def redone(image: torch.Tensor, steps: list[tuple[str, bool]]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize('side', SIDES)
-def test_a_view_is_made_again_from_what_the_page_tells(side):
+def test_view_follows_from_the_stated_parameters(side):
     cfg = config(*SIDES[side])
     dataset, preprocessor = DATASETS.build(cfg.train_dataloader.dataset), MODELS.build(cfg.model.data_preprocessor)
     heard, chosen = [listen(dataset.views), listen(preprocessor.views or [])], list(range(24))
@@ -78,7 +78,7 @@ def test_a_view_is_made_again_from_what_the_page_tells(side):
     assert all(seen == {True, False} for seen in told.values()), 'some were done and some left out, and both are told'
 
 
-def test_the_tool_draws_a_users_own_folder(tmp_path, run_tool, capsys):
+def test_command_shows_views_of_a_folder(tmp_path, run_tool, capsys):
     shapes = Shapes('train', count=13, size=40)
     for index in range(13):
         Image.fromarray(shapes.raw(index).permute(1, 2, 0).numpy()).save(tmp_path / f'{index}<b>.png')
@@ -100,7 +100,7 @@ def test_the_tool_draws_a_users_own_folder(tmp_path, run_tool, capsys):
     assert 'none: the image folder does not exist' in capsys.readouterr().err
 
 
-def test_data_of_another_kind_are_one_sentence(tmp_path):
+def test_config_without_views_raises(tmp_path):
     cfg = config(None, None)
     cfg.model.data_preprocessor = dict(type='BaseDataPreprocessor')
     with pytest.raises(UserError) as error:

@@ -192,7 +192,7 @@ def test_checkpoint_that_does_not_fit_is_an_error(tmp_path, ours):
         ['knn'],
         tmp_path / 'out',
     )
-    with pytest.raises(UserError, match='a.ckpt holds another architecture'):
+    with pytest.raises(UserError, match='a.ckpt: weights do not fit'):
         prepare_runs(*planned)
     torch.save(dict(optimizer_states=[dict(state={0: dict(sum=torch.ones(2))})]), tmp_path / 'a.ckpt')
     with pytest.raises(UserError, match='a.ckpt .* it has no weights'):

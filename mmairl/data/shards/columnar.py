@@ -15,7 +15,6 @@ from mmengine.logging import print_log
 from mmairl.data.reading import read_file
 from mmairl.data.shards.rows import ShardRows, parse_json
 from mmairl.errors import UserError, explained, printable
-from mmairl.io import typed
 
 INFLATED = 2**28  # bytes that a column of a small Parquet file may expand to
 INFLATION = 50  # times that a column of a large one may expand
@@ -38,7 +37,7 @@ class Feature(msgspec.Struct):
     """A column in the note of `datasets`."""
 
     kind: Any = msgspec.field(name='_type', default='Value')
-    names: Any = None
+    names: list[str] = []
 
 
 class HubInfo(msgspec.Struct, frozen=True):
@@ -208,8 +207,7 @@ def find_columns(schema: Any, name: str) -> Columns:
         )
     for column in schema.names:
         if kind_of.get(column) == 'ClassLabel':
-            classes = typed(features[column].names, list[str], f'the classes of {name}')
-            return Columns(images[0], column, classes)
+            return Columns(images[0], column, features[column].names)
     unused = ''
     for column in [key for key in ('label', 'cls') if key in schema.names]:
         kind = schema.field(column).type

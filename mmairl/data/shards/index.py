@@ -78,13 +78,11 @@ def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
                 'cache of the data set to a folder of this node, or use another server',
                 code='remote-unversioned',
             )
-    names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]
-    home = hardware.cache() / 'shards' / names
-    state = json.dumps([VERSION, stamps, digests_of(shards, stamps)])
-    folder = home / hashlib.sha256(state.encode()).hexdigest()[:16]
+    state = json.dumps([VERSION, list(shards), stamps, digests_of(shards, stamps)])
+    folder = hardware.cache() / 'shards' / hashlib.sha256(state.encode()).hexdigest()[:32]
     if not (folder / 'about.json').is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(home / '.lock'):
+        with FileLock(folder / '.lock'):
             if not (folder / 'about.json').is_file():
                 build_index(shards, stamps, folder, cache)
     return Index(folder, shards)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from logging import WARNING
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeVar
-from zlib import adler32
 
 import msgspec
 from mmengine.logging import print_log
@@ -259,9 +258,8 @@ def path_in(header: bytes) -> bytes:
 
 
 def has_valid_sum(header: bytes) -> bool:
-    """Compare the sum of a header's bytes, its own field taken as spaces. Adler's checksum, in C, contains that sum."""
-    expected = octal(header[148:156]) - 8 * ord(' ') + sum(header[148:156])
-    return (adler32(header) % 2**16 - 1 - expected) % 65521 == 0
+    """Compare the sum of a header's bytes, with its own field taken as spaces."""
+    return octal(header[148:156]) == sum(header[:148]) + 8 * ord(' ') + sum(header[156:])
 
 
 def octal(field: bytes) -> int:

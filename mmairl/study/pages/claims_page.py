@@ -44,12 +44,12 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
     for key, paper in shared_claims().papers.items():
         own = [entry for entry in entries if entry.claim.paper == key]
         untested = [claim for claim in shared_claims().untested if claim.paper == key]
-        papers.append((paper.title, summary(own), own, untested))
+        papers.append((paper.title, claims_summary(own), own, untested))
     return write_page(
         out,
         'claims.html',
         title='What the papers claim',
-        lead=f'{summary(entries)} Small scales test stand-ins, so their verdicts concern that scale only.',
+        lead=f'{claims_summary(entries)} Small scales test stand-ins, so their verdicts concern that scale only.',
         wide=True,
         papers=papers,
         scales=shared_claims().scales,
@@ -83,7 +83,7 @@ def _measured(folder: Path) -> dict[tuple[str, str], dict[str, Verdict]]:
     return found
 
 
-def summary(entries: Sequence[Entry]) -> str:
+def claims_summary(entries: Sequence[Entry]) -> str:
     """Return how many claims have which verdict.
 
     A claim that was tested at several scales counts once at each.

@@ -20,7 +20,7 @@ from mmairl.study.pages.findings import Findings
 from mmairl.study.pages.search_section import search_runs, search_values
 from mmairl.study.pages.study_tables import Line, labels_of
 from mmairl.study.pages.words import counted, tallied
-from mmairl.study.statistics.forks import fork_summary, settings_of
+from mmairl.study.statistics.forks import fork_summary, row_settings
 from mmairl.study.statistics.power import visible_effect
 from mmairl.study.statistics.summary import cost_summary, progress
 
@@ -29,7 +29,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PageData:
     """What the parts are made from.
 
     Args:
@@ -75,9 +75,9 @@ def evidence_parts(
     study: Record, found: Sequence[Findings], lines: Sequence[Line]
 ) -> Iterator[EvidencePart]:
     """Yield the parts that this study has."""
-    evidence = Evidence(study, found, lines)
+    data = PageData(study, found, lines)
     for name, (title, build) in PARTS.items():
-        if content := build(evidence):
+        if content := build(data):
             body = fill(f'part_{name}.html', study=study, **content.values)
             yield EvidencePart(name, title, content.summary, body, content.bad)
 
@@ -87,16 +87,16 @@ def trained_runs(study: Record) -> list[Record]:
     return [run for run in [*runs, *search_runs(study)] if 'of' not in run.get('made', ())]
 
 
-def _claims(of: Evidence) -> Content | None:
+def _claims(of: PageData) -> Content | None:
     verdicts = [claim['verdict'] for claim in of.study.get('claims', ())]
     return Content(', '.join(tallied(verdicts)), {}) if verdicts else None
 
 
-def _images(of: Evidence) -> Content | None:
+def _images(of: PageData) -> Content | None:
     return Content('two checkpoints, image by image', {}) if of.study.get('paired_images') else None
 
 
-def _fairness(of: Evidence) -> Content:
+def _fairness(of: PageData) -> Content:
     summary, bad = fairness_summary(of.study)
     checks = [_check(check) for check in of.study['fairness'].get('after', ())]
     return Content(summary, dict(checks=checks), bad)
@@ -134,7 +134,7 @@ def _thousands(value: int | str) -> str:
     return f'{int(value):,}' if str(value).isdecimal() else str(value)
 
 
-def _noise(of: Evidence) -> Content | None:
+def _noise(of: PageData) -> Content | None:
     labels = labels_of(of.study)
     families = {}
     for key, family in of.study.get('noise', {}).items():
@@ -163,7 +163,7 @@ def _power(found: Sequence[Findings]) -> str:
     )
 
 
-def _cost(of: Evidence) -> Content | None:
+def _cost(of: PageData) -> Content | None:
     cost = cost_summary(of.study)
     if not cost:
         return None
@@ -174,14 +174,14 @@ def _cost(of: Evidence) -> Content | None:
     return Content(summary, dict(cost=cost, labels=labels_of(of.study)))
 
 
-def _tuning(of: Evidence) -> Content | None:
+def _tuning(of: PageData) -> Content | None:
     if not of.study.get('search'):
         return None
     count = counted(of.study['search']['searches'], 'search', 'searches')
     return Content(f'{count} of each row, equal budgets', search_values(of.study))
 
 
-def _runs(of: Evidence) -> Content:
+def _runs(of: PageData) -> Content:
     finished, asked = progress(of.study)
     labels = labels_of(of.study)
     runs = {line.row['name']: line.row['runs'] for line in of.lines}
@@ -228,12 +228,12 @@ def _setting_table(base: Sequence[Record], runs: Sequence[Record]) -> Markup | s
         return ''
     settings = {}
     for name, side in (('base', base), ('this row', runs)):
-        settings[name] = {key: str(value) for key, value in settings_of(side).items()}
+        settings[name] = {key: str(value) for key, value in row_settings(side).items()}
     heads, lines = differences(settings)
     return html_table(heads, lines, words=True) if lines else ''
 
 
-def _methods(of: Evidence) -> Content:
+def _methods(of: PageData) -> Content:
     crossed = [one.crossed for one in of.found if one.crossed]
     primary = of.found[0].all if of.found else []
     paired = all(one.stored.get('blocks', True) for one in primary)
@@ -242,22 +242,22 @@ def _methods(of: Evidence) -> Content:
     return Content(f'{summary}, Holm-corrected{margin}', dict(found=of.found, crossed=crossed))
 
 
-def _assumptions(of: Evidence) -> Content | None:
+def _assumptions(of: PageData) -> Content | None:
     count = len(of.study.get('assumptions', ()))
     return Content(f'{count} choices that the papers do not state', {}) if count else None
 
 
-def _comments(of: Evidence) -> Content | None:
+def _comments(of: PageData) -> Content | None:
     if not of.study['reading'].strip():
         return None
     return Content('by the authors of the study, on earlier runs', {})
 
 
-def _reproduction(of: Evidence) -> Content:
+def _reproduction(of: PageData) -> Content:
     return Content('command, study.json, configs, checkpoints', dict(command=command(of.study)))
 
 
-PARTS: dict[str, tuple[str, Callable[[Evidence], Content | None]]] = {
+PARTS: dict[str, tuple[str, Callable[[PageData], Content | None]]] = {
     'claims': ('Claims', _claims),
     'images': ('Test images', _images),
     'fairness': ('Fairness', _fairness),

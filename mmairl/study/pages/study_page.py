@@ -40,14 +40,7 @@ MARKS = dict(
     published='M0 -5l5 5l-5 5l-5 -5z',
 )
 MOST_DRAWN = 60  # effects that the page has as pictures; `report study --figures` draws any number
-TYPES = dict(
-    svg='image/svg+xml',
-    pdf='application/pdf',
-    png='image/png',
-    tex='text/x-tex',
-    md='text/markdown',
-    csv='text/csv',
-)
+DOWNLOAD = 'data:application/octet-stream;base64,'
 Record = Mapping[str, Any]
 
 
@@ -144,9 +137,7 @@ def _figure(found: Findings) -> tuple[EffectsFigure, str, list[tuple[str, str]]]
     figure = found.figure()
     is_long = len(figure.effects) > MOST_DRAWN
     files = effect_tables(figure) if is_long else effect_files(figure)
-    links = []
-    for kind, content in files.items():
-        links.append((kind, f'data:{TYPES[kind]};base64,{b64encode(content).decode()}'))
+    links = [(kind, DOWNLOAD + b64encode(content).decode()) for kind, content in files.items()]
     return figure, f'effects_{_file_name(found.key)}', links
 
 

@@ -46,7 +46,7 @@ def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
 
 def is_null(row: Record, base: Record) -> bool:
     """Return True if all that a row changes are numbers, and these by less than a millionth."""
-    one, two = (settings_of(side['runs']) for side in (row, base))
+    one, two = (row_settings(side['runs']) for side in (row, base))
     pairs = [(one.get(key), two.get(key)) for key in row['changed']]
     return bool(pairs) and all(
         isinstance(value, float)
@@ -56,7 +56,7 @@ def is_null(row: Record, base: Record) -> bool:
     )
 
 
-def settings_of(runs: Sequence[Record]) -> dict[str, Any]:
+def row_settings(runs: Sequence[Record]) -> dict[str, Any]:
     """Return the config of a row by dotted keys, from the first run that has its text, if it is valid."""
     text = next((run['config_text'] for run in runs if run.get('config_text')), '')
     try:

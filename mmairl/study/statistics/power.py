@@ -24,10 +24,10 @@ def power(effect: float, deviation: float, seeds: int, comparisons: int) -> floa
         seeds: Runs of each row.
         comparisons: Size of the family.
     """
-    return chance(effect, deviation / math.sqrt(seeds), seeds - 1, comparisons)
+    return power_at(effect, deviation / math.sqrt(seeds), seeds - 1, comparisons)
 
 
-def chance(effect: float, error: float, freedom: float, comparisons: int) -> float:
+def power_at(effect: float, error: float, freedom: float, comparisons: int) -> float:
     """Return P(|T| > t(1 - level / 2m)) of a noncentral t with shift effect / error."""
     limit = stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom)
     shift = abs(effect) / error
@@ -94,6 +94,6 @@ def more_runs(effect: float, spread: float, runs: int, design: Design, blocks: b
         satterthwaite = (rows - blocks) * (seeds - 1) ** 2 / (seeds + 1)  # for rows of equal spread
         freedom = min(satterthwaite, (seeds - 1) * math.log2(rows) / 2)
         error = 2 * spread / math.sqrt(rows * seeds)
-        if chance(effect, error, freedom, len(design.asked)) >= POWER:
+        if power_at(effect, error, freedom, len(design.asked)) >= POWER:
             return max(0, rows * seeds - runs)
     return None

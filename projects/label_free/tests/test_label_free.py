@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -63,7 +64,7 @@ def test_choices_are_among_settings_methods_and_epochs():
     }  # fmt: skip
 
 
-def test_a_winner_that_is_the_run_as_published_stops_once():
+def test_winner_equal_to_the_default_stops_once():
     both = [network('a', along=10, part=part, x=1.0) for part in ('compared', 'published')]
     ends = [network('a', part=part, x=2.0) for part in ('compared', 'published')]
     assert len(choices_among([*both, *ends])[EPOCHS]) == 1
@@ -142,7 +143,12 @@ def test_record_and_page_show_the_regret(searched):
     page = write_study_page(
         collect(study, configs, scale, runs, out), out / 'page.html'
     ).read_text()
-    assert 'Choosing without labels' in page and 'alignment</th>' in page and '†' in page
+    section = page[page.index('Choosing without labels') :]
+    columns = re.findall('<th scope="col">(.*?)</th>', section)
+    assert columns[0] == 'measure'
+    assert {'one', 'two'} <= {*columns}
+    assert 'alignment</th>' in section
+    assert '†' in section
     text = (out / 'study.json').read_text()
     record = json.loads(text, parse_constant=pytest.fail)['measures']  # JSON has no NaN
     assert record['rewarded']['one'] == ['alignment', 'uniformity'] and len(record['networks']) == 4
@@ -164,7 +170,7 @@ def test_record_and_page_show_the_regret(searched):
     assert pooled['situations'][SETTINGS]['CLID'] == record['situations'][SETTINGS]['CLID']
 
 
-def test_a_search_whose_trials_have_all_diverged_has_no_choice(searched, tmp_path):
+def test_search_of_diverged_trials_has_no_choice(searched, tmp_path):
     study, configs, *_ = searched
     runs = prepare_runs(study, configs, study.seeds, ('knn',), tmp_path)
     for run in runs:
@@ -230,13 +236,13 @@ def test_trials_are_chosen_by_their_measures(searched):
     write_json(folders[0] / 'result.json', result)
 
 
-def test_a_search_without_labels_names_the_project(tmp_path):
+def test_search_without_labels_names_the_project(tmp_path):
     with pytest.raises(UserError) as error:
         read_study(written(tmp_path, search={**SEARCH, 'criterion': 'label_free'}))
     assert error.value.code == 'unknown-criterion'
 
 
-def test_a_record_of_another_form_is_an_error(tmp_path):
+def test_malformed_record_raises(tmp_path):
     (path := tmp_path / 'other.json').write_text('{"measures": {"margin": 1, "situations": [3]}}')
     with pytest.raises(UserError, match=r'measures.situations: expected `object`, got `array`'):
         trusted(SETTINGS, path)

@@ -11,7 +11,7 @@ from projects.label_free.regret import UNDECIDED, USELESS, judge, regrets, resam
 from projects.label_free.trusted import EPOCHS, SETTINGS, TRUSTED, trusted
 
 
-def test_regret_is_the_best_less_the_picked_and_ties_share():
+def test_regret_is_the_best_minus_the_chosen():
     scores = np.array([50.0, 60, 40])
     assert regrets(scores, np.array([1.0, 0, 2])) == 20 and regrets(scores, scores) == 0
     assert regrets(scores, np.array([2.0, 0, 2])) == 15
@@ -22,7 +22,7 @@ def test_regret_is_the_best_less_the_picked_and_ties_share():
     assert 0 <= low < 20 == high
 
 
-def test_a_false_word_is_said_of_one_situation_in_twenty_at_most():
+def test_verdicts_are_wrong_in_at_most_one_of_twenty():
     """Each of 20 measures is within the margin in exactly half of all choices: neither word is true."""
     rng = np.random.default_rng(0)
     said = [words(rng.binomial(15, 0.5, 20), [15] * 20, [0.0] * 20, 1.0) for _ in range(2000)]
@@ -32,7 +32,7 @@ def test_a_false_word_is_said_of_one_situation_in_twenty_at_most():
     assert naive > 0.25
 
 
-def test_a_measure_that_knows_is_trusted_and_one_that_errs_is_not():
+def test_only_reliable_measures_are_trusted():
     rng = np.random.default_rng(0)
     scores = [rng.normal(60, 5, 6) for _ in range(12)]
     noise = {str(number): [(s, rng.normal(size=6)) for s in scores] for number in range(10)}

@@ -50,7 +50,7 @@ def by_datasets(folder: Path, kind: str) -> str:
     datasets = pytest.importorskip('datasets', reason='pip install datasets')
     kinds = datasets.Features(label=datasets.ClassLabel(names=CLASSES), image=datasets.Image())
     images = [dict(bytes=file, path=None) for file in FILES]
-    if kind == 'paths':  # to_parquet leaves the images of a folder in their files
+    if kind == 'paths':  # to_parquet stores the paths of a folder's images
         images = [str(folder / f'{index}.png') for index in range(10)]
         for path, file in zip(images, FILES):
             Path(path).write_bytes(file)
@@ -134,7 +134,7 @@ def test_order_by_shards_follows_row_groups(kind, bounds, tmp_path):
 
 
 def test_data_set_of_the_hub_is_read_by_name(tmp_path, monkeypatch):
-    """A local folder is a name to `datasets`, too."""
+    """`datasets` accepts a local folder as a name, too."""
     datasets = pytest.importorskip('datasets', reason='pip install datasets')
     monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'hub')
     (tmp_path / 'birds').mkdir()
@@ -181,7 +181,10 @@ def test_unsuitable_table_is_an_error(code, columns, tmp_path):
         Shards(parquet(tmp_path / 'a.parquet', columns))
 
 
-@pytest.mark.parametrize('note', [b'[]', b'{"info": 1}', b'{"info": {"features": []}}'])
+CLASS_OF_NUMBER = b'{"info": {"features": {"x": {"_type": "ClassLabel", "names": [1]}}}}'
+
+
+@pytest.mark.parametrize('note', [b'[]', b'{"info": 1}', b'{"info": {"features": []}}', CLASS_OF_NUMBER])
 def test_malformed_note_of_datasets_is_an_error(note, tmp_path):
     table = pa.table(dict(image=FILES)).replace_schema_metadata({b'huggingface': note})
     with raises_code('bad-shard-json', 'note of'):

@@ -3,7 +3,7 @@
 from mmairl.io import write_json
 from mmairl.study.claims import StudyRuns, judge, shared_claims
 from mmairl.study.collect import printed_numbers
-from mmairl.study.pages.claims_page import claim_entries, effects, summary, write_claims_page
+from mmairl.study.pages.claims_page import claim_entries, claims_summary, effects, write_claims_page
 
 SEEDS = 8
 
@@ -37,7 +37,7 @@ def test_finished_study_has_verdicts_next_to_effects(tmp_path):
     assert entry.measured['half']['verdict'] == 'supported'
     assert effects(entry.measured['half'], 'measured') == '+16.0' and effects(entry.published, 'published') == '+4.8'
     assert found['each_configuration_improves_linear'].measured['half']['verdict'] == 'supported'
-    assert 'supported' in summary(list(found.values()))
+    assert 'supported' in claims_summary(list(found.values()))
     page = write_claims_page(tmp_path, tmp_path / 'claims.html').read_text()
     assert 'supported (half)' in page and 'knn instead of linear' in page
 
