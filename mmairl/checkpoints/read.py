@@ -258,7 +258,7 @@ def read_backbone(
     broken = not_finite(match.weights)
     if broken:
         warn(
-            f'{file}: {len(broken)} tensors hold NaN or infinity, such as {broken[0]}; the run that wrote them diverged'
+            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}; the run that wrote them diverged'
         )
     return Backbone(
         weights=with_counters(match.weights),
@@ -326,13 +326,13 @@ class BackboneSearch:
             keys = list(self.tensors)[:3]
             content = f'its keys look like {keys}' if keys else 'it has no weights'
             return UserError(
-                f'{self.path} holds no {self.part} backbone that mmairl knows: {content}; give a ResNet or ViT by the names of '
+                f'{self.path}: no {self.part} backbone of a known format ({content}); give a ResNet or ViT by the names of '
                 'mmairl, MoCo, mmpretrain, torchvision, timm, Hugging Face, VISSL or detectron2, or the prefix of its keys',
                 code='no-backbone',
             )
         detail = f" (no key starts with '{form.teacher}')" if form.teacher else ''
         return UserError(
-            f'{self.path} holds no {self.part}{detail}: by its keys it is {form.name}; use --part student',
+            f'{self.path}: no {self.part} in this {form.name} checkpoint{detail}; use --part student',
             code='no-part',
         )
 

@@ -163,10 +163,12 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
     runs = runs_of_rows(prepared)
     with CONSOLE.status('counting the work of each model'):
         costs = costs_of_rows(prepared)
-    if forks := sum(row.fork is not None for row in study.rows):
+    if forks := [row.name for row in study.rows if row.fork]:
+        of_forks = sum(costs[name].hours * runs[name] for name in forks)
         say(
-            f'{forks} of {len(study.rows)} rows are forks: each continues the run of another row, its trunk, and costs only '
-            'its remaining epochs. Effects of forks hold from the fork point on.'
+            f'{len(forks)} of {len(study.rows)} rows are forks: each continues the run of another row, its trunk, and costs '
+            f'only its remaining epochs, together about {of_forks:.1f} device hours. Effects of forks hold from the fork '
+            'point on.'
         )
     rows = []
     hours = 0.0

@@ -12,9 +12,9 @@ from mmairl.analysis.geometry import CHANGES
 ROOT = Path(__file__).parents[2]
 SMALL = [
     'train_cfg.max_epochs=1',
-    'train_dataloader.dataset.count=256',
-    'evaluation.train.count=600',
-    'evaluation.test.count=120',
+    'train_dataloader.dataset.count=128',
+    'evaluation.train.count=160',
+    'evaluation.test.count=80',
     'total_batch_size=64',
     'model.queue.length=128',
 ]

@@ -1,101 +1,147 @@
-"""The page of what was measured: one row a subject, one table a data set, one score against another."""
+"""The page of measured results: a table for each data set, a row for each network, one score against another."""
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
 
+from mmairl.evaluation.protocol import Result
 from mmairl.report.evaluation_page import records_in, results, write_evaluation_page
+
+KNN = 'k-NN, k = 20'
+LINEAR = 'linear, top-1'
 
 
 def leave(folder: Path, name: str, subject: str, scores: dict, **more) -> None:
+    """Write a result file of tools/evaluate.py."""
     folder.mkdir(exist_ok=True)
-    record = dict(protocol='knn', config='configs/a.py', subject=subject, scores=scores, seconds=1.0)
-    record |= {'checkpoint': None, 'part': 'student', 'details': {}, **more}
-    (folder / f'{name}.json').write_text(json.dumps(record))
+    record = dict(
+        protocol='knn',
+        config='configs/a.py',
+        subject=subject,
+        scores=scores,
+        seconds=1.0,
+        checkpoint=None,
+        part='student',
+        details={},
+    )
+    (folder / f'{name}.json').write_text(json.dumps(record | more))
 
 
-def test_each_data_set_has_a_table_of_subjects(tmp_path):
-    leave(tmp_path, '1', 'x', {'k-NN, k = 20': 50.0})
-    leave(tmp_path, '2', 'x', {'linear, top-1': 60.0})
-    leave(tmp_path, '3', 'y', {'k-NN, k = 20': 40.0})
-    leave(tmp_path, '4', 'x', {'linear, top-1': 70.0}, config='configs/evaluation/cifar10_r50.py')
+def rows_in(folder: Path) -> list[Result]:
+    """Return the rows of the only table."""
+    [(_, _, rows)] = results(records_in(folder))
+    return rows
+
+
+@pytest.fixture
+def two_data_sets(tmp_path) -> Path:
+    leave(tmp_path, '1', 'x', {KNN: 50.0})
+    leave(tmp_path, '2', 'x', {LINEAR: 60.0})
+    leave(tmp_path, '3', 'y', {KNN: 40.0})
+    leave(tmp_path, '4', 'x', {LINEAR: 70.0}, config='configs/evaluation/cifar10_r50.py')
     (tmp_path / 'other.json').write_text('[1, 2]')
-    tables = results(records_in(tmp_path))
-    assert [(name, [row.subject for row in rows]) for name, _, rows in tables] == [
-        ('a', ['x', 'y']),
-        ('cifar10_r50', ['x']),
-    ]
-    first = tables[0][2][0]
-    assert first.scores == {'k-NN, k = 20': 50.0, 'linear, top-1': 60.0} and first.seconds == 2
-    page = write_evaluation_page(tmp_path).read_text()
-    assert page.count('<table>') == 2 and '>70.0<' in page and '–' in page
+    return tmp_path
+
+
+def test_each_data_set_has_a_table_of_subjects(two_data_sets):
+    tables = results(records_in(two_data_sets))
+    subjects = {data: [row.subject for row in rows] for data, _, rows in tables}
+    assert subjects == {'a': ['x', 'y'], 'cifar10_r50': ['x']}
+    [first, _] = tables[0][2]
+    assert first.scores == {KNN: 50.0, LINEAR: 60.0}
+    assert first.seconds == 2
+
+
+def test_page_shows_scores_and_dashes(two_data_sets):
+    page = write_evaluation_page(two_data_sets).read_text()
+    assert page.count('<table>') == 2
+    assert '>70.0<' in page
+    assert '–' in page
 
 
 def test_other_images_have_their_own_table(tmp_path):
-    for number, (content, score) in enumerate([('old', 'k-NN, k = 20'), ('new', 'linear, top-1'), ('old', 'SVM, mAP')]):
-        identity = dict(weights='1', data=dict(test=dict(content=content)), protocol=score)
-        leave(tmp_path, str(number), 'x', {score: 50.0}, identity=identity)
-    scores = [[row.scores for row in rows] for _, _, rows in results(records_in(tmp_path))]
-    assert scores == [[{'k-NN, k = 20': 50.0, 'SVM, mAP': 50.0}], [{'linear, top-1': 50.0}]]
-    assert (
-        'Other images than above: data.test.content (old there, new here).'
-        in write_evaluation_page(tmp_path).read_text()
-    )
+    for content, score in (('old', KNN), ('new', LINEAR), ('old', 'SVM, mAP')):
+        data = dict(test=dict(content=content))
+        identity = dict(weights='1', data=data, protocol=score)
+        leave(tmp_path, score, 'x', {score: 50.0}, identity=identity)
+        os.utime(tmp_path / f'{score}.json', (1, 1 if content == 'old' else 2))
+    scores = [row.scores for _, _, rows in results(records_in(tmp_path)) for row in rows]
+    assert scores == [{KNN: 50.0, 'SVM, mAP': 50.0}, {LINEAR: 50.0}]
+    page = write_evaluation_page(tmp_path).read_text()
+    assert 'Other images than above: data.test.content (old there, new here).' in page
 
 
 def test_other_settings_have_their_own_row(tmp_path):
-    for number, (kind, temperature, score) in enumerate(
-        [('a', 0.07, 60.0), ('a', 0.1, 50.0), ('a', 0.07, 61.0), ('b', 0.07, 40.0)]
-    ):
-        identity = dict(weights='1', network=dict(type=kind), protocol=dict(name='knn', temperature=temperature))
-        leave(tmp_path, str(number), 'x', {'k-NN, k = 20': score}, identity=identity)
+    measured = [('a', 0.07, 60.0), ('a', 0.1, 50.0), ('a', 0.07, 61.0), ('b', 0.07, 40.0)]
+    for number, (kind, temperature, score) in enumerate(measured):
+        protocol = dict(name='knn', temperature=temperature)
+        identity = dict(weights='1', network=dict(type=kind), protocol=protocol)
+        leave(tmp_path, str(number), 'x', {KNN: score}, identity=identity)
         os.utime(tmp_path / f'{number}.json', (number, number))
-    [(_, _, rows)] = results(records_in(tmp_path))
-    assert [row.scores['k-NN, k = 20'] for row in rows] == [61.0, 50.0, 40.0]
+    rows = rows_in(tmp_path)
+    assert [row.scores[KNN] for row in rows] == [61.0, 50.0, 40.0]
     assert 'other protocol.temperature (0.07 there, 0.1 here)' in rows[1].subject
     assert len({row.subject for row in rows}) == 3
 
 
 def test_few_labeled_images_have_a_chart(tmp_path):
-    low_shot = dict(mean={'1': 10.0, '8': 30.0}, std={'1': 1.0, '8': 2.0})
-    leave(tmp_path, '1', 'x', {'SVM, mAP': 50.0}, details=dict(low_shot=low_shot))
-    page = write_evaluation_page(tmp_path).read_text()
-    assert 'few labeled images' in page and 'positive images per class' in page
-    other = dict(mean={'1': 11.1, '8': 33.3}, std={'1': 1.0, '8': 2.0})  # of another run's network of the same name
-    identity = dict(weights='2')
-    leave(tmp_path / 'b', '1', 'x', {'SVM, mAP': 51.0}, details=dict(low_shot=other), identity=identity)
-    page = write_evaluation_page(tmp_path, more=[tmp_path / 'b']).read_text()
-    assert '30.0' in page and '33.3' in page
+    folders = []
+    for weights, accuracy in (('1', 30.0), ('2', 33.3)):
+        folders.append(tmp_path / weights)
+        low_shot = dict(mean={'1': 10.0, '8': accuracy}, std={'1': 1.0, '8': 2.0})
+        more = dict(details=dict(low_shot=low_shot), identity=dict(weights=weights))
+        leave(folders[-1], '1', 'x', {'SVM, mAP': 50.0}, **more)
+    page = write_evaluation_page(folders[0], more=folders[1:]).read_text()
+    assert 'few labeled images' in page
+    assert 'positive images per class' in page
+    assert '30.0 ± 2.0' in page
+    assert '33.3 ± 2.0' in page
 
 
-def test_plot_shows_the_correlation_of_two_scores(tmp_path, run_tool, capsys):
-    for i, (x, y) in enumerate([(60, 20), (65, 25), (70, 30)]):
-        leave(tmp_path / 'runs', f'{i}x', f'net{i}', {'linear, top-1': x})
-        leave(tmp_path / 'runs', f'{i}y', f'net{i}', {'finetune, top-1': y}, config='configs/evaluation/lt.py')
-    command = ['tools/report.py', tmp_path / 'runs', '--out', tmp_path / 'page']
-    run_tool(*command, '--plot', 'linear, top-1', 'finetune, top-1')
+@pytest.fixture
+def two_scores(tmp_path) -> list:
+    """The command that plots two scores of three networks, on different data."""
+    runs = tmp_path / 'runs'
+    for number in range(3):
+        subject = f'net{number}'
+        leave(runs, f'{number}x', subject, {LINEAR: 60 + 5 * number})
+        score = {'finetune, top-1': 20 + 5 * number}
+        leave(runs, f'{number}y', subject, score, config='configs/evaluation/lt.py')
+    return ['tools/report.py', runs, '--out', tmp_path / 'page', '--plot']
+
+
+def test_plot_shows_the_correlation_of_two_scores(two_scores, tmp_path, run_tool):
+    run_tool(*two_scores, LINEAR, 'finetune, top-1')
     page = (tmp_path / 'page/evaluation.html').read_text()
-    assert re.search(r'correlation 1\.00 over 3 networks', page) and all(f'net{i}' in page for i in range(3))
+    assert 'correlation 1.00 over 3 networks' in page
+    assert all(f'net{number}' in page for number in range(3))
+
+
+def test_plot_of_an_unknown_score_exits(two_scores, run_tool, capsys):
     with pytest.raises(SystemExit, match='2'):
-        run_tool(*command, '--plot', 'linear', 'top')
+        run_tool(*two_scores, 'linear', 'top')
     assert 'no result has the score' in capsys.readouterr().err
 
 
-def test_networks_of_one_name_have_distinct_rows(tmp_path):
+def test_files_of_one_name_are_named_by_folder(tmp_path):
     for number, run in enumerate(('sgd', 'lars')):
         checkpoint = f'work_dirs/{run}/epoch_60.pth'
-        leave(tmp_path, f'{run}1', 'student of epoch_60.pth', {'k-NN, k = 20': 90.0 - number}, checkpoint=checkpoint)
-        leave(tmp_path, f'{run}2', 'student of epoch_60.pth', {'linear, top-1': 80.0 - number}, checkpoint=checkpoint)
-    [(_, _, rows)] = results(records_in(tmp_path))
-    assert {row.subject: row.scores for row in rows} == {
-        'student of sgd/epoch_60.pth': {'k-NN, k = 20': 90.0, 'linear, top-1': 80.0},
-        'student of lars/epoch_60.pth': {'k-NN, k = 20': 89.0, 'linear, top-1': 79.0},
+        for score in (KNN, LINEAR):
+            values = {score: 90.0 - number}
+            subject = 'student of epoch_60.pth'
+            leave(tmp_path, f'{run} {score}', subject, values, checkpoint=checkpoint)
+    assert {row.subject: row.scores for row in rows_in(tmp_path)} == {
+        'student of sgd/epoch_60.pth': {KNN: 90.0, LINEAR: 90.0},
+        'student of lars/epoch_60.pth': {KNN: 89.0, LINEAR: 89.0},
     }
-    for weights in ('1234567', '89abcde'):
-        identity = dict(weights=weights)
-        leave(tmp_path / 'x', weights, 'student of x.pth', {'linear': 1.0}, checkpoint='run/x.pth', identity=identity)
-    [(_, _, rows)] = results(records_in(tmp_path / 'x'))
-    assert [row.subject for row in rows] == [f'student of run/x.pth, weights {start}' for start in ('123456', '89abcd')]
+
+
+def test_replaced_files_are_named_by_weights(tmp_path):
+    for number, weights in enumerate(('1234567', '89abcde')):
+        more = dict(checkpoint='run/x.pth', identity=dict(weights=weights))
+        leave(tmp_path, weights, 'student of x.pth', {'linear': 1.0}, **more)
+        os.utime(tmp_path / f'{weights}.json', (number, number))
+    names = [row.subject for row in rows_in(tmp_path)]
+    assert names == [f'student of run/x.pth, weights {start}' for start in ('123456', '89abcd')]

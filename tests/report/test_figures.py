@@ -1,9 +1,10 @@
-"""Rows of a chart are told apart by everybody: by colour as the colour-blind see it, or by shape."""
+"""Every reader can tell the series of a chart apart: by color, as color-blind readers see it, or by marker."""
 
 import re
 from itertools import combinations
 
 import numpy as np
+import pytest
 from matplotlib.colors import to_rgb
 
 from mmairl.report.charts import chart
@@ -11,43 +12,83 @@ from mmairl.report.figures import MARKERS, lines, save_figure, short
 from mmairl.report.page import COLORS
 
 # Machado, Oliveira and Fernandes 2009, at full severity, for linear RGB.
-SEEN = {
-    'by most': np.eye(3),
-    'without red': [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    'without green': [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
-    'without blue': [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+VISION = {
+    'normal': np.eye(3),
+    'without red': [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    'without green': [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.01182, 0.04294, 0.968881],
+    ],
+    'without blue': [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.3039],
+    ],
 }
-XYZ = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]]
+XYZ_OF_RGB = [
+    [0.4124564, 0.3575761, 0.1804375],
+    [0.2126729, 0.7151522, 0.072175],
+    [0.0193339, 0.119192, 0.9503041],
+]
+WHITE = [0.95047, 1, 1.08883]
 
 
-def lab(colour: str, seen: object) -> np.ndarray:
-    rgb = np.array(to_rgb(colour))
+def lab(color: str, vision: object) -> np.ndarray:
+    """Return a color in CIELAB, as a kind of vision sees it."""
+    rgb = np.array(to_rgb(color))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    x, y, z = np.cbrt(XYZ @ np.clip(np.array(seen) @ linear, 0, 1) / np.array([0.95047, 1, 1.08883]))
+    visible = np.clip(vision @ linear, 0, 1)
+    x, y, z = np.cbrt(XYZ_OF_RGB @ visible / WHITE)
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_series_are_distinct_for_color_blind_readers():
-    for kind, seen in SEEN.items():
-        labs = [lab(colour, seen) for colour in COLORS]
-        for i, j in combinations(range(len(COLORS)), 2):
-            apart = np.linalg.norm(labs[i] - labs[j])
-            assert j >= 6 or apart > 12, (kind, COLORS[i], COLORS[j])
-            assert i % len(MARKERS) != j % len(MARKERS) or apart > 18, (kind, COLORS[i], COLORS[j])
+@pytest.mark.parametrize('vision', VISION)
+def test_series_are_distinct_for_color_blind_readers(vision):
+    places = [lab(color, np.array(VISION[vision])) for color in COLORS]
+    for i, j in combinations(range(len(COLORS)), 2):
+        distance = np.linalg.norm(places[i] - places[j])
+        if j < 6:
+            assert distance > 12, (COLORS[i], COLORS[j])
+        if i % len(MARKERS) == j % len(MARKERS):
+            assert distance > 18, (COLORS[i], COLORS[j])
 
 
 def test_equal_figures_have_equal_files(tmp_path):
     for name in ('one', 'two'):
         save_figure(lines({'a': ([1, 2], [3.0, 4.0])}, 'b'), tmp_path / name)
     for kind in ('svg', 'png'):
-        assert (tmp_path / f'one.{kind}').read_bytes() == (tmp_path / f'two.{kind}').read_bytes()
+        one = (tmp_path / f'one.{kind}').read_bytes()
+        assert one == (tmp_path / f'two.{kind}').read_bytes()
 
 
 def test_long_name_stays_on_one_line():
-    assert short('a\nb' + 'c' * 100, 10) == 'a bcccccc…' and short('name') == 'name'
+    assert short('a\nb' + 'c' * 100, 10) == 'a bcccccc…'
+    assert short('name') == 'name'
+
+
+def paths(drawn: str) -> list[str]:
+    return re.findall(' d="(.*?)"', drawn)
 
 
 def test_empty_and_single_point_lines_are_drawn():
-    paths = re.findall(' d="(.*?)"', chart({'a': ([], []), 'b': ([1], [2.0]), 'c': ([1, 3], [2.0, 4.0])}, 't', 'x'))
-    assert paths == ['', 'M0 150h0', 'M0 150L460 0']
-    assert re.findall(' d="(.*?)"', chart({'c': ([1, 3], [2.0, 4.0])}, 't', 'x', dots=True)) == ['M0 150h0M460 0h0']
+    series = {'a': ([], []), 'b': ([1], [2.0]), 'c': ([1, 3], [2.0, 4.0])}
+    assert paths(chart(series, 'title', 'x')) == ['', 'M0 150h0', 'M0 150L460 0']
+
+
+def test_dots_are_drawn_without_a_line():
+    drawn = chart({'c': ([1, 3], [2.0, 4.0])}, 'title', 'x', dots=True)
+    assert paths(drawn) == ['M0 150h0M460 0h0']
+
+
+def test_constant_line_is_in_the_middle():
+    assert paths(chart({'c': ([1, 3], [2.0, 2.0])}, 'title', 'x')) == ['M0 75L460 75']
+
+
+def test_logarithmic_line_has_equal_steps():
+    drawn = chart({'c': ([1, 2, 3], [1.0, 10.0, 100.0])}, 'title', 'x', log='y')
+    assert paths(drawn) == ['M0 150L230 75L460 0']

@@ -1,7 +1,8 @@
-"""Parts of several pages: views as they are shown, nearest neighbors, and tables."""
+"""Parts of several pages: views, nearest neighbors, and tables."""
 
 import re
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -17,54 +18,74 @@ SHAPES = dict(type='Shapes', split='train', count=96, size=16)
 
 def test_views_are_training_views_as_bytes():
     dataset = DATASETS.build({**SHAPES, 'views': [[], [dict(type='RandomFlip', p=1.0)]]})
-    preprocessor = MODELS.build(dict(type='ViewPreprocessor', mean=[0.5] * 3, std=[0.25] * 3))
+    cfg = dict(type='ViewPreprocessor', mean=[0.5] * 3, std=[0.25] * 3)
+    first, second = sections.augmented(dataset, MODELS.build(cfg), [4, 2])
     images = torch.stack([dataset.raw(4), dataset.raw(2)])
-    first, second = sections.augmented(dataset, preprocessor, [4, 2])
-    assert torch.equal(first, images) and torch.equal(second, images.flip(-1))
+    assert torch.equal(first, images)
+    assert torch.equal(second, images.flip(-1))
 
 
-def test_neighbors_are_framed_by_class(tmp_path):
+@pytest.mark.parametrize('shift, right', [(0, 8 * 7), (1, 0)])
+def test_neighbors_are_framed_by_class(tmp_path, shift, right):
     data = DATASETS.build(SHAPES)
-    perfect = Features(F.one_hot(data.labels).float(), data.labels)
-    wrong = Features(perfect.x, (data.labels + 1) % len(data.classes))
-    for bank, right in ((perfect, 8 * 7), (wrong, 0)):
-        page = Page('')
-        query = Features(perfect.x, perfect.y)
-        sections.add_neighbors(page, (data.raw, bank), (data.raw, query), data.classes)
-        text = page.write(tmp_path / 'page.html').read_text()
-        assert text.count('"picture right"') == right and text.count('"picture wrong"') == 8 * 7 - right
+    query = Features(F.one_hot(data.labels).float(), data.labels)
+    bank = Features(query.x, (data.labels + shift) % len(data.classes))
+    page = Page('')
+    sections.add_neighbors(page, (data.raw, bank), (data.raw, query), data.classes)
+    text = page.write(tmp_path / 'page.html').read_text()
+    assert text.count('"picture right"') == right
+    assert text.count('"picture wrong"') == 8 * 7 - right
 
 
-def test_missing_score_is_a_dash(capsys):
-    rows = (('raw pixels', 31.2, 40.0), ('random initialisation', 25.04, 33.3), ('trained <student>', 71.9, 80.5))
-    results = [Result(name, {'k-NN, k = 20': knn, 'linear': linear}, 1.5) for name, knn, linear in rows]
-    results.append(Result('[bold]teacher', {'linear': 99.0}, 0.5))
+@pytest.fixture
+def results() -> list[Result]:
+    """Results of which the last has no k-NN accuracy."""
+    return [
+        Result('raw pixels', {'k-NN, k = 20': 31.2, 'linear': 40.0}, 1.5),
+        Result('random weights', {'k-NN, k = 20': 25.04, 'linear': 33.3}, 1.5),
+        Result('trained <student>', {'k-NN, k = 20': 71.9, 'linear': 80.5}, 1.5),
+        Result('[bold]teacher', {'linear': 99.0}, 0.5),
+    ]
+
+
+def test_missing_score_is_a_dash_on_the_page(results):
     text = str(results_table(results))
-    cells = re.search(r'\[bold\]teacher</th>\s*<td>–</td>\s*<td class="best">99.0\s*(<svg.*?</svg>)', text, re.DOTALL)
-    assert 'width="99.0%"' in cells[1], 'a bar is as long as its number'
+    cells = r'\[bold\]teacher</th>\s*<td>–</td>\s*<td class="best">99.0\s*(<svg.*?</svg>)'
+    bar = re.search(cells, text, re.DOTALL)[1]
+    assert 'width="99.0%"' in bar
     assert text.count('class="best"') == 2
+
+
+def test_missing_score_is_a_dash_in_the_terminal(results, capsys):
     print_results(results, 'top-1')
     lines = [line.replace('│', ' ').split() for line in capsys.readouterr().out.splitlines()]
-    assert ['random', 'initialisation', '25.0', '33.3', '1.5'] in lines and [
-        '[bold]teacher',
-        '–',
-        '99.0',
-        '0.5',
-    ] in lines
+    assert ['random', 'weights', '25.0', '33.3', '1.5'] in lines
+    assert ['[bold]teacher', '–', '99.0', '0.5'] in lines
 
 
-def test_table_is_a_list_in_a_narrow_terminal(capsys, monkeypatch):
-    columns, rows = ['against', 'ours'], [(f'case {i}', ['another library ' * 5, f'{i}.5 ms']) for i in range(2)]
-    rows.append(('[/bold] \x1b[2J\nforged', ['', '']))
+COLUMNS = ['against', 'ours']
+ROWS = [
+    ('case 0', ['another library ' * 5, '0.5 ms']),
+    ('case 1', ['another library ' * 5, '1.5 ms']),
+    ('[/bold] \x1b[2J\nforged', ['', '']),
+]
+
+
+def test_piped_table_has_its_full_width(capsys, monkeypatch):
     monkeypatch.setenv('COLUMNS', '80')
-    print_table(columns, rows, 'step')
+    print_table(COLUMNS, ROWS, 'step')
     lines = capsys.readouterr().out.splitlines()
     assert any('case 1' in line and '1.5 ms' in line for line in lines)
     assert any(r'[/bold] \x1b[2J\nforged' in line for line in lines)
+
+
+def test_table_is_a_list_in_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', '80')
     monkeypatch.setenv('FORCE_COLOR', '1')
-    print_table(columns, rows, 'step')
+    print_table(COLUMNS, ROWS, 'step')
     lines = re.sub(r'\x1b\[[0-9;]*m', '', capsys.readouterr().out).splitlines()
-    assert 'case 1' in lines and '  ours: 1.5 ms' in lines and max(map(len, lines)) <= 80
+    assert {'case 1', '  ours: 1.5 ms'} <= {*lines}
+    assert max(map(len, lines)) <= 80
 
 
 def test_csv_keeps_seven_digits_and_no_formula(tmp_path):

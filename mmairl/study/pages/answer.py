@@ -22,7 +22,7 @@ from mmairl.study.pages.words import (
 )
 from mmairl.study.statistics import verdict_words
 from mmairl.study.statistics.power import seeds_for
-from mmairl.study.statistics.summary import fresh_run_summary, progress
+from mmairl.study.statistics.summary import progress
 from mmairl.study.statistics.verdict_words import INCONCLUSIVE, ONE_SEED
 
 Record = Mapping[str, Any]
@@ -79,7 +79,6 @@ def answer(study: Record) -> list[Markup]:
         finished=finished,
         asked=asked,
         groups=list(_along_axis(study)),
-        tuned=fresh_run_summary(study) if study.get('search') else None,
         words=verdict_words,
     )
 

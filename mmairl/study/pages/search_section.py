@@ -8,7 +8,6 @@ from markupsafe import Markup
 from mmairl.report.charts import chart
 from mmairl.study.pages.findings import Finding
 from mmairl.study.pages.study_tables import Column, column_cells, labels_of
-from mmairl.study.statistics.summary import fresh_run_summary
 
 Trial = Mapping[str, Any]
 Study = Mapping[str, Any]
@@ -26,7 +25,6 @@ def search_values(study: Study) -> dict[str, Any]:
         labels=labels_of(study),
         tracks={metric['label']: _tracks(study, metric['key']) for metric in study['metrics']},
         ended=ended,
-        fresh=fresh_run_summary(study),
         best=best_chart(curves) if curves else '',
         charted=list(_charted_trials(search)),
     )

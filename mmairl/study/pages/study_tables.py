@@ -10,6 +10,7 @@ from mmairl.report.page import LATEX, MARKDOWN, fill
 from mmairl.report.table import escaped, signed
 from mmairl.study.pages.words import BLANK
 from mmairl.study.statistics.compare_rows import scores_by_seed
+from mmairl.study.statistics.summary import missing_seeds
 from mmairl.study.statistics.verdict_words import current_verdict
 
 WORDS = {'measured': 'measured', 'published': 'published', 'gap': 'measured − published'}
@@ -197,12 +198,8 @@ def row_problems(study: Mapping, row: Mapping) -> list[str]:
 
 def problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str, str]]:
     """Yield seed, state and problem of each run of a row that is unfinished or lacks a score."""
-    present = {run['seed'] for run in row['runs']}
-    # In a sequential analysis, rows that are decided get no more seeds.
-    has_own_seeds = study.get('sequential') or row.get('untrained') or row.get('given')
-    for seed in () if has_own_seeds else study['seeds']:
-        if seed not in present:
-            yield seed, 'missing', STATES['missing']
+    for seed in missing_seeds(study, row):
+        yield seed, 'missing', STATES['missing']
     for run in row['runs']:
         if run['state'] == 'done':
             for sentence in _problems_of(study, row, run):

@@ -58,8 +58,3 @@ def current_verdict(effect: Mapping[str, Any]) -> str:
     if verdict == DIFFERS:
         return verdict_of(DIFFERS, effect.get('estimate'), effect.get('share') is not None)
     return EARLIER.get(verdict, verdict)
-
-
-def differs_in_mean(effect: Mapping[str, Any]) -> bool:
-    """Return True if a test found that the means differ."""
-    return current_verdict(effect) in (HIGHER, LOWER)

@@ -1,16 +1,12 @@
-"""The searches on a study's page: both tracks, who is ahead, which trials were chosen, what has diverged."""
+"""The searches on a study's page: both tracks, the chosen trials, and trials that diverged."""
 
 import math
 
-import numpy as np
-import pytest
 from harness.outline import charts
 from study.pages.test_study_page import text_of
 
 from mmairl.report.page import fill
 from mmairl.study.pages.search_section import search_values
-from mmairl.study.statistics.compare_rows import paired, verdicts
-from mmairl.study.statistics.summary import fresh_run_summary
 
 
 def search_section(study: dict) -> str:
@@ -53,7 +49,6 @@ def test_section_has_both_tracks_and_remarks():
     assert 'one 40.0 — 42.0 ± 1.4' not in text  # no effect of the first row
     assert 'two one — −1.0 inconclusive 51.0 +9.0 inconclusive' in text
     assert 'one: 75 % of the trials are within 1 points of the best.' in text
-    assert 'inconclusive for two and one' in text
     assert 'one, search 2, trial 1 did not finish and counts as the worst: NaN' in text
 
 
@@ -64,29 +59,6 @@ def test_section_charts_trials_over_each_dimension():
     assert norm['ticks'] == ['a']
     line = best['series'][0]
     assert (line['y'], line['low'], line['high']) == ([41, 41], [40, 40], [42, 42])
-
-
-@pytest.mark.parametrize(
-    'changes, ahead, unknown',
-    [
-        (dict(verdict='higher', estimate=3.0), [('two', 'one', 3.0)], 0),
-        (dict(verdict='lower', estimate=-3.0), [('one', 'two', 3.0)], 0),
-        (dict(verdict='differs in how many runs collapse', estimate=3.0, share=0.01), [], 0),
-        (dict(verdict='inconclusive', estimate=3.0), [], 1),
-        # in files of earlier versions
-        (dict(verdict='differs', estimate=3.0), [('two', 'one', 3.0)], 0),
-        (dict(verdict='differs', estimate=-3.0), [('one', 'two', 3.0)], 0),
-        (dict(verdict='differs', estimate=3.0, share=0.01), [], 0),  # in how many runs collapse
-        (dict(verdict='equivalent', estimate=0.1), [], 0),
-        (dict(verdict='undecided', estimate=3.0), [], 1),
-        (dict(verdict='undecided', estimate=3.0, on='pixels'), [], 0),  # which is not searched
-    ],
-)
-def test_who_is_ahead_is_a_verdict_of_fresh_runs(changes, ahead, unknown):
-    study = with_winners([row('one', None, 41.0), row('two', 'one', 51.0)], [{**effect('two', 0.0), **changes}])
-    section = fresh_run_summary(study)
-    assert [(pair['row'], pair['on'], pair['by']) for pair in section['ahead']] == ahead
-    assert len(section['unknown']) == unknown
 
 
 def with_winners(rows: list[dict], comparisons: list[dict]) -> dict:
@@ -111,37 +83,6 @@ def with_winners(rows: list[dict], comparisons: list[dict]) -> dict:
         as_published=dict(rows=rows, comparisons={}),
         search=search,
     )
-
-
-STUDIES = 20_000
-
-
-@pytest.mark.parametrize('searches', [3, 8])
-@pytest.mark.parametrize('trials', [(5, 2), (5, 1)])
-def test_more_trials_alone_put_no_row_ahead(trials, searches):
-    """Four rows of one distribution, with unequal numbers of trials: runs spread by 2.5 points, held-out images by 1.2."""
-    draw = np.random.default_rng(searches)
-    counts = (*trials, *trials)
-    best = np.stack([draw.normal(0, 2.77, (STUDIES, searches, count)).max(-1) for count in counts], 1)
-    fresh = draw.normal(0, 2.77, (STUDIES, len(counts), searches))
-    names = [f'row {number}' for number in range(len(counts))]
-    rows = [row(name, on, 50.0) for name, on in zip(names, [None, *names])]
-
-    def false_rate(scores: np.ndarray) -> float:
-        """Return the fraction of studies whose page puts a row ahead."""
-        numbers = paired(scores[:, 1:], scores[:, :-1])
-        signed = np.where(verdicts(*numbers, margin=1.0) == 'differs', np.sign(numbers[0]), 0)
-        patterns, count = np.unique(signed, axis=0, return_counts=True)
-        said = []
-        for pattern in patterns:
-            words = [dict(verdict='differs' if sign else 'undecided', estimate=sign) for sign in pattern]
-            family = [{**effect(one, 0.0), 'on': on, **word} for one, on, word in zip(names[1:], names, words)]
-            said.append(bool(fresh_run_summary(with_winners(rows, family))['ahead']))
-        return count[said].sum() / STUDIES
-
-    limit = 0.05 + 2 * math.sqrt(0.05 * 0.95 / STUDIES)
-    assert false_rate(fresh) <= limit
-    assert false_rate(best) > limit  # by the score that chose the trials, which grows with their number
 
 
 def test_chart_marks_the_chosen_trials():
