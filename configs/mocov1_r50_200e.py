@@ -17,6 +17,7 @@ train_dataloader = dict(dataset=dict(views=[view, view]))
 default_hooks = dict(momentum=dict(base=0.999, schedule='constant'))
 # Choices that the papers leave open and all rows share. A config adds its own choices under a new name.
 assumptions = dict(
+    split_bn='1024 images are normalized in eight groups of 128; the releases of MoCo have 32 images on a GPU',
     orientation='images are rotated by their EXIF orientation; the loaders of the release and torchvision ignore it',
     crop='crops are resized bilinearly',
     jitter='color jitter rounds once; PIL, and therefore the release, rounds after each operation',

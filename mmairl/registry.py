@@ -189,6 +189,7 @@ TRANSFORMS = Registry(
             'Resize',
             'CenterCrop',
             'ColorJitter',
+            'ReleaseColorJitter',
             'RandomGrayscale',
             'StainJitter',
             'Solarize',

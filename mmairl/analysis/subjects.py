@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from mmairl.checkpoints.architecture import resnet_of
+from mmairl.checkpoints.load import load_checkpoint, require_same_keys
 from mmairl.checkpoints.read import read_backbone
 from mmairl.data.decode import to_unit
 from mmairl.data.preprocess import normalize
@@ -115,8 +116,13 @@ class Images:
         """Return the pooled features of images in [0, 1]."""
         return pooled(network(self.normalize(images))).float()
 
-    def network(self, checkpoint: str, part: str) -> nn.Module:
-        """Return the backbone of a checkpoint on the device: a ResNet of any size, or else the config's network."""
+    def network(
+        self, checkpoint: str, part: str, layer: str = 'backbone', head_config: Config | None = None
+    ) -> nn.Module:
+        """Return a checkpoint's network up to a layer: 'backbone', 'projector' or 'predictor'.
+
+        The backbone is a ResNet of any size, or else the config's. Heads are those of `head_config`, or else the config's.
+        """
         backbone = read_backbone(checkpoint, part)
         cfg = self.cfg
         if 'layer1.0.conv1.weight' in backbone.weights:
@@ -124,4 +130,41 @@ class Images:
             resnet['in_channels'] = cfg.model.backbone.get('in_channels', 3)
             cfg = Config(dict(model=dict(backbone=resnet)))
         network = load_backbone(cfg, backbone)
+        if layer != 'backbone':
+            network = WithHeads(network, heads_of(head_config or self.cfg, checkpoint, part, layer))
         return network.to(self.device, memory_format=torch.channels_last)
+
+
+class WithHeads(nn.Module):
+    """A backbone and heads after its pooled features."""
+
+    def __init__(self, backbone: nn.Module, heads: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.heads = heads
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.heads(pooled(self.backbone(images)))
+
+
+def heads_of(cfg: Config, checkpoint: str, part: str, layer: str) -> nn.Sequential:
+    """Return the projector of a checkpoint in eval mode, followed by its predictor if that is the layer."""
+    state = load_checkpoint(checkpoint)['state_dict']
+    heads = nn.Sequential()
+    for name in ('projector', 'predictor')[: 1 if layer == 'projector' else 2]:
+        prefix = f'{name}.' if part == 'student' else f'teacher.{name}.'
+        weights = {
+            key.removeprefix(prefix): value
+            for key, value in state.items()
+            if key.startswith(prefix)
+        }
+        if not weights or not cfg.model.get(name):
+            raise UserError(
+                f'{checkpoint}: the {part} has no {name}; choose another layer or part',
+                code='no-such-head',
+            )
+        head = MODELS.build(cfg.model[name])
+        require_same_keys(weights, head.state_dict(), checkpoint)
+        head.load_state_dict(weights)
+        heads.append(head)
+    return heads.eval()

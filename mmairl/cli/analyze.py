@@ -42,6 +42,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='write here (default: work_dirs/analysis)',
     )
     parser.add_argument(
+        '--layer',
+        choices=['backbone', 'projector', 'predictor'],
+        default='backbone',
+        help='geometry: measure the output of this layer (default: backbone)',
+    )
+    parser.add_argument(
         '--lines',
         action='store_true',
         help='cka: compare the first checkpoint with each other one, stage by stage (default: a heat map)',
@@ -127,6 +133,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     images = Images(cfg, args.images or 5000, **settings)
     if args.instrument == 'geometry':
+        subjects = {name: (*subject, args.layer) for name, subject in subjects.items()}
         print(analysis_pages.geometry_page(subjects, images, args.recalibrate, args.out, args.seed))
         return
     if len(subjects) == 1:

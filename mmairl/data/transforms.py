@@ -434,6 +434,38 @@ def change_pixels(pixels: np.ndarray, operation: str, amount: float) -> np.ndarr
 
 
 @TRANSFORMS.register_module()
+class ReleaseColorJitter(ColorJitter):
+    """`ColorJitter` as in BYOL's release: brightness is added, and each channel has a contrast to its own mean.
+
+    The added brightness is uniform in [-brightness, brightness].
+    """
+
+    def draw(self, count: int, height: int, width: int) -> Params:
+        params = super().draw(count, height, width)
+        params['amounts'][:, 0] -= 1
+        return params
+
+    def single(self, image: Tensor, params: Params) -> Tensor:
+        return Augmentation.single(self, image, params)
+
+    def apply(self, images: Tensor, params: Params) -> Tensor:
+        amounts, order = (to_device_of(params[key].float(), images) for key in ('amounts', 'order'))
+        brightness, contrast, saturation = amounts[:, :3, None, None, None].unbind(1)
+        turns = 6 * amounts[:, 3:] + amounts.new_tensor([5.0, 3.0, 1.0])
+        changed = images
+        for number in order.long().unbind(1):
+            results = [
+                changed + brightness,
+                torch.lerp(changed.mean((2, 3), keepdim=True), changed, contrast),
+                torch.lerp(to_gray(changed), changed, saturation),
+                shift_hue(changed.flatten(2), turns).view(images.shape),
+            ]
+            rows = torch.arange(len(images), device=images.device)
+            changed = torch.stack(results)[number, rows].clamp(0, 1)
+        return take_changed(params['on'], changed, images)
+
+
+@TRANSFORMS.register_module()
 class RandomGrayscale(Augmentation):
     """Replace all three channels by the luminance.
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from random import Random
 
 import torch
-from mmengine.model import BaseModel
+from mmengine.model import BaseModel, ModuleDict
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
@@ -45,6 +45,8 @@ class Siamese(BaseModel):
         target: Source of the keys: `'teacher'` (the moving average), `'student'` (gradients flow through both sides, as
             in SimCLR) or `'stop_gradient'` (the student without gradient, as in SimSiam).
         teacher_predictor: Whether the teacher has a predictor too, averaged like its other parts.
+        copy_student: Whether the teacher starts as a copy of the student. False draws its own initial weights, as BYOL's
+            release does.
         symmetric: Whether every view is a query. Otherwise the first view is the query and the others are its keys.
         key_views: Indices of the views that become keys, such as `[0, 1]` for the large crops of a multi-crop.
             Default: all views.
@@ -63,6 +65,7 @@ class Siamese(BaseModel):
         predictor: dict | None = None,
         target: str = 'teacher',
         teacher_predictor: bool = False,
+        copy_student: bool = True,
         symmetric: bool = True,
         key_views: Sequence[int] | None = None,
         shuffle_bn: bool = False,
@@ -94,6 +97,9 @@ class Siamese(BaseModel):
         if queue is not None:
             width = dict(dim=self.projector.out_channels)
             self.queue = MODELS.build(queue, default_args=width)
+        self.teacher_parts = None
+        if not copy_student:
+            self.teacher_parts = dict(backbone=backbone, projector=projector, predictor=predictor)
         self.target = target
         self.symmetric = symmetric
         self.key_views = key_views
@@ -104,7 +110,12 @@ class Siamese(BaseModel):
     def init_weights(self) -> None:
         super().init_weights()
         if self.teacher is not None:
-            self.teacher.copy_from(self)
+            source = self
+            if self.teacher_parts:
+                parts = {name: MODELS.build(cfg) for name, cfg in self.teacher_parts.items() if cfg}
+                source = ModuleDict(parts)
+                source.init_weights()
+            self.teacher.copy_from(source)
 
     def forward(
         self, inputs: list[Tensor] | Tensor, data_samples: dict | None = None, mode: str = 'tensor'

@@ -29,7 +29,7 @@ from mmairl.report.page import Page
 from mmairl.report.sections import add_maps, add_neighbors
 from mmairl.report.table import ABSENT, Row, html_table, print_table, save_table
 
-Subjects = Mapping[str, tuple[str, str]]  # name to (checkpoint, part)
+Subjects = Mapping[str, tuple]  # name to the arguments of `Images.network`
 Numbers = Mapping[str, Sequence[float]]
 Published = Mapping[str, Mapping[str, float]]  # by network and number
 CHANGED = 256  # images for each change of the invariances

@@ -257,6 +257,7 @@ class Look(Declared, frozen=True):
 
     instrument: Literal['norms', 'cka', 'geometry']
     rows: tuple[str, ...]
+    layer: Literal['backbone', 'projector', 'predictor'] = 'backbone'  # of geometry
 
 
 class Study(Declared, frozen=True):

@@ -1,5 +1,6 @@
 """The networks that the analysis compares."""
 
+import pytest
 import torch
 from study.small_runs import rows_of
 
@@ -7,6 +8,8 @@ from mmairl.analysis.subjects import Images
 from mmairl.apis.suggest import suggest
 from mmairl.config import load_config
 from mmairl.engine.run import register
+from mmairl.errors import UserError
+from mmairl.models.siamese import encode, project
 from mmairl.registry import MODELS
 from mmairl.study.scale import read_scale, resolve
 
@@ -28,3 +31,37 @@ def test_network_keeps_the_stem_it_was_trained_with(tmp_path):
     torch.testing.assert_close(loaded(batch)[-1], trained(batch)[-1])
     (tmp_path / 'mine.py').write_text(suggest('mocov2plus', 64, weights=file))
     assert load_config(tmp_path / 'mine.py').model.backbone.type == cfg.model.backbone.type
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """A config, its model with statistics that differ between parts, and its checkpoint."""
+    register()
+    cfg = load_config('mmairl::demo/mocov2plus_shapes.py')
+    cfg.evaluation.test = dict(type='Shapes', count=8, size=32)
+    torch.manual_seed(0)
+    model = MODELS.build(cfg.model).train()
+    model([torch.randn(4, 3, 32, 32), torch.randn(4, 3, 32, 32)], None, mode='loss')
+    path = tmp_path_factory.mktemp('layers') / 'a.pth'
+    torch.save(dict(meta={}, state_dict=model.state_dict()), path)
+    return cfg, model.eval(), str(path)
+
+
+@pytest.mark.parametrize('layer,expected', [('projector', project), ('predictor', encode)])
+def test_layers_after_the_backbone(trained, layer, expected):
+    cfg, model, path = trained
+    images = Images(cfg, 8)
+    batch = next(iter(images))
+    with torch.no_grad():
+        found = images.network(path, 'student', layer)(batch)
+        torch.testing.assert_close(found, expected(model, batch))
+        if layer == 'projector':
+            found = images.network(path, 'teacher', layer)(batch)
+            torch.testing.assert_close(found, project(model.teacher, batch))
+
+
+def test_layer_that_a_part_lacks_is_an_error(trained):
+    cfg, _, path = trained
+    with pytest.raises(UserError) as caught:
+        Images(cfg, 8).network(path, 'teacher', 'predictor')
+    assert caught.value.code == 'no-such-head'

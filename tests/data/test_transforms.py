@@ -146,3 +146,39 @@ def test_operation_never_waits_for_the_device():
         copies = seen.launches['_to_copy']
         assert copies < 5 and seen.launches.total() - copies <= (43 if 'size' in step else 40), step['type']
     assert batch.shape == (COUNT, 3, 24, 24) and batch.is_meta
+
+
+def test_release_jitter_equals_its_formulas():
+    torch.manual_seed(0)
+    images = torch.rand(6, 3, 5, 4)
+    jitter = build(**{**STEPS['ColorJitter'], 'type': 'ReleaseColorJitter'})
+    params = jitter.draw(6, 5, 4)
+    assert params['amounts'][:, 0].min() < 0
+    changed = jitter.apply(images, params)
+    for image, result, on, amounts, order in zip(images, changed, *params.values()):
+        expected = image
+        for number in order.tolist() if on else []:
+            expected = release_change(expected, number, amounts[number].item())
+        torch.testing.assert_close(result, expected, atol=1e-5, rtol=0)
+
+
+def release_change(image, number, amount):
+    if number == 0:
+        image = image + amount
+    elif number == 1:
+        mean = image.mean((1, 2), keepdim=True)
+        image = amount * (image - mean) + mean
+    elif number == 2:
+        image = F.adjust_saturation(image, amount)
+    else:
+        image = F.adjust_hue(image, amount)
+    return image.clamp(0, 1)
+
+
+def test_release_jitter_of_bytes_rounds_the_batch():
+    torch.manual_seed(1)
+    image = (255 * torch.rand(3, 6, 6)).byte()
+    jitter = build(**{**STEPS['ColorJitter'], 'type': 'ReleaseColorJitter', 'p': 1.0})
+    params = jitter.draw(1, 6, 6)
+    batch = jitter.apply(image[None] / 255, params)[0]
+    assert (jitter.single(image, params).float() - 255 * batch).abs().max() < 0.51

@@ -35,6 +35,14 @@ def test_teacher_starts_as_a_copy_without_gradient(build):
         assert (p.grad is None) == name.startswith('teacher.'), name
 
 
+def test_teacher_can_draw_its_own_weights(build):
+    model = build(**{'model.copy_student': False})
+    assert not torch.equal(model.backbone.conv1.weight, model.teacher.backbone.conv1.weight)
+    assert not torch.equal(model.projector.mlp[0].weight, model.teacher.projector.mlp[0].weight)
+    one, two = model.backbone.conv1.weight.std().item(), model.teacher.backbone.conv1.weight.std().item()
+    assert one == pytest.approx(two, rel=0.1)  # the same distribution
+
+
 def test_backbone_has_torchvision_keys_and_is_pooled(build):
     model, images = build().eval(), views()[0]
     keys = {k.removeprefix('backbone.') for k in model.state_dict() if k.startswith('backbone.')}

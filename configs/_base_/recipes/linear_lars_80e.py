@@ -15,3 +15,6 @@ param_scheduler = [
 train_cfg = dict(max_epochs=80)
 # BYOL's five rates per 256 images, at this batch.
 sweep = dict(lr=[1.6, 1.2, 0.8, 0.4, 0.2], weight_decay=[0.0])
+assumptions = dict(
+    linear_lars="LARS rows use a linear rate of 0.8 at batch 1024, as printed; the release's command has 0.2"
+)

@@ -10,4 +10,7 @@ trials = [
     for rate in (0.005, 0.01, 0.02, 0.05, 0.1)
     for epochs in (30, 50)
 ]
-assumptions = dict(semi='with few labels, the rate follows a cosine; BYOL states no schedule')
+assumptions = dict(
+    semi='with few labels, the rate follows a cosine; BYOL states no schedule',
+    semi_rate='with few labels, the rates are those that BYOL prints, at batch 1024; its linear rates are per 256',
+)

@@ -1,0 +1,142 @@
+"""Compare the effects of forks with those of whole runs in a finished study: python -m projects.verdicts.forks work_dirs/STUDY
+
+A fork row and a whole row belong together if they change the same keys of the same trunk. All effects are differences to
+the trunk, paired by seed.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmairl.errors import UserError
+from mmairl.io import read_json
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What one change does to the trunk's score: a difference for each seed, of whole runs and by fork point."""
+
+    name: str
+    whole: np.ndarray
+    forks: Mapping[Fraction, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well the mean effects of forks at one point predict those of whole runs."""
+
+    same_sign: int
+    slope: float  # of the fork's effect on that of whole runs, through the origin
+    correlation: float
+
+
+def read_factors(study: Mapping[str, Any], task: str = 'knn') -> list[Factor]:
+    """Return the factors that have a whole row and forks. Seeds that any of their rows lacks are left out."""
+    rows = study['rows']
+    scores = {row['name']: scores_of(row, task) for row in rows}
+    factors = []
+    for row in rows:
+        if row['fork'] or not row['changed']:
+            continue
+        forks = [
+            other
+            for other in rows
+            if other['fork']
+            and other['fork']['of'] == row['on'] == other['on']
+            and other['changed'] == row['changed']
+        ]
+        names = [row['on'], row['name'], *(fork['name'] for fork in forks)]
+        seeds = sorted(set.intersection(*(set(scores[name]) for name in names)))
+        if not forks or len(seeds) < 2:
+            continue
+        values = {name: np.array([scores[name][seed] for seed in seeds]) for name in names}
+        trunk = values[row['on']]
+        differences = {
+            Fraction(fork['fork']['at']).limit_denominator(12): values[fork['name']] - trunk
+            for fork in forks
+        }
+        factors.append(Factor(row['name'], values[row['name']] - trunk, differences))
+    if len(factors) < 3:
+        raise UserError(
+            f'{study["name"]}: at least three factors need a whole row and forks with scores of two seeds ({len(factors)}); '
+            'finish configs/studies/fork_prediction.yaml first',
+            code='too-few-factors',
+        )
+    return factors
+
+
+def scores_of(row: Mapping[str, Any], task: str) -> dict[int, float]:
+    return {
+        run['seed']: run['scores'][task] for run in row['runs'] if task in run.get('scores', {})
+    }
+
+
+def agreement(whole: np.ndarray, forks: np.ndarray) -> Agreement:
+    """Compare mean effects, one for each factor."""
+    return Agreement(
+        same_sign=int((np.sign(whole) == np.sign(forks)).sum()),
+        slope=float(whole @ forks / (whole @ whole)),
+        correlation=float(np.corrcoef(whole, forks)[0, 1]),
+    )
+
+
+def intervals(factors: Sequence[Factor], point: Fraction, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return 95 % intervals of an `Agreement` by resampling the seeds of all factors together."""
+    draw = np.random.default_rng(seed)
+    runs = min(len(factor.whole) for factor in factors)
+    drawn = []
+    for _ in range(RESAMPLES):
+        chosen = draw.integers(runs, size=runs)
+        whole = np.array([factor.whole[chosen].mean() for factor in factors])
+        forks = np.array([factor.forks[point][chosen].mean() for factor in factors])
+        drawn.append(agreement(whole, forks))
+    keys = Agreement.__dataclass_fields__
+    return {
+        key: np.nanquantile([getattr(one, key) for one in drawn], (0.025, 0.975)) for key in keys
+    }
+
+
+def effect(differences: np.ndarray) -> str:
+    """Return the mean and its standard error."""
+    error = differences.std(ddof=1) / np.sqrt(len(differences))
+    return f'{differences.mean():+.1f} ± {error:.1f}'
+
+
+def tables(factors: Sequence[Factor]) -> str:
+    """Return the effects and their agreement as two tables in Markdown."""
+    points = sorted(set.intersection(*(set(factor.forks) for factor in factors)))
+    lines = ['| change | ' + ' | '.join(f'from {point}' for point in points) + ' | whole runs |']
+    lines.append('|---|' + '--:|' * (len(points) + 1))
+    for factor in factors:
+        cells = [effect(factor.forks[point]) for point in points] + [effect(factor.whole)]
+        lines.append(f'| {factor.name} | ' + ' | '.join(cells) + ' |')
+    lines += ['', '| fork point | same sign | slope | correlation |', '|---|--:|--:|--:|']
+    whole = np.array([factor.whole.mean() for factor in factors])
+    for point in points:
+        forks = np.array([factor.forks[point].mean() for factor in factors])
+        found = agreement(whole, forks)
+        low, high = np.transpose(list(intervals(factors, point).values()))
+        lines.append(
+            f'| {point} | {found.same_sign} of {len(factors)} ({low[0]:.0f} to {high[0]:.0f}) '
+            f'| {found.slope:.2f} ({low[1]:.2f} to {high[1]:.2f}) '
+            f'| {found.correlation:.2f} ({low[2]:.2f} to {high[2]:.2f}) |'
+        )
+    return '\n'.join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('study', type=Path, help='folder of a finished study')
+    args = parser.parse_args()
+    print(tables(read_factors(read_json(args.study / 'study.json'))))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,71 @@
+"""Agreement of forks with whole runs, on planted scores."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mmairl.errors import UserError
+from projects.verdicts.forks import agreement, intervals, read_factors, tables
+
+EFFECTS = {'a': 6.0, 'b': -4.0, 'c': 2.0, 'd': -1.0}
+
+
+def row(name, gain, changed=(), at=None, spread=3.0, missing=()):
+    draw = np.random.default_rng(sum(map(ord, name)))
+    runs = [
+        dict(seed=seed, scores=dict(knn=30 + seed + gain + spread * draw.normal()))
+        for seed in range(6)
+        if seed not in missing
+    ]
+    fork = None if at is None else dict(of='trunk', at=at)
+    return dict(
+        name=name, on='trunk' if changed else None, changed=list(changed), fork=fork, runs=runs
+    )
+
+
+def planted(share=0.5, **changes):
+    rows = [row('trunk', 0, spread=0)]
+    for name, gain in EFFECTS.items():
+        rows.append(row(name, gain, [f'model.{name}']))
+        rows.append(row(f'{name} forked', share * gain, [f'model.{name}'], 0.3333, 0.0, **changes))
+    return dict(name='planted', rows=rows)
+
+
+def test_forks_belong_to_whole_rows_by_changes():
+    factors = read_factors(planted())
+    assert [factor.name for factor in factors] == list(EFFECTS)
+    for factor in factors:
+        np.testing.assert_allclose(factor.forks[Fraction(1, 3)], 0.5 * EFFECTS[factor.name])
+
+
+def test_seeds_without_a_score_are_left_out():
+    assert {len(factor.whole) for factor in read_factors(planted(missing=[2]))} == {5}
+
+
+def test_agreement_of_proportional_effects():
+    whole = np.array(list(EFFECTS.values()))
+    found = agreement(whole, -0.25 * whole)
+    assert found.same_sign == 0
+    assert found.slope == pytest.approx(-0.25)
+    assert found.correlation == pytest.approx(-1)
+
+
+def test_intervals_cover_the_planted_slope():
+    factors = read_factors(planted())
+    low, high = intervals(factors, Fraction(1, 3))['slope']
+    assert low < 0.5 < high
+
+
+def test_table_has_a_line_for_each_fork_point():
+    text = tables(read_factors(planted()))
+    assert '| 1/3 |' in text
+    assert '| a | +3.0 ± 0.0 |' in text
+
+
+def test_unfinished_study_is_an_error():
+    study = planted()
+    del study['rows'][2:]
+    with pytest.raises(UserError) as caught:
+        read_factors(study)
+    assert caught.value.code == 'too-few-factors'
