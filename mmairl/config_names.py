@@ -34,7 +34,9 @@ def home() -> Path:
 
 
 def config_path(name: str) -> Path:
-    """Return the file of `mmairl::NAME.py` or, in a checkout, `mmairl::projects/PROJECT/configs/NAME.py`.
+    """Return the file of `mmairl::NAME.py` or `mmairl::studies/NAME.yaml`, or of a project in a checkout.
+
+    A project's config is `mmairl::projects/PROJECT/configs/NAME.py`.
 
     >>> config_path('mmairl::mocov2plus_r50_200e.py').name
     'mocov2plus_r50_200e.py'
@@ -50,7 +52,10 @@ def config_path(name: str) -> Path:
         )
     path = (root / inner).resolve()
     if not path.is_relative_to(root) or not path.is_file():
-        known = [PREFIX + file.relative_to(root).as_posix() for file in root.rglob('*.py')]
+        known = [
+            PREFIX + file.relative_to(root).as_posix()
+            for file in root.rglob(f'*{Path(inner).suffix}')
+        ]
         raise UserError(f"there is no config '{name}'{closest(name, known, 0.6)}", code='no-config')
     if of_project:
         import_from(root)

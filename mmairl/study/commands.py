@@ -108,7 +108,6 @@ def prepare_study(
     Raises:
         UserError: If the study is invalid, names an unknown task, or two rows differ in an undeclared setting.
     """
-    path = Path(path)
     study = read_study(path)
     sizes = read_scale(scale)
     if rate:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
+from mmairl.config_names import PREFIX, config_path
 from mmairl.errors import UserError
 from mmairl.io import Declared, read_yaml
 from mmairl.study import published
@@ -391,7 +392,7 @@ def read_study(path: str | Path) -> Study:
     """Return the study in a YAML file, with the row that each row is compared with.
 
     Args:
-        path: The YAML file.
+        path: The YAML file, or `mmairl::studies/NAME.yaml` for a built-in study.
 
     Raises:
         UserError: If the file does not exist, or the study is invalid.
@@ -401,10 +402,11 @@ def read_study(path: str | Path) -> Study:
         >>> study.name, study.rows[1].against
         ('ladder', 'MoCo v2')
     """
-    path = Path(path)
+    path = config_path(path) if str(path).startswith(PREFIX) else Path(path)
     if not path.is_file():
         raise UserError(
-            f"study: file does not exist ('{path}'); configs/studies has the built-in studies",
+            f"study: file does not exist ('{path}'); the built-in studies are in configs/studies, or "
+            'mmairl::studies/NAME.yaml',
             code='no-study',
         )
     study = read_yaml(path, Study)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from harness.errors import raises_code
 from mmengine.config import Config
 
 from mmairl.apis.compare import UNCHANGED
@@ -56,6 +57,12 @@ def at(name: str, scale: str, folder: str = 'configs') -> tuple[Study, dict[str,
     """A ready study and its rows' configs at a scale."""
     study = read_study(ROOT / folder / f'studies/{name}.yaml')
     return study, resolved(study, scale)
+
+
+def test_built_in_study_is_read_by_name():
+    assert read_study('mmairl::studies/ladder.yaml').name == 'ladder'
+    with raises_code('no-config', match='mmairl::studies/ladder.yaml'):
+        read_study('mmairl::studies/laddder.yaml')
 
 
 def test_smaller_scale_keeps_factors_and_adds_none():
