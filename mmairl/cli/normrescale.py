@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     if not args.out or not (args.anchor or args.constant):
         raise UserError(
-            'give a checkpoint to write, and --anchor or --constant; --advise alone writes nothing',
+            'to write a checkpoint, give its path and --anchor or --constant; --advise needs neither',
             code='no-anchor',
         )
     rescale(args)
