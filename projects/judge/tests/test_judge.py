@@ -37,9 +37,7 @@ def scale(tmp_path):
 
 
 @pytest.mark.parametrize('name', NEEDS)
-def test_networks_are_trained_at_a_scale_from_seeds_and_are_read(
-    name, scale, tmp_path, monkeypatch
-):
+def test_networks_of_libraries_train_and_are_read(name, scale, tmp_path, monkeypatch):
     given = ['--scale', scale, '--seeds', '0', '1', '--epochs', '2', '--out', str(tmp_path)]
     monkeypatch.setattr(sys, 'argv', [name, *given])
     module = script(name)
@@ -58,7 +56,7 @@ def test_networks_are_trained_at_a_scale_from_seeds_and_are_read(
 
 
 @pytest.mark.parametrize('name', LIBRARIES)
-def test_a_librarys_training_has_the_rate_the_teacher_and_the_views_of_the_end_in_its_name(name):
+def test_name_of_a_library_run_states_its_settings(name):
     module, sizes = script(name), Sizes('demo')
     study = read_study(f'configs/studies/{LIBRARIES[name]}.yaml')
     end = next(row for row in study.rows if all(study.design.rows[row.name]))
@@ -84,7 +82,7 @@ def test_a_librarys_training_has_the_rate_the_teacher_and_the_views_of_the_end_i
 
 
 @pytest.mark.parametrize('name', LIBRARIES)
-def test_views_in_a_batch_are_those_of_the_librarys_whole_chain(name):
+def test_batched_views_equal_those_of_the_library(name):
     module, sizes = script(name), Sizes('demo')
     sizes.batch = 4
     images = sizes.images()[:4]

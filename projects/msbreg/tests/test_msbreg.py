@@ -17,7 +17,7 @@ BASE_LR = {'r50': 0.15, 'in100': 0.4, 'stl10': 0.5}
 
 
 @pytest.mark.parametrize('views', [2, 3, 8])
-def test_each_view_is_drawn_to_the_centre_of_the_others_as_in_byol_of_two(views):
+def test_view_is_drawn_to_the_center_of_the_others(views):
     q, k = rows(views, 6), rows(views, 6)
     unit_q, unit_k, total = units(q), units(k), 0.0
     for v in range(views):
@@ -31,7 +31,7 @@ def test_each_view_is_drawn_to_the_centre_of_the_others_as_in_byol_of_two(views)
         torch.testing.assert_close(found, RegressionHead()(q, k, None)['loss'])
 
 
-def test_the_means_of_both_networks_can_be_compared_instead():
+def test_means_of_both_networks_can_be_compared():
     q, k = rows(3, 6), rows(3, 6)
     a, b = (sum(units(side).values()) / 3 for side in (q, k))
     expected = torch.stack(
@@ -54,7 +54,7 @@ def test_unknown_centroid_is_an_error():
     assert error.value.code == 'unknown-centroid'
 
 
-def test_the_singular_value_term_is_that_of_the_singular_values():
+def test_singular_value_term_equals_its_definition():
     z = torch.randn(2, 20, 5, dtype=torch.float64, requires_grad=True)
     expected = 0.0
     for view in z:
@@ -77,7 +77,7 @@ def test_a_large_batch_fits_into_half_precision():
 
 
 @pytest.mark.parametrize('per,distinct', [('image', 6), ('view', 18), ('batch', 1)])
-def test_the_brownian_gradient_is_a_unit_direction_per_image_view_or_batch(per, distinct):
+def test_brownian_gradient_is_a_unit_direction(per, distinct):
     q = torch.stack(list(rows(3, 6).values())).detach().requires_grad_()
     term = BrownianTerm(per=per)
     (gradient,) = torch.autograd.grad(term(q), q)

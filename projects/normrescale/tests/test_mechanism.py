@@ -8,7 +8,7 @@ from mmairl.registry import MODELS
 from projects.normrescale.mechanism import gains_alone
 
 
-def test_gains_alone_compute_what_the_plain_form_does_with_kernels_of_their_own_length():
+def test_gains_equal_the_form_with_kernel_norms():
     torch.manual_seed(0)
     network = MODELS.build(
         dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8)

@@ -20,7 +20,7 @@ from mmairl.transfer.tasks import TASKS, lacking, task_config
 from projects.normrescale import scenes
 
 
-def test_boxes_enclose_what_the_masks_say_and_a_scene_is_drawn_alike_again(tmp_path):
+def test_boxes_enclose_masks_and_scenes_repeat(tmp_path):
     counts = dict(train=6, test=3)
     folder, again = (scenes.write(tmp_path / name, counts) for name in ('one', 'again'))
     names = [str(path.relative_to(folder)) for path in folder.rglob('*') if path.is_file()]
@@ -46,7 +46,7 @@ def test_boxes_enclose_what_the_masks_say_and_a_scene_is_drawn_alike_again(tmp_p
                 assert all(inside[:, edge].any() for edge in (0, -1))
 
 
-def test_configs_name_the_kinds_and_the_scenes_are_never_lacking(tmp_path):
+def test_configs_name_the_kinds_of_scenes(tmp_path):
     for name in ('scenes_det', 'scenes_det_plain', 'scenes_seg'):
         cfg = load_config(str(task_config(name, 34)))
         assert tuple(cfg.kinds) == tuple(KINDS) and cfg.labels == ('background', *KINDS)
@@ -62,7 +62,7 @@ def test_configs_name_the_kinds_and_the_scenes_are_never_lacking(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_narrow_resnet_goes_through_both_tasks_at_the_best_of_two_rates(tmp_path, monkeypatch):
+def test_narrow_resnet_runs_both_tasks(tmp_path, monkeypatch):
     """Drawn files are found in the cache, models take the width of the weights, and a rate that diverges is the worst."""
     backbone = MODELS.build(
         dict(type='mmpretrain.ResNet', depth=18, stem_channels=16, base_channels=16)

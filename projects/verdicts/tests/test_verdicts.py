@@ -15,9 +15,7 @@ MOST = 0.05 + 3 * math.sqrt(0.05 * 0.95 / STUDIES)
 @pytest.mark.slow
 @pytest.mark.parametrize('study', KINDS)
 @pytest.mark.parametrize('scores', SHAPES)
-def test_no_kind_of_score_or_spread_or_missing_run_raises_more_false_alarms_than_promised(
-    study, scores
-):
+def test_false_alarms_stay_below_the_promised_rate(study, scores):
     assert {
         seeds: worst for seeds in SEEDS if (worst := max(shares(study, scores, seeds))) > MOST
     } == {}
@@ -25,9 +23,7 @@ def test_no_kind_of_score_or_spread_or_missing_run_raises_more_false_alarms_than
 
 @pytest.mark.parametrize('case, naive', zip(CHANCES, (0.3, 0.1)))
 @pytest.mark.parametrize('searches', [3, 5])
-def test_rows_that_are_as_good_differ_no_more_than_promised_by_fresh_runs_and_do_by_the_best_trials_own_score(
-    case, naive, searches
-):
+def test_fresh_runs_keep_the_error_rate_of_searches(case, naive, searches):
     own, fresh = chances(case, searches)
     assert fresh <= MOST and own > naive
 

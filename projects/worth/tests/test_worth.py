@@ -33,9 +33,7 @@ PLANTED = [((2,), (2, 0), '', 'pays'), ((4,), (2, 1), 'pays', 'keep'), ((1,), (3
 
 
 @pytest.mark.parametrize('own, rest, says, seldom', PLANTED)
-def test_the_verdict_finds_what_is_planted_and_errs_in_no_more_than_one_study_of_twenty(
-    own, rest, says, seldom
-):
+def test_verdict_finds_gains_and_keeps_5_percent(own, rest, says, seldom):
     words = Counter(verdict(seed, own, rest).word for seed in range(40))
     assert words[seldom] <= 2
     assert not says or words[says] >= 36, words
@@ -59,12 +57,12 @@ def test_undecided_names_the_labels_that_tell():
     ), (wanted, more)
 
 
-def test_the_bands_of_the_curves_and_the_labels_saved_hold_the_truth():
+def test_bands_and_saved_labels_cover_the_truth():
     held, kept = bands((2.6,), (2.0,), studies=40)
     assert held.min() > 0.8 and kept > 0.9
 
 
-def test_the_classifier_is_the_one_that_scikit_learn_fits():
+def test_classifier_equals_scikit_learns():
     from sklearn.linear_model import Ridge
 
     random = np.random.default_rng(0)
@@ -159,9 +157,7 @@ def test_folders_of_a_split_are_not_classes(images, tmp_path):
         worth(tmp_path / 'parts', out=tmp_path / 'out')
 
 
-def test_too_few_images_and_one_group_a_class_are_a_sentence_before_anything_is_written(
-    images, tmp_path
-):
+def test_too_few_images_or_groups_are_an_early_error(images, tmp_path):
     labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
     with pytest.raises(UserError, match="class 'bright' are all of one group"):
         worth(images, labels, out, groups=lambda name: str(int(name[:2]) % 2))
@@ -186,7 +182,7 @@ def test_too_few_images_and_one_group_a_class_are_a_sentence_before_anything_is_
     assert not out.exists()
 
 
-def test_a_wrong_method_or_option_does_not_claim_the_folder(images, tmp_path):
+def test_wrong_method_or_option_leaves_the_folder_free(images, tmp_path):
     for wrong in (dict(method='mocov9'), dict(options={'modell.x': 1})):
         with pytest.raises(UserError, match='did you mean'):
             worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **wrong)
@@ -194,7 +190,7 @@ def test_a_wrong_method_or_option_does_not_claim_the_folder(images, tmp_path):
 
 
 @pytest.mark.parametrize('wrong', ['size', 'epochs', 'minutes'])
-def test_a_wish_of_nothing_is_a_sentence_before_anything_is_written(images, tmp_path, wrong):
+def test_empty_request_is_an_early_error(images, tmp_path, wrong):
     with pytest.raises(UserError, match=f'{wrong}.*0'):
         worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **{wrong: 0})
     assert not (tmp_path / 'out').exists()
@@ -216,9 +212,7 @@ def test_images_that_are_all_alike_are_a_sentence(images, tmp_path, monkeypatch)
         worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
 
 
-def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer(
-    images, tmp_path, monkeypatch
-):
+def test_second_call_reuses_results(images, tmp_path, monkeypatch):
     labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
     task = read_task(images, labels, None, None, 0)
     broken, original, copy = (
@@ -257,7 +251,7 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
         worth(images, labels, out, seed=1, **QUICK)
 
 
-def test_starts_of_like_names_train_in_folders_of_their_own(images, tmp_path, monkeypatch):
+def test_similar_names_train_in_separate_folders(images, tmp_path, monkeypatch):
     folders = []
     monkeypatch.setattr(
         module, 'pretrain', lambda method, data, folder, *_, **__: folders.append(folder)
@@ -274,7 +268,7 @@ def test_starts_of_like_names_train_in_folders_of_their_own(images, tmp_path, mo
     assert other.identity() != dataclasses.replace(comparison, starts={}).identity()
 
 
-def test_weights_of_rgb_give_features_of_other_channels(tmp_path):
+def test_rgb_weights_embed_other_channels(tmp_path):
     state = {
         key: value for key, value in resnet18().state_dict().items() if not key.startswith('fc.')
     }
@@ -284,7 +278,7 @@ def test_weights_of_rgb_give_features_of_other_channels(tmp_path):
     assert len(normal['mean']) == 5 and network(torch.randn(2, 5, 32, 32))[-1].shape[1] == 512
 
 
-def test_a_budget_chooses_the_largest_crops_that_leave_time_to_learn(images, tmp_path, monkeypatch):
+def test_budget_chooses_the_largest_affordable_crops(images, tmp_path, monkeypatch):
     for path in images.iterdir():
         Image.open(path).resize((100, 120)).save(path)
 
@@ -307,9 +301,7 @@ def test_a_budget_chooses_the_largest_crops_that_leave_time_to_learn(images, tmp
     assert 'minutes in all' in str(plan) and str(plan).endswith('labels are drawn 50 times')
 
 
-def test_a_small_budget_draws_labels_less_often_and_the_record_says_how_often(
-    images, tmp_path, monkeypatch
-):
+def test_small_budget_draws_labels_less_often(images, tmp_path, monkeypatch):
     monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
     monkeypatch.setattr(module, 'pace_of_draws', lambda task: 0.1)  # three candidates: 0.3 s a draw
     for minutes, draws in ((1, 20), (0.1, 10), (100, 50), (None, 20)):
@@ -320,7 +312,7 @@ def test_a_small_budget_draws_labels_less_often_and_the_record_says_how_often(
     assert found.record['split']['draws'] == 10 and 'drawn 10 times' in found.page.read_text()
 
 
-def test_a_group_is_on_one_side_and_its_test_images_teach_nothing(images, tmp_path):
+def test_group_is_on_one_side_of_the_split(images, tmp_path):
     task = read_task(images, tmp_path / 'labels.csv', None, r'^(\d)', 0)
     pool, test = (
         {task.labelled[place][0] for place in places} for places in (task.pool, task.test)
@@ -347,9 +339,7 @@ def test_a_group_is_on_one_side_and_its_test_images_teach_nothing(images, tmp_pa
     assert read_task(images, tmp_path / 'labels.csv', None, None, 0, 'ill').classes == ['0', '1']
 
 
-def test_without_a_table_the_folders_are_the_classes_and_other_images_have_no_label(
-    images, tmp_path
-):
+def test_folders_are_the_classes_without_a_table(images, tmp_path):
     for number, path in enumerate(sorted(images.iterdir())[:20]):
         (images / 'ab'[number % 2] / 'deep').mkdir(parents=True, exist_ok=True)
         path.rename(images / 'ab'[number % 2] / 'deep' / path.name)

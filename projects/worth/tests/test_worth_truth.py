@@ -15,7 +15,7 @@ from projects.worth.truth import report
 
 
 @pytest.mark.parametrize('domain', DOMAINS, ids=lambda domain: domain.name)
-def test_a_domain_draws_the_same_images_again_and_its_noise_is_as_large_as_it_says(domain):
+def test_domain_repeats_images_and_has_its_noise(domain):
     y = np.arange(8) % domain.classes
     images = draw(domain, y, 3)
     assert images.shape == (8, SIDE, SIDE, 3) and images.dtype == np.uint8
@@ -53,7 +53,7 @@ def test_the_report_counts_answers_by_the_truth(tmp_path, capsys):
     assert '2 right, 2 wrong, 1 not decided of 5' in capsys.readouterr().out
 
 
-def test_a_photograph_is_cut_into_patches_whose_names_say_their_region(tmp_path):
+def test_patch_names_state_their_region(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (530, 600), np.uint8)
     Image.fromarray(pixels).save(tmp_path / 'brick.png')
     lines = cut(tmp_path / 'brick.png', tmp_path / 'images')
