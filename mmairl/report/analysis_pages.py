@@ -85,10 +85,11 @@ def _add_table(
     columns: Sequence[str],
     rows: Sequence[Row],
     heat: bool = False,
+    title: str = '',
 ) -> None:
-    """Add a table to the page, and print it."""
+    """Add a table to the page, and print it below a title."""
     page.add(heading, text, html_table(columns, rows, heat=heat))
-    print_table(columns, rows)
+    print_table(columns, rows, title)
 
 
 def cka_page(
@@ -301,6 +302,7 @@ def measures_page(
         'docs/reference/measures.md.',
         columns,
         rows,
+        title=title,
     )
     page.add('Charts', '', charts)
     return page.write(out / 'measures.html')

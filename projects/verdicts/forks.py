@@ -1,4 +1,6 @@
-"""Compare the effects of forks with those of whole runs in a finished study: python -m projects.verdicts.forks work_dirs/STUDY
+"""Compare the effects of forks with those of whole runs: python -m projects.verdicts.forks work_dirs/STUDY
+
+With --null, the study is `studies/null_forks.yaml`, and the false alarms of forks are simulated from its differences.
 
 A fork row and a whole row belong together if they change the same keys of the same trunk. All effects are differences to
 the trunk, paired by seed.
@@ -15,8 +17,11 @@ import numpy as np
 
 from mmairl.errors import UserError
 from mmairl.io import read_json
+from mmairl.study.statistics.compare_rows import DIFFERS, MARGIN, paired, verdicts
 
 RESAMPLES = 2000
+STUDIES = 4000
+ROWS = 6  # forks of a trunk, as many as the steps of the ladder
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,25 @@ def intervals(factors: Sequence[Factor], point: Fraction, seed: int = 0) -> dict
     }
 
 
+def null_differences(study: Mapping[str, Any], task: str = 'knn') -> np.ndarray:
+    """Return the differences of all forks to their trunks, in rows by seed."""
+    trunk, *forks = (scores_of(row, task) for row in study['rows'] if not row.get('untrained'))
+    seeds = sorted(set(trunk).intersection(*forks))
+    return np.array([[fork[seed] - trunk[seed] for seed in seeds] for fork in forks])
+
+
+def false_alarms(differences: np.ndarray, trunks: int, seed: int = 0) -> float:
+    """Return the share of simulated studies that find a difference among forks that differ in nothing of importance.
+
+    The differences to the trunk are drawn from measured ones, with random signs, because trunk and fork are interchangeable.
+    """
+    draw = np.random.default_rng(seed)
+    shape = (STUDIES, ROWS, trunks)
+    drawn = draw.choice(differences.ravel(), shape) * draw.choice([-1, 1], shape)
+    decisions = verdicts(*paired(drawn, np.zeros(shape)), MARGIN)
+    return float((decisions == DIFFERS).any(-1).mean())
+
+
 def effect(differences: np.ndarray) -> str:
     """Return the mean and its standard error."""
     error = differences.std(ddof=1) / np.sqrt(len(differences))
@@ -134,8 +158,17 @@ def tables(factors: Sequence[Factor]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('study', type=Path, help='folder of a finished study')
+    parser.add_argument('--null', action='store_true', help='simulate false alarms')
     args = parser.parse_args()
-    print(tables(read_factors(read_json(args.study / 'study.json'))))
+    study = read_json(args.study / 'study.json')
+    if not args.null:
+        print(tables(read_factors(study)))
+        return
+    differences = null_differences(study)
+    deviation = differences.std()
+    print(f'{differences.size} differences, standard deviation {deviation:.2f}')
+    for trunks in (3, 5, 8):
+        print(f'{trunks} trunks: {false_alarms(differences, trunks):.1%} of studies')
 
 
 if __name__ == '__main__':
