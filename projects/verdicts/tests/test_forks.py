@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from mmairl.errors import UserError
-from projects.verdicts.forks import agreement, intervals, read_factors, tables
+from projects.verdicts.forks import (
+    agreement,
+    false_alarms,
+    intervals,
+    null_differences,
+    read_factors,
+    tables,
+)
 
 EFFECTS = {'a': 6.0, 'b': -4.0, 'c': 2.0, 'd': -1.0}
 
@@ -69,3 +76,17 @@ def test_unfinished_study_is_an_error():
     with pytest.raises(UserError) as caught:
         read_factors(study)
     assert caught.value.code == 'too-few-factors'
+
+
+def test_null_differences_are_rows_by_seed():
+    study = planted()
+    study['rows'][0]['runs'].pop()
+    found = null_differences(study)
+    assert found.shape == (2 * len(EFFECTS), 5)
+    np.testing.assert_allclose(found[1], 0.5 * EFFECTS['a'])
+
+
+@pytest.mark.parametrize('trunks', [3, 5, 8])
+def test_false_alarms_of_forks_stay_at_5_percent(trunks):
+    drawn = np.random.default_rng(0).normal(size=(8, 5))
+    assert false_alarms(drawn, trunks) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)
