@@ -20,6 +20,7 @@ from mmairl.io import read_json
 from mmairl.study.statistics.compare_rows import DIFFERS, MARGIN, paired, verdicts
 
 RESAMPLES = 2000
+FEWEST = 5  # seeds for an interval; resamples of fewer are too much alike
 STUDIES = 4000
 ROWS = 6  # forks of a trunk, as many as the steps of the ladder
 
@@ -146,12 +147,17 @@ def tables(factors: Sequence[Factor]) -> str:
     for point in points:
         forks = np.array([factor.forks[point].mean() for factor in factors])
         found = agreement(whole, forks)
-        low, high = np.transpose(list(intervals(factors, point).values()))
-        lines.append(
-            f'| {point} | {found.same_sign} of {len(factors)} ({low[0]:.0f} to {high[0]:.0f}) '
-            f'| {found.slope:.2f} ({low[1]:.2f} to {high[1]:.2f}) '
-            f'| {found.correlation:.2f} ({low[2]:.2f} to {high[2]:.2f}) |'
-        )
+        cells = [
+            f'{found.same_sign} of {len(factors)}',
+            f'{found.slope:.2f}',
+            f'{found.correlation:.2f}',
+        ]
+        if min(len(factor.whole) for factor in factors) >= FEWEST:
+            ranges = intervals(factors, point).values()
+            cells = [
+                f'{cell} ({low:.2g} to {high:.2g})' for cell, (low, high) in zip(cells, ranges)
+            ]
+        lines.append(f'| {point} | ' + ' | '.join(cells) + ' |')
     return '\n'.join(lines)
 
 
