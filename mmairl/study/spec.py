@@ -402,7 +402,7 @@ def read_study(path: str | Path) -> Study:
         >>> study.name, study.rows[1].against
         ('ladder', 'MoCo v2')
     """
-    path = config_path(path) if str(path).startswith(PREFIX) else Path(path)
+    path = config_path(str(path)) if str(path).startswith(PREFIX) else Path(path)
     if not path.is_file():
         raise UserError(
             f"study: file does not exist ('{path}'); the built-in studies are in configs/studies, or "

@@ -60,7 +60,7 @@ def at(name: str, scale: str, folder: str = 'configs') -> tuple[Study, dict[str,
 
 
 def test_built_in_study_is_read_by_name():
-    assert read_study('mmairl::studies/ladder.yaml').name == 'ladder'
+    assert read_study(Path('mmairl::studies/ladder.yaml')).name == 'ladder'
     with raises_code('no-config', match='mmairl::studies/ladder.yaml'):
         read_study('mmairl::studies/laddder.yaml')
 
