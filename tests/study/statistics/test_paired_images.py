@@ -9,7 +9,7 @@ from scipy import stats
 
 from mmairl.study.statistics.paired_images import DIFFER, NO_DIFFERENCE, compare_images, paired_lines, sign_flip_p
 
-PAIRS = 4000
+PAIRS = 8000
 LIMIT = 0.05 + 3 * np.sqrt(0.05 * 0.95 / PAIRS)
 
 
