@@ -136,8 +136,39 @@ def edit_config(folder: Path, before: str, after: str) -> None:
     file.write_text(text.replace(before, after))
 
 
-def test_edited_config_is_a_mismatch(copied):
-    edit_config(copied, 'temperature=0.2', 'temperature=0.3')
+def average_weights(folder: Path) -> None:
+    early = load_checkpoint(folder / 'iter_4.pth')['state_dict']
+
+    def average(checkpoint: dict) -> None:
+        for key, value in checkpoint['state_dict'].items():
+            if value.is_floating_point():
+                value.add_(early[key]).div_(2)
+
+    edit_checkpoint(folder, average)
+
+
+def take_earlier_weights(folder: Path) -> None:
+    early = load_checkpoint(folder / 'iter_4.pth')['state_dict']
+    edit_checkpoint(folder, lambda one: one.update(state_dict=early))
+
+
+EDITS = {
+    'averaged weights': average_weights,
+    'earlier weights': take_earlier_weights,
+    'order': lambda folder: edit_checkpoint(folder, lambda one: one['place'].update(order_by_sum=True)),
+    'seed': lambda folder: edit_checkpoint(folder, lambda one: one['meta'].update(seed=5)),
+    'data': lambda folder: edit_config(folder, "type='Shapes'", "noise=0.3, type='Shapes'"),
+    'number of images': lambda folder: edit_config(folder, 'count=35', 'count=34'),
+    'temperature': lambda folder: edit_config(folder, 'temperature=0.2', 'temperature=0.3'),
+    'views': lambda folder: edit_config(folder, "type='RandomFlip'", "p=0.1, type='RandomFlip'"),
+}
+
+
+@pytest.mark.parametrize(
+    'kind', [pytest.param(kind, marks=[] if kind == 'temperature' else pytest.mark.slow) for kind in EDITS]
+)
+def test_edit_of_a_run_is_a_mismatch(copied, kind):
+    EDITS[kind](copied)
     assert status_of(copied) == 'mismatch'
 
 
