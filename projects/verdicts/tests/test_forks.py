@@ -1,11 +1,13 @@
 """Agreement of forks with whole runs, on planted scores."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mmairl.errors import UserError
+from mmairl.io import read_json
 from projects.verdicts.forks import (
     agreement,
     false_alarms,
@@ -92,5 +94,8 @@ def test_null_differences_are_rows_by_seed():
 
 @pytest.mark.parametrize('trunks', [3, 5, 8])
 def test_false_alarms_of_forks_stay_at_5_percent(trunks):
-    drawn = np.random.default_rng(0).normal(size=(8, 5))
-    assert false_alarms(drawn, trunks) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)
+    measured = np.array(read_json(Path(__file__).parents[1] / 'null_forks.json'))
+    assert measured.shape == (8, 3)
+    limit = 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)
+    assert false_alarms(measured, trunks) < limit
+    assert false_alarms(np.random.default_rng(0).normal(size=(8, 5)), trunks) < limit
