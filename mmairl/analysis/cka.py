@@ -104,7 +104,7 @@ def _stage_features(
 def _stored_output(
     module: nn.Module, features: dict[str, Tensor], name: str
 ) -> torch.utils.hooks.RemovableHandle:
-    """Store what a module returns from now on, until the returned context ends."""
+    """Store the module's outputs until the returned handle is removed."""
     return module.register_forward_hook(
         lambda module, inputs, output: features.update({name: output})
     )

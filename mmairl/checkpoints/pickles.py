@@ -220,7 +220,7 @@ UNKNOWN = object()  # marks a value other than a number, text or a tuple of thes
 
 
 class SizedTuple(tuple):
-    """A tuple that counts the values it stands for, those of inner tuples included."""
+    """A tuple that counts its values, including those of nested tuples."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.size = 1 + sum(map(size_of, items))

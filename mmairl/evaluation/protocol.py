@@ -32,7 +32,9 @@ from mmairl.registry import PROTOCOLS
 
 BASELINES = ('random', 'pixels')
 Scores = dict[str, float]
-Outcome = tuple[Scores, dict, dict[str, int]]  # scores, details, and counts of what was left out
+Outcome = tuple[
+    Scores, dict, dict[str, int]
+]  # scores, details, and the number of excluded items by reason
 Sets = Mapping[str, tuple[dict, Dataset]]
 NEUTRAL = {'neutral': True}  # metadata of a setting that changes no score
 
@@ -140,7 +142,7 @@ class Protocol:
     def run(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> Outcome:
-        """Return scores in percent, details as plain values, and counts of what was left out."""
+        """Return scores in percent, details as plain values, and the number of excluded items by reason."""
         raise NotImplementedError
 
 

@@ -45,7 +45,7 @@ RECIPE_KEYS = (
     'fast',
 )
 OF_OPTIMIZER = ('lr', 'weight_decay')
-GRID = (*OF_OPTIMIZER, 'layers', 'pooling')  # what a recipe's `sweep` can vary
+GRID = (*OF_OPTIMIZER, 'layers', 'pooling')  # keys that a recipe's `sweep` may vary
 # Called with a recipe, training data, test data and the name of the run's folder.
 Measure = Callable[..., Scores]
 
@@ -166,7 +166,7 @@ class TrainingProtocol(Protocol):
     def _train_and_test(
         self, cfg: Config, recipe: Config, start: dict | None
     ) -> tuple[Scores, dict]:
-        """Return the scores on the test images, and what was chosen before. The backbone starts from `start`."""
+        """Return the scores on the test images, and the selected settings. The backbone starts from `start`."""
         data = cfg.evaluation
 
         def measure(recipe: Config, train_data: dict, test_data: dict, name: str = '') -> Scores:

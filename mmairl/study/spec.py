@@ -258,7 +258,14 @@ class Look(Declared, frozen=True):
 
     instrument: Literal['norms', 'cka', 'geometry']
     rows: tuple[str, ...]
-    layer: Literal['backbone', 'projector', 'predictor'] = 'backbone'  # of geometry
+    layer: Literal['backbone', 'projector', 'predictor'] = 'backbone'
+
+    def __post_init__(self) -> None:
+        if self.layer != 'backbone' and self.instrument != 'geometry':
+            raise UserError(
+                f"look: {self.instrument} has no layer ('{self.layer}'); remove `layer`, or use geometry",
+                code='layer-without-geometry',
+            )
 
 
 class Study(Declared, frozen=True):

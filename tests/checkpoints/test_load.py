@@ -13,6 +13,7 @@ import pytest
 import torch
 from harness.backbones import narrow_resnet, with_prefix
 from harness.errors import raises_code
+from harness.foreign import Runs, Settings
 from mmengine.logging import HistoryBuffer
 
 from mmairl.checkpoints import load
@@ -164,24 +165,6 @@ def test_odd_keys_and_attributes_are_harmless(tmp_path, suffix):
     torch.save({1: torch.ones(1), ('a', 2): torch.ones(1)}, tmp_path / 'b.pth')
     with raises_code('no-backbone'):
         read_backbone(tmp_path / 'b.pth')
-
-
-class Settings:
-    """A foreign class. It counts how often one is built."""
-
-    built = 0
-
-    def __setstate__(self, state: dict) -> None:
-        Settings.built += 1
-
-
-def run_me(*_: object) -> None:
-    Settings.built += 1
-
-
-class Runs:
-    def __reduce__(self) -> tuple:
-        return run_me, (1,)
 
 
 def test_foreign_objects_are_left_out_for_lightning(tmp_path, monkeypatch):

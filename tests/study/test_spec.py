@@ -223,6 +223,7 @@ ONE = dict(name='a', config='x')
         (dict(rows=[dict(ONE, trained='a.yaml')]), 'trained-without-weights'),
         (dict(rows=[ONE, dict(ONE, name='b', rescaled=dict(of='a'))]), 'anchor-or-constant'),
         (dict(look=[dict(instrument='cka', rows=['one', 'z'])]), 'unknown-row'),
+        (dict(look=[dict(instrument='cka', rows=['one'], layer='predictor')]), 'layer-without-geometry'),
         (dict(paper=dict(table='revisit_airl.table9')), 'no-published-table'),
         *((dict(equivalence=value), 'wrong-content') for value in (0, -1, 'wide', True)),
         (dict(primary={'demo': 'svm'}), 'primary-not-a-task'),

@@ -16,6 +16,7 @@ import timm
 import torch
 import torchvision
 from harness.backbones import IMAGES, assert_same_features, randomized
+from harness.foreign import Runs, Settings
 from torch import Tensor, nn
 
 from mmairl.checkpoints.load import load_checkpoint
@@ -55,27 +56,6 @@ def moved(module: nn.Module, *parts: nn.Module) -> nn.Module:
     for number, part in enumerate(parts):
         part.train()(IMAGES + number)
     return module
-
-
-class Settings:
-    """A foreign class in the settings that Lightning stores. It counts how often one is built."""
-
-    built = 0
-
-    def __init__(self) -> None:
-        self.rate = 0.1
-
-    def __setstate__(self, state: dict) -> None:
-        Settings.built += 1
-
-
-def run_me(*_: object) -> None:
-    Settings.built += 1
-
-
-class Runs:
-    def __reduce__(self) -> tuple:
-        return run_me, (1,)
 
 
 def lightlys_byol(lightning: ModuleType, sequential: bool) -> nn.Module:
