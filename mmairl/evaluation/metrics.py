@@ -245,7 +245,7 @@ def require_finite(scores: Tensor) -> None:
     broken = int((~scores.isfinite()).any(dim=1).sum())
     if broken:
         raise Diverged(
-            f'{broken} of {len(scores)} images have scores that are NaN or infinite; the training diverged',
+            f'{broken} of {len(scores)} images have NaN or infinite scores, because the training diverged; lower its rate',
             code='scores-not-finite',
         )
 
