@@ -18,7 +18,7 @@ LARGEST_MATRIX = 50  # classes of a confusion matrix that can be read
 
 
 def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return the scores in percent that a data set with this metric is reported by.
+    """Return the scores in percent by which a data set with this metric is usually reported.
 
     Args:
         metric: The data set's metric: 'top-1', 'mean per class', '11-point mAP' or 'any label'.

@@ -112,7 +112,7 @@ def test_next_step_is_the_cheapest_open_comparison():
 
 def test_sequential_study_is_continued_by_its_plan():
     assert next_steps(sequential())[0].command.endswith('--until-decided')
-    assert 'Sequential analysis, 2 looks so far' in plain(answer(sequential()))
+    assert 'Sequential study, 2 analyses so far' in plain(answer(sequential()))
 
 
 def test_nothing_open_is_stated():
