@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -85,11 +86,13 @@ def embed(
         >>> cells.shape, places[0]  # doctest: +SKIP
         ((5000, 196, 384), array([0.036, 0.036]))
     """
-    if batch < 1 or workers < 0 or (size is not None and size < 1):
-        raise UserError(
-            f"embed: batch and size must be positive, and workers at least 0 ('{batch}, {size}, {workers}'); change them",
-            code='bad-number',
-        )
+    side = 1 if size is None else size
+    for name, number, least in (('batch', batch, 1), ('size', side, 1), ('workers', workers, 0)):
+        if not isinstance(number, Integral) or number < least:
+            raise UserError(
+                f"{name}: must be an integer of at least {least} ('{number}'); change it",
+                code='bad-number',
+            )
     require_device(device or 'cpu')
     cfg, backbone, normal, views, channels = embedding_network(
         checkpoint, part, config, prefix, mean=mean, std=std, size=size

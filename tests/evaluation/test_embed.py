@@ -56,7 +56,9 @@ def test_folder_files_and_arrays_have_equal_features(network, pixels, tmp_path):
         np.testing.assert_allclose(features, wanted[: len(names)], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('number', [dict(batch=0), dict(workers=-1), dict(size=0)], ids=str)
+@pytest.mark.parametrize(
+    'number', [dict(batch=0), dict(workers=-1), dict(size=0), dict(batch=1.5), dict(size='5')], ids=str
+)
 def test_number_out_of_range_is_an_error(number, pixels):
     with raises_code('bad-number'):
         mmairl.embed('unread.pth', pixels, **number)
