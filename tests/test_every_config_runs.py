@@ -18,16 +18,11 @@ CONFIGS = ROOT / 'configs'
 TESTED_ELSEWHERE = ('evaluation', 'transfer', 'supervised')
 # Their schedules, augmentations and sizes are what toy size replaces.
 SAME_AT_TOY_SIZE = ('longer', 'augmentation', 'data_variation')
-# What neither test_five_steps nor the projects' tests train; `make test-all` takes all.
+# What neither test_five_steps nor test_processes trains; `make test-all` takes all.
 DISTINCT = (
-    'mocov2_r50_200e.py',
-    'byol_lars_r50_200e.py',
     'fast/mocov2plus_r50_200e_cpu.py',
     'large/mocov2plus_vit_l16_300e.py',
-    'byol_variants/simclr_r50_300e.py',
-    '../projects/msbreg/configs/msbreg_k4_ln_r18_stl10_320e.py',
     'methods/dino_vit_s16_300e.py',
-    'methods/swav_r50_800e.py',
 )
 
 

@@ -29,7 +29,7 @@ def python(code: str, folder: Path = ROOT) -> str:
     """Return the last line that a program prints, run in a process of its own."""
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
     command = [sys.executable, '-W', 'ignore', '-c', code]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]
 
