@@ -67,9 +67,15 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
     assert run.train(on_shapes(resume=True)).iter == 2
 
 
-def test_schedules_end_with_the_run_and_views_build():
+WITH_VIEWS = [*PRETRAINING, *CONFIGS.glob('supervised/*.py')]
+AT_THE_TOP = [path for path in WITH_VIEWS if path.parent == CONFIGS]
+BELOW = [path for path in WITH_VIEWS if path.parent != CONFIGS]
+
+
+@pytest.mark.parametrize('paths', [AT_THE_TOP, pytest.param(BELOW, marks=pytest.mark.slow)], ids=['top', 'below'])
+def test_schedules_end_with_the_run_and_views_build(paths):
     image, made = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
-    for path in [*PRETRAINING, *CONFIGS.glob('supervised/*.py')]:
+    for path in paths:
         cfg = load_config(str(path))
         assert cfg.default_scope == 'mmairl'
         of_the_paper = path.is_relative_to(CONFIGS) and not {'methods', 'byol_variants'} & {*path.parts}
