@@ -16,7 +16,6 @@ import torch
 from class_means import NearestClassMean
 from harness.errors import raises_code
 from mmengine.dist import is_main_process
-from study.small_runs import complete
 
 from mmairl.apis.compare import compare
 from mmairl.checkpoints.read import read_backbone
@@ -30,7 +29,6 @@ from mmairl.evaluation.sets import described_sets
 from mmairl.io import write_json
 from mmairl.registry import DATASETS, PROTOCOLS
 from mmairl.signals import stop_processes
-from mmairl.study import run_study
 from mmairl.study.pages.study_tables import latex
 from mmairl.study.scale import read_scale
 from mmairl.study.task_hours import task_hours
@@ -232,13 +230,18 @@ def test_outside_protocol_runs_on_the_command_line(tmp_path, run_tool, monkeypat
         run_tool('tools/evaluate.py', 'ncm', 'tiny.py', checkpoint, '--k', 3)
 
 
-def test_protocol_from_outside_is_a_task_of_studies(tmp_path, monkeypatch):
+def test_protocol_from_outside_has_a_cost_in_studies():
     require_known(['ncm'])
-    (tmp_path / 'tiny.py').write_text(TINY.format(root=ROOT))
     cfg = load_config('mmairl::evaluation/shapes_r18.py')
     hours = task_hours(cfg, ['ncm', 'knn'], read_scale('demo'))
     assert hours['ncm'] > 0 and hours['knn'] == 0, 'both read the same features'
-    monkeypatch.setattr(run_study, 'execute', complete)
+
+
+@pytest.mark.slow
+def test_protocol_from_outside_is_a_task_of_studies(tmp_path, monkeypatch):
+    (tmp_path / 'tiny.py').write_text(TINY.format(root=ROOT))
+    paths = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    monkeypatch.setenv('PYTHONPATH', paths)
     checkpoints = [
         [random_checkpoint(tmp_path / 'tiny.py', tmp_path, 2 * row + seed) for seed in (0, 1)] for row in (0, 1)
     ]

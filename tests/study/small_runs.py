@@ -1,12 +1,11 @@
 """Runs of a study that are folders only, rows of its record, and a scale at which every run is a matter of seconds."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from mmairl.study import worker
 from mmairl.study.runs import Run
 from mmairl.study.spec import Row, read_study
 
@@ -22,14 +21,6 @@ def rows_of(study: str) -> dict[str, Row]:
 def run_in(folder: Path, needs: tuple[Path, ...] = ()) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
     return Run(Row(folder.name, 'mocov2plus_r50_200e.py'), 0, folder, ('knn',), needs)
-
-
-def complete(runs: list[Run], jobs: int, devices: int, report: Callable[[Run, str], None]) -> None:
-    """Complete runs in this process, to save imports."""
-    for run in runs:
-        if not run.done:
-            worker.complete_run(run.folder)
-            report(run, 'done')
 
 
 def recorded(name: str, scores: Iterable[float | None], start: dict | None = START, **more: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Rows of external checkpoints: identity, stated and unknown factors, and `mmairl.compare`."""
 
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from harness.errors import raises_code
 from mmengine.config import Config
 from PIL import Image
 from safetensors.torch import save_file
-from study.small_runs import complete
 from torchvision.models import resnet18, resnet50
 
 import mmairl
@@ -21,7 +21,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.identity import difference
 from mmairl.io import read_json, write_json
-from mmairl.study import run_study
+from mmairl.study import run_study, worker
 from mmairl.study.collect import collect, describe
 from mmairl.study.external import (
     checkpoint_path,
@@ -219,6 +219,14 @@ def test_external_row_cannot_become_a_trained_one(tmp_path, ours):
     theirs = Row('theirs', 'byol_r50_200e.py', against='ours')
     with raises_code('other-config'):
         prepare_runs(Study(title='t', rows=(OURS, theirs)), *how)
+
+
+def complete(runs: list[Run], jobs: int, devices: int, report: Callable[[Run, str], None]) -> None:
+    """Complete runs in this process, to save imports."""
+    for run in runs:
+        if not run.done:
+            worker.complete_run(run.folder)
+            report(run, 'done')
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def test_detection_run_has_the_papers_columns(tmp_path, data, pretrained, monkey
 def test_imagenet_protocols_take_depth_from_checkpoint(tmp_path, monkeypatch, capfd, run_tool):
     generator = np.random.default_rng(0)
     torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'a.pth')
-    for part, count in (('train', 24), ('val', 2)):
+    for part, count in (('train', 50), ('val', 3)):
         for label in range(4):
             folder = tmp_path / 'data/imagenet' / part / f'n{label}'
             folder.mkdir(parents=True)
