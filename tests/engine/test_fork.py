@@ -6,7 +6,6 @@ import pytest
 import torch
 from harness import resume as resuming
 from harness.errors import raises_code
-from mmengine.config import Config
 
 from mmairl.cli.train import main
 from mmairl.engine import run
@@ -180,10 +179,3 @@ def test_command_requires_a_folder_and_no_config(flags):
     with pytest.raises(SystemExit) as stop:
         main(['--fork', 'run@2', *flags])
     assert stop.value.code == 2
-
-
-def test_parsed_config_equals_the_config_of_the_trunk(trunk):
-    cfg = Fork(trunk, 1).config()
-    assert isinstance(cfg, Config)
-    assert 'batch_size' not in cfg.train_dataloader
-    assert isinstance(cfg.model.data_preprocessor.mean, tuple)
