@@ -22,7 +22,6 @@ from mmairl.study.task_names import (
     protocol_of,
     recipe,
 )
-from mmairl.transfer.tasks import TASKS
 
 BATCH = 64  # for counting; the virtual replicas of batch norm need some images each
 CLASSES = 1000
@@ -96,7 +95,7 @@ def transfer_hours(cfg: Config, task: str, scale: Scale) -> float | None:
     subject = dict(
         steps_of=task,
         configs=[path.read_text() for path in files],
-        platform=versions([TASKS[task].platform]),
+        platforms=versions(['mmdet', 'mmsegmentation']),
     )
     steps = remembered(subject, lambda: recipe(cfg, task).get('train_cfg', {}).get('max_iters'))
     return steps and steps * seconds / 3600
