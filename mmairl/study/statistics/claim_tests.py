@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from mmairl.study.statistics.compare_rows import LEVEL, TIED, holm
 
@@ -91,14 +91,14 @@ def _contrast(
 def above(contrast: Contrast, least: float = 0.0) -> Evidence:
     """Test the claim that a contrast exceeds `least`."""
     statistic = (contrast.estimate - least) / contrast.error
-    against = float(stats.t.cdf(statistic, contrast.freedom))
+    against = float(scipy.stats.t.cdf(statistic, contrast.freedom))
     return Evidence(1 - against, against)
 
 
 def within(contrast: Contrast, margin: float) -> Evidence:
     """Test the claim that a contrast is closer to zero than `margin` (two one-sided tests)."""
     statistic = (margin - abs(contrast.estimate)) / contrast.error
-    support = float(stats.t.sf(statistic, contrast.freedom))
+    support = float(scipy.stats.t.sf(statistic, contrast.freedom))
     return Evidence(support, min(1.0, 2 * (1 - support)))
 
 
@@ -129,8 +129,8 @@ def _reasons(parts: Sequence[Evidence]) -> str:
 def collapse_rate(collapsed: int, runs: int, claimed: bool) -> Evidence:
     """Test the claim that most runs of a row collapse, or that most do not (exact binomial test against a half)."""
     events = collapsed if claimed else runs - collapsed
-    support = float(stats.binom.sf(events - 1, runs, 0.5))
-    return Evidence(support, float(stats.binom.cdf(events, runs, 0.5)))
+    support = float(scipy.stats.binom.sf(events - 1, runs, 0.5))
+    return Evidence(support, float(scipy.stats.binom.cdf(events, runs, 0.5)))
 
 
 def parallel_lines(

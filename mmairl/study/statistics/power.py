@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import brentq
+import scipy
 
 from mmairl.study.statistics.compare_rows import LEVEL, Comparison
 from mmairl.study.statistics.designs import Design
@@ -39,10 +38,10 @@ def power_at(
     comparisons: int,
 ) -> float:
     """Return P(|T| > t(1 - level / 2m)) of a noncentral t with shift effect / error."""
-    limit = stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom)
+    limit = scipy.stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom)
     shift = abs(effect) / error
-    right_side = stats.nct.sf(limit, freedom, shift)
-    wrong_side = stats.nct.cdf(
+    right_side = scipy.stats.nct.sf(limit, freedom, shift)
+    wrong_side = scipy.stats.nct.cdf(
         -limit, freedom, shift
     )  # scipy returns NaN for some negligible values
     return float(right_side + np.nan_to_num(wrong_side))
@@ -65,7 +64,7 @@ def visible_effect(deviation: float, seeds: int, comparisons: int) -> float:
     high = deviation
     while surplus(high) < 0:
         high *= 2
-    return float(brentq(surplus, 0, high))
+    return float(scipy.optimize.brentq(surplus, 0, high))
 
 
 def plan_seeds(
