@@ -10,6 +10,7 @@ NOT_SHOWN = {'seconds', 'job', 'jobs', 'kernels'}
 # Gigabytes that a step moves for each image, as `python -m projects.benchmark.traffic` counts them. Its operations are equal.
 GIGABYTES = {'float32': 2.943, 'tf32': 2.943, 'fast': 1.496, 'fused norm': 1.166}
 GIGAFLOPS = 65.2
+REHEARSED = {'cpu', 'software'}  # devices
 
 
 def read_rows(path: Path) -> list[dict]:
@@ -65,11 +66,15 @@ def summary(rows: Sequence[dict]) -> str:
         'Not started': [job for job, end in found.items() if end == 'not started'],
     }
     parts = [f'{name}: {", ".join(jobs)}.' for name, jobs in groups.items() if jobs]
-    devices = list(dict.fromkeys(str(row['device']) for row in rows if 'device' in row))
-    if {'cpu', 'software'} & set(devices):
+    devices = devices_of(rows)
+    if REHEARSED & set(devices):
         parts.append('This is a rehearsal at tiny sizes: no number says anything about speed.')
     done = f'{sum(end == 0 for end in found.values())} of {len(found)} jobs succeeded.'
     return ' '.join([done, *parts, f'Device: {", ".join(devices) or "unknown"}.'])
+
+
+def devices_of(rows: Sequence[dict]) -> list[str]:
+    return list(dict.fromkeys(str(row['device']) for row in rows if 'device' in row))
 
 
 def limit(rows: Sequence[dict], way: str) -> float | None:
@@ -80,7 +85,7 @@ def limit(rows: Sequence[dict], way: str) -> float | None:
         row['copy_terabytes_per_second'] for row in rows if 'copy_terabytes_per_second' in row
     ]
     rates = [row['teraflops'] for row in rows if row.get('product') == products]
-    if way not in GIGABYTES or not copies or not rates:
+    if REHEARSED & set(devices_of(rows)) or way not in GIGABYTES or not copies or not rates:
         return None
     return 1e3 / max(GIGABYTES[way] / copies[-1], GIGAFLOPS / rates[-1])
 

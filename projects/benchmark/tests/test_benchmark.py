@@ -125,7 +125,7 @@ def test_fused_norm_keeps_traffic_below_300_gigabytes():
     counted = traffic.count_step(traffic.WAYS['fused norm'], size)
     assert counted.bytes.total() <= 300e9
     assert counted.bytes['cat'] < 2e9, 'the gradients of views are not joined by a copy'
-    assert counted.launches.total() < 3000
+    assert counted.launches.total() < 3200
     # What the page of a GPU visit compares speeds with.
     gigabytes = counted.bytes.total() / 256e9
     assert gigabytes == pytest.approx(results.GIGABYTES['fused norm'], rel=0.01)

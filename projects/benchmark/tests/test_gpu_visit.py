@@ -121,6 +121,7 @@ def test_limit_is_the_slower_of_copies_and_products():
     rows[1]['teraflops'] = 65.2
     assert limit(rows, 'fast') == pytest.approx(1000)
     assert limit(rows, 'compile') is None
+    assert limit([*rows, dict(job='visit', device='cpu')], 'fast') is None, 'sizes are tiny'
 
 
 def test_cut_off_line_loses_no_other(tmp_path):
