@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from markupsafe import Markup
@@ -19,10 +19,11 @@ from mmairl.report.table import Row, html_table, results_table
 
 NAME = 'evaluation.html'
 REQUIRED = {'protocol', 'config', 'subject', 'scores'}  # the keys of a result file
+Count = Annotated[str, msgspec.Meta(pattern=r'^[1-9][0-9]{0,8}$')]
 
 
 @dataclass(frozen=True)
-class Network:
+class EvaluatedNetwork:
     """The key of a network: its file and part, and its weights and config, since a file can be replaced.
 
     Args:
@@ -52,8 +53,8 @@ class Network:
 class LowShot(msgspec.Struct):
     """Mean average precision by the number of positive images per class, over several samples of them."""
 
-    mean: dict[str, float]
-    std: dict[str, float]
+    mean: dict[Count, float]
+    std: dict[Count, float]
 
     def text(self, count: str) -> str:
         if count not in self.mean:
@@ -80,6 +81,10 @@ class Confusion(msgspec.Struct):
 
     classes: list[str]
     counts: list[list[int]]
+
+    def __post_init__(self) -> None:
+        if {len(self.counts), *map(len, self.counts)} != {len(self.classes)}:
+            raise ValueError('expected a count for each pair of classes')
 
     def rows(self) -> list[Row]:
         """Return the percentage that is recognized and the counts of each class."""
@@ -121,7 +126,7 @@ class Record(msgspec.Struct):
     @property
     def weights(self) -> str:
         """The digest of the weights."""
-        return (self.identity or {}).get('weights', '')
+        return str((self.identity or {}).get('weights', ''))
 
     def parts(self, *names: str) -> dict[str, Any]:
         """Return these parts of the identity."""
@@ -129,11 +134,11 @@ class Record(msgspec.Struct):
         return {name: identity.get(name) for name in names}
 
     @property
-    def network(self) -> Network:
+    def network(self) -> EvaluatedNetwork:
         config = key_of(self.parts('network', 'asked'))
         file = str(Path(self.checkpoint).absolute()) if self.checkpoint else ''
         subject = '' if file else self.subject
-        return Network(file, self.part if file else '', self.weights, config, subject)
+        return EvaluatedNetwork(file, self.part if file else '', self.weights, config, subject)
 
 
 def records_in(*folders: str | Path) -> list[Record]:
@@ -189,7 +194,7 @@ def results(records: Sequence[Record]) -> list[Table]:
     return tables
 
 
-def row_names(records: Sequence[Record]) -> dict[Network, str]:
+def row_names(records: Sequence[Record]) -> dict[EvaluatedNetwork, str]:
     """Return the subject of each network, with its folder, weights and config as far as these make it unique."""
     choices = {record.network: record.network.names(record.subject) for record in records}
     names = {network: names[0] for network, names in choices.items()}
