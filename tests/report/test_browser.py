@@ -52,6 +52,7 @@ sync_api = pytest.importorskip('playwright.sync_api', reason='no browser can be 
 axe = pytest.importorskip(
     'axe_playwright_python', reason='nothing checks a browser page (pip install axe-playwright-python)'
 )
+TIMEOUT = 600_000  # milliseconds, for busy machines
 AXE = Path(axe.__file__).with_name('axe.min.js')
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason='there is no browser on the path (apt-get install chromium)')
 
@@ -208,7 +209,7 @@ def page_of(tmp_path_factory):
 @pytest.fixture(scope='module')
 def browser():
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox'])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox'], timeout=TIMEOUT)
         yield browser
         browser.close()
 
@@ -220,6 +221,7 @@ def open_page(browser):
 
     def opened(path: Path, view: str = '', **options):
         context = browser.new_context(**{'viewport': dict(width=1000, height=800), **options})
+        context.set_default_timeout(TIMEOUT)
         contexts.append(context)
         page = context.new_page()
         page.asked, page.faults, page.copied = [], [], []
