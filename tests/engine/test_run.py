@@ -24,9 +24,7 @@ from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.registry import DATASETS, HOOKS, MODELS
-
-CONFIGS = Path(__file__).parents[2] / 'configs'
+from mmairl.registry import HOOKS, MODELS
 
 
 def weights(runner) -> dict[str, torch.Tensor]:
@@ -153,15 +151,6 @@ def test_work_dir_removed_during_a_run_raises(toy_config):
     cfg.default_hooks.logger.interval = 1
     with raises_code('cannot-write'):
         run.train(cfg)
-
-
-def test_data_set_may_be_an_object(toy_config):
-    cfg = toy_config(steps=1, width=4)
-    data = DATASETS.build(cfg.train_dataloader.dataset)
-    run.complete_config(cfg, 'none')
-    runner = run.build_runner(cfg)
-    runner._train_dataloader['dataset'] = data
-    assert runner._build_train_dataloader().dataset.dataset is data
 
 
 @MODELS.register_module(force=True)

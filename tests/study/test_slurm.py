@@ -56,7 +56,7 @@ def test_job_script_lets_runs_save_and_requeues(tmp_path, command, signals, reas
         wait_for((tmp_path / 'ready').is_file)
         process.send_signal(number)
         time.sleep(0.2)  # bash loses one of two simultaneous signals
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=600)
     assert (process.returncode, said) == expected
     assert (tmp_path / 'saved').is_file() == ('saved' in command)
 
