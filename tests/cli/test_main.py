@@ -60,6 +60,12 @@ def test_help_and_argument_errors_import_nothing_heavy():
     assert python(CALLS) == '[] []'
 
 
+def test_no_command_prints_the_commands(capsys):
+    with pytest.raises(SystemExit, match='2'):
+        main.main([])
+    assert 'pre-train a model from a config' in capsys.readouterr().err
+
+
 IMPORT = f"""
 import os, signal, sys
 before = dict(os.environ), [signal.getsignal(number) for number in signal.valid_signals()]

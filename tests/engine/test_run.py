@@ -31,6 +31,19 @@ def weights(runner) -> dict[str, torch.Tensor]:
     return runner.model.state_dict()
 
 
+@pytest.mark.parametrize('explicit, expected', [(None, 1), ('4', 4)])
+def test_explicit_number_of_threads_wins(explicit, expected, monkeypatch):
+    counts = [4]
+    monkeypatch.setattr(run, 'cores', lambda: 1)
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: counts[-1])
+    monkeypatch.setattr(torch, 'set_num_threads', counts.append)
+    monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
+    if explicit:
+        monkeypatch.setenv('OMP_NUM_THREADS', explicit)
+    run.register()
+    assert counts[-1] == expected
+
+
 def test_seed_repeats_a_run_bit_for_bit(toy_config, tmp_path):
     folders = [str(tmp_path / name) for name in 'ab']
     toy = dict(width=8, experiment_name=None)  # also within one second

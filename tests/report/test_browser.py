@@ -34,11 +34,13 @@ from mmairl.report.analysis_pages import (
     measures_page,
     norms_page,
 )
+from mmairl.report.charts import chart as curve_chart
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.demo_page import SCORE, draw_demo
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.health_page import write_health_page
 from mmairl.report.map_page import map_images
+from mmairl.report.page import Page
 from mmairl.report.replay_page import write_replay_page
 from mmairl.report.table import html_table
 from mmairl.report.views_page import write_views_page
@@ -305,6 +307,23 @@ def test_chart_shows_values_by_keyboard(page_of, open_page):
     assert shown == [[f'iteration {step}', value] for step, value in values]
     page.keyboard.press('Escape')
     assert tip(chart) == []
+
+
+@pytest.mark.parametrize('width', [1000, 390])
+def test_values_of_fifty_lines_are_in_the_window(open_page, tmp_path, width):
+    series = {f'study/row {number}/seed_0': ([1, 2], [1.0 * number, 2.0]) for number in range(50)}
+    path = Page('Fifty', wide=True).add('Curves', '', curve_chart(series, 'loss', 'step')).write(tmp_path / 'page.html')
+    page = open_page(path, viewport=dict(width=width, height=800))
+    chart = page.locator('.curves').first
+    chart.scroll_into_view_if_needed()
+    chart.locator('canvas').wait_for()
+    chart.focus()
+    page.keyboard.press('ArrowRight')
+    boxes = [line.bounding_box() for line in chart.locator('.tip > span').all()]
+    assert len(boxes) == 51, 'the step, and a line for each run'
+    for box in boxes:
+        assert 0 <= box['x'] <= width - box['width']
+        assert 0 <= box['y'] <= 800 - box['height']
 
 
 def test_sorted_table_is_kept_in_the_address(page_of, open_page):

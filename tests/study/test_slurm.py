@@ -72,6 +72,8 @@ def test_job_script_has_the_options_of_the_site(tmp_path):
     assert f'#SBATCH --output="{out}/jobs/slurm.log"'.replace('%', '%%') in on_gpus
     assert '--cpus-per-task=12\n' in on_gpus and '\nmodule load cuda\nexport A=1\n' in on_gpus
     assert '--gres' not in on_cpus and 'OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-16} / 2))' in on_cpus
+    explicit = slurm.job_script(2, out, Cluster(gres='none', environment=['export OMP_NUM_THREADS=4']))
+    assert explicit.index('OMP_NUM_THREADS=$((') < explicit.index('OMP_NUM_THREADS=4')
     assert '-m mmairl.engine.launcher' in slurm.run_script(run, 2, Cluster())
     profile.write_text('per_node: 4')
     on_nodes = slurm.job_script(6, out, read_cluster(profile))
