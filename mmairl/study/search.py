@@ -210,7 +210,11 @@ def setting_count(search: Search | Tune, row: Any, cfg: Config) -> float:
 
 
 def trial_options(
-    search: Search | Tune, row: Any, cfg: Config, number: int, trials: int
+    search: Search | Tune,
+    row: Any,
+    cfg: Config,
+    number: int,
+    trials: int,
 ) -> list[dict[str, Any]]:
     """Return the config overrides of a row's trials in search `number`. The first trial, as published, has none.
 

@@ -77,7 +77,12 @@ def sum_of_means(values: np.ndarray, blocks: bool) -> Contrast:
     return _contrast(np.nanmean(values, 1).sum(), squares.sum(), seeds - 1, seeds)
 
 
-def _contrast(estimate: float, square: float, freedom: int, seeds: int) -> Contrast:
+def _contrast(
+    estimate: float,
+    square: float,
+    freedom: int,
+    seeds: int,
+) -> Contrast:
     """Return a contrast by the square of its error, which is unknown without any freedom or spread."""
     known = freedom > 0 and square > TIED**2
     return Contrast(float(estimate), math.sqrt(square) if known else math.nan, freedom, seeds)
@@ -129,7 +134,10 @@ def collapse_rate(collapsed: int, runs: int, claimed: bool) -> Evidence:
 
 
 def parallel_lines(
-    x: np.ndarray, y: np.ndarray, groups: np.ndarray, weights: np.ndarray
+    x: np.ndarray,
+    y: np.ndarray,
+    groups: np.ndarray,
+    weights: np.ndarray,
 ) -> Contrast:
     """Return a weighted sum of the coefficients of lines with one slope, and one intercept for each group.
 

@@ -133,7 +133,10 @@ def collapse_limit(scores: np.ndarray, null: float | None = None) -> np.ndarray:
 
 
 def tested(
-    one: np.ndarray, two: np.ndarray, limits: Sequence[np.ndarray], blocks: bool
+    one: np.ndarray,
+    two: np.ndarray,
+    limits: Sequence[np.ndarray],
+    blocks: bool,
 ) -> tuple[np.ndarray, ...]:
     """Return the numbers of the runs that learned, and the exact test's p-value for collapses (NaN without any)."""
     learned = []
@@ -150,7 +153,12 @@ def tested(
 
 @np.vectorize
 @cache
-def exact_test(some: int, runs: int, others: int, other_runs: int) -> float:
+def exact_test(
+    some: int,
+    runs: int,
+    others: int,
+    other_runs: int,
+) -> float:
     """Return Fisher's p-value for `some` of `runs` against `others` of `other_runs`."""
     table = [[some, runs - some], [others, other_runs - others]]
     return float(scipy.stats.fisher_exact(table).pvalue)
@@ -367,7 +375,10 @@ def improvement(one: Sequence[float], two: Sequence[float]) -> tuple[float, floa
 
 
 def interval(
-    estimate: float, error: float, freedom: float, level: float = LEVEL
+    estimate: float,
+    error: float,
+    freedom: float,
+    level: float = LEVEL,
 ) -> dict[str, float | None]:
     """Return estimate -+ t(1 - level / 2, freedom) * error; the ends are None if the error is not known (NaN)."""
     if math.isnan(error):

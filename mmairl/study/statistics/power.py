@@ -14,7 +14,12 @@ MOST = 1000  # seeds, beyond which --power prints "more"
 UNKNOWN = '–'
 
 
-def power(effect: float, deviation: float, seeds: int, comparisons: int) -> float:
+def power(
+    effect: float,
+    deviation: float,
+    seeds: int,
+    comparisons: int,
+) -> float:
     """Return the chance that `seeds` runs per row find an effect by Holm's first and strictest step.
 
     Args:
@@ -26,7 +31,12 @@ def power(effect: float, deviation: float, seeds: int, comparisons: int) -> floa
     return power_at(effect, deviation / math.sqrt(seeds), seeds - 1, comparisons)
 
 
-def power_at(effect: float, error: float, freedom: float, comparisons: int) -> float:
+def power_at(
+    effect: float,
+    error: float,
+    freedom: float,
+    comparisons: int,
+) -> float:
     """Return P(|T| > t(1 - level / 2m)) of a noncentral t with shift effect / error."""
     limit = scipy.stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom)
     shift = abs(effect) / error
@@ -83,7 +93,13 @@ def plan_seeds(
     return lines
 
 
-def more_runs(effect: float, spread: float, runs: int, design: Design, blocks: bool) -> int | None:
+def more_runs(
+    effect: float,
+    spread: float,
+    runs: int,
+    design: Design,
+    blocks: bool,
+) -> int | None:
     """Return how many more runs, equally many per row, find a main effect or interaction of this size.
 
     Returns None for more than MOST seeds.
