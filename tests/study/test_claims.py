@@ -194,6 +194,12 @@ def test_regression_without_one_group_is_not_run():
     assert judge([claim(yaml.dump(test))], runs, lambda row, score: None)[0]['verdict'] == 'not run'
 
 
+def test_regression_on_one_stand_in_is_inconclusive():
+    test = dict(form='regression', x='linear', y='linear@cifar100_r50', groups=dict(rows=['a', 'b', 'c', 'd']))
+    found = verdict_on(yaml.dump(test), dict(a=10, b=20, c=30, d=41), scale='demo', score='knn')
+    assert (found['verdict'], found['reason']) == ('inconclusive', 'one stand-in for both scores')
+
+
 def test_configs_claim_is_decided_without_runs():
     test = '{form: configs, of: [a, b], only_in: [model]}'
     assert verdict_on(test, {})['verdict'] == 'supported'
