@@ -81,6 +81,13 @@ def test_form_has_facts_of_checkpoint_and_base(tmp_path, ours):
     }
 
 
+def test_facts_cannot_add_lines_to_the_form(tmp_path):
+    hostile = {'a\nseed: 1': 'b\noptimizer: SGD', 'c': '\x1b[31m'}
+    torch.save({'hyper_parameters': hostile, 'state_dict': {}}, tmp_path / 'a.ckpt')
+    facts = facts_of(str(tmp_path / 'a.ckpt'))
+    assert facts == {'a\\nseed: 1': 'b\\noptimizer: SGD', 'c': '\\x1b[31m'}
+
+
 def test_stated_factors_are_compared(tmp_path, ours):
     own = training_factors(ours['ours'])
     assert compare_stated(row(tmp_path, own), OURS, ours) == ([], [])
@@ -229,6 +236,7 @@ def complete(runs: list[Run], jobs: int, devices: int, report: Callable[[Run, st
             report(run, 'done')
 
 
+@pytest.mark.slow
 def test_compare_measures_checkpoints_and_continues(tmp_path, monkeypatch):
     monkeypatch.setattr(run_study, 'execute', complete)
     for part, count in (('train', 6), ('val', 4)):
@@ -291,6 +299,7 @@ def test_undeclared_stated_factor_is_an_error(tmp_path, ours, monkeypatch):
         require_fair(compare_configs(study, {**ours, 'theirs': ours['ours']}))
 
 
+@pytest.mark.slow
 def test_release_study_measures_files_in_its_format(tmp_path, monkeypatch, run_tool):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_study, 'execute', complete)
