@@ -80,7 +80,7 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     console.print(verdict(results))
 
     console.print('[bold]3/3[/] drawing the page')
-    page = draw(cfg, datasets, results, features, seed)
+    page = draw_demo(cfg, datasets, results, features, seed)
     images = Images(cfg, CHANGED, device=device)
     raw = torch.cat(list(images.raw()))
     kept = {}
@@ -123,7 +123,7 @@ def verdict(results: list[Result]) -> str:
     )
 
 
-def draw(
+def draw_demo(
     cfg: Config,
     datasets: list[Dataset],
     results: list[Result],

@@ -22,7 +22,7 @@ REQUIRED = {'protocol', 'config', 'subject', 'scores'}  # the keys of a result f
 
 
 @dataclass(frozen=True)
-class Network:
+class EvaluatedNetwork:
     """The key of a network: its file and part, and its weights and config, since a file can be replaced.
 
     Args:
@@ -130,11 +130,11 @@ class Record(msgspec.Struct):
         return {name: identity.get(name) for name in names}
 
     @property
-    def network(self) -> Network:
+    def network(self) -> EvaluatedNetwork:
         config = key_of(self.parts('network', 'asked'))
         file = str(Path(self.checkpoint).absolute()) if self.checkpoint else ''
         subject = '' if file else self.subject
-        return Network(file, self.part if file else '', self.weights, config, subject)
+        return EvaluatedNetwork(file, self.part if file else '', self.weights, config, subject)
 
 
 def records_in(*folders: str | Path) -> list[Record]:
@@ -190,7 +190,7 @@ def results(records: Sequence[Record]) -> list[Table]:
     return tables
 
 
-def row_names(records: Sequence[Record]) -> dict[Network, str]:
+def row_names(records: Sequence[Record]) -> dict[EvaluatedNetwork, str]:
     """Return the subject of each network, with its folder, weights and config as far as these make it unique."""
     choices = {record.network: record.network.names(record.subject) for record in records}
     names = {network: names[0] for network, names in choices.items()}

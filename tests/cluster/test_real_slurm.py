@@ -175,7 +175,8 @@ def test_runs_are_submitted_in_portions(tmp_path, folder, monkeypatch):
     """Each run is submitted once, and all finish."""
     monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF.replace('=3600', '=2') + 'MaxJobCount=12\nMaxArraySize=5\n')
     result = (
-        """while [[ ! -e ../go ]]; do sleep 0.1; done; echo '{"labels": {"knn": "knn"}}' > result.json; echo >> times"""
+        """while [[ ! -e ../go ]]; do sleep 0.1; done; echo >> times; """
+        """echo '{"labels": {"knn": "knn"}}' > part; mv part result.json"""
     )
     does = {run_in(folder / str(number)): result for number in range(16)}
     (daemons := tmp_path / 'daemons').mkdir()

@@ -35,7 +35,7 @@ from mmairl.report.analysis_pages import (
     norms_page,
 )
 from mmairl.report.compare_page import write_compare_page
-from mmairl.report.demo_page import SCORE, draw
+from mmairl.report.demo_page import SCORE, draw_demo
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.health_page import write_health_page
 from mmairl.report.map_page import map_images
@@ -137,7 +137,7 @@ def demo(folder: Path) -> Path:
     data = tuple(dataset for _, dataset in evaluation_sets(cfg).values())
     results = [Result(name, {SCORE: 40.0 + i, 'logistic regression': 50.0}, 1.0) for i, name in enumerate(('a', LONG))]
     features = {result.subject: [Features(torch.randn(40, 9), data[0].labels)] * 2 for result in results}
-    page = draw(cfg, data, results, features, 0)
+    page = draw_demo(cfg, data, results, features, 0)
     kept = {name: {'crop': [1.0] * len(STRENGTHS), HOSTILE: [0.2] * len(STRENGTHS)} for name in (LONG, 'plain')}
     add_invariance(page, kept)
     page.add(LONG, LONG, html_table(['a', LONG], [(LONG, ['0.50', '1.00'])], heat=True), LONG)
