@@ -139,12 +139,13 @@ def test_files_of_one_name_are_named_by_folder(tmp_path):
 
 
 def test_longer_names_state_watched_test_images(tmp_path):
-    for run, watched in (('a', ', whose run watched the test images'), ('b', '')):
-        subject = f'student of epoch_60.pth{watched}'
+    watched = 'whose run watched the test images'
+    for run in ('a', 'b'):
+        subject = f'student of epoch_60.pth, {watched}'
         leave(tmp_path, run, subject, {KNN: 90.0}, checkpoint=f'work_dirs/{run}/epoch_60.pth')
     assert {row.subject for row in rows_in(tmp_path)} == {
-        'student of a/epoch_60.pth, whose run watched the test images',
-        'student of b/epoch_60.pth',
+        f'student of a/epoch_60.pth, {watched}',
+        f'student of b/epoch_60.pth, {watched}',
     }
 
 
