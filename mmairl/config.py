@@ -20,7 +20,15 @@ from mmengine.utils import import_modules_from_strings
 
 from mmairl.config_names import PREFIX, config_path, current_name, home, import_from
 from mmairl.errors import UserError, closest, explained, refuse_secret
-from mmairl.io import NUMBER, TUPLE, PlainLoader, parse_yaml, write_text
+from mmairl.io import (
+    LARGEST,
+    NUMBER,
+    TUPLE,
+    PlainLoader,
+    parse_yaml,
+    refuse_expansion,
+    write_text,
+)
 
 WIDTH = 88  # characters in a line of a written config
 # The top-level keys that mmengine's runner or this package reads; others are the config author's own variables.
@@ -54,7 +62,9 @@ class PlainYaml(YamlHandler):
     """mmengine's YAML handler with PlainLoader. The original reads 1e-3 as text and runs code from annotation files."""
 
     def load_from_fileobj(self, file: IO[str], **_: Any) -> Any:
-        values = yaml.load(file, Loader=PlainLoader)
+        text = file.read()
+        values = yaml.load(text, Loader=PlainLoader)
+        refuse_expansion(values, max(LARGEST, len(text)))
         return {} if values is None else values  # None = an empty file
 
 

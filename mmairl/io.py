@@ -155,7 +155,8 @@ def appending(path: str | Path) -> IO[str]:
 def write_text(path: str | Path, text: str) -> Path:
     """Write a text file atomically and return its path."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding='utf-8')
+        # A name may have a lone surrogate, which UTF-8 cannot store.
+        temporary.write_text(text, encoding='utf-8', errors='backslashreplace')
     return Path(path)
 
 
@@ -186,9 +187,15 @@ def parse_yaml(text: str, loader: type = WithoutMerges) -> Any:
     if len(text) > LARGEST_YAML:
         raise OverflowError('it is too large')
     content = yaml.load(text, loader)
-    if next(islice(json.JSONEncoder(default=str).iterencode(content), LARGEST, None), None):
-        raise OverflowError('it is too large')
+    refuse_expansion(content, LARGEST)
     return content
+
+
+def refuse_expansion(content: Any, most: int) -> None:
+    """Raise OverflowError if the values of a YAML text, with aliases expanded, are more than `most`."""
+    parts = json.JSONEncoder(skipkeys=True, default=str).iterencode(content)
+    if next(islice(parts, most, None), None):
+        raise OverflowError('it is too large')
 
 
 def read_text(
@@ -237,6 +244,15 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
             f'{path}: larger than {limit} bytes; check the path', code='file-too-large'
         )
     return content
+
+
+def require_inside(path: str | Path, folder: str | Path) -> None:
+    """Raise if links lead from a folder, which may come from anybody, to a file outside that a page would show."""
+    if not Path(path).resolve().is_relative_to(Path(folder).resolve()):
+        raise UserError(
+            f'{path}: a link leads out of the folder {folder}; replace it with a copy of the file',
+            code='link-leads-out',
+        )
 
 
 def open_without_waiting(path: str, flags: int) -> int:

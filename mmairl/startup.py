@@ -1,8 +1,17 @@
 """Start of a process that runs one of our commands."""
 
+import logging
 import os
 
+from mmairl.errors import printable
 from mmairl.signals import listen_early
+
+
+class PrintableRecord(logging.LogRecord):
+    """A log record that escapes control characters, which names in a message may contain, except for line breaks."""
+
+    def getMessage(self) -> str:
+        return '\n'.join(map(printable, super().getMessage().split('\n')))
 
 
 def prepare() -> None:
@@ -13,4 +22,5 @@ def prepare() -> None:
     that setting when it is loaded.
     """
     listen_early()
+    logging.setLogRecordFactory(PrintableRecord)
     os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')

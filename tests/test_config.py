@@ -170,3 +170,11 @@ def test_stored_config_may_import_moved_modules():
     assert same_config(hooks, 'default_hooks: {momentum: {type: MomentumHook}}\n')
     assert not same_config(outside, current) and not same_config(stored, 'model: {type: SwAVHead}\n')
     assert not same_config('model: !!python/object/apply:os.getcwd []\n', current)
+
+
+def test_yaml_config_of_many_aliases_ends(tmp_path):
+    lines = ['a0: &a0 [x, x, x, x, x, x, x, x, x, x]']
+    lines += [f'a{level}: &a{level} [{", ".join([f"*a{level - 1}"] * 10)}]' for level in range(1, 12)]
+    (tmp_path / 'laughs.yaml').write_text('\n'.join(lines))
+    with pytest.raises(UserError, match='too large'):
+        load_config(tmp_path / 'laughs.yaml')

@@ -272,5 +272,12 @@ def wrong_kind(value: object, whole: bool) -> str:
 
 def not_finite(weights: dict[str, Tensor]) -> list[str]:
     """Return the tensors with a NaN or an infinity. Minus infinity is allowed, because masks of attention hold it."""
-    floating = {key: value for key, value in weights.items() if value.is_floating_point()}
-    return [key for key, value in floating.items() if (value.isnan() | value.isposinf()).any()]
+    faulty = []
+    for key, value in weights.items():
+        if not value.is_floating_point():
+            continue
+        # Floats of 8 bits have no test for infinity.
+        wide = value.float() if value.element_size() == 1 else value
+        if (wide.isnan() | wide.isposinf()).any():
+            faulty.append(key)
+    return faulty

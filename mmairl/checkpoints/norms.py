@@ -92,7 +92,10 @@ def predicted_times(
 
 
 def looks_lars_trained(weights: Mapping[str, Tensor]) -> bool:
-    """Return whether the typical 3x3 convolution exceeds its initial norm by LARS_GROWTH, which SGD with L2 prevents."""
+    """Return whether the typical 3x3 convolution exceeds its initial norm by LARS_GROWTH.
+
+    SGD with L2 prevents that within a few epochs; after fewer, its norms can be as long.
+    """
     ratio = typical_growth(weights)
     return ratio is not None and ratio > LARS_GROWTH
 

@@ -79,7 +79,7 @@ class Backbone:
     settings: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f'{self.part} of {self.path} ({self.source})'
+        return printable(f'{self.part} of {self.path} ({self.source})')
 
     @cached_property
     def hub(self) -> HubConfig:
@@ -469,7 +469,8 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]
     else:
         origin, settings = getattr(loaded, ORIGIN, None), None
     origin = dict(origin) if isinstance(origin, dict) else {}
-    settings = dict(settings) if isinstance(settings, dict) else {}
+    settings = settings if isinstance(settings, dict) else {}
+    settings = {key: value for key, value in settings.items() if isinstance(key, str)}
     # Older files stored the format of their source under the name that safetensors reserves for 'pt'.
     stored_format = origin.pop('format', 'pt')
     if stored_format != 'pt':

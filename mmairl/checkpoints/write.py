@@ -13,7 +13,7 @@ from torch import Tensor
 from mmairl.checkpoints.layouts import rename
 from mmairl.checkpoints.pickles import ORIGIN, portable
 from mmairl.checkpoints.read import Backbone
-from mmairl.errors import UserError
+from mmairl.errors import UserError, printable
 from mmairl.io import output, replacing
 
 Weights = dict[str, Tensor]
@@ -43,8 +43,12 @@ def write_backbone(
     """
     with replacing(output(path, backbone.path)) as temporary, temporary.open('wb') as file:
         tensors = weights or backbone.weights
-        contiguous = {key: value.contiguous() for key, value in tensors.items()}
-        WRITERS[to](contiguous, portable({**backbone.record, **record}), file)
+        # Copies, because safetensors rejects tensors that share memory.
+        copies = {
+            key: value.clone(memory_format=torch.contiguous_format)
+            for key, value in tensors.items()
+        }
+        WRITERS[to](copies, portable({**backbone.record, **record}), file)
 
 
 def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:
@@ -120,7 +124,7 @@ def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """Write timm's names, since timm loads such files. A ResNet's are also torchvision's."""
     from safetensors.torch import save
 
-    metadata = {key: str(value) for key, value in origin.items()}
+    metadata = {printable(key): printable(value) for key, value in origin.items()}
     metadata['format'] = 'pt'  # loaders of the hub require it
     file.write(save(_of_timm(weights), metadata=metadata))
 

@@ -220,9 +220,11 @@ def write(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: s
     state = {f'backbone.{key}': value for key, value in weights.items()}
     meta = {ORIGIN: record}
     loaded = load_checkpoint(source.path)
+    stored = loaded.get('meta')
     if source.source.startswith('mmairl') and args.part == 'student' and 'state_dict' in loaded:
         state = {**loaded['state_dict'], **state}
-        meta |= {key: value for key, value in loaded.get('meta', {}).items() if key in KEPT_META}
+        if isinstance(stored, dict):
+            meta |= {key: value for key, value in stored.items() if key in KEPT_META}
     write_checkpoint(dict(meta=meta, state_dict=state), args.out)
 
 

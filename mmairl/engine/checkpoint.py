@@ -360,7 +360,7 @@ def consolidate(src: Path, dst: Path) -> str:
     unusual |= dict.fromkeys(not_finite(tensors), 'not finite')
     listed = ', '.join(f'{key} ({kind})' for key, kind in unusual.items() if kind)
     message = f'{dst} holds {len(weights)} tensors of {path.name}, without optimizer, schedules and random states'
-    return f'{message}; not usable as weights: {listed}' if listed else message
+    return printable(f'{message}; not usable as weights: {listed}' if listed else message)
 
 
 def trust_mmengine_checkpoints() -> None:

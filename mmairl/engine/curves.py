@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from mmairl.errors import UserError, explained
-from mmairl.io import LARGEST_LIST, read_text, typed
+from mmairl.io import LARGEST_LIST, read_text, require_inside, typed
 
 Curve = tuple[list[int], list[float]]  # steps and values
 Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -51,6 +51,7 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
             code='no-curves',
         )
     for file in files:
+        require_inside(file, work_dir)
         scalars: dict[str, dict[int, float]] = {}
         for number, line in enumerate(read_text(file, LARGEST_LIST).splitlines(), 1):
             try:
@@ -83,6 +84,7 @@ def read_run_config(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
     configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
     if not configs:
         return {}
+    require_inside(configs[start], work_dir)
     what = f'{configs[start]} is not a config that a run has written'
     with explained(what, 'remove it', code='not-a-run-config'):
         lines = ast.parse(read_text(configs[start])).body

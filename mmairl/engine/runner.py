@@ -114,9 +114,10 @@ class Runner(PlainRunner):
             dataset.full_init()
         dataset = TrainingImages(dataset, workers=bool(self._train_dataloader.get('num_workers')))
         diff_rank_seed = self._randomness_cfg.get('diff_rank_seed', False)
-        loader = self.build_dataloader(
-            {**self._train_dataloader, 'dataset': dataset}, self.seed, diff_rank_seed
-        )
+        options = {**self._train_dataloader, 'dataset': dataset}
+        if not torch.cuda.is_available():
+            options['pin_memory'] = False  # torch would warn twice in each epoch
+        loader = self.build_dataloader(options, self.seed, diff_rank_seed)
         # Otherwise each start of the workers would draw from the run's generator.
         loader.generator = torch.Generator()
         loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)

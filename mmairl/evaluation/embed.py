@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import output, replacing
 
+PLANES = set(range(5, 17))  # sizes of a last axis that may be channels rather than columns
 One = str | Path | Image.Image | np.ndarray | Tensor
 Images = One | Sequence[One]
 
@@ -84,11 +86,14 @@ def embed(
         >>> cells.shape, places[0]  # doctest: +SKIP
         ((5000, 196, 384), array([0.036, 0.036]))
     """
-    if batch < 1 or workers < 0 or (size is not None and size < 1):
-        raise UserError(
-            f"embed: batch and size must be positive, and workers at least 0 ('{batch}, {size}, {workers}'); change them",
-            code='bad-number',
-        )
+    side = 1 if size is None else size
+    for name, number, least in (('batch', batch, 1), ('size', side, 1), ('workers', workers, 0)):
+        if not isinstance(number, Integral) or number < least:
+            raise UserError(
+                f"{name}: must be an integer of at least {least} ('{number}'); change it",
+                code='bad-number',
+            )
+    require_device(device or 'cpu')
     cfg, backbone, normal, views, channels = embedding_network(
         checkpoint, part, config, prefix, mean=mean, std=std, size=size
     )
@@ -112,6 +117,18 @@ def embed(
         return x, names, places
     rows = readable.nonzero().flatten()
     return x[rows].numpy(), [names[row] for row in rows.tolist()]
+
+
+def require_device(name: str) -> None:
+    """Raise unless torch can use a device on this machine."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"device: not available here ('{name}': {reason}); give cpu, cuda or cuda:N",
+            code='no-device',
+        ) from error
 
 
 def write_patches(
@@ -190,6 +207,13 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
         if str(images).endswith(SUFFIXES):
             return Shards(images, views, channels=channels)
         images = [images]
+    shape = images.shape if isinstance(images, np.ndarray) else ()
+    if len(shape) == 3 and shape[2] in PLANES - {channels}:
+        raise UserError(
+            f'embed: an array {shape} may be one image of {shape[2]} channels or {shape[0]} gray images; put the images into a '
+            'list (one image of more than 4 channels requires a network that was trained on as many)',
+            code='ambiguous-array',
+        )
     if _is_one_image(images, channels):
         images = [images]
     items = [as_array(item) for item in images]

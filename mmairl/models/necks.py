@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from mmairl.registry import MODELS
 
 
-@MODELS.register_module()
+@MODELS.register_module(name=['MLPNeck', 'Projector', 'Predictor'])
 class MLPNeck(BaseModule):
     """Linear - [norm] - activation - Linear; without hidden channels a single Linear (MoCo v1's projector).
 

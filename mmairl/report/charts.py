@@ -104,9 +104,9 @@ def still_picture(
 ) -> dict[str, Any]:
     """Return the paths and the caption of the picture for readers without scripts; no paths without a finite number."""
     lines = [_finite_points(curve, POINTS if dots else STILL_POINTS) for curve in curves]
-    points = np.concatenate(lines)
-    if not len(points):
+    if not any(map(len, lines)):
         return dict(paths=[])
+    points = np.concatenate(lines)
     left, bottom = points.min(axis=0)
     right, top = points.max(axis=0)
     logarithmic = [axis in log for axis in 'xy']

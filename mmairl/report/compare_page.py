@@ -1,5 +1,6 @@
 """The page that compares runs: differences between their configs, final values, and curves."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class LoggedRun:
         batch = self.config.get('total_batch_size', '')
         name = 'epoch' if unit == 'epoch' else 'time'
         logged, values = self.curves.get(name, ([], []))
-        if unit == 'images' and batch.isdigit():
+        if unit == 'images' and re.fullmatch('[0-9]{1,12}', batch):
             return np.array(steps) * int(batch)
         if unit == 'images' or not logged:
             return None

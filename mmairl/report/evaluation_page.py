@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from markupsafe import Markup
@@ -19,6 +19,7 @@ from mmairl.report.table import Row, html_table, results_table
 
 NAME = 'evaluation.html'
 REQUIRED = {'protocol', 'config', 'subject', 'scores'}  # the keys of a result file
+Count = Annotated[str, msgspec.Meta(pattern=r'^[1-9][0-9]{0,8}$')]
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class EvaluatedNetwork:
 class LowShot(msgspec.Struct):
     """Mean average precision by the number of positive images per class, over several samples of them."""
 
-    mean: dict[str, float]
-    std: dict[str, float]
+    mean: dict[Count, float]
+    std: dict[Count, float]
 
     def text(self, count: str) -> str:
         if count not in self.mean:
@@ -81,6 +82,10 @@ class Confusion(msgspec.Struct):
 
     classes: list[str]
     counts: list[list[int]]
+
+    def __post_init__(self) -> None:
+        if {len(self.counts), *map(len, self.counts)} != {len(self.classes)}:
+            raise ValueError('expected a count for each pair of classes')
 
     def rows(self) -> list[Row]:
         """Return the percentage that is recognized and the counts of each class."""
@@ -122,7 +127,7 @@ class Record(msgspec.Struct):
     @property
     def weights(self) -> str:
         """The digest of the weights."""
-        return (self.identity or {}).get('weights', '')
+        return str((self.identity or {}).get('weights', ''))
 
     def parts(self, *names: str) -> dict[str, Any]:
         """Return these parts of the identity."""

@@ -19,6 +19,7 @@ from scipy import stats
 from torch import Tensor
 
 from mmairl.checkpoints.norms import Norm
+from mmairl.errors import printable
 from mmairl.io import replacing
 from mmairl.report.charts import Curve, chart
 from mmairl.report.page import COLORS, TEMPLATES
@@ -68,7 +69,7 @@ def _axes(width: float, height: float) -> Axes:
 
 def short(name: str, room: int = 40) -> str:
     """Return a name on one line, cut to a length."""
-    name = ' '.join(name.split())
+    name = printable(' '.join(name.split()))
     return name if len(name) <= room else f'{name[: room - 1]}…'
 
 

@@ -142,7 +142,7 @@ def signed(value: float, digits: int = 1) -> str:
 
 def escaped(text: str, signs: Mapping[str, str]) -> str:
     """Return a text on one line, with the characters replaced that would be markup."""
-    return ' '.join(text.split()).translate(str.maketrans(dict(signs)))
+    return printable(' '.join(text.split())).translate(str.maketrans(dict(signs)))
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -188,6 +188,7 @@ def save_table(header: Sequence[str], rows: Iterable[Sequence[object]], stem: st
 def _csv_cell(value: object) -> object:
     if isinstance(value, str) and NUMBER.fullmatch(value):
         return value.replace('−', '-').removeprefix('+')
-    if isinstance(value, str) and value.startswith(FORMULA_SIGNS):
-        return f"'{value}"  # a spreadsheet would take the name for a formula
+    if isinstance(value, str):
+        # A spreadsheet would take the name for a formula.
+        return f"'{printable(value)}" if value.startswith(FORMULA_SIGNS) else printable(value)
     return f'{value:.7g}' if isinstance(value, float) else value

@@ -33,7 +33,7 @@ TRANSFORMS = {
     'GaussianBlur': 'blur',
     'Solarize': 'solarize',
 }
-LOSSES = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}
+LOSSES = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos', 'BYOLHead': '2 - 2 cos'}
 CACHE_SIZE = 2**40  # bytes; reading an index does not fill the cache
 
 

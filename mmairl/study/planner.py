@@ -4,7 +4,7 @@ import copy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from mmairl.study.external import checkpoint_path, require_networks, stated_fact
 from mmairl.study.factors import Configs
 from mmairl.study.fork_rows import fork_epoch, fork_points
 from mmairl.study.measure import forget
-from mmairl.study.runs import CONFIG, Run, settle_failed_trials
+from mmairl.study.runs import CONFIG, Run, require_own_files, settle_failed_trials
 from mmairl.study.schema import Asked, Branch, Chosen, set_aside
 from mmairl.study.search import FIRST, trial_options
 from mmairl.study.spec import Row, Study
@@ -37,9 +37,10 @@ def plan_runs(
 ) -> list[Run]:
     """Return the runs, ordered by seed, so that every row has a result early."""
     planner = Planner(study, configs, tuple(tasks), out)
-    if study.search:
-        return list(planner.searches(seeds))
-    return [run for seed in seeds for run in planner.rows(seed)]
+    by_seed = map(planner.rows, seeds)
+    runs = list(planner.searches(seeds) if study.search else chain.from_iterable(by_seed))
+    require_own_files(runs, out)
+    return runs
 
 
 def prepare_runs(

@@ -11,8 +11,8 @@ from filelock import FileLock, Timeout
 
 from mmairl.config import same_config
 from mmairl.evaluation.sources import changed_sources
-from mmairl.io import read_json, read_text, write_json
-from mmairl.study.schema import Asked, RunResult
+from mmairl.io import read_json, read_text, require_inside, write_json
+from mmairl.study.schema import CHOICE, Asked, RunResult
 from mmairl.study.search import FIRST
 from mmairl.study.spec import Row
 from mmairl.study.stale import stale_reason
@@ -21,7 +21,9 @@ from mmairl.study.stale import stale_reason
 LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
 CONFIG = 'the config'
 FAILURES = ('failed_before.txt', 'failed.txt')  # last messages of the last two failed starts
-LOG_TAIL = 5000  # characters
+LOG_TAIL = 5000  # bytes
+# Files of a run that pages and the terminal show.
+SHOWN = (*FAILURES, CHOICE, 'asked/config.yaml', 'asked.json', 'log.txt', 'result.json')
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +105,7 @@ class Run:
     def is_running(self) -> bool:
         """Whether a process on any node has locked the folder."""
         lock = self.folder / '.lock_0'
-        if not lock.is_file():
+        if lock.is_symlink() or not lock.is_file():
             return False
         try:
             with FileLock(lock, timeout=0):
@@ -125,7 +127,7 @@ def status(run: Run) -> tuple[str, str]:
         return 'running', f'{line} ({_log_age(run)} ago)' if line else ''
     failed = run.folder / 'failed.txt'
     if failed.is_file():
-        return 'failed', read_text(failed).strip()
+        return 'failed', _text_of(failed)
     if changed := run.changed_since_start or run.stale_reason:
         return 'stale', changed
     if run.result is not None:
@@ -139,13 +141,23 @@ def _last_line(run: Run) -> str:
     log = run.folder / 'log.txt'
     if not log.is_file():
         return ''
-    text = log.read_text(errors='replace')[-LOG_TAIL:].strip()
+    with log.open('rb') as file:
+        file.seek(max(0, log.stat().st_size - LOG_TAIL))
+        text = file.read(LOG_TAIL).decode(errors='replace').strip()
     return text.rpartition('\n')[2]
 
 
 def _log_age(run: Run) -> timedelta:
     seconds = round(time.time() - (run.folder / 'log.txt').stat().st_mtime)
     return timedelta(seconds=max(0, seconds))  # the clock of a node may be ahead
+
+
+def require_own_files(runs: Sequence[Run], study: Path) -> None:
+    """Raise if a file that a page would show is a link to a file outside of the study's folder."""
+    for run in runs:
+        for name in SHOWN:
+            if (run.folder / name).exists():
+                require_inside(run.folder / name, study)
 
 
 def unfinished(runs: Sequence[Run]) -> list[Run]:
@@ -197,4 +209,4 @@ def repeated_failure(folder: Path) -> str:
 
 
 def _text_of(path: Path) -> str:
-    return path.read_text().strip() if path.is_file() else ''
+    return read_text(path, errors='replace').strip() if path.is_file() else ''

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from mmairl.engine.curves import Curve
 from mmairl.evaluation.identity import key_of
 from mmairl.io import read_text
 from mmairl.study.spec import Along, Rescaled, Untrained
@@ -110,12 +111,16 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     versions: dict[str, str] = {}
     hardware: str = ''
     evaluation: str = ''
-    curves: dict[str, Any] = {}
+    curves: dict[str, Curve] = {}
     hidden: dict[str, str] = {}
     left_out: dict[str, dict[str, int]] = {}  # by task: unreadable images, missing classes
     tuned: dict[str, dict[str, Any]] = {}  # by task, if its recipe was tuned
     diverged: str = ''  # why a trial counts as the worst
     excluded: str = ''  # why a branch was not trained
+
+    def __post_init__(self) -> None:
+        if any(len(steps) != len(values) for steps, values in self.curves.values()):
+            raise ValueError('expected a value for each step of a curve')
 
 
 class Measured(Struct):

@@ -209,23 +209,30 @@ def situations(
         names = [AT_RANDOM, HELD_OUT, *MEASURES]
         if situation == METHODS:
             names = [name for name in names if name not in ONE_METHOD]
-        evidence = {name: list(_scores_and_goodness(name, group)) for name in names}
-        judged[situation] = judge(
-            {name: pairs for name, pairs in evidence.items() if pairs}, margin
-        )
+        evidence = {name: _scores_and_goodness(name, group) for name in names}
+        evidence = {name: pairs for name, pairs in evidence.items() if pairs}
+        # A choice between methods has all rows.
+        rows = {
+            name: [place if situation == METHODS else group[place][0].row for place in pairs]
+            for name, pairs in evidence.items()
+        }
+        pairs_of = {name: list(pairs.values()) for name, pairs in evidence.items()}
+        judged[situation] = judge(pairs_of, margin, rows)
     return judged
 
 
 def _scores_and_goodness(
     measure: str, choices: Iterable[Sequence[Network]]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield scores and goodness of the choices in which a measure has a value."""
-    for choice in choices:
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Return scores and goodness of the choices in which a measure has a value, by the index of the choice."""
+    found = {}
+    for place, choice in enumerate(choices):
         measured = with_clid({network: network.values for network in choice}).values()
         values = [{AT_RANDOM: 0.0, **numbers}.get(measure, math.nan) for numbers in measured]
         if any(map(math.isfinite, values)):
             scores = np.array([network.score for network in choice])
-            yield scores, np.array([goodness(measure, value) for value in values])
+            found[place] = scores, np.array([goodness(measure, value) for value in values])
+    return found
 
 
 def regret_section(study: Mapping[str, Any]) -> Markup:

@@ -1,12 +1,13 @@
 """Regret of a measure that needs no label: the test score of the best network of a choice, less that of the one it picks.
 
-A choice is a set of networks, such as the trials of a search; choices of one kind are a situation. A measure is trusted where
-more than half of all choices are shown to come within the margin (an exact sign test), and the mean regret does. It is not to
-be used where more than half are shown not to. The measures of a situation are one family, corrected by Holm as verdicts are. So
-few choices decide nothing: of twenty measures, none before nine choices that all go well.
+A choice is a set of networks, such as the trials of a search; choices of one kind are a situation. Choices of one row are not
+independent, so the unit of the test is a row, with the mean regret over its choices. A measure is trusted if more than half of
+all rows are shown to come within the margin (an exact sign test), and the mean regret does. It is not to be used if more than
+half are shown not to. The measures of a situation are one family, corrected by Holm as verdicts are. So few rows decide
+nothing: of twenty measures, none before nine rows that all go well.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,27 +49,41 @@ def correlation(choices: Choices) -> float | None:
 
 
 def words(
-    within: Sequence[int], choices: Sequence[int], mean: Sequence[float], margin: float
+    within: Sequence[int], units: Sequence[int], mean: Sequence[float], margin: float
 ) -> list[str]:
-    """Return a word for each measure of a situation, of how many choices it came within the margin."""
-    within, choices, mean = map(np.asarray, (within, choices, mean))
+    """Return a word for each measure of a situation, by the number of units in which it came within the margin."""
+    within, units, mean = map(np.asarray, (within, units, mean))
     good, bad = (
-        holm(stats.binom.sf(count - 1, choices, 0.5)) < LEVEL
-        for count in (within, choices - within)
+        holm(stats.binom.sf(count - 1, units, 0.5)) < LEVEL for count in (within, units - within)
     )
     return np.select([good & (mean <= margin), bad], [TRUSTED, USELESS], UNDECIDED).tolist()
 
 
-def judge(situation: Mapping[str, Choices], margin: float) -> dict[str, dict[str, Any]]:
-    """Return regret, interval, rank correlation and a word for each measure of a situation."""
+def judge(
+    situation: Mapping[str, Choices],
+    margin: float,
+    rows: Mapping[str, Sequence[Hashable]] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Return regret, interval, rank correlation and a word for each measure of a situation.
+
+    Args:
+        situation: The choices of each measure.
+        margin: Regret up to it is acceptable.
+        rows: The row of each choice, by measure. Default: each choice is its own unit.
+    """
     cells = {}
+    units = []
     for name, choices in situation.items():
         found = np.array([float(regrets(*choice)) for choice in choices])
         low, high = resampled(choices)
+        of_rows: dict[Hashable, list[float]] = {}
+        for row, regret in zip(rows[name] if rows else range(len(found)), found):
+            of_rows.setdefault(row, []).append(regret)
+        units.append([np.mean(regrets_of_row) <= margin for regrets_of_row in of_rows.values()])
         counts = dict(choices=len(found), within=int(np.sum(found <= margin)))
         cells[name] = dict(
             counts, regret=float(found.mean()), low=low, high=high, correlation=correlation(choices)
         )
-    parts = ([cell[key] for cell in cells.values()] for key in ('within', 'choices', 'regret'))
-    said = words(*parts, margin) if cells else ()
+    mean = [cell['regret'] for cell in cells.values()]
+    said = words(list(map(sum, units)), list(map(len, units)), mean, margin) if cells else ()
     return {name: dict(cell, word=word) for (name, cell), word in zip(cells.items(), said)}

@@ -122,6 +122,14 @@ def test_tool_reads_bare_weights(tmp_path, run_tool):
     assert torch.equal(torch.load(tmp_path / 'b.pth', weights_only=False)['state_dict'][key], state[key] / 2)
 
 
+def test_tool_ignores_meta_of_another_type(tmp_path, run_tool):
+    state = {f'backbone.{key}': value for key, value in weights(1).items()}
+    state['projector.0.weight'] = torch.ones(4, 4)
+    torch.save(dict(meta=[1, 2], state_dict=state), tmp_path / 'a.pth')
+    run_tool('tools/normrescale.py', tmp_path / 'a.pth', tmp_path / 'b.pth', '--constant', '0.5')
+    assert torch.load(tmp_path / 'b.pth')['meta'].keys() == {'mmairl_origin'}
+
+
 def test_tool_reads_teachers_and_checks_its_input(tmp_path, run_tool, capsys):
     source = weights(1)
     lars = save_ours(tmp_path / 'lars.pth', source)

@@ -10,7 +10,7 @@ from test_layouts import detectron2
 from torch import nn
 
 from mmairl.checkpoints.hub_config import Input
-from mmairl.checkpoints.load import require_same_keys
+from mmairl.checkpoints.load import not_finite, require_same_keys
 from mmairl.checkpoints.read import input_of, read_backbone, read_tensors
 from mmairl.registry import MODELS
 
@@ -183,6 +183,23 @@ def test_weights_that_are_not_finite_are_warned_of(value, count, states, tmp_pat
     read_backbone(tmp_path / 'a\nforged.pth')
     assert len(lines) == count
     assert all('NaN or infinity, such as bn1.bias' in text and '\n' not in text for text in lines)
+
+
+def test_floats_of_eight_bits_are_checked_for_nan():
+    weights = {'a': torch.tensor([1.0, torch.nan]), 'b': torch.tensor([1.0]), 'c': torch.ones(1, dtype=torch.int64)}
+    assert not_finite({name: value.to(torch.float8_e4m3fn) for name, value in weights.items()}) == ['a']
+    assert not_finite(weights) == ['a']
+
+
+def test_settings_without_a_name_are_ignored(states, tmp_path):
+    torch.save(dict(meta=dict(settings={3: 4, 'a.views': '[]'}), state_dict=states[0]), tmp_path / 'a.pth')
+    backbone = read_backbone(tmp_path / 'a.pth')
+    assert backbone.settings == {'a.views': '[]'} and backbone.input.origin
+
+
+def test_control_characters_in_a_name_are_escaped(states, tmp_path):
+    torch.save(states[0], tmp_path / 'a\x1b[31m\nforged.pth')
+    assert '\\x1b[31m\\nforged.pth' in str(read_backbone(tmp_path / 'a\x1b[31m\nforged.pth'))
 
 
 def test_file_without_a_backbone_is_an_error(tmp_path):

@@ -139,6 +139,14 @@ def test_source_format_of_old_files_is_read(tmp_path):
     assert read_backbone(tmp_path / 'a.safetensors').origin == dict(file='b.pth', source_format='MoCo v1 or v2')
 
 
+def test_tensors_that_share_memory_become_safetensors(tmp_path):
+    state = narrow_resnet().state_dict()
+    state['bn1.bias'] = state['bn1.weight']
+    torch.save(dict(meta=dict(mmairl_origin={'\ud800': '\udfff'}), state_dict=state), tmp_path / 'a.pth')
+    write_backbone(read_backbone(tmp_path / 'a.pth'), tmp_path / 'a.safetensors', 'safetensors')
+    assert torch.equal(load_file(tmp_path / 'a.safetensors')['bn1.bias'], state['bn1.weight'])
+
+
 def test_statistics_stay_with_converted_files(tmp_path, run_tool):
     (source := tmp_path / 'released').mkdir()
     torch.save(vit().state_dict(), source / 'a.pth')

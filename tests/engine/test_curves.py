@@ -3,7 +3,7 @@ import json
 import pytest
 from harness.errors import raises_code
 
-from mmairl.engine.curves import read_scalars
+from mmairl.engine.curves import read_run_config, read_scalars
 
 
 def write_start(work_dir, name, values, end=''):
@@ -51,3 +51,17 @@ def test_diverged_run_has_nan_in_its_curve(tmp_path):
     steps, losses = read_scalars(tmp_path)['loss']
     assert steps == [10]
     assert losses[0] != losses[0]
+
+
+def test_link_out_of_a_work_dir_is_an_error(tmp_path):
+    write_start(tmp_path / 'run', 'first', {10: 1.0})
+    (tmp_path / 'settings.py').write_text('password = 1')
+    folder = tmp_path / 'run' / 'first' / 'vis_data'
+    (folder / 'config.py').symlink_to(tmp_path / 'settings.py')
+    with raises_code('link-leads-out'):
+        read_run_config(tmp_path / 'run')
+    (tmp_path / 'run' / 'second').symlink_to(tmp_path)
+    (tmp_path / 'vis_data').mkdir()
+    (tmp_path / 'vis_data' / 'scalars.json').write_text('{}')
+    with raises_code('link-leads-out'):
+        read_scalars(tmp_path / 'run')

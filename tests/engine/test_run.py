@@ -166,6 +166,13 @@ class MaskedModel(BaseModel):
         return dict(loss=self.backbone(inputs).mean())
 
 
+def test_memory_is_pinned_for_a_gpu_only(toy_config):
+    cfg = toy_config(**{'train_dataloader.pin_memory': True})
+    run.complete_config(cfg, 'none')
+    runner = run.build_runner(cfg)
+    assert runner.train_dataloader.pin_memory == torch.cuda.is_available()
+
+
 def test_model_for_one_tensor_raises_with_views(toy_config):
     cfg = toy_config(steps=1, width=4)
     cfg.model = dict(type='MaskedModel')

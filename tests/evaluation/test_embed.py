@@ -9,6 +9,7 @@ from harness.errors import raises_code
 from PIL import Image
 
 import mmairl
+from mmairl.evaluation.embed import dataset_of
 
 SIDE, CROP = 64, 56  # to which a crop of 56 resizes, so that nothing is resampled
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -55,10 +56,25 @@ def test_folder_files_and_arrays_have_equal_features(network, pixels, tmp_path):
         np.testing.assert_allclose(features, wanted[: len(names)], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('number', [dict(batch=0), dict(workers=-1), dict(size=0)], ids=str)
+@pytest.mark.parametrize(
+    'number', [dict(batch=0), dict(workers=-1), dict(size=0), dict(batch=1.5), dict(size='5')], ids=str
+)
 def test_number_out_of_range_is_an_error(number, pixels):
     with raises_code('bad-number'):
         mmairl.embed('unread.pth', pixels, **number)
+
+
+@pytest.mark.parametrize('device', ['cuda:99', 'nothing'])
+def test_missing_device_is_an_error(device, pixels):
+    with raises_code('no-device'):
+        mmairl.embed('unread.pth', pixels, device=device)
+
+
+def test_array_of_more_channels_than_known_is_an_error():
+    with raises_code('ambiguous-array'):
+        dataset_of(np.zeros((40, 40, 5), np.uint8), None)
+    assert len(dataset_of(np.zeros((3, 40, 40), np.uint8), None)) == 3
+    assert len(dataset_of(np.zeros((40, 40, 5), np.float32), None, channels=5)) == 1
 
 
 def test_each_kind_of_image_is_embedded_or_an_error(network, pixels, tmp_path):

@@ -129,3 +129,11 @@ def test_incomparable_runs_raise(incomparable, tmp_path, code):
 def test_compare_command_prints_the_path(runs, tmp_path, run_tool, capsys):
     run_tool('tools/report.py', 'compare', *runs, '--out', tmp_path / 'page.html')
     assert capsys.readouterr().out.strip() == str(tmp_path / 'page.html')
+
+
+def test_batch_that_is_no_number_draws_no_images(runs, tmp_path):
+    for run in runs:
+        with next(run.glob('*/vis_data/config.py')).open('a') as file:
+            file.write("total_batch_size = '²'\n")
+    page = write_compare_page(runs, tmp_path / 'page.html').read_text()
+    assert all('images seen' not in run['x'] for one in charts(page) for run in one['series'])

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from harness.errors import raises_code
 
 from mmairl.evaluation.protocol import Result
 from mmairl.report.evaluation_page import records_in, results, write_evaluation_page
@@ -156,3 +157,27 @@ def test_replaced_files_are_named_by_weights(tmp_path):
         os.utime(tmp_path / f'{weights}.json', (number, number))
     names = [row.subject for row in rows_in(tmp_path)]
     assert names == [f'student of run/x.pth, weights {start}' for start in ('123456', '89abcd')]
+
+
+@pytest.mark.parametrize(
+    'details',
+    [
+        dict(low_shot=dict(mean={'a': 1.0}, std={})),
+        dict(low_shot=dict(mean={'²': 1.0}, std={})),
+        dict(low_shot=dict(mean={'0': 1.0}, std={})),
+        dict(low_shot=dict(mean={'9' * 5000: 1.0}, std={})),
+        dict(confusion=dict(classes=['a', 'b'], counts=[[1], [2, 3]])),
+        dict(confusion=dict(classes=['a'], counts=[])),
+    ],
+)
+def test_details_of_another_form_are_an_error(tmp_path, details):
+    leave(tmp_path, 'a', 'x', {KNN: 50.0}, details=details)
+    with raises_code('wrong-content'):
+        write_evaluation_page(tmp_path)
+
+
+def test_page_survives_odd_names_weights_and_scores(tmp_path):
+    odd = {KNN: float('nan'), LINEAR: 1e308, '\ud800': 250.0}
+    leave(tmp_path, 'a', '\udfff', odd, identity=dict(weights=[1]))
+    page = write_evaluation_page(tmp_path, plots=[(KNN, 'absent')]).read_text()
+    assert '\\ud800' in page and '\\udfff' in page

@@ -2,6 +2,7 @@
 
 import re
 from itertools import combinations
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -92,3 +93,10 @@ def test_constant_line_is_in_the_middle():
 def test_logarithmic_line_has_equal_steps():
     drawn = chart({'c': ([1, 2, 3], [1.0, 10.0, 100.0])}, 'title', 'x', log='y')
     assert paths(drawn) == ['M0 150L230 75L460 0']
+
+
+def test_figure_of_names_with_control_characters_is_xml(tmp_path):
+    names = ['\x1b[31m', 'a\x00b', '\ud800', '\u202e<b>&']
+    save_figure(lines({name: ([0, 1], [number, 1]) for number, name in enumerate(names)}, names[0]), tmp_path / 'a')
+    drawn = ElementTree.parse(tmp_path / 'a.svg')
+    assert all((element.text or '').strip('\n \u200b').isprintable() for element in drawn.iter())

@@ -81,6 +81,13 @@ def test_form_has_facts_of_checkpoint_and_base(tmp_path, ours):
     }
 
 
+def test_facts_cannot_add_lines_to_the_form(tmp_path):
+    hostile = {'a\nseed: 1': 'b\noptimizer: SGD', 'c': '\x1b[31m'}
+    torch.save({'hyper_parameters': hostile, 'state_dict': {}}, tmp_path / 'a.ckpt')
+    facts = facts_of(str(tmp_path / 'a.ckpt'))
+    assert facts == {'a\\nseed: 1': 'b\\noptimizer: SGD', 'c': '\\x1b[31m'}
+
+
 def test_stated_factors_are_compared(tmp_path, ours):
     own = training_factors(ours['ours'])
     assert compare_stated(row(tmp_path, own), OURS, ours) == ([], [])

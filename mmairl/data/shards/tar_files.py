@@ -23,6 +23,7 @@ NOTE = 2**26  # bytes of the note of tools/pack.py, which lists all classes
 REGULAR = (b'0', b'\0', b'7')  # types of members whose content follows; '7' is a contiguous file
 # Types whose content is in another member or rearranged.
 WITHOUT_CONTENT = {b'1': 'a hard link', b'S': 'a sparse file'}
+LABELS = {b'cls', b'json'}  # extensions of the members with an image's class
 LONG_NAME = b'L'
 EXTENDED = b'x'
 GLOBAL = b'g'
@@ -165,10 +166,10 @@ class TarReader:
             extended = {}
             if kind in REGULAR and not fault:
                 yield name, member
-            elif name.rpartition(b'.')[2].lower() in image_kinds():
+            elif name.rpartition(b'.')[2].lower() in image_kinds() | LABELS:
                 if fault:
                     raise UserError(
-                        f'{self.shard}: the image {readable(name)} is stored as {fault}, without its content; write the '
+                        f'{self.shard}: the member {readable(name)} is stored as {fault}, without its content; write the '
                         'archive again by tar --hard-dereference, and without --sparse',
                         code='image-without-content',
                     )
@@ -177,7 +178,7 @@ class TarReader:
     def report_skipped(self, names: list[bytes]) -> None:
         if names:
             print_log(
-                f'{self.shard}: {len(names)} members have names of images and are links, folders or devices, first '
+                f'{self.shard}: {len(names)} members have names of images or labels and are links, folders or devices, first '
                 f'{readable(names[0])}; they are left out (tar --dereference stores what links point to)',
                 logger='current',
                 level=WARNING,

@@ -8,7 +8,7 @@ from mmairl.models.heads.base import PairwiseHead, unit
 from mmairl.registry import MODELS
 
 
-@MODELS.register_module()
+@MODELS.register_module(name=['RegressionHead', 'BYOLHead'])
 class RegressionHead(PairwiseHead):
     """Squared distance of unit vectors, ``2 - 2 cos(q, k)`` (BYOL).
 

@@ -215,12 +215,14 @@ def _problems_of(study: Mapping, row: Mapping, run: Mapping) -> Iterator[str]:
     for task, counts in run.get('left_out', {}).items():
         for what, count in counts.items():
             yield f'{labels.get(task, task)} leaves out {count} {what}'
-    for key, label in labels.items():
-        score = run['scores'].get(key)
-        if score is None and not row.get('untrained'):  # not every task measures a null row
-            yield f'{label} was not measured'
-        elif score is not None and not isfinite(score):
-            yield f'{label} is {score}'
+    for metric in study['metrics']:
+        label = metric['label']
+        score = run['scores'].get(metric['key'])
+        if score is None:
+            if not row.get('untrained'):  # not every task measures a null row
+                yield f'{label} was not measured'
+        elif not isfinite(score) or (metric.get('unit') == '%' and not 0 <= score <= 100):
+            yield f'{label} is {score:g}'
 
 
 def markdown(study: Mapping) -> str:

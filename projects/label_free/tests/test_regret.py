@@ -32,6 +32,20 @@ def test_verdicts_are_wrong_in_at_most_one_of_twenty():
     assert naive > 0.25
 
 
+def test_searches_of_one_row_count_once():
+    """Five rows of three searches each agree fully: 15 choices that go well are five witnesses."""
+    scores = np.array([60.0, 50, 40])
+    choices = {'knows': [(scores, scores)] * 15}
+    rows = {'knows': [row for row in 'abcde' for _ in range(3)]}
+    assert judge(choices, 1.0)['knows']['word'] == TRUSTED
+    cell = judge(choices, 1.0, rows)['knows']
+    assert cell['choices'] == cell['within'] == 15
+    # At 5 % without a correction five of five rows decide (1/32), four do not.
+    assert cell['word'] == TRUSTED
+    four = {'knows': [row for row in 'abcd' for _ in range(3)]}
+    assert judge({'knows': choices['knows'][:12]}, 1.0, four)['knows']['word'] == UNDECIDED
+
+
 def test_only_reliable_measures_are_trusted():
     rng = np.random.default_rng(0)
     scores = [rng.normal(60, 5, 6) for _ in range(12)]

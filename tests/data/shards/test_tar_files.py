@@ -78,9 +78,10 @@ def test_hostile_names_are_never_opened(tmp_path):
 def test_links_and_devices_are_left_out_and_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(tar_files, 'print_log', log := Mock())
     links = b''.join(header(f'x{kind.decode()}.png', kind, 0) for kind in (b'2', b'3', b'6'))
+    links += header('x2.cls', b'2', 0)
     data = Shards(write(tmp_path, links + header('folder', b'5', 0) + GOOD))
     assert len(data) == 1
-    assert '3 members have names of images' in log.call_args.args[0]
+    assert '4 members have names of images or labels' in log.call_args.args[0]
 
 
 def test_listed_images_are_found_with_any_extension(tmp_path):
@@ -197,8 +198,9 @@ def test_impossible_size_is_an_error(field, tmp_path):
 
 @pytest.mark.parametrize('kind', [tarfile.LNKTYPE, tarfile.GNUTYPE_SPARSE])
 def test_image_without_content_is_an_error(kind, tmp_path):
-    with raises_code('image-without-content', 'b.png'):
-        Shards(write(tmp_path, header('b.png', kind, 0) + GOOD))
+    for name in ('b.png', 'a.cls', 'a.json'):
+        with raises_code('image-without-content', name):
+            Shards(write(tmp_path, header(name, kind, 0) + GOOD))
     assert len(Shards(write(tmp_path, header('b.txt', kind, 0) + GOOD))) == 1
 
 

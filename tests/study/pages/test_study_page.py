@@ -26,7 +26,7 @@ from study.pages.planted import (
 )
 
 from mmairl.study.pages.study_page import write_figures, write_study_page
-from mmairl.study.pages.study_tables import columns, latex, markdown, table_lines
+from mmairl.study.pages.study_tables import columns, latex, markdown, row_problems, table_lines
 from mmairl.study.pages.words import BLANK, duration
 
 
@@ -129,6 +129,13 @@ def with_problems() -> dict:
 )
 def test_problem_of_a_run_is_next_to_its_row(planted_page, sentence):
     assert sentence in text_of(section(planted_page(with_problems), 'scores'))
+
+
+@pytest.mark.parametrize('score', [250.0, 1e308, -1.0])
+def test_impossible_percentage_is_a_problem(score):
+    found = with_problems()
+    found['rows'][0]['runs'][0]['scores']['k-nn'] = score
+    assert row_problems(found, found['rows'][0]) == [f'seed 0: k-NN is {score:g}']
 
 
 def test_means_exclude_unfinished_and_nonfinite_runs():
