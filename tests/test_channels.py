@@ -52,9 +52,11 @@ def write_png(path, pixels) -> None:
     Image.fromarray(pixels[..., 0]).save(path.with_suffix('.png'))
 
 
+FIVE_CHANNELS = 'five channels of 16 bits in TIFF, changed on the device'
+ONE_CHANNEL = 'one channel in PNG'
 CASES = {
-    'five channels of 16 bits in TIFF, changed on the device': (5, np.uint16, write_tiff, 'device'),
-    'one channel in PNG': (1, np.uint8, write_png, 'workers'),
+    FIVE_CHANNELS: (5, np.uint16, write_tiff, 'device'),
+    ONE_CHANNEL: (1, np.uint8, write_png, 'workers'),
 }
 
 
@@ -82,7 +84,11 @@ def run(file, work_dir):
     return work_dir / 'epoch_2.pth'
 
 
-@pytest.mark.parametrize('made', CASES, indirect=True)
+@pytest.mark.parametrize(
+    'made',
+    [FIVE_CHANNELS, pytest.param(ONE_CHANNEL, marks=pytest.mark.slow)],
+    indirect=True,
+)
 def test_commands_accept_checkpoints_of_any_channels(made, tmp_path, run_tool, capsys):
     channels, file, root = made
     checkpoint = run(file, tmp_path / 'whole')
@@ -111,7 +117,7 @@ def test_commands_accept_checkpoints_of_any_channels(made, tmp_path, run_tool, c
     assert shown in (tmp_path / 'views.html').read_text()
 
 
-@pytest.mark.parametrize('made', ['one channel in PNG'], indirect=True)
+@pytest.mark.parametrize('made', [ONE_CHANNEL], indirect=True)
 def test_wrong_channels_raise_before_the_first_step(made, tmp_path):
     file = made[1]
 

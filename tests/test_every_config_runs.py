@@ -18,16 +18,11 @@ CONFIGS = ROOT / 'configs'
 TESTED_ELSEWHERE = ('evaluation', 'transfer', 'supervised')
 # Their schedules, augmentations and sizes are what toy size replaces.
 SAME_AT_TOY_SIZE = ('longer', 'augmentation', 'data_variation')
-# What neither test_five_steps nor the projects' tests train; `make test-all` takes all.
+# What neither test_five_steps nor test_processes trains; `make test-all` takes all.
 DISTINCT = (
-    'mocov2_r50_200e.py',
-    'byol_lars_r50_200e.py',
     'fast/mocov2plus_r50_200e_cpu.py',
     'large/mocov2plus_vit_l16_300e.py',
-    'byol_variants/simclr_r50_300e.py',
-    '../projects/msbreg/configs/msbreg_k4_ln_r18_stl10_320e.py',
     'methods/dino_vit_s16_300e.py',
-    'methods/swav_r50_800e.py',
 )
 
 
@@ -72,9 +67,15 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
     assert run.train(on_shapes(resume=True)).iter == 2
 
 
-def test_schedules_end_with_the_run_and_views_build():
+WITH_VIEWS = [*PRETRAINING, *CONFIGS.glob('supervised/*.py')]
+AT_THE_TOP = [path for path in WITH_VIEWS if path.parent == CONFIGS]
+BELOW = [path for path in WITH_VIEWS if path.parent != CONFIGS]
+
+
+@pytest.mark.parametrize('paths', [AT_THE_TOP, pytest.param(BELOW, marks=pytest.mark.slow)], ids=['top', 'below'])
+def test_schedules_end_with_the_run_and_views_build(paths):
     image, made = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
-    for path in [*PRETRAINING, *CONFIGS.glob('supervised/*.py')]:
+    for path in paths:
         cfg = load_config(str(path))
         assert cfg.default_scope == 'mmairl'
         of_the_paper = path.is_relative_to(CONFIGS) and not {'methods', 'byol_variants'} & {*path.parts}

@@ -51,8 +51,10 @@ def test_cache_without_writable_home_is_temporary(tmp_path, monkeypatch):
     assert hardware.cache() == tmp_path / f'mmairl-{os.getuid()}'
 
 
-@pytest.mark.parametrize('level', ['INFO', 'WARNING', 'ERROR'])
-@pytest.mark.parametrize('unusable', ['', 'the driver is too old'])
+@pytest.mark.parametrize(
+    ('level', 'unusable'),
+    [('INFO', ''), ('WARNING', 'the driver is too old'), ('ERROR', 'the driver is too old')],
+)
 def test_run_logs_its_hardware_at_every_level(toy_config, monkeypatch, capfd, level, unusable):
     from mmairl.engine import run
 

@@ -5,3 +5,6 @@ evaluation = dict(
     val=dict(type='CIFAR100', root='data/cifar100', split='val', views=[{{_base_.test_view}}]),
     test=dict(type='CIFAR100', root='data/cifar100', split='test', views=[{{_base_.test_view}}]),
 )
+assumptions = dict(
+    linear="linear evaluation on CIFAR-100 uses ImageNet's recipe at 224 pixels: rate 30, 100 epochs; the paper states neither"
+)

@@ -135,7 +135,10 @@ def download_once(url: str, name: str, folder: str | Path | None = None, **how: 
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
         with explained(
-            f'{url} could not be fetched', f'put its file at {file}', (OSError, RuntimeError)
+            f'{url} could not be fetched',
+            f'put its file at {file}',
+            (OSError, RuntimeError),
+            code='download-failed',
         ):
             torch.hub.download_url_to_file(url, str(file), **how)
     return file

@@ -166,7 +166,9 @@ def _draw_patches(
 
 def named(paths: list[str]) -> dict[str, str]:
     """Return each path under the shortest name that is unique: the file's, with its folder, or the whole path."""
-    short = [path if path.startswith('torchvision:') else Path(path).stem for path in paths]
+    from mmairl.checkpoints.released import is_released
+
+    short = [path if is_released(path) else Path(path).stem for path in paths]
     if len(set(short)) < len(short):
         short = [f'{Path(path).parent.name}/{name}' for path, name in zip(paths, short)]
     if len(set(short)) < len(short):

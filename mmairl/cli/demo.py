@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 from mmairl.cli.flags import add_config_options, parser_of, seed
 
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
     import secrets
 
+    from mmairl.cli.train import next_commands
     from mmairl.config import load_config
     from mmairl.engine.run import register
     from mmairl.evaluation.protocol import default_device
@@ -40,3 +42,4 @@ def main(arguments: Sequence[str]) -> None:
     seed = secrets.randbelow(2**31) if args.seed is None else args.seed
     page = run_demo(cfg, seed, default_device())
     print(f'the page: {page.resolve()}')
+    print(*next_commands(Path(cfg.work_dir), args.config), sep='\n')

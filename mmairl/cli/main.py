@@ -52,6 +52,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='print the tab completion for this shell and exit',
     )
     parser.add_argument('--version', action='version', version=f'mmairl {__version__}')
+    if not arguments:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     return parser.parse_args(arguments)
 
 

@@ -217,6 +217,12 @@ def result_lines(runner: 'Runner', config: str | None) -> str:
     if 'train/loss' in hub.log_scalars:
         loss = hub.get_scalar('train/loss').current()
         lines.append(f'final loss {loss:.4g} after {runner.iter} steps')
+    return '\n'.join([*lines, *next_commands(work_dir, config)])
+
+
+def next_commands(work_dir: Path, config: str | None) -> list[str]:
+    """Return lines with the last checkpoint of a run and the commands that measure it."""
+    lines = []
     note = work_dir / 'last_checkpoint'
     if note.is_file():
         checkpoint = note.read_text().strip()
@@ -224,7 +230,7 @@ def result_lines(runner: 'Runner', config: str | None) -> str:
         lines.append(f'checkpoint {checkpoint}')
         lines.append(f'next: {shlex.join(evaluate)}')
     lines.append(f'next: {shlex.join(["mmairl", "report", "health", str(work_dir)])}')
-    return '\n'.join(lines)
+    return lines
 
 
 def print_suggestion(args: argparse.Namespace) -> None:

@@ -115,9 +115,10 @@ class Published:
                 raise
             # torchvision's RuntimeErrors only advise a download.
             cause = '' if isinstance(error, RuntimeError) else f' ({type(error).__name__}: {error})'
+            fetch = ', download them by `mmairl evaluate ... --download`' if self.downloads else ''
             raise UserError(
                 f'{name}: cannot be read from {Path(root).resolve()}{cause}; expected layout: {self.layout}. Put the files '
-                'there, or set root of the data set to their folder',
+                f'there{fetch}, or set root of the data set to their folder',
                 code='unreadable-set',
             ) from error
 

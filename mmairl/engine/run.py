@@ -80,9 +80,12 @@ def train(
 
 
 def register() -> None:
-    """Make `mmairl` the scope in which types are looked up, and limit torch to the cores of this process."""
+    """Make `mmairl` the scope in which types are looked up, and limit torch to the cores of this process.
+
+    An explicit OMP_NUM_THREADS is not limited.
+    """
     init_default_scope('mmairl')
-    if torch.get_num_threads() > cores():
+    if 'OMP_NUM_THREADS' not in os.environ and torch.get_num_threads() > cores():
         torch.set_num_threads(cores())
 
 

@@ -124,7 +124,7 @@ class Protocol:
 
     def chooses(self, cfg: Config, trials: bool = False) -> bool:
         """Return whether validation or held-out images choose anything; `trials` if a study tunes this protocol."""
-        return self.validation == 'choose' and 'val' in cfg.get('evaluation', {})
+        return self.validation == 'choose' and bool(cfg.get('evaluation', {}).get('val'))
 
     def images_seen(self, cfg: Config, images: int | None, trials: int | None = None) -> int | None:
         """Return how many images pass through the network, given the number of training images. None is unknown.

@@ -4,6 +4,7 @@ Twenty data sets and ten recipes are thirty files instead of two hundred.
 """
 
 import copy
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -21,6 +22,8 @@ from mmairl.registry import DATASETS, PROTOCOLS
 REQUIRED = ('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'train_cfg')
 LONG_TAIL = 10  # the largest class over the smallest, from which scores of rare classes are added
 
+_read_shipped = cache(load_config)
+
 
 def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
     """Return the recipe `name`, else the config's, else the protocol's for the optimizer of the pre-training."""
@@ -37,7 +40,8 @@ def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
             f"{protocol}: unknown recipe ('{chosen}'); expected one of {names}, or the path of a config",
             code='unknown-recipe',
         )
-    recipe = load_config(str(shipped.get(chosen, chosen)))
+    path = shipped.get(chosen)
+    recipe = copy.deepcopy(_read_shipped(str(path))) if path else load_config(chosen)
     lacking = [key for key in REQUIRED if key not in recipe]
     if lacking:
         raise UserError(

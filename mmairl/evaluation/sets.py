@@ -30,7 +30,7 @@ FEW = 0.01  # the fraction of test images that published validation splits may c
 def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:
     """Return the configs of the protocol's data sets: train, test and, unless validation images join train, val."""
     data = cfg.get('evaluation')
-    if not data or 'train' not in data or 'test' not in data:
+    if not data or not data.get('train') or not data.get('test'):
         raise UserError(
             f'{cfg.filename} names no data to evaluate on; add evaluation = dict(train=..., test=...)',
             code='no-evaluation-data',
@@ -38,7 +38,7 @@ def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:
     if PROTOCOLS.get(protocol).validation == 'join':
         described = {'train': refit(data), 'test': data.test}
     else:
-        described = {name: data[name] for name in PARTS if name in data}
+        described = {name: data[name] for name in PARTS if data.get(name)}
     if protocol in data.get('views', {}):
         views = [data.views[protocol]]
         described = {name: with_views(dataset, views) for name, dataset in described.items()}
@@ -75,8 +75,8 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
         # Checks every part, even if the protocol ignores `val` or joins it to `train`.
         groups = {}
         for part, name in PARTS.items():
-            if part in cfg.evaluation:
-                groups[name] = own_groups(cfg, DATASETS.build(cfg.evaluation[part]))
+            if described := cfg.evaluation.get(part):
+                groups[name] = own_groups(cfg, DATASETS.build(described))
         refuse_shared(groups)
     return sets
 
@@ -162,7 +162,7 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
             'evaluation.train: the training images are test images; name other images under evaluation.test',
             code='train-is-test',
         )
-    if 'val' in data:
+    if data.get('val'):
         for part in ('test', 'train'):
             if _overlap_by_config(data['val'], data[part]):
                 raise UserError(
@@ -198,7 +198,7 @@ def require_apart(data: Mapping) -> None:
             groups[PARTS[part]] = groups_of(image_names(dataset), data['groups'])
         refuse_shared(groups)
     require_no_test_images(data, parts['val'], parts['test'])
-    if 'val' in data:
+    if data.get('val'):
         for one, other in COMPARED:
             count = len(parts[one])
             rows = np.linspace(0, count - 1, min(SAMPLE, count)).astype(int)
@@ -214,7 +214,7 @@ def require_no_test_images(data: Mapping, held: Dataset, test: Dataset) -> None:
     and if the images are held out of the training images.
     """
     copies = shared_images(held, test)
-    tolerant = 'val' not in data or _splits_of_one(data['val'], data['test'])
+    tolerant = not data.get('val') or _splits_of_one(data['val'], data['test'])
     allowed = FEW * len(held) if tolerant else 0
     if len(copies) > allowed:
         raise _overlap_error('val', 'test', copies, len(held))
@@ -256,7 +256,7 @@ def _contains(described: Mapping, other: Mapping) -> bool:
 
 def refit(data: Mapping) -> dict:
     """Return the images that a tested classifier learns from: with `val`, if both are splits of one data set."""
-    splits = [data[name].get('split') for name in ('train', 'val') if name in data]
+    splits = [data[name].get('split') for name in ('train', 'val') if data.get(name)]
     if splits == ['train', 'val']:
         return {**copy.deepcopy(data['train']), 'split': 'train+val'}
     return data['train']

@@ -1,6 +1,7 @@
 """The page that compares runs: differences between their configs, final values, and curves."""
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from markupsafe import Markup
 
 from mmairl.config import flat
 from mmairl.engine.curves import Curve, first_steps, read_run_config, read_scalars
@@ -125,6 +127,12 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     known = Counter(unit for run in runs for unit in UNITS if run.along(unit, [0]) is not None)
     units = [unit for unit in UNITS if known[unit] > 1]
     page.add('Curves', '', [_curve_chart(runs, name, units) for name in shared])
+    refresh = shlex.join(['mmairl', 'report', 'compare', *map(str, folders), '--out', str(out)])
+    page.add(
+        'Refresh',
+        'If a run is still training, this command writes the page again with its new values:',
+        Markup('<code class="command">{}</code>').format(refresh),
+    )
     return page.write(out)
 
 

@@ -28,10 +28,7 @@ from mmairl.study.cost import RunCost, cost
 from mmairl.study.external import factor_form, require_networks, stated_factors, training_factors
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.fork_rows import fork_epoch
-from mmairl.study.pages.study_page import write_study_page
-from mmairl.study.pages.study_tables import latex, markdown
 from mmairl.study.planner import measure_again, plan_runs, prepare_runs
-from mmairl.study.run_study import complete_runs, look_into
 from mmairl.study.runs import Run
 from mmairl.study.scale import Scale, network_names, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
@@ -332,6 +329,8 @@ def run_locally(runs: list[Run], jobs: int = 1, per_run: int = 1) -> None:
         jobs: The number of runs at a time.
         per_run: The number of GPUs or CPU processes of each run.
     """
+    from mmairl.study.run_study import complete_runs  # slow to import; plans do without it
+
     complete_runs(runs, jobs, per_run, say)
 
 
@@ -400,6 +399,10 @@ def write_results(prepared: PreparedStudy, runs: list[Run]) -> dict[str, Any]:
     Raises:
         UserError: If runs have failed; everything is written before.
     """
+    from mmairl.study.pages.study_page import write_study_page  # slow to import, as above
+    from mmairl.study.pages.study_tables import latex, markdown
+    from mmairl.study.run_study import look_into
+
     out = prepared.out
     record = collect(
         prepared.study,

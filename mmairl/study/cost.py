@@ -230,7 +230,13 @@ class BytesMoved(TorchDispatchMode):
 
     total = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        func,
+        types,
+        args=(),
+        kwargs=None,
+    ):
         result = func(*args, **(kwargs or {}))
         if not func.is_view and 'empty' not in func.name():
             for leaf in tree_leaves((args, result)):

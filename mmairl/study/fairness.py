@@ -13,7 +13,7 @@ from mmairl.evaluation.sets import held_out
 from mmairl.study.external import compare_stated, require_distinct_models
 from mmairl.study.factors import Configs, changed, same_run
 from mmairl.study.fork_rows import require_forkable
-from mmairl.study.scale import Scale, load_row, resolve
+from mmairl.study.scale import Scale, load_row, read_once, resolve
 from mmairl.study.search import own_value, searched_keys
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of
@@ -39,6 +39,7 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, C
     Left out are rows that would run as an earlier row does, because their difference would be noise, and crossed factors
     whose levels are equal at the scale. The untrained rows of the scale are added.
     """
+    read_once.cache_clear()
     study, left_out = without_empty_factors(study, scale)
     configs = {row.name: resolve(row, scale) for row in study.rows}
     require_unscaled(study, configs, scale)

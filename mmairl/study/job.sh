@@ -22,12 +22,12 @@ job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 echo "job $job begins on $(hostname)"
 echo "$job" >"$run_folder/begun.txt"
 [[ ! -f $run_folder/failed.txt ]] || mv -f "$run_folder/failed.txt" "$run_folder/failed_before.txt"
-{% for line in environment %}
-{{ line }}
-{% endfor %}
 {% if not gres %}
 export OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-{{ cpus }}} / {{ processes }}))
 {% endif %}
+{% for line in environment %}
+{{ line }}
+{% endfor %}
 
 run() {
     start_again "$@"

@@ -55,7 +55,11 @@ def look_into(study: Study, configs: Configs, runs: Sequence[Run], out: Path) ->
 
 
 def instrument_page(
-    study: Study, configs: Configs, look: Look, runs: dict[str, Run], folder: Path
+    study: Study,
+    configs: Configs,
+    look: Look,
+    runs: dict[str, Run],
+    folder: Path,
 ) -> Path:
     """Write the page of one instrument."""
     subjects = {name: (str(last_checkpoint(runs[name].folder)), 'student') for name in look.rows}

@@ -2,13 +2,14 @@
 
 import copy
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 from msgspec.structs import replace
 
-from mmairl.config import home, load_config
+from mmairl.config import home, load_config, override
 from mmairl.data.view_sets import expand_named_views
 from mmairl.engine.checks import BUILT, check_parts
 from mmairl.errors import UserError, closest
@@ -128,12 +129,19 @@ def load_row(row: Row) -> Config:
     candidates = (home() / 'configs' / row.config, home() / row.config)
     path = next((path for path in candidates if path.is_file()), row.config)
     try:
-        cfg = load_config(str(path), row.options)
+        cfg = copy.deepcopy(read_once(str(path)))
         if row.options:
+            override(cfg, row.options, str(path))
             check_parts(cfg, BUILT)
     except UserError as error:
         raise UserError(f"row '{row.name}': {error}", code=error.code) from error
     return cfg
+
+
+@cache
+def read_once(path: str) -> Config:
+    """Return a config that rows share. `at_scale` clears the cache, so that each plan reads the files again."""
+    return load_config(path)
 
 
 def change_data(cfg: Config, scale: Scale) -> None:

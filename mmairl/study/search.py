@@ -11,9 +11,9 @@ from fractions import Fraction
 from itertools import islice, permutations, product
 from typing import Annotated, Any
 
+import scipy
 from mmengine.config import Config
 from msgspec import Meta
-from scipy.stats import qmc
 
 from mmairl.config import by_key
 from mmairl.errors import UserError
@@ -197,7 +197,7 @@ def trials_for(budget: float, flops: Mapping[str, float]) -> dict[str, int]:
 
 def sobol_points(dimensions: int, number: int, trials: int) -> list[list[float]]:
     """Return the points of search `number`, one column per dimension: the same for every row and any budget."""
-    sobol = qmc.Sobol(dimensions + OWN, rng=number)
+    sobol = scipy.stats.qmc.Sobol(dimensions + OWN, rng=number)
     return sobol.random_base2(math.ceil(math.log2(max(1, trials)))).tolist()
 
 
@@ -210,7 +210,11 @@ def setting_count(search: Search | Tune, row: Any, cfg: Config) -> float:
 
 
 def trial_options(
-    search: Search | Tune, row: Any, cfg: Config, number: int, trials: int
+    search: Search | Tune,
+    row: Any,
+    cfg: Config,
+    number: int,
+    trials: int,
 ) -> list[dict[str, Any]]:
     """Return the config overrides of a row's trials in search `number`. The first trial, as published, has none.
 

@@ -120,7 +120,11 @@ def shared(devices: int, cluster: Cluster) -> tuple[int, int]:
 
 
 def submit(
-    runs: Sequence[Run], devices: int, out: Path, cluster: Cluster, say: Callable[[str], None]
+    runs: Sequence[Run],
+    devices: int,
+    out: Path,
+    cluster: Cluster,
+    say: Callable[[str], None],
 ) -> None:
     """Submit the runs that are neither finished nor queued, each after the runs that it needs.
 

@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 
 from mmengine.config import Config
 
+from mmairl.config import home
+from mmairl.evaluation.identity import versions
 from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sets import innermost
 from mmairl.evaluation.sources import outside_sources
-from mmairl.study.cost import counted_work, reference_work
+from mmairl.study.cost import counted_work, reference_work, remembered
 from mmairl.study.factors import Configs
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Study
@@ -85,9 +87,18 @@ def task_hours(
 
 
 def transfer_hours(cfg: Config, task: str, scale: Scale) -> float | None:
-    steps = recipe(cfg, task).get('train_cfg', {}).get('max_iters')
     seconds = scale.step_seconds.get(task)
-    return steps * seconds / 3600 if steps and seconds else None
+    if not seconds:
+        return None
+    # Reading a task's config imports its platform, which takes longer than the rest of a plan.
+    files = sorted((home() / 'configs' / 'transfer').rglob('*.py'))
+    subject = dict(
+        steps_of=task,
+        configs=[path.read_text() for path in files],
+        platforms=versions(['mmdet', 'mmsegmentation']),
+    )
+    steps = remembered(subject, lambda: recipe(cfg, task).get('train_cfg', {}).get('max_iters'))
+    return steps and steps * seconds / 3600
 
 
 def protocol_hours(cfg: Config, task: str, scale: Scale, trials: int | None) -> float | None:

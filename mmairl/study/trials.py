@@ -208,4 +208,10 @@ def _edges(
         ends = ('high', 'low') if dimension.complement else ('low', 'high')
         for end, count in zip(ends, (at_start, at_end)):
             if count:
-                yield dict(row=row.name, dimension=name, end=end, searches=count, of=len(best))
+                yield dict(
+                    row=row.name,
+                    dimension=name,
+                    end=end,
+                    searches=count,
+                    of=len(best),
+                )

@@ -147,7 +147,11 @@ def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path
 
 
 def prepare_weights(
-    cfg: Config, asked: Asked, folder: Path, launcher: str, published: Path | None
+    cfg: Config,
+    asked: Asked,
+    folder: Path,
+    launcher: str,
+    published: Path | None,
 ) -> None:
     """Create or train the weights of a run, unless they exist."""
     if asked.untrained:

@@ -23,11 +23,19 @@ class Res5Head(ResLayer):
     """
 
     def __init__(
-        self, depth: int = 50, norm_cfg: dict | None = None, init_cfg: dict | None = None
+        self,
+        depth: int = 50,
+        norm_cfg: dict | None = None,
+        init_cfg: dict | None = None,
     ) -> None:
         norm_cfg = norm_cfg or dict(type='mmairl.SyncBN')
         super().__init__(
-            depth=depth, stage=3, stride=2, style='pytorch', norm_cfg=norm_cfg, norm_eval=False
+            depth=depth,
+            stage=3,
+            stride=2,
+            style='pytorch',
+            norm_cfg=norm_cfg,
+            norm_eval=False,
         )
         self.layer4.init_cfg = init_cfg
         block, _ = ResNet.arch_settings[depth]

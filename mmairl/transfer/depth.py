@@ -16,7 +16,12 @@ from mmairl.registry import MODELS, TRANSFORMS
 class UpProjection(nn.Module):
     """Double the size: insert zeros, then add a branch of 5x5 and 3x3 convolutions to a 5x5 shortcut (Laina et al. 2016)."""
 
-    def __init__(self, in_channels: int, out_channels: int, norm_cfg: dict) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        norm_cfg: dict,
+    ) -> None:
         super().__init__()
 
         def normed(inputs: int, kernel: int) -> tuple[nn.Module, nn.Module]:
@@ -65,13 +70,21 @@ class UpProjectionHead(BaseModule):
         return self.depth(self.blocks(features[-1]))
 
     def loss(
-        self, features: tuple[Tensor, ...], samples: list, train_cfg: dict
+        self,
+        features: tuple[Tensor, ...],
+        samples: list,
+        train_cfg: dict,
     ) -> dict[str, Tensor]:
         truth = torch.stack([sample.gt_depth_map.data for sample in samples])
         depth = F.interpolate(self(features), truth.shape[2:], mode='bilinear')
         return dict(loss_depth=reverse_huber(depth, truth.to(depth)))
 
-    def predict(self, features: tuple[Tensor, ...], metas: list[dict], test_cfg: dict) -> Tensor:
+    def predict(
+        self,
+        features: tuple[Tensor, ...],
+        metas: list[dict],
+        test_cfg: dict,
+    ) -> Tensor:
         """Return depth at the input's size, above 0 because the metrics divide by it."""
         depth = F.interpolate(self(features), metas[0]['img_shape'][:2], mode='bilinear')
         return depth.clamp_min(1e-3)

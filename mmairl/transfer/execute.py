@@ -57,7 +57,12 @@ class Place:
     gpus: int
 
 
-def write_start(checkpoint: str, part: str, anchor: str | None, place: Place) -> tuple[Path, int]:
+def write_start(
+    checkpoint: str,
+    part: str,
+    anchor: str | None,
+    place: Place,
+) -> tuple[Path, int]:
     """Write the backbone, rescaled if there is an anchor, and return its file and depth.
 
     Raises:
@@ -77,7 +82,11 @@ def write_start(checkpoint: str, part: str, anchor: str | None, place: Place) ->
 
 
 def run_task(
-    name: str, start: Path, depth: int, place: Place, options: Mapping[str, Any] | None = None
+    name: str,
+    start: Path,
+    depth: int,
+    place: Place,
+    options: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Return the task's scores in percent by the papers' columns. Finished tasks are read, interrupted ones resumed."""
     task = TASKS[name]
@@ -86,7 +95,11 @@ def run_task(
 
 
 def tune_task(
-    name: str, start: Path, depth: int, place: Place, trials: Sequence[Mapping[str, Any]]
+    name: str,
+    start: Path,
+    depth: int,
+    place: Place,
+    trials: Sequence[Mapping[str, Any]],
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """Return the trial with the best score on held-out images, and the scores of all trials there.
 
@@ -102,7 +115,12 @@ def tune_task(
         halves[trial] = [task.times(column) * half.get(key, 0.0) for half in measured['halves']]
     tried = {trial: mean(scores) for trial, scores in halves.items()}
     best = max(tried, key=tried.get)
-    record = dict(chosen=best, held_out=tried, halves=halves, trials=list(trials))
+    record = dict(
+        chosen=best,
+        held_out=tried,
+        halves=halves,
+        trials=list(trials),
+    )
     return trials[list(tried).index(best)], record
 
 
@@ -186,7 +204,10 @@ def dicts(node: object) -> Iterator[dict]:
 
 
 def _by_protocol(
-    cfg: Config, request: Mapping[str, Any], folder: Path, launcher: str
+    cfg: Config,
+    request: Mapping[str, Any],
+    folder: Path,
+    launcher: str,
 ) -> dict[str, float]:
     depth = request['depth']
     cfg.model.backbone.depth = depth
@@ -204,7 +225,10 @@ def _by_protocol(
 
 
 def _by_platform(
-    cfg: Config, request: Mapping[str, Any], folder: Path, launcher: str
+    cfg: Config,
+    request: Mapping[str, Any],
+    folder: Path,
+    launcher: str,
 ) -> dict[str, Any]:
     """Train and test by mmdet or mmseg; with `held_out`, test on both halves of held-out images.
 

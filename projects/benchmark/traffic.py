@@ -2,7 +2,7 @@
 
 python -m projects.benchmark.traffic [--batch 256] [--way fast]
 
-ResNet-50 at 224 pixels runs on tensors without values, from the views on the device to the queue. An operation moves its
+ResNet-50 at 224 pixels runs on tensors without values, from the bytes of the views to the queue. An operation moves its
 tensors once, except that batch norm reads its input once for the statistics and once for the output (backward, the same
 holds for the gradient), and that the backward pass of a convolution reads its tensors for each of two products.
 """
@@ -29,6 +29,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from mmairl.cli.flags import positive
+from mmairl.config import load_config
+from mmairl.data.preprocess import ViewPreprocessor
 from mmairl.engine.optim.autocast import FiniteFlag
 from mmairl.engine.run import register
 from mmairl.engine.speed import make_fast, set_fast_keys
@@ -37,6 +39,7 @@ from mmairl.models.heads.base import unit
 from mmairl.models.norm import SyncBN
 from mmairl.models.sync_norm import CPUKernels
 from mmairl.report.table import print_table
+from projects.benchmark.augment import MEAN, STD
 from projects.benchmark.step import ON_GPU, SGD, Size, siamese
 
 FREE = {
@@ -57,6 +60,7 @@ WAYS = {
     'fast': BFLOAT16,
     'fused norm': dict(BFLOAT16, fused_norm=True),
 }
+VIEWS = 'views on the device'
 
 
 def size_of(*trees: object) -> int:
@@ -105,7 +109,7 @@ class Traffic(TorchDispatchMode):
         return outputs
 
     def add(self, name: str, moved: int) -> None:
-        self.launches[name] += 1
+        self.launches[name] += moved > 0  # empty tensors need no kernel
         self.bytes[name] += moved
 
 
@@ -138,6 +142,24 @@ def count_step(fast: dict, size: Size) -> Traffic:
     return traffic
 
 
+def count(way: str, batch: int) -> Traffic:
+    if way == VIEWS:
+        return count_views(batch)
+    return count_step(WAYS[way], replace(ON_GPU, batch=batch))
+
+
+def count_views(batch: int, images: int = 32) -> Traffic:
+    """Count two views on the device, from bytes to normalized images, on a few images, and scale the bytes."""
+    torch.manual_seed(0)  # which images change is drawn
+    pipeline = load_config('mmairl::_base_/views/on_device.py').mocov2_on_device
+    preprocessor = ViewPreprocessor(MEAN, STD, [pipeline] * 2, channels_last=True)
+    views = [torch.zeros(images, 3, 224, 224, dtype=torch.uint8) for _ in range(2)]
+    with Traffic() as traffic:
+        preprocessor(dict(inputs=views), training=True)
+    traffic.bytes = Counter({name: n * batch // images for name, n in traffic.bytes.items()})
+    return traffic
+
+
 @contextmanager
 def fused_kernels(traffic: Traffic) -> Iterator[None]:
     """Have SyncBN call the kernels of a GPU, replaced by functions that count the tensors they read and write."""
@@ -146,6 +168,10 @@ def fused_kernels(traffic: Traffic) -> Iterator[None]:
         traffic.add('batch_norm_stats', size_of(x))
         mean = x.new_empty(x.shape[1], dtype=torch.float32)
         return mean, mean
+
+    def batch_norm_gather_stats_with_counts(x: Tensor, means: Tensor, *_: object):
+        traffic.add('batch_norm_gather_stats', size_of(means))
+        return means[0], means[0]
 
     def batch_norm_backward_reduce(grad: Tensor, x: Tensor, mean: Tensor, *_: object):
         traffic.add('batch_norm_backward_reduce', size_of(grad, x))
@@ -167,6 +193,9 @@ def fused_kernels(traffic: Traffic) -> Iterator[None]:
     eager = SyncBN.forward
     with (
         patch.object(CPUKernels, 'batch_norm_stats', batch_norm_stats),
+        patch.object(
+            CPUKernels, 'batch_norm_gather_stats_with_counts', batch_norm_gather_stats_with_counts
+        ),
         patch.object(CPUKernels, 'batch_norm_backward_reduce', batch_norm_backward_reduce),
         patch.object(fused_norm, 'affine', affine),
         patch.object(SyncBN, 'forward', forward),
@@ -179,11 +208,13 @@ def main() -> None:
     parser.add_argument(
         '--batch', type=positive, default=256, help='count this many images (default: 256)'
     )
-    parser.add_argument('--way', choices=WAYS, help='count this way of a step (default: all)')
+    parser.add_argument(
+        '--way', choices=[*WAYS, VIEWS], help='count this way of a step, or views (default: all)'
+    )
     args = parser.parse_args()
     register()
-    for way in [args.way] if args.way else WAYS:
-        traffic = count_step(WAYS[way], replace(ON_GPU, batch=args.batch))
+    for way in [args.way] if args.way else [*WAYS, VIEWS]:
+        traffic = count(way, args.batch)
         total = traffic.bytes.total()
         rows = [
             (name, [str(traffic.launches[name]), f'{moved / 1e9:.1f}', f'{moved / total:.0%}'])

@@ -57,7 +57,7 @@ def test_two_runs_in_one_process_and_a_resume(images, tmp_path):
     assert last.name == 'epoch_2.pth' and load_checkpoint(last)['meta']['iter'] == 4
 
 
-@pytest.mark.parametrize('in_notebook', [True, False])
+@pytest.mark.parametrize('in_notebook', [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_notebook_cell_prints_few_lines(images, tmp_path, capfd, in_notebook):
     notebook = """
 class ZMQInteractiveShell:

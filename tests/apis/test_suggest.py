@@ -145,10 +145,12 @@ def test_hostile_names_stay_text(tmp_path, monkeypatch):
     monkeypatch.setattr(module, 'load_config', lambda path: copy.deepcopy(base))
     monkeypatch.chdir(tmp_path)
     reference = assigned(suggest('mocov2plus', 640, weights='a.pth', data='images'))
-    for name in hostile_names(30):
+    for number, name in enumerate(hostile_names(30)):
         how = dict(weights=f'/strangers/{name}x', data=f'/images/{name}')
         text = suggest('mocov2plus', 640, **how)
         assert assigned(text) == reference
+        if number % 4:
+            continue
         Path('mine.py').write_text(text)
         cfg = config_for('mocov2plus', 640, **how)
         assert load_config('mine.py').to_dict() == cfg.to_dict()

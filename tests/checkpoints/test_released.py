@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
+from urllib.error import URLError
 
 import pytest
 import timm
@@ -15,11 +17,14 @@ from harness.errors import raises_code
 from huggingface_hub import constants
 from huggingface_hub.utils import _http
 from timm.models import save_for_hf
+from torchvision.io import write_png
 
 from mmairl.checkpoints import released
+from mmairl.checkpoints.hub_export import write_hub
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.released import is_released, released_file
 from mmairl.errors import UserError
+from mmairl.registry import MODELS
 from mmairl.study.external import checkpoint_path
 from mmairl.study.spec import Row
 
@@ -114,6 +119,37 @@ def test_released_model_is_evaluated_in_one_line(hub, tmp_path, run_tool):
     words = ['knn', config, 'hf-hub:org/vit', '--k', 3, '--workers', 0, '--no-cache', '--out', tmp_path / 'knn.json']
     run_tool('tools/evaluate.py', *words, '--cfg-options', *counts)
     assert json.loads((tmp_path / 'knn.json').read_text())['scores']
+
+
+@pytest.mark.parametrize(
+    'tool, words, output',
+    [
+        ('convert', ['NAME', 'out/a.pth'], 'a.pth'),
+        ('analyze', ['norms', 'NAME', 'a.pth', '--out', 'out'], 'norms.csv'),
+        ('normrescale', ['a.pth', 'out/a.pth', '--anchor', 'NAME'], 'a.pth'),
+        ('report', ['map', 'NAME', '--images', 'images', '--size', '32', '--out', 'out/map.html'], 'map.html'),
+    ],
+)
+def test_command_reads_a_released_model(tool, words, output, hub, tmp_path, run_tool, monkeypatch):
+    network = MODELS.build(dict(type='ResNet', depth=18, base_channels=16, stem_channels=16))
+    torch.save(dict(state_dict={f'backbone.{key}': x for key, x in network.state_dict().items()}), tmp_path / 'a.pth')
+    write_hub(read_backbone(tmp_path / 'a.pth'), hub / 'org/resnet')
+    (tmp_path / 'images').mkdir()
+    for number in range(4):
+        write_png(torch.randint(0, 256, (3, 32, 32), dtype=torch.uint8), str(tmp_path / f'images/{number}.png'))
+    monkeypatch.chdir(tmp_path)
+    run_tool(f'tools/{tool}.py', *('hf-hub:org/resnet' if word == 'NAME' else word for word in words))
+    assert (tmp_path / 'out' / output).is_file()
+
+
+def test_torchvision_without_network_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
+    monkeypatch.setattr('urllib.request.urlopen', Mock(side_effect=URLError('no network')))
+    monkeypatch.setattr('torch.hub.urlopen', Mock(side_effect=URLError('no network')))
+    released_file.cache_clear()
+    with raises_code('download-failed', match='no network'):
+        read_backbone('torchvision:resnet18')
+    assert not list(tmp_path.rglob('*.pth*'))
 
 
 def test_row_of_a_study_may_be_a_released_model(hub):

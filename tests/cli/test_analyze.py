@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from mmairl.checkpoints.read import read_backbone
+from mmairl.cli.analyze import named
 from mmairl.config import load_config
 from mmairl.engine.run import register
 from mmairl.evaluation.backbone import load_backbone
@@ -50,6 +51,11 @@ def test_norms_need_no_config(folder, tmp_path, run_tool):
     assert header == ['tensor', 'a', 'b'] and len(rows) == 16
     assert all(float(row[2]) == pytest.approx(weights[row[0]].norm().item(), rel=1e-5) for row in rows)
     assert 'looks LARS-trained' in (tmp_path / 'norms.html').read_text()
+
+
+def test_released_models_keep_their_names():
+    names = ['timm:vit.a', 'hf-hub:org/vit.b', 'runs/c.pth']
+    assert named(names) == {'timm:vit.a': names[0], 'hf-hub:org/vit.b': names[1], 'c': names[2]}
 
 
 def test_cka_of_one_checkpoint_and_of_several(folder, tmp_path, run_tool):

@@ -24,11 +24,6 @@ def test_value_outside_of_its_range_is_an_error(kind, good, bad):
             kind(text)
 
 
-def test_number_below_the_least_is_an_error():
-    with pytest.raises(argparse.ArgumentTypeError, match="'-5' is not a whole number of 1 or more; give one"):
-        flags.positive('-5')
-
-
 def parsed(*words: str) -> dict:
     parser = argparse.ArgumentParser()
     parser.add_argument('--cfg-options', nargs='+', action=flags.ConfigOptions)

@@ -129,7 +129,7 @@ class Slurm:
         """Return the output of a command, including errors."""
         known = {**self.environment, **environment}
         words = list(map(str, command))
-        return subprocess.run(words, env=known, stdout=-1, stderr=subprocess.STDOUT, text=True, timeout=120).stdout
+        return subprocess.run(words, env=known, stdout=-1, stderr=subprocess.STDOUT, text=True, timeout=600).stdout
 
     def submit(self, *words: object, **environment: str) -> str:
         """Return the number of a new job."""
@@ -142,11 +142,11 @@ class Slurm:
         said = self('scontrol', '--oneliner', 'show', 'job', number)
         return dict(word.partition('=')[::2] for word in said.split() if '=' in word)
 
-    def wait_for(self, condition: Callable[[], object], seconds: float = 60, what: str = '') -> None:
+    def wait_for(self, condition: Callable[[], object], seconds: float = 300, what: str = '') -> None:
         """Wait while the daemons write to their logs."""
         wait_for(condition, seconds, what, lambda: [path.stat().st_size for path in sorted(self.folder.glob('*.log'))])
 
-    def ends(self, number: str, seconds: float = 60) -> tuple[str, int]:
+    def ends(self, number: str, seconds: float = 300) -> tuple[str, int]:
         """Return the last state of a job and its number of restarts."""
         ended = ('COMPLETED', 'FAILED', 'CANCELLED', 'TIMEOUT', 'NODE_FAIL', 'PREEMPTED')
         self.wait_for(lambda: self.job(number).get('JobState') in ended, seconds, f'for job {number}')

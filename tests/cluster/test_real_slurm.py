@@ -18,7 +18,7 @@ from mmairl.errors import UserError
 from mmairl.study import slurm as jobs
 from mmairl.study.runs import Run
 
-pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking())
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(lacking()), reason=lacking())]
 ROOT = Path(__file__).parents[2]
 # A process that handles signals like ours: it saves and exits with 75. Its second start finishes.
 RUN = """
@@ -249,7 +249,6 @@ date +%s >> end
 """
 
 
-@pytest.mark.slow
 def test_run_on_a_lost_node_never_runs_twice(tmp_path, folder, monkeypatch):
     """The daemon of the node stops, its processes continue, and Slurm starts the job on the other node."""
     monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF + 'SlurmdTimeout=6\n')
@@ -264,7 +263,7 @@ def test_run_on_a_lost_node_never_runs_twice(tmp_path, folder, monkeypatch):
             slurm.wait_for((run.folder / 'end').is_file)
         finally:
             daemon.send_signal(signal.SIGCONT)
-        assert slurm.ends(number, 100)[0] == 'COMPLETED'
+        assert slurm.ends(number)[0] == 'COMPLETED'
     assert (run.folder / 'log').read_text().startswith('found\n'), 'it was started elsewhere meanwhile'
     assert len((run.folder / 'begin').read_text().split()) == len((run.folder / 'end').read_text().split()) == 1
 
@@ -375,11 +374,10 @@ exit 75
 """
 
 
-@pytest.mark.slow
 def test_job_resumes_after_its_time_limit(slurm, folder):
     """The first job has three minutes and gets a signal two minutes before their end. The second has one minute."""
     longer = RUN.replace('{1..3000}', '{1..30000}')
     runs = [(run_in(folder / 'told'), longer, '3'), (run_in(folder / 'late'), SLOW, '1')]
     for (number,), run in [(submit({run: command}, time=minutes), run) for run, command, minutes in runs]:
-        assert slurm.ends(number, 300) == WENT_ON
+        assert slurm.ends(number) == WENT_ON
         assert left(run.folder, 'saved') and left(run.folder, 'done')

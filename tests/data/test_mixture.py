@@ -148,6 +148,7 @@ def test_unfit_sets_and_weights_raise(places, tmp_path):
 def config(work_dir, dataset: dict, **options) -> Config:
     cfg = resuming.config('workers', str(work_dir), epochs=2, every=2, **options)
     cfg.train_dataloader.dataset = dict(dataset, views=[resuming.VIEW] * 2)
+    cfg.train_dataloader.update(num_workers=0, persistent_workers=False)
     return cfg
 
 

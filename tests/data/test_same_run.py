@@ -33,12 +33,11 @@ def config(work_dir: Path, dataset: dict) -> Config:
     return cfg
 
 
-def test_run_from_shards_equals_that_of_a_folder(tmp_path, own_cache):
+@pytest.mark.parametrize('write', [packed, pytest.param(parquet, marks=pytest.mark.slow)])
+def test_run_from_shards_equals_that_of_a_folder(tmp_path, own_cache, write):
     """Compare the last checkpoints: losses, weights of both networks, queue, optimizer, generators."""
     for at in range(37):
         draw(tmp_path / f'images/class{at % 3}/{at:02}.png', 32, 40)
     whole = resuming.run(config(tmp_path / 'whole', dict(type='ImageFolder', root=str(tmp_path / 'images'))))
-    for write in (packed, parquet):
-        shards = dict(type='Shards', root=write(ImageFolder(tmp_path / 'images'), tmp_path / write.__name__))
-        run = resuming.run(config(tmp_path / 'run' / write.__name__, shards))
-        resuming.assert_the_same_run(whole, run)
+    shards = dict(type='Shards', root=write(ImageFolder(tmp_path / 'images'), tmp_path / 'shards'))
+    resuming.assert_the_same_run(whole, resuming.run(config(tmp_path / 'run', shards)))

@@ -34,17 +34,17 @@ class Failing(Dataset):
 
 
 @pytest.mark.parametrize(
-    ('act', 'cause'),
+    ('act', 'seconds', 'cause'),
     [
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), 'killed by signal: Killed'),
-        (lambda: os._exit(1), 'exited unexpectedly'),
-        (lambda: time.sleep(4), 'timed out after 2 seconds'),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), 600, 'killed by signal: Killed'),
+        (lambda: os._exit(1), 600, 'exited unexpectedly'),
+        (lambda: time.sleep(10), 2, 'timed out after 2 seconds'),
     ],
 )
-def test_dead_or_hanging_worker_is_an_error(act, cause):
+def test_dead_or_hanging_worker_is_an_error(act, seconds, cause):
     data = Failing(act)
     with raises_code('data-workers-failed', cause):
-        for _ in delivered(DataLoader(data, num_workers=1, timeout=2)):
+        for _ in delivered(DataLoader(data, num_workers=1, timeout=seconds)):
             data.has_first.set()
 
 

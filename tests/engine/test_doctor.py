@@ -62,6 +62,7 @@ def test_planted_fault_is_among_the_first_two(tmp_path, name):
     assert trial.first < sign.iteration < trial.last
 
 
+@pytest.mark.slow
 def test_repeats_give_an_interval(tmp_path):
     changes, _, remedy = FAULTS['queue longer than the data']
     run = planted(tmp_path / 'run', changes)

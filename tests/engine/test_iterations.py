@@ -42,6 +42,7 @@ def test_iteration_configs_train_and_resume_exactly(tmp_path):
     resuming.assert_the_same_run(tmp_path / 'whole' / 'iter_8.pth', last)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_infinite_sampler_works_with_workers(tmp_path):
     """mmengine's InfiniteSampler ends once its reader is dropped, and its loop starts to read too early."""
@@ -64,7 +65,7 @@ class Given(Sampler):
         return self.length
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_epoch_without_a_batch_raises():
     reader = endless(DataLoader(torch.arange(8), batch_size=2, sampler=Given(iter(range(8)), 8)), 0)
     assert torch.stack(list(islice(reader, 4))).flatten().tolist() == list(range(8))

@@ -60,6 +60,7 @@ def eight():
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_step_of_one_of_eight_launches_few_kernels(eight, monkeypatch):
     """MoCo v2+, ResNet-50, 128 images, bfloat16, channels last; from the bytes of the views to the queue."""
     seen, size = Kernels(), Size(depth=50, image=224, batch=128, features=2048, hidden=4096, queue=65_536)

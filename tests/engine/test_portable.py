@@ -108,7 +108,9 @@ def without_mmairl(program: str, *arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize('writer', WRITERS)
+@pytest.mark.parametrize(
+    'writer', [WRITERS[0], *(pytest.param(writer, marks=pytest.mark.slow) for writer in WRITERS[1:])]
+)
 def test_checkpoint_loads_in_torch_and_mmengine(saved, writer):
     assert 'loaded 120' in without_mmairl(LOAD, *saved[writer])
 

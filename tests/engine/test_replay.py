@@ -43,14 +43,8 @@ def test_whole_run_is_reproduced(kept):
     assert sorted(kept.rglob('*')) == before
 
 
-RECIPES = [
-    'lars_accumulated',
-    pytest.param('workers', marks=pytest.mark.slow),
-    pytest.param('views_of_the_batch', marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize('case', RECIPES)
+@pytest.mark.slow
+@pytest.mark.parametrize('case', ['lars_accumulated', 'workers', 'views_of_the_batch'])
 def test_other_recipes_are_reproduced(tmp_path, case):
     """With data workers (a replay has none), views on the device, accumulated batches, and a folder for checkpoints."""
     run = tmp_path / 'run'

@@ -61,20 +61,19 @@ def end(folder: Path) -> Path:
     return Path((folder / 'last_checkpoint').read_text())
 
 
-@pytest.mark.parametrize('case', ['workers', 'lars_accumulated'])
-def test_two_resumed_processes_equal_uninterrupted(two, case):
-    resuming.assert_the_same_run(end(two[0] / f'{case}_whole'), end(two[0] / f'{case}_left'))
+def test_two_resumed_processes_equal_uninterrupted(two):
+    resuming.assert_the_same_run(end(two[0] / 'whole'), end(two[0] / 'left'))
 
 
 def test_branch_of_two_processes_equals_its_trunk(two):
-    resuming.assert_the_same_run(end(two[0] / 'trunk'), end(two[0] / 'branch'))
+    resuming.assert_the_same_run(end(two[0] / 'whole'), end(two[0] / 'branch'))
 
 
 def test_signal_to_one_process_stops_both(two):
     folder, output = two
     for rank in (0, 1):
         assert f'process {rank} stopped by SIGUSR1 after 3 iterations: {folder}/stopped/iter_3.pth is written' in output
-    resuming.assert_the_same_run(end(folder / 'workers_whole'), end(folder / 'stopped'))
+    resuming.assert_the_same_run(end(folder / 'whole'), end(folder / 'stopped'))
 
 
 def test_other_process_count_sees_each_image_once(two, tmp_path):

@@ -24,13 +24,24 @@ from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.registry import DATASETS, HOOKS, MODELS
-
-CONFIGS = Path(__file__).parents[2] / 'configs'
+from mmairl.registry import HOOKS, MODELS
 
 
 def weights(runner) -> dict[str, torch.Tensor]:
     return runner.model.state_dict()
+
+
+@pytest.mark.parametrize('explicit, expected', [(None, 1), ('4', 4)])
+def test_explicit_number_of_threads_wins(explicit, expected, monkeypatch):
+    counts = [4]
+    monkeypatch.setattr(run, 'cores', lambda: 1)
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: counts[-1])
+    monkeypatch.setattr(torch, 'set_num_threads', counts.append)
+    monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
+    if explicit:
+        monkeypatch.setenv('OMP_NUM_THREADS', explicit)
+    run.register()
+    assert counts[-1] == expected
 
 
 def test_seed_repeats_a_run_bit_for_bit(toy_config, tmp_path):
@@ -140,15 +151,6 @@ def test_work_dir_removed_during_a_run_raises(toy_config):
     cfg.default_hooks.logger.interval = 1
     with raises_code('cannot-write'):
         run.train(cfg)
-
-
-def test_data_set_may_be_an_object(toy_config):
-    cfg = toy_config(steps=1, width=4)
-    data = DATASETS.build(cfg.train_dataloader.dataset)
-    run.complete_config(cfg, 'none')
-    runner = run.build_runner(cfg)
-    runner._train_dataloader['dataset'] = data
-    assert runner._build_train_dataloader().dataset.dataset is data
 
 
 @MODELS.register_module(force=True)

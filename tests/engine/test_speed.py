@@ -101,7 +101,7 @@ PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)
         pytest.param(dict(RESNET, depth=101), 2048, 1, 2, marks=pytest.mark.slow),
         (dict(type='mmpretrain.VisionTransformer', arch=VIT, img_size=32, patch_size=16, drop_path_rate=0.1), 64, 1, 0),
         # each SyncBN ends a graph, and lone layers next to it (shortcuts, projectors) are not compiled
-        (dict(RESNET, depth=18), 512, 2, 2 + 6 + 6),
+        pytest.param(dict(RESNET, depth=18), 512, 2, 2 + 6 + 6, marks=pytest.mark.slow),
     ],
 )
 def test_products_of_student_and_teacher_are_compiled(toy_config, backbone, width, processes, eager):

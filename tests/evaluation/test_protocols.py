@@ -230,12 +230,16 @@ def test_outside_protocol_runs_on_the_command_line(tmp_path, run_tool, monkeypat
         run_tool('tools/evaluate.py', 'ncm', 'tiny.py', checkpoint, '--k', 3)
 
 
-def test_protocol_from_outside_is_a_task_of_studies(tmp_path, monkeypatch):
+def test_protocol_from_outside_has_a_cost_in_studies():
     require_known(['ncm'])
-    (tmp_path / 'tiny.py').write_text(TINY.format(root=ROOT))
     cfg = load_config('mmairl::evaluation/shapes_r18.py')
     hours = task_hours(cfg, ['ncm', 'knn'], read_scale('demo'))
     assert hours['ncm'] > 0 and hours['knn'] == 0, 'both read the same features'
+
+
+@pytest.mark.slow
+def test_protocol_from_outside_is_a_task_of_studies(tmp_path, monkeypatch):
+    (tmp_path / 'tiny.py').write_text(TINY.format(root=ROOT))
     paths = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
     monkeypatch.setenv('PYTHONPATH', paths)
     checkpoints = [

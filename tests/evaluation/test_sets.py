@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from harness.errors import raises_code
+from mmengine.config import Config
 
 from mmairl.config import load_config
 from mmairl.data.datasets import ImageFolder
@@ -53,6 +54,19 @@ def folders(tmp_path: Path) -> dict[str, dict]:
     """Training images 0 to 39, validation images 40 to 59, test images 60 to 79."""
     bounds = dict(train=(0, 40), val=(40, 60), test=(60, 80))
     return {name: write_images(tmp_path / name, range(*numbers)) for name, numbers in bounds.items()}
+
+
+@pytest.mark.parametrize('part', ['train', 'test'])
+def test_evaluation_without_a_part_is_an_error(folders, part):
+    cfg = Config(dict(evaluation={**folders, part: None}))
+    with raises_code('no-evaluation-data'):
+        evaluation_sets(cfg)
+
+
+def test_validation_set_of_none_is_held_out(folders):
+    data = {**folders, 'val': None}
+    require_apart(data)
+    assert held_out(data)[1]['type'] == 'Part'
 
 
 def described_leaks(data: dict[str, dict]) -> dict[str, dict[str, dict]]:

@@ -93,6 +93,7 @@ def test_fine_tuning_starts_from_the_checkpoint(cfg, tmp_path, checkpoint, count
     assert 0 < moved < 0.5
 
 
+@pytest.mark.slow
 def test_folder_belongs_to_one_evaluation(cfg, recipe, tmp_path, checkpoint, monkeypatch):
     """A killed run does not go on from other weights, and the score is read again for the same evaluation only."""
     recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1

@@ -143,20 +143,19 @@ def main() -> None:
     launch.register()
     start_processes('pytorch')
 
-    def two(case: str, name: str, resume: bool = False, **options) -> None:
-        run(config(case, f'{folder}/{name}', resume=resume, **SHORT, **options), 'pytorch')
+    def two(case: str, name: str, resume: bool = False, every: int = 2, **options) -> None:
+        shape = dict(SHORT, every=every)
+        run(config(case, f'{folder}/{name}', resume=resume, **shape, **options), 'pytorch')
 
-    for case in ('workers', 'lars_accumulated'):
-        two(case, f'{case}_whole')
-        two(case, f'{case}_left', leave_at=5)
-        two(case, f'{case}_left', resume=True)
-    two('no_queue', 'of_one', resume=True)
-    run(config('workers', f'{folder}/trunk', epochs=2, steps=4, every=4), 'pytorch')
-    fork = Fork(Path(folder) / 'trunk', 1)
+    two('workers', 'whole')
+    two('workers', 'left', leave_at=3)
+    two('workers', 'left', resume=True)
+    two('no_queue', 'of_one', resume=True, every=SHORT['every'])
+    fork = Fork(Path(folder) / 'whole', 1)
     branch = fork.config()
     branch.work_dir = f'{folder}/branch'
     launch.train(branch, 'pytorch', fork)
-    stopped = config('workers', f'{folder}/stopped', **SHORT)
+    stopped = config('workers', f'{folder}/stopped', **dict(SHORT, every=2))
     stopped.custom_hooks.append(dict(type='SignalAt', iteration=2, number=signal.SIGUSR1, rank=1))
     try:
         launch.train(stopped, 'pytorch')

@@ -34,11 +34,13 @@ from mmairl.report.analysis_pages import (
     measures_page,
     norms_page,
 )
+from mmairl.report.charts import chart as curve_chart
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.demo_page import SCORE, draw_demo
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.health_page import write_health_page
 from mmairl.report.map_page import map_images
+from mmairl.report.page import Page
 from mmairl.report.replay_page import write_replay_page
 from mmairl.report.table import html_table
 from mmairl.report.views_page import write_views_page
@@ -50,6 +52,7 @@ sync_api = pytest.importorskip('playwright.sync_api', reason='no browser can be 
 axe = pytest.importorskip(
     'axe_playwright_python', reason='nothing checks a browser page (pip install axe-playwright-python)'
 )
+TIMEOUT = 600_000  # milliseconds, for busy machines
 AXE = Path(axe.__file__).with_name('axe.min.js')
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason='there is no browser on the path (apt-get install chromium)')
 
@@ -206,7 +209,7 @@ def page_of(tmp_path_factory):
 @pytest.fixture(scope='module')
 def browser():
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox'])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox'], timeout=TIMEOUT)
         yield browser
         browser.close()
 
@@ -218,6 +221,7 @@ def open_page(browser):
 
     def opened(path: Path, view: str = '', **options):
         context = browser.new_context(**{'viewport': dict(width=1000, height=800), **options})
+        context.set_default_timeout(TIMEOUT)
         contexts.append(context)
         page = context.new_page()
         page.asked, page.faults, page.copied = [], [], []
@@ -303,6 +307,23 @@ def test_chart_shows_values_by_keyboard(page_of, open_page):
     assert shown == [[f'iteration {step}', value] for step, value in values]
     page.keyboard.press('Escape')
     assert tip(chart) == []
+
+
+@pytest.mark.parametrize('width', [1000, 390])
+def test_values_of_fifty_lines_are_in_the_window(open_page, tmp_path, width):
+    series = {f'study/row {number}/seed_0': ([1, 2], [1.0 * number, 2.0]) for number in range(50)}
+    path = Page('Fifty', wide=True).add('Curves', '', curve_chart(series, 'loss', 'step')).write(tmp_path / 'page.html')
+    page = open_page(path, viewport=dict(width=width, height=800))
+    chart = page.locator('.curves').first
+    chart.scroll_into_view_if_needed()
+    chart.locator('canvas').wait_for()
+    chart.focus()
+    page.keyboard.press('ArrowRight')
+    boxes = [line.bounding_box() for line in chart.locator('.tip > span').all()]
+    assert len(boxes) == 51, 'the step, and a line for each run'
+    for box in boxes:
+        assert 0 <= box['x'] <= width - box['width']
+        assert 0 <= box['y'] <= 800 - box['height']
 
 
 def test_sorted_table_is_kept_in_the_address(page_of, open_page):

@@ -129,6 +129,8 @@ def test_incomparable_runs_raise(incomparable, tmp_path, code):
 def test_compare_command_prints_the_path(runs, tmp_path, run_tool, capsys):
     run_tool('tools/report.py', 'compare', *runs, '--out', tmp_path / 'page.html')
     assert capsys.readouterr().out.strip() == str(tmp_path / 'page.html')
+    command = f'mmairl report compare {runs[0]} {runs[1]} --out {tmp_path}/page.html'
+    assert command in unescape((tmp_path / 'page.html').read_text())
 
 
 def test_batch_that_is_no_number_draws_no_images(runs, tmp_path):

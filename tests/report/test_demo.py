@@ -32,6 +32,8 @@ def test_demo_writes_its_page(tmp_path):
     assert (counts['section'], counts['table']) == (7, 1) and str(tmp_path / 'report.html') in done.stdout.replace(
         '\n', ''
     )
+    checkpoint = tmp_path / 'epoch_1.pth'
+    assert f'next: mmairl evaluate knn mmairl::demo/mocov2plus_shapes.py {checkpoint}\n' in done.stdout
     assert counts['svg'] == 3 * 2 + page.count('class="curves')  # bars, the still pictures of maps and curves
     assert page.count('class="curves') == 2 + 4 + len(CHANGES)
     assert counts['img'] == 8 * 3 + 8 * (1 + 7)  # pairs, neighbours

@@ -18,8 +18,17 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not REAL and build_runtime.missing() is not None, reason=str(build_runtime.missing())),
 ]
-QUICK = ['mocov2plus', 'views_on_device', 'zero2_float16']
-SLOW = ['bfloat16', 'float16', 'mocov1', 'smocov2plus', 'byol_lars', 'zero1', 'zero3']
+QUICK = ['mocov2plus', 'views_on_device']
+SLOW = [
+    'bfloat16',
+    'float16',
+    'mocov1',
+    'smocov2plus',
+    'byol_lars',
+    'zero1',
+    'zero3',
+    'zero2_float16',
+]
 # ZeRO runs are compared with runs of unsharded networks on the CPU.
 TWINS = dict(
     zero1='views_on_device',
@@ -88,12 +97,14 @@ def test_two_gpus_equal_one_cpu_process(result, case):
     assert_same_run(one, other, half='16' in case)
 
 
-@pytest.mark.parametrize('case', [pytest.param('float16', marks=pytest.mark.slow), 'zero2_float16'])
+@pytest.mark.slow
+@pytest.mark.parametrize('case', ['float16', 'zero2_float16'])
 def test_float16_overflow_skips_the_step(result, case):
     found = result(case)
     assert found['skipped'] and found['losses'].isfinite().all()
 
 
+@pytest.mark.slow
 def test_resumed_run_equals_the_uninterrupted_one(result):
     whole, resumed = (result('resumed')[name] for name in ('whole', 'resumed'))
     assert all(torch.equal(weight, resumed['weights'][name]) for name, weight in whole['weights'].items())
@@ -108,7 +119,13 @@ def test_evaluation_equals_the_cpu(result):
     assert one == other
 
 
-@pytest.mark.parametrize('kind', ['wait', 'host_scalar', 'copy', 'storm', 'stream'])
+PLANTED = [
+    'wait',
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ('host_scalar', 'copy', 'storm', 'stream')),
+]
+
+
+@pytest.mark.parametrize('kind', PLANTED)
 def test_planted_defect_is_found(result, kind):
     """A wait, a number put on the device, a copy from pageable memory, many small kernels, a race of streams."""
     waits = kind in ('wait', 'host_scalar')
@@ -136,11 +153,13 @@ def test_heads_equal_the_cpu_without_waits(result):
         torch.testing.assert_close(one[name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 def test_epochs_need_no_more_memory(result):
     reserved = result('prefetched')['reserved']
     assert reserved[-1] == reserved[2], reserved
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REAL, reason='a real GPU may choose another kernel')
 def test_default_layout_reaches_cudnn(result):
     assert result('normalized')['launches']['cudnn_batch_norm'] == 2

@@ -1,4 +1,7 @@
-"""The cache of counts in the user's cache folder."""
+"""Plans are fast: counts are cached in the user's cache folder, and what plans do not need is not imported."""
+
+import subprocess
+import sys
 
 import pytest
 from mmengine.config import Config
@@ -60,3 +63,10 @@ def test_damaged_count_is_counted_again(cfg, tmp_path, monkeypatch):
         path.write_text('{')
     monkeypatch.setattr(module, 'COUNTS', {})
     assert checkpoint_bytes(cfg) == expected
+
+
+def test_plan_imports_neither_pages_nor_scipy():
+    command = [sys.executable, '-W', 'ignore', '-c', 'import sys, mmairl.study.commands; print(*sys.modules)']
+    names = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout.split()
+    heavy = {'scipy.stats', 'sklearn', 'pandas', 'mmairl.study.pages.study_page', 'mmairl.study.run_study'}
+    assert 'mmairl.study.planner' in names and not heavy & set(names)

@@ -236,6 +236,7 @@ def complete(runs: list[Run], jobs: int, devices: int, report: Callable[[Run, st
             report(run, 'done')
 
 
+@pytest.mark.slow
 def test_compare_measures_checkpoints_and_continues(tmp_path, monkeypatch):
     monkeypatch.setattr(run_study, 'execute', complete)
     for part, count in (('train', 6), ('val', 4)):
@@ -298,6 +299,7 @@ def test_undeclared_stated_factor_is_an_error(tmp_path, ours, monkeypatch):
         require_fair(compare_configs(study, {**ours, 'theirs': ours['ours']}))
 
 
+@pytest.mark.slow
 def test_release_study_measures_files_in_its_format(tmp_path, monkeypatch, run_tool):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_study, 'execute', complete)

@@ -106,7 +106,7 @@ def test_stopped_study_lets_runs_save_and_kills_others(tmp_path, monkeypatch):
         (good, 'stopping'),
         (deaf, 'stopping'),
     ]
-    wait_for(lambda: ended(int((deaf.folder / 'training').read_text())), 10)
+    wait_for(lambda: ended(int((deaf.folder / 'training').read_text())))
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='requires PR_SET_PDEATHSIG')
@@ -123,7 +123,7 @@ def test_runs_of_a_killed_study_save_themselves(tmp_path):
     time.sleep(0.2)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    wait_for((tmp_path / 'saved').is_file, 20)
+    wait_for((tmp_path / 'saved').is_file)
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])

@@ -50,12 +50,7 @@ TREE |= dict(round=('disc', 'ring', 'square'), other=('crescent', 'bar', 'ell', 
 def quick(monkeypatch):
     """Rows, studies and scales share what was read of a file."""
 
-    def load(path, options):
-        cfg = copy.deepcopy(read(path))
-        cfg.merge_from_dict(options)
-        return cfg
-
-    monkeypatch.setattr(scales, 'load_config', load)
+    monkeypatch.setattr(scales, 'load_config', lambda path: copy.deepcopy(read(path)))
 
 
 def require_equal_rows(study: Study, scale: scales.Scale, left_out: list[str]) -> None:
@@ -69,10 +64,13 @@ def require_equal_rows(study: Study, scale: scales.Scale, left_out: list[str]) -
             assert study.cross and 'its levels are the same' in sentence
 
 
+@pytest.mark.parametrize(
+    'names', [['in1k'], pytest.param(['demo', 'cifar', 'in100'], marks=pytest.mark.slow)], ids=['in1k', 'small']
+)
 @pytest.mark.parametrize('path', STUDIES, ids=lambda path: path.stem)
-def test_every_study_plans_at_every_scale(quick, path):
+def test_every_study_plans_at_every_scale(quick, path, names):
     study = read_study(path)
-    for name in ('in1k', 'demo', 'cifar', 'in100'):
+    for name in names:
         scale = scales.read_scale(name)
         try:
             here, configs, left_out = at_scale(study, scale, scale.tasks)

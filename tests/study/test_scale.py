@@ -10,6 +10,7 @@ from study.test_spec import at, written
 from mmairl.config import load_config
 from mmairl.data.shapes import Shapes
 from mmairl.errors import UserError
+from mmairl.study import scale as scales
 from mmairl.study.commands import prepare_study, seeds_at
 from mmairl.study.cost import cost, epochs
 from mmairl.study.fairness import at_scale
@@ -32,7 +33,7 @@ def test_gray_shapes_have_equal_channels():
 
 
 def test_gray_keeps_its_probability_or_leaves():
-    for scale, expected in (('in1k', {0.2}), ('cifar', {0.2}), ('demo', set()), ('half', set())):
+    for scale, expected in (('in1k', {0.2}), ('cifar', {0.2}), ('demo', set()), ('quarter', set())):
         study, configs = at('augmentation', scale)
         assert gray_probabilities(configs[study.rows[0].name]) == expected
         assert gray_probabilities(configs['MoCo v2+, no grey']) == set()
@@ -62,7 +63,7 @@ def test_scale_that_changes_the_question_is_an_error(name):
 
 @pytest.mark.parametrize(
     ('scale', 'stated', 'expected'),
-    [('demo', [7], (0, 1, 2)), ('half', [4, 5, 6, 7], (4, 5, 6, 7)), ('in1k', [7], (7,))],
+    [('demo', [7], (0, 1, 2)), ('quarter', [7], (0, 1, 2)), ('half', [4, 5, 6, 7], (4, 5, 6, 7)), ('in1k', [7], (7,))],
 )
 def test_small_scales_run_at_least_three_seeds(tmp_path, scale, stated, expected):
     prepared = prepare_study(written(tmp_path, seeds=stated), scale, out=tmp_path)
@@ -107,3 +108,19 @@ def test_config_is_found_next_to_its_study(tmp_path, monkeypatch):
     monkeypatch.chdir('/')
     row = read_study(path).rows[0]
     assert resolve(row, read_scale('in1k')).filename == str(tmp_path / 'configs' / 'own.py')
+
+
+def test_plan_reads_each_config_once(monkeypatch):
+    read = []
+    monkeypatch.setattr(scales, 'load_config', lambda path: read.append(Path(path).name) or load_config(path))
+    study = read_study(ROOT / 'configs/studies/attribution.yaml')
+    for plans in (1, 2):  # a second plan reads the files again, which may have changed
+        at_scale(study, read_scale('in100'), ['knn'])
+        assert read == ['mocov2_r50_200e.py'] * plans
+
+
+def test_rows_of_one_config_do_not_share_changes():
+    options = {'model.symmetric': True}
+    changed, plain = (resolve(Row('a', SHAPES, options=each), read_scale('demo')) for each in (options, {}))
+    changed.model.symmetric = 'changed'
+    assert plain.model.symmetric == load_config(f'configs/{SHAPES}').model.symmetric

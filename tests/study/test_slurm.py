@@ -56,7 +56,7 @@ def test_job_script_lets_runs_save_and_requeues(tmp_path, command, signals, reas
         wait_for((tmp_path / 'ready').is_file)
         process.send_signal(number)
         time.sleep(0.2)  # bash loses one of two simultaneous signals
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=600)
     assert (process.returncode, said) == expected
     assert (tmp_path / 'saved').is_file() == ('saved' in command)
 
@@ -72,6 +72,8 @@ def test_job_script_has_the_options_of_the_site(tmp_path):
     assert f'#SBATCH --output="{out}/jobs/slurm.log"'.replace('%', '%%') in on_gpus
     assert '--cpus-per-task=12\n' in on_gpus and '\nmodule load cuda\nexport A=1\n' in on_gpus
     assert '--gres' not in on_cpus and 'OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-16} / 2))' in on_cpus
+    explicit = slurm.job_script(2, out, Cluster(gres='none', environment=['export OMP_NUM_THREADS=4']))
+    assert explicit.index('OMP_NUM_THREADS=$((') < explicit.index('OMP_NUM_THREADS=4')
     assert '-m mmairl.engine.launcher' in slurm.run_script(run, 2, Cluster())
     profile.write_text('per_node: 4')
     on_nodes = slurm.job_script(6, out, read_cluster(profile))

@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -94,18 +93,13 @@ def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
         return act(here, configs, seeds_at(size, here), tasks, folder / 'out')
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scales, 'load_config', lambda path, options: changed(copy.deepcopy(read(path)), options))
+        patch.setattr(scales, 'load_config', lambda path: copy.deepcopy(read(path)))
         base, *others = plan(act=prepare_runs)
         leave_weights(base.folder, seed=0)
         for run in (base, *others):
             worker.complete_run(run.folder)
         assert all(run.done for run in plan())
         yield plan
-
-
-def changed(cfg: Any, options: dict) -> Any:
-    cfg.merge_from_dict(options)
-    return cfg
 
 
 def leave_weights(folder: Path, seed: int) -> None:

@@ -1,12 +1,15 @@
 import pytest
+from mmengine.config import Config
 
 from mmairl.config import load_config
 from mmairl.engine.run import register
+from mmairl.study import cost as cost_module
+from mmairl.study import task_hours as module
 from mmairl.study.commands import missing_images, prepare_study
 from mmairl.study.cost import cost
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study
-from mmairl.study.task_hours import hours_of_tasks, task_hours
+from mmairl.study.task_hours import hours_of_tasks, task_hours, transfer_hours
 
 
 def hours(scale: str, *tasks: str) -> tuple[dict, float]:
@@ -41,6 +44,16 @@ def test_transfer_task_costs_its_steps():
     assert tasks['voc07'] == pytest.approx(9000 * 8 * 0.537 / 3600)
     assert tasks['coco_c4'] == pytest.approx(90_000 * 8 * 0.584 / 3600)
     assert tasks['cityscapes'] is None  # nobody states its rate
+
+
+def test_second_process_reads_no_transfer_config(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    monkeypatch.setattr(cost_module, 'COUNTS', {})
+    first = transfer_hours(Config(), 'voc07', read_scale('in1k'))
+    monkeypatch.setattr(cost_module, 'COUNTS', {})
+    monkeypatch.setattr(module, 'recipe', lambda *_: pytest.fail('the config was read again'))
+    assert transfer_hours(Config(), 'voc07', read_scale('in1k')) == first
+    assert transfer_hours(Config(), 'voc07', read_scale('demo')) is None  # states no seconds
 
 
 def test_measured_rate_replaces_the_stated_one(tmp_path):

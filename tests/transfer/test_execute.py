@@ -69,6 +69,7 @@ def test_start_is_written_once_for_any_checkpoint(tmp_path):
     assert found.origin['normrescale'] == anchor and found.origin['part'] == 'teacher'
 
 
+@pytest.mark.slow
 def test_detection_run_has_the_papers_columns(tmp_path, data, pretrained, monkeypatch):
     shutil.copytree(data / 'voc', own := tmp_path / 'data/VOCdevkit')
     cfg = small('voc07_c4_r18_9k', data, pretrained, tmp_path / 'unused')

@@ -295,7 +295,12 @@ class DesignEffects:
                 **self.ends({effect: 2.0}),
             )
 
-    def _verdict(self, effect: Effect, numbers: Numbers | None, decision: str) -> str:
+    def _verdict(
+        self,
+        effect: Effect,
+        numbers: Numbers | None,
+        decision: str,
+    ) -> str:
         """Return the decision, or the reason why there is none."""
         if effect in self.collapses and decision == DIFFERS:
             return verdict_of(decision, None, by_counts=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from mmairl.study.statistics.compare_rows import LEVEL, TIED, holm
 
@@ -77,7 +77,12 @@ def sum_of_means(values: np.ndarray, blocks: bool) -> Contrast:
     return _contrast(np.nanmean(values, 1).sum(), squares.sum(), seeds - 1, seeds)
 
 
-def _contrast(estimate: float, square: float, freedom: int, seeds: int) -> Contrast:
+def _contrast(
+    estimate: float,
+    square: float,
+    freedom: int,
+    seeds: int,
+) -> Contrast:
     """Return a contrast by the square of its error, which is unknown without any freedom or spread."""
     known = freedom > 0 and square > TIED**2
     return Contrast(float(estimate), math.sqrt(square) if known else math.nan, freedom, seeds)
@@ -86,14 +91,14 @@ def _contrast(estimate: float, square: float, freedom: int, seeds: int) -> Contr
 def above(contrast: Contrast, least: float = 0.0) -> Evidence:
     """Test the claim that a contrast exceeds `least`."""
     statistic = (contrast.estimate - least) / contrast.error
-    against = float(stats.t.cdf(statistic, contrast.freedom))
+    against = float(scipy.stats.t.cdf(statistic, contrast.freedom))
     return Evidence(1 - against, against)
 
 
 def within(contrast: Contrast, margin: float) -> Evidence:
     """Test the claim that a contrast is closer to zero than `margin` (two one-sided tests)."""
     statistic = (margin - abs(contrast.estimate)) / contrast.error
-    support = float(stats.t.sf(statistic, contrast.freedom))
+    support = float(scipy.stats.t.sf(statistic, contrast.freedom))
     return Evidence(support, min(1.0, 2 * (1 - support)))
 
 
@@ -124,12 +129,15 @@ def _reasons(parts: Sequence[Evidence]) -> str:
 def collapse_rate(collapsed: int, runs: int, claimed: bool) -> Evidence:
     """Test the claim that most runs of a row collapse, or that most do not (exact binomial test against a half)."""
     events = collapsed if claimed else runs - collapsed
-    support = float(stats.binom.sf(events - 1, runs, 0.5))
-    return Evidence(support, float(stats.binom.cdf(events, runs, 0.5)))
+    support = float(scipy.stats.binom.sf(events - 1, runs, 0.5))
+    return Evidence(support, float(scipy.stats.binom.cdf(events, runs, 0.5)))
 
 
 def parallel_lines(
-    x: np.ndarray, y: np.ndarray, groups: np.ndarray, weights: np.ndarray
+    x: np.ndarray,
+    y: np.ndarray,
+    groups: np.ndarray,
+    weights: np.ndarray,
 ) -> Contrast:
     """Return a weighted sum of the coefficients of lines with one slope, and one intercept for each group.
 

@@ -17,8 +17,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import brentq
+import scipy  # imports `scipy.stats` on first use; plans do without it
 
 from mmairl.study.statistics.verdict_words import (
     COLLAPSED,
@@ -134,7 +133,10 @@ def collapse_limit(scores: np.ndarray, null: float | None = None) -> np.ndarray:
 
 
 def tested(
-    one: np.ndarray, two: np.ndarray, limits: Sequence[np.ndarray], blocks: bool
+    one: np.ndarray,
+    two: np.ndarray,
+    limits: Sequence[np.ndarray],
+    blocks: bool,
 ) -> tuple[np.ndarray, ...]:
     """Return the numbers of the runs that learned, and the exact test's p-value for collapses (NaN without any)."""
     learned = []
@@ -151,10 +153,15 @@ def tested(
 
 @np.vectorize
 @cache
-def exact_test(some: int, runs: int, others: int, other_runs: int) -> float:
+def exact_test(
+    some: int,
+    runs: int,
+    others: int,
+    other_runs: int,
+) -> float:
     """Return Fisher's p-value for `some` of `runs` against `others` of `other_runs`."""
     table = [[some, runs - some], [others, other_runs - others]]
-    return float(stats.fisher_exact(table).pvalue)
+    return float(scipy.stats.fisher_exact(table).pvalue)
 
 
 def holm(p: np.ndarray) -> np.ndarray:
@@ -194,8 +201,8 @@ def verdicts(
         share: p-values of the exact test. They replace those of the difference, and exclude equivalence.
     """
     by_counts = ~np.isnan(share)
-    p_equal = 2 * stats.t.sf(abs(estimate) / error, freedom)
-    p_apart = stats.t.sf((margin - abs(estimate)) / error, freedom)  # the larger of two tests
+    p_equal = 2 * scipy.stats.t.sf(abs(estimate) / error, freedom)
+    p_apart = scipy.stats.t.sf((margin - abs(estimate)) / error, freedom)  # the larger of two tests
     p_equal = np.where(by_counts, share, p_equal)
     p_apart = np.where(by_counts, 1.0, p_apart)
     if known is not None:
@@ -354,7 +361,7 @@ def improvement(one: Sequence[float], two: Sequence[float]) -> tuple[float, floa
     higher = np.sign(np.subtract.outer(one, two))
     share = float(higher.mean() / 2 + 0.5)
     runs = (len(one) + len(two)) / 2 - 1
-    quantile = stats.t.ppf(0.975, 2 * max(1, min(len(one), len(two)) - 1))
+    quantile = scipy.stats.t.ppf(0.975, 2 * max(1, min(len(one), len(two)) - 1))
 
     def beyond(at: float) -> float:
         """Return (share - at)^2 - t^2 var(at); it is zero at the ends of the interval."""
@@ -362,18 +369,21 @@ def improvement(one: Sequence[float], two: Sequence[float]) -> tuple[float, floa
         variance = at * (1 - at) / higher.size * (1 + runs * tails)
         return (share - at) ** 2 - quantile**2 * variance
 
-    low = brentq(beyond, 0, share - 1e-9) if share > 0 else 0.0
-    high = brentq(beyond, share + 1e-9, 1) if share < 1 else 1.0
+    low = scipy.optimize.brentq(beyond, 0, share - 1e-9) if share > 0 else 0.0
+    high = scipy.optimize.brentq(beyond, share + 1e-9, 1) if share < 1 else 1.0
     return share, float(low), float(high)
 
 
 def interval(
-    estimate: float, error: float, freedom: float, level: float = LEVEL
+    estimate: float,
+    error: float,
+    freedom: float,
+    level: float = LEVEL,
 ) -> dict[str, float | None]:
     """Return estimate -+ t(1 - level / 2, freedom) * error; the ends are None if the error is not known (NaN)."""
     if math.isnan(error):
         return dict(estimate=estimate, low=None, high=None)
-    half = float(stats.t.ppf(1 - level / 2, freedom)) * error
+    half = float(scipy.stats.t.ppf(1 - level / 2, freedom)) * error
     return dict(estimate=estimate, low=estimate - half, high=estimate + half)
 
 

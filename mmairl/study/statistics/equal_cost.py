@@ -80,7 +80,13 @@ def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
     return entries
 
 
-def scores_at(study: Mapping, metric: str, spent: Costs, row: Mapping, cost: float) -> list[float]:
+def scores_at(
+    study: Mapping,
+    metric: str,
+    spent: Costs,
+    row: Mapping,
+    cost: float,
+) -> list[float]:
     """Return the interpolated score of each run of a row that learned, if checkpoints along it enclose the cost."""
     points = [row]
     for other in study['rows']:

@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import brentq
+import scipy
 
 from mmairl.study.statistics.compare_rows import LEVEL, Comparison
 from mmairl.study.statistics.designs import Design
@@ -15,7 +14,12 @@ MOST = 1000  # seeds, beyond which --power prints "more"
 UNKNOWN = '–'
 
 
-def power(effect: float, deviation: float, seeds: int, comparisons: int) -> float:
+def power(
+    effect: float,
+    deviation: float,
+    seeds: int,
+    comparisons: int,
+) -> float:
     """Return the chance that `seeds` runs per row find an effect by Holm's first and strictest step.
 
     Args:
@@ -27,12 +31,17 @@ def power(effect: float, deviation: float, seeds: int, comparisons: int) -> floa
     return power_at(effect, deviation / math.sqrt(seeds), seeds - 1, comparisons)
 
 
-def power_at(effect: float, error: float, freedom: float, comparisons: int) -> float:
+def power_at(
+    effect: float,
+    error: float,
+    freedom: float,
+    comparisons: int,
+) -> float:
     """Return P(|T| > t(1 - level / 2m)) of a noncentral t with shift effect / error."""
-    limit = stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom)
+    limit = scipy.stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom)
     shift = abs(effect) / error
-    right_side = stats.nct.sf(limit, freedom, shift)
-    wrong_side = stats.nct.cdf(
+    right_side = scipy.stats.nct.sf(limit, freedom, shift)
+    wrong_side = scipy.stats.nct.cdf(
         -limit, freedom, shift
     )  # scipy returns NaN for some negligible values
     return float(right_side + np.nan_to_num(wrong_side))
@@ -55,7 +64,7 @@ def visible_effect(deviation: float, seeds: int, comparisons: int) -> float:
     high = deviation
     while surplus(high) < 0:
         high *= 2
-    return float(brentq(surplus, 0, high))
+    return float(scipy.optimize.brentq(surplus, 0, high))
 
 
 def plan_seeds(
@@ -84,7 +93,13 @@ def plan_seeds(
     return lines
 
 
-def more_runs(effect: float, spread: float, runs: int, design: Design, blocks: bool) -> int | None:
+def more_runs(
+    effect: float,
+    spread: float,
+    runs: int,
+    design: Design,
+    blocks: bool,
+) -> int | None:
     """Return how many more runs, equally many per row, find a main effect or interaction of this size.
 
     Returns None for more than MOST seeds.

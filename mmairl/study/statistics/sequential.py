@@ -124,7 +124,10 @@ def finished_runs(path: Path, finished: int) -> list[int]:
 
 
 def compare_sequentially(
-    study: Mapping[str, Any], metric: str, margin: float, plan: Plan
+    study: Mapping[str, Any],
+    metric: str,
+    margin: float,
+    plan: Plan,
 ) -> list[Comparison]:
     """Return each comparison as of the analysis that decided it, or else the last one.
 

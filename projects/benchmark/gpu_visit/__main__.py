@@ -78,9 +78,7 @@ def set_up(args: argparse.Namespace) -> None:
     if args.wheels:
         site = SCRATCH / 'site'
         if not site.exists():
-            wheels = sorted(map(str, args.wheels.glob('*.whl')))
-            pip = [sys.executable, '-m', 'pip', 'install', '-q', '--no-index', '--no-deps']
-            subprocess.run([*pip, '--target', site, *wheels], check=True)
+            install(args.wheels, site)
         folders.append(str(site))
     if args.device == 'software':
         folders.append(str(ROOT / 'tests/softgpu'))
@@ -102,6 +100,18 @@ def set_up(args: argparse.Namespace) -> None:
     os.environ.setdefault('TORCHINDUCTOR_CACHE_DIR', str(SCRATCH / 'inductor'))
 
 
+def install(wheels: Path, site: Path) -> None:
+    """Install wheels in a folder that appears when it is complete, so that a kill leaves no half of it."""
+    files = sorted(map(str, wheels.glob('*.whl')))
+    if not files:
+        sys.exit(f'gpu_visit: --wheels has no wheels ({str(wheels)!r}); create them by --prepare')
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix='installing-', dir=SCRATCH))
+    pip = [sys.executable, '-m', 'pip', 'install', '-q', '--no-index', '--no-deps']
+    subprocess.run([*pip, '--target', partial, *files], check=True)
+    partial.rename(site)
+
+
 def main() -> int:
     args = parse_args()
     args.out = args.out.absolute()
@@ -119,8 +129,17 @@ def main() -> int:
         print(write_page(args.out))
         return 0
     from projects.benchmark.gpu_visit.plan import PLAN
-    from projects.benchmark.gpu_visit.schedule import Context, Visit, finished_jobs, run_here
+    from projects.benchmark.gpu_visit.schedule import (
+        Context,
+        Visit,
+        choose,
+        finished_jobs,
+        run_here,
+    )
 
+    unknown = set(args.only or ()) - {job.name for job in PLAN}
+    if unknown:
+        sys.exit(f'gpu_visit: --only names unknown jobs ({", ".join(sorted(unknown))}); see --list')
     if args.list:
         print('\n'.join(f'{job.name:20} at most {job.limit:.0f} s' for job in PLAN))
         return 0
@@ -133,10 +152,7 @@ def main() -> int:
     if args.job:
         return run_here(next(job for job in PLAN if job.name == args.job), context)
     done = finished_jobs(args.after) if args.after else set()
-    chosen = [
-        job for job in PLAN if job.name not in done and (args.only is None or job.name in args.only)
-    ]
-    return Visit(chosen, context, args.seconds).run()
+    return Visit(choose(PLAN, done, args.only), context, args.seconds).run()
 
 
 if __name__ == '__main__':

@@ -1,16 +1,25 @@
 """The results of a visit: one JSON object per line; a table for the terminal and a page."""
 
 import json
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-NOT_SHOWN = {'seconds', 'job', 'kernels'}
+NOT_SHOWN = {'seconds', 'job', 'jobs', 'kernels'}
+# Gigabytes that a step moves for each image, as `python -m projects.benchmark.traffic` counts them. Its operations are equal.
+GIGABYTES = {'float32': 2.943, 'tf32': 2.943, 'fast': 1.496, 'fused norm': 1.166}
+GIGAFLOPS = 65.2
+REHEARSED = {'cpu', 'software'}  # devices
 
 
 def read_rows(path: Path) -> list[dict]:
-    """Return the complete lines of a results file."""
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return [json.loads(line) for line in lines if line.endswith('}')]
+    """Return the rows of a results file. A line that a full disk or a kill has cut off is left out."""
+    rows = []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        with suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
+    return rows
 
 
 def values(row: dict) -> str:
@@ -33,8 +42,57 @@ def measured(rows: Sequence[dict]) -> list[dict]:
     return [row for row in rows if not {'event', 'error', 'status', 'note'} & row.keys()]
 
 
+def outcomes(rows: Sequence[dict]) -> dict[str, object]:
+    """Return the last exit status of each job, 'unfinished' if it was killed with the visit, or 'not started'."""
+    found: dict[str, object] = {}
+    for row in rows:
+        for job in row.get('jobs', []):
+            found.setdefault(job, 'not started')
+        if row.get('event') == 'start':
+            found[row['job']] = 'unfinished'
+        elif 'status' in row:
+            found[row['job']] = row['status']
+    return found
+
+
+def summary(rows: Sequence[dict]) -> str:
+    """Return which jobs have no result, and on what device."""
+    found = outcomes(rows)
+    groups = {
+        'Failed': [
+            job for job, end in found.items() if end not in (0, 'unfinished', 'not started')
+        ],
+        'Unfinished': [job for job, end in found.items() if end == 'unfinished'],
+        'Not started': [job for job, end in found.items() if end == 'not started'],
+    }
+    parts = [f'{name}: {", ".join(jobs)}.' for name, jobs in groups.items() if jobs]
+    devices = devices_of(rows)
+    if REHEARSED & set(devices):
+        parts.append('This is a rehearsal at tiny sizes: no number says anything about speed.')
+    done = f'{sum(end == 0 for end in found.values())} of {len(found)} jobs succeeded.'
+    return ' '.join([done, *parts, f'Device: {", ".join(devices) or "unknown"}.'])
+
+
+def devices_of(rows: Sequence[dict]) -> list[str]:
+    return list(dict.fromkeys(str(row['device']) for row in rows if 'device' in row))
+
+
+def limit(rows: Sequence[dict], way: str) -> float | None:
+    """Return the images per second at which the device would copy the bytes of a step or compute its products."""
+    way = re.sub(r' \d+$', '', way)  # without its batch
+    products = way if way in ('float32', 'tf32') else 'bfloat16'
+    copies = [
+        row['copy_terabytes_per_second'] for row in rows if 'copy_terabytes_per_second' in row
+    ]
+    rates = [row['teraflops'] for row in rows if row.get('product') == products]
+    if REHEARSED & set(devices_of(rows)) or way not in GIGABYTES or not copies or not rates:
+        return None
+    return 1e3 / max(GIGABYTES[way] / copies[-1], GIGAFLOPS / rates[-1])
+
+
 def print_table(rows: Sequence[dict]) -> None:
     print('\nFailures' if failures(rows) else '\nNo failures')
+    print(summary(rows))
     for row in failures(rows):
         print(format_row(row))
     print('\nNumbers')
@@ -48,16 +106,12 @@ def write_page(out: Path) -> Path:
     from mmairl.report.table import html_table
 
     rows = read_rows(out / 'results.jsonl')
-    devices = {str(row['device']) for row in rows if 'device' in row}
-    failed = sorted({row['job'] for row in failures(rows)})
-    lead = f'Failed jobs: {", ".join(failed)}' if failed else 'No job failed.'
-    page = Page('GPU visit', lead=f'{lead} Device: {", ".join(sorted(devices)) or "unknown"}.')
+    page = Page('GPU visit', lead=summary(rows))
+    took = {row['job']: f'{row["took"]} s' for row in rows if 'status' in row}
     ends = [
-        (row['job'], [str(row['status'] or 'succeeded'), f'{row["took"]} s'])
-        for row in rows
-        if 'status' in row
+        (job, [str(end or 'succeeded'), took.get(job, '')]) for job, end in outcomes(rows).items()
     ]
-    page.add('Jobs', 'The log of each is in log.txt.', html_table(['end', 'time'], ends))
+    page.add('Jobs', 'The log of each is in log.txt.', html_table(['last end', 'time'], ends))
     errors = [
         (row['job'], [row['error'], ' '.join(row.get('at', []))]) for row in rows if 'error' in row
     ]
@@ -65,7 +119,7 @@ def write_page(out: Path) -> Path:
         page.add('Errors', '', html_table(['error', 'where'], errors, words=True))
     steps = [row for row in rows if 'step_ms' in row]
     if steps:
-        page.add('Throughput', 'Whole steps on images in memory.', steps_table(steps))
+        page.add('Throughput', THROUGHPUT, steps_table(rows))
     profiles = [row for row in rows if row.get('kernels')]
     for row in profiles:
         shares = [(name, [f'{share:.0%}']) for name, share in row['kernels'].items()]
@@ -79,12 +133,33 @@ def write_page(out: Path) -> Path:
     return page.write(out / 'index.html')
 
 
-def steps_table(steps: Sequence[dict]) -> str:
+THROUGHPUT = (
+    'Whole steps on images in memory. Busy is the time of the kernels of one step. The limit is the speed at which the '
+    'device would copy the counted bytes of the step, or compute its products, whichever is slower; the job probe '
+    'measures both.'
+)
+COLUMNS = {
+    'images_per_second': 'images/s',
+    'step_ms': 'step, ms',
+    'spread_ms': 'spread, ms',
+    'host_ms': 'host, ms',
+    'busy_ms': 'busy, ms',
+    'launches': 'kernels',
+    'gigabytes': 'peak, GB',
+}
+
+
+def steps_table(rows: Sequence[dict]) -> str:
     from mmairl.report.table import html_table
 
-    columns = ['images_per_second', 'step_ms', 'spread_ms', 'host_ms', 'gigabytes']
-    cells = [
-        (row['job'], ['' if row.get(key) is None else str(row[key]) for key in columns])
-        for row in steps
-    ]
-    return html_table(['images/s', 'step, ms', 'spread, ms', 'host, ms', 'peak, GB'], cells)
+    cells = []
+    profiles = {row['job']: row for row in rows if 'busy_ms' in row}
+    for row in rows:
+        if 'step_ms' not in row:
+            continue
+        numbers = {**profiles.get(row['job'], {}), **row}
+        fastest = limit(rows, row['job'].removeprefix('step '))
+        share = f'{row["images_per_second"] / fastest:.0%}' if fastest else ''
+        shown = ['' if numbers.get(key) is None else str(numbers[key]) for key in COLUMNS]
+        cells.append((row['job'], [*shown, share]))
+    return html_table([*COLUMNS.values(), 'of the limit'], cells)

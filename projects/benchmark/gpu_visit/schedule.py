@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from projects.benchmark.gpu_visit.results import format_row, print_table, read_r
 KEPT = ('site', 'inductor', 'images', 'drawn')  # in the scratch folder, from one visit to the next
 ENDING = 5  # seconds before the end, when the last jobs are stopped
 LEAST = 12  # seconds that must be left to start a job
+IMPORTS = 30  # seconds that a job may need to import for itself
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Job:
         limit: Seconds until it is killed.
         side: Whether it runs next to other jobs.
         quiet: Whether it takes times, and so waits for the end of side jobs.
+        needs: The job that writes the files it reads.
     """
 
     name: str
@@ -81,6 +83,16 @@ class Job:
     limit: float
     side: bool = False
     quiet: bool = False
+    needs: str = ''
+
+
+def choose(plan: Sequence[Job], done: set[str], only: Sequence[str] | None) -> list[Job]:
+    """Return the jobs to run, and those that they need. The files of an earlier visit may be gone."""
+    names = {job.name for job in plan} - done
+    if only is not None:
+        names &= set(only)
+    needed = {job.needs for job in plan if job.name in names}
+    return [job for job in plan if job.name in names | needed]
 
 
 def finished_jobs(results: Path) -> set[str]:
@@ -109,13 +121,17 @@ class Visit:
         self.context.scratch.mkdir(parents=True, exist_ok=True)
         for old in self.context.scratch.iterdir():
             if old.name not in KEPT:
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
+                shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink()
         results = self.context.out / 'results.jsonl'
+        if results.exists() and not results.read_bytes().endswith(b'\n'):
+            with results.open('a') as file:
+                file.write('\n')  # after a line that a full disk has cut off
         self.shown = results.stat().st_size if results.exists() else 0
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.finish('stopped by a signal'))
         import_everything()
-        self.context.record(event='imported', device=self.context.choice)
+        names = [job.name for job in self.jobs]
+        self.context.record(event='imported', device=self.context.choice, jobs=names)
         for job in self.jobs:
             self.wait_for_turn(job)
             if self.left() < LEAST:
@@ -171,7 +187,8 @@ class Visit:
         self.show()
         for pid, (job, start) in list(self.running.items()):
             seconds = time.monotonic() - start
-            late = seconds > job.limit * self.context.patience or self.left() < ENDING
+            limit = (job.limit + (0 if self.forks else IMPORTS)) * self.context.patience
+            late = seconds > limit or self.left() < ENDING
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended and not late:
                 continue

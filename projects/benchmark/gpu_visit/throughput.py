@@ -68,8 +68,8 @@ def way(name: str, warm_up: bool = False) -> Callable[[Context], None]:
         fast, batch = WAYS[name]
         if context.tiny:
             batch //= 64
-            if fast.get('compile'):
-                fast = dict(fast, compile=dict(backend='aot_eager'))
+        if context.choice == 'software' and fast.get('compile'):  # Triton requires a GPU
+            fast = dict(fast, compile=dict(backend='aot_eager'))
         size = replace(TINY if context.tiny else ON_GPU, batch=batch)
         torch.backends.cudnn.benchmark = True  # as configs/_base_/default_runtime.py sets it
         with float32_precision(fast.get('precision')):

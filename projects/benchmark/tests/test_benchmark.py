@@ -10,6 +10,7 @@ import torch
 from mmairl.engine.run import register
 from projects.benchmark import augment, crops, scaling, step, timing, traffic
 from projects.benchmark.__main__ import main
+from projects.benchmark.gpu_visit import results
 from projects.benchmark.limits import Limits
 from projects.benchmark.suites import SUITES
 from projects.benchmark.timing import Case, compare
@@ -121,6 +122,25 @@ def test_suites_choose_kernels_like_a_run(monkeypatch):
 def test_fused_norm_keeps_traffic_below_300_gigabytes():
     """Of a step of MoCo v2+ on ResNet-50 with 256 images; 384 GB before."""
     size = dataclasses.replace(step.ON_GPU, batch=256)
-    moved = traffic.count_step(traffic.WAYS['fused norm'], size).bytes
-    assert moved.total() <= 300e9
-    assert moved['cat'] < 2e9, 'the gradients of views are not joined by a copy'
+    counted = traffic.count_step(traffic.WAYS['fused norm'], size)
+    assert counted.bytes.total() <= 300e9
+    assert counted.bytes['cat'] < 2e9, 'the gradients of views are not joined by a copy'
+    assert counted.launches.total() < 3200
+    # What the page of a GPU visit compares speeds with.
+    gigabytes = counted.bytes.total() / 256e9
+    assert gigabytes == pytest.approx(results.GIGABYTES['fused norm'], rel=0.01)
+    assert counted.flops.total() / 256e9 == pytest.approx(results.GIGAFLOPS, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('way', ['float32', 'fast'])
+def test_limits_of_a_visit_are_counted(way):
+    size = dataclasses.replace(step.ON_GPU, batch=256)
+    gigabytes = traffic.count_step(traffic.WAYS[way], size).bytes.total() / 256e9
+    assert gigabytes == pytest.approx(results.GIGABYTES[way], rel=0.01)
+
+
+def test_views_on_the_device_are_counted():
+    small, large = (traffic.count_views(batch, images=8) for batch in (8, 16))
+    assert large.bytes.total() == pytest.approx(2 * small.bytes.total())
+    assert small.launches.total() < 300

@@ -184,7 +184,7 @@ def test_studies_are_pooled_choice_by_choice(tmp_path, run_tool):
     def study(name: str, seeds: range, margin: float = 1.0) -> str:
         trials = [
             dict(row=row, part='trial', seed=seed, trial=t, along=None, score=50.0 + 5 * t, values=dict(RankMe=t, LiDAR=None))
-            for row in 'abc' for seed in seeds for t in range(3)
+            for row in 'abcdefghi' for seed in seeds for t in range(3)
         ]  # fmt: skip
         record = dict(
             title=name,
@@ -195,14 +195,14 @@ def test_studies_are_pooled_choice_by_choice(tmp_path, run_tool):
 
     one, two, other = study('one', range(2)), study('two', range(2)), study('other', range(1), 2.0)
     alone, both = (pool(paths)['measures']['situations'][SETTINGS] for paths in ([one], [one, two]))
-    assert (alone['RankMe']['choices'], both['RankMe']['choices']) == (6, 12)
+    assert (alone['RankMe']['choices'], both['RankMe']['choices']) == (18, 36)
     assert (both['RankMe']['word'], both['RankMe']['regret'], both['RankMe']['correlation']) == (
         TRUSTED,
         0,
         1,
     )
     assert both[AT_RANDOM]['regret'] == 5 and 'LiDAR' not in both
-    assert '| RankMe | **trusted** 0.0 (0.0 to 0.0), 12, ρ 1.00 |' in markdown(
+    assert '| RankMe | **trusted** 0.0 (0.0 to 0.0), 36, ρ 1.00 |' in markdown(
         pool([one, two])['measures']
     )
     run_tool('projects/label_free/pool.py', one, two, '--out', tmp_path / 'pooled.json')

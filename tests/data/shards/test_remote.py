@@ -108,6 +108,7 @@ def test_remote_folder_pattern_or_list_is_read(storage, tmp_path):
         Shards('s3://images/few')
 
 
+@pytest.mark.slow
 def test_late_answer_is_requested_again(storage, monkeypatch, caplog, capfd):
     _, faults = storage
     data = Shards(URL)
@@ -127,7 +128,7 @@ def assert_no_secrets(text: str) -> None:
     assert not any(secret in text for secret in SECRETS)
 
 
-@pytest.mark.parametrize('kind', ['expired', 'silent'])
+@pytest.mark.parametrize('kind', ['expired', pytest.param('silent', marks=pytest.mark.slow)])
 def test_refused_credentials_are_an_error_without_them(storage, kind):
     _, faults = storage
     data = Shards(URL)
@@ -138,6 +139,7 @@ def test_refused_credentials_are_an_error_without_them(storage, kind):
     assert b'verysecret' not in pickle.dumps(data)
 
 
+@pytest.mark.slow
 def test_replaced_or_removed_object_is_an_error(storage):
     client, _ = storage
     data = Shards(URL)
@@ -151,6 +153,7 @@ def test_replaced_or_removed_object_is_an_error(storage):
         data.raw(9)
 
 
+@pytest.mark.slow
 def test_url_with_a_version_reads_that_version(storage):
     client, _ = storage
     versioning = partial(client.put_bucket_versioning, Bucket='images')

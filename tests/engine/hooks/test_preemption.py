@@ -117,7 +117,7 @@ main()
 def test_signaled_rank_exits_without_waiting(tmp_path):
     """The other ranks may be in a collective that this one never reaches, for example in an evaluation."""
     command = [sys.executable, '-c', SIGNALED_RANK, tmp_path / 'meeting']
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == AGAIN and not done.stdout and 'stopped by SIGUSR2' in done.stderr, done.stderr
 
 
@@ -183,7 +183,7 @@ def test_signal_ends_a_forked_child(hook):
         process = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))
         process.start()
         process.terminate()
-        process.join(60)
+        process.join(600)
         code = process.exitcode
         process.kill()
         assert code == -signal.SIGTERM

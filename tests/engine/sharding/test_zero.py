@@ -23,6 +23,7 @@ def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
     return sharding.load(folder / 'found.pth'), folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('case,strategy', sharding.EQUAL['zero'])
 def test_five_steps_equal_those_of_ddp(two, case, strategy):
     found, _ = two
@@ -33,15 +34,18 @@ def test_five_steps_equal_those_of_ddp(two, case, strategy):
         assert {'health/gradient_norm', 'health/teacher_distance'} < health.keys()
 
 
+@pytest.mark.slow
 def test_overflow_in_one_process_skips_step_in_both(two):
     assert two[0]['overflow'] == [(False, 2.0**15, [1.0, 1.0])] * 2
 
 
+@pytest.mark.slow
 def test_stage_1_exchanges_gradients_once_per_step(two):
     once, each_batch = two[0]['exchanges']
     assert 0 < 5 * once == 3 * each_batch, 'five batches in three steps'
 
 
+@pytest.mark.slow
 def test_resumed_run_equals_uninterrupted_run(two):
     whole, interrupted = (two[1] / part / 'iter_6.pth' for part in ('whole', 'interrupted'))
     resuming.assert_the_same_run(whole, interrupted)
@@ -49,6 +53,7 @@ def test_resumed_run_equals_uninterrupted_run(two):
     assert kept == ['iter_4.pth', 'iter_6.pth'], 'max_keep_ckpts'
 
 
+@pytest.mark.slow
 def test_bf16_keeps_and_averages_weights_in_float32(two):
     found = two[0]['bf16']
     assert found['losses'].isfinite().all()
@@ -63,6 +68,7 @@ def whole(two) -> Path:
     return two[1] / 'whole' / 'iter_6.pth'
 
 
+@pytest.mark.slow
 def test_consolidated_file_holds_only_weights(whole, tmp_path):
     message = consolidate(whole.parent, tmp_path / 'weights.pth')
     found, saved = sharding.load(tmp_path / 'weights.pth'), load_checkpoint(whole)
@@ -71,6 +77,7 @@ def test_consolidated_file_holds_only_weights(whole, tmp_path):
     assert differing(saved['state_dict'], found['state_dict'], '') == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('strategy', ['zero3_offload', None])
 def test_one_process_resumes_checkpoint_of_two(whole, tmp_path, strategy):
     found, saved = sharding.resume_alone('mocov2plus_lars', whole, tmp_path, strategy), load_checkpoint(whole)
@@ -78,6 +85,7 @@ def test_one_process_resumes_checkpoint_of_two(whole, tmp_path, strategy):
         assert differing(saved[part], found[part], f'{strategy}.{part}') == []
 
 
+@pytest.mark.slow
 def test_process_holds_share_and_stage_3_frees_blocks(two):
     (share_2, whole_2), (share_3, whole_3) = two[0]['held']
     assert share_2 == share_3 == pytest.approx(0.5, abs=0.05)
