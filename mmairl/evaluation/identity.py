@@ -93,7 +93,7 @@ def identity_of(
         weights=subject if isinstance(subject, str) else weights_identity(subject.weights),
         network='none' if subject == 'pixels' else config_identity(network),
         input=images,
-        # Of the config, not as the protocol joins them, so that protocols on the same images have the same identity here.
+        # The data sets of the config, before a protocol joins some of them, so that all protocols have the same entry.
         data={
             part: (data or data_identity)(cfg.evaluation[part])
             for part in PARTS

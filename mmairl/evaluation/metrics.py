@@ -18,7 +18,7 @@ LARGEST_MATRIX = 50  # classes of a confusion matrix that can be read
 
 
 def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return the scores in percent that a data set with this metric is reported by.
+    """Return the scores in percent by which a data set with this metric is usually reported.
 
     Args:
         metric: The data set's metric: 'top-1', 'mean per class', '11-point mAP' or 'any label'.
@@ -263,7 +263,7 @@ def require_finite(scores: Tensor) -> None:
     broken = int(is_broken.sum())
     if broken:
         raise Diverged(
-            f'{broken} of {len(scores)} images have scores that are NaN or infinite; the training diverged',
+            f'{broken} of {len(scores)} images have NaN or infinite scores, because the training diverged; lower its rate',
             code='scores-not-finite',
         )
 

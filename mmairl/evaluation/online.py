@@ -47,7 +47,7 @@ class SelectionHook(Hook):
         self.report(runner)
 
     def report(self, runner: Runner) -> None:
-        """Pass the last measurement on, between two steps, where epochs and steps are counted right."""
+        """Pass on the last measurement between two steps, when the counts of epochs and steps are correct."""
         metrics = self.measured
         self.measured = None
         for hook in runner.hooks if metrics else ():

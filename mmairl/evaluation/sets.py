@@ -186,8 +186,8 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
 def require_apart(data: Mapping) -> None:
     """Raise if images to choose by are test images, by content, or if a group is on two sides.
 
-    Copies between the training images and the others cannot decide a choice. They are an error only from a tenth of
-    either side on.
+    Copies between the training images and the others do not bias a choice. They are an error only if they are a tenth
+    of either side.
     """
     fit, held = held_out(data)
     described = dict(train=fit, val=held, test=data['test'])
@@ -210,8 +210,8 @@ def require_apart(data: Mapping) -> None:
 def require_no_test_images(data: Mapping, held: Dataset, test: Dataset) -> None:
     """Raise if an image to choose by is a test image, or a copy of one.
 
-    Published data sets have a few copies between their own splits. Up to a hundredth of the images is only logged there,
-    and if the images are held out of the training images.
+    Published data sets have a few copies between their own splits. Copies of up to a hundredth of the images are only
+    logged if both are splits of one data set, or if the images to choose by are held out of the training images.
     """
     copies = shared_images(held, test)
     tolerant = not data.get('val') or _splits_of_one(data['val'], data['test'])

@@ -77,7 +77,7 @@ def changed_sources(before: Mapping[str, str] | None, now: Mapping[str, str] | N
 def protocol_source(kind: type) -> str:
     """Return a digest of a protocol: the modules of its class and its bases, and what these import of the evaluation room.
 
-    Modules that only keep books do not count.
+    Modules that do not affect scores, such as those of identities, do not count.
     """
     modules = {base.__module__ for base in kind.__mro__} - {'builtins', 'abc'}
 

@@ -238,7 +238,7 @@ class Property(_Scored, frozen=True, tag='property', kw_only=True):
 
 
 class Rival(Form, frozen=True, tag='rival', kw_only=True):
-    """A row scores better than published numbers that have no row, or as good (`similar`), or not worse than the margin."""
+    """A row beats published numbers of methods without a row, is `similar` to them, or is worse by the margin at most."""
 
     row: str
     numbers: dict[str, float]  # by score
