@@ -139,7 +139,7 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
     for name in cfg:
         if name not in KNOWN and closest(name, KNOWN):
             raise UserError(
-                f"the config {path} sets '{name}', which nothing reads{closest(name, KNOWN)}",
+                f"{path}: unknown key '{name}'{closest(name, KNOWN)}",
                 code='unknown-key',
             )
     refuse_secrets(cfg)

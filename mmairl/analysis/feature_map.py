@@ -96,7 +96,7 @@ def require_differences(pixels: Tensor, trained: Tensor, images: int, checkpoint
     """Raise unless a map can be drawn: at least three readable images, finite features, and features that differ."""
     if len(trained) < 3:
         raise UserError(
-            f'a map requires three images, and {len(trained)} of {images} can be read; add images',
+            f"map: requires at least three readable images ('{len(trained)}' of {images}); add images",
             code='too-few-images',
         )
     if not trained.isfinite().all():
@@ -108,7 +108,7 @@ def require_differences(pixels: Tensor, trained: Tensor, images: int, checkpoint
         return
     if (pixels == pixels[:1]).all():
         raise UserError(
-            f'a map requires images that differ, and all {len(trained)} are the same; use other images',
+            f'map: all {len(trained)} images are the same; use images that differ',
             code='same-images',
         )
     raise UserError(

@@ -49,7 +49,7 @@ class Images:
     ) -> None:
         if not cfg.get('evaluation'):
             raise UserError(
-                f'{cfg.filename} names no images to look at; add evaluation = dict(train=..., test=...)',
+                f'{cfg.filename}: the config names no evaluation data; add evaluation = dict(train=..., test=...)',
                 code='no-evaluation',
             )
         self.cfg = cfg

@@ -1,4 +1,4 @@
-"""Networks that are given to `mmairl.pretrain` as modules, so that a config can name them."""
+"""Modules passed to `mmairl.pretrain(network=...)`, registered so that a config can name them."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The network whose tensors these are: the `backbone=` of a config for weights under our names."""
+"""Detect the network that weights belong to, and return it as the `backbone=` of a config."""
 
 import json
 import logging

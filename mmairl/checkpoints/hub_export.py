@@ -119,8 +119,8 @@ def timm_architecture(network: dict[str, Any]) -> tuple[str, dict[str, Any], int
         )
         return f'vit_{size}_patch16_dinov3{bias}', arguments, network['embed_dims']
     raise UserError(
-        f"--to hub: timm has no such network ('{kind}'); it has ResNets with a 7x7 stem of {STEM} channels or fewer, and ViTs "
-        'without gates whose layer norms have the epsilon 1e-6: choose another format',
+        f"--to hub: timm has no such network ('{kind}'), only ResNets with a 7x7 stem of at most {STEM} channels, and ViTs "
+        'without gates whose layer norms have epsilon 1e-6; choose another format',
         code='unwritable-network',
     )
 

@@ -140,7 +140,7 @@ def to_ours(tensors: Mapping[str, Tensor], layout: Layout, path: str) -> Named:
         other = first.setdefault(name, key)
         if other != key:
             raise UserError(
-                f"{path}: '{other}' and '{key}' are the same tensor by the names of {layout.name}; remove one",
+                f"{path}: '{other}' and '{key}' are two names of one tensor in the format {layout.name}; remove one",
                 code='duplicate-tensor',
             )
     weights = join_registers({renamed[key]: value for key, value in joined.items()})

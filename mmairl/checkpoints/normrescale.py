@@ -143,7 +143,7 @@ def _keeping_function(
             new[bias] = _times(weights[bias], factor)
     if not rows:
         raise UserError(
-            "NormRescale: the exact form needs kernels before batch norms, by a ResNet's names; leave out `exact`",
+            "NormRescale: the exact form requires a ResNet's names, with kernels before batch norms; leave out `exact`",
             code='no-exact-kernel',
         )
     return new, rows

@@ -70,7 +70,7 @@ def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
         unnamed = any(re.search(r'^(vit|pre_norm|layers)\.|\.(attn|ffn)\.', key) for key in named)
         if unnamed or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
             raise UserError(
-                '--to torchvision: its ViT has biases and no registers, layer scales or gates; choose timm',
+                "--to torchvision: torchvision's ViT has biases, and no registers, layer scales or gates; choose timm",
                 code='unwritable-network',
             )
         weights = named
@@ -101,7 +101,7 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """
     if 'conv1.weight' not in weights:
         raise UserError(
-            '--to detectron2: it has ResNets only, and this backbone is another network; choose another format',
+            '--to detectron2: the backbone must be a ResNet; choose another format',
             code='unwritable-network',
         )
     arrays = {

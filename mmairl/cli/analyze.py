@@ -174,5 +174,7 @@ def named(paths: list[str]) -> dict[str, str]:
     if len(set(short)) < len(short):
         short = list(paths)
     if len(set(short)) < len(short):
-        raise UserError('a checkpoint is given twice; give each once', code='checkpoint-twice')
+        raise UserError(
+            'analyze: a checkpoint is listed twice; list each once', code='checkpoint-twice'
+        )
     return dict(zip(short, paths))

@@ -57,7 +57,7 @@ def add_part(parser: argparse.ArgumentParser, flag: str = '--part', whose: str =
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
-    """Add the config of a network that tensors do not show."""
+    """Add the config of a network that cannot be detected from its tensors."""
     parser.add_argument(
         '--config',
         help='build the network of this config; required unless it is a ResNet or a ViT (default: detect it)',

@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> None:
     if args.advise:
         if args.out or args.constant:
             raise UserError(
-                '--advise writes nothing and rescales nothing; leave out the file to write and --constant',
+                '--advise: nothing is rescaled or written; leave out OUT and --constant',
                 code='advise',
             )
         advise(args)
@@ -136,7 +136,7 @@ def rescale(args: argparse.Namespace) -> None:
     skipped = left_alone(rows)
     if all(row.why for row in rows):
         raise UserError(
-            f'no tensor of {args.lars} could be rescaled by {anchor}: {skipped}',
+            f'{args.lars}: no tensor can be rescaled by {anchor} ({skipped}); use an anchor of the same network',
             code='nothing-rescaled',
         )
     if args.strict and left_alone([row for row in rows if row.why != WHOLE_NUMBERS]):

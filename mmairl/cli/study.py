@@ -150,11 +150,12 @@ def main(arguments: Sequence[str]) -> None:
     ):
         flag = f'--{other.replace("_", "-")}'
         raise UserError(
-            f'--remeasure does not go with {flag}; leave one of them out', code='remeasure-conflict'
+            f'--remeasure: not possible with {flag}; leave one of them out',
+            code='remeasure-conflict',
         )
     if args.until_decided and (args.slurm or args.cluster):
         raise UserError(
-            '--until-decided waits for each look, which jobs of Slurm do not; leave one of them out',
+            '--until-decided: not possible with Slurm, because it waits for the runs of each analysis; leave one out',
             code='until-decided-slurm',
         )
     if args.index:

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> None:
     present = [name for name in names if name not in absent]
     if not present:
         raise UserError(
-            'no task has its data; the lines above name the places searched; give --data or link data/',
+            '--tasks: no task has its data (the lines above list the folders searched); give --data or link data/',
             code='no-task-data',
         )
     tasks.require_platform(present)

@@ -163,8 +163,8 @@ def require_fitting_views(images: ViewDataset, steps: Sequence) -> None:
     clipping = [type(step).__name__ for step in steps if getattr(step, 'clips', False) and step.p]
     if clipping and (low < 0 or high > 1):
         raise UserError(
-            f'the first image has values from {low:.4g} to {high:.4g}, and {clipping[0]} is for 0 to 1; scale all images in '
-            'their files, or leave it out',
+            f'the first image has values from {low:.4g} to {high:.4g}, and {clipping[0]} requires 0 to 1; scale the stored '
+            'images, or leave it out',
             code='views-range',
         )
     if images.channels == 3:
@@ -172,7 +172,7 @@ def require_fitting_views(images: ViewDataset, steps: Sequence) -> None:
     limits = [step.only_rgb() for step in steps if hasattr(step, 'only_rgb')]
     if wrong := list(dict.fromkeys(filter(None, limits))):
         raise UserError(
-            f'the images have {images.channels} channels, and a view changes what only RGB has: {"; ".join(wrong)}; '
+            f'the images have {images.channels} channels, and a view requires RGB: {"; ".join(wrong)}; '
             'change the views of the config',
             code='views-channels',
         )

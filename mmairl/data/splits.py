@@ -54,7 +54,7 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
         )
     if len(header) < 2:
         raise UserError(
-            f'{path}: one column; expected names of images and a value of each',
+            f'{path}: the table has one column; write the names of images in the first and a value for each in another',
             code='one-column',
         )
     column = header[1] if column is None else column

@@ -231,8 +231,8 @@ def require_same_code(checkpoint: dict[str, Any], path: Path) -> None:
         )
     if meta['mmairl_version'] != mmairl.__version__:
         raise UserError(
-            f"--fork: {path} is of mmairl '{meta['mmairl_version']}', this is {mmairl.__version__}; train trunk and branch "
-            'with one version',
+            f"--fork: {path} was written by mmairl '{meta['mmairl_version']}', this is {mmairl.__version__}; train trunk and "
+            'branch with one version',
             code='other-code',
         )
 

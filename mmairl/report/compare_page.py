@@ -121,7 +121,7 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     lead = ', '.join(f'\u2068{run.name}\u2069' for run in runs)
     if len(runs) >= MOST_NAMED:
         lead = f'{len(runs)} runs'
-    page = Page('Runs compared', lead, wide=True)
+    page = Page('Comparison of runs', lead, wide=True)
     _add_differences(page, runs)
     _add_ends(page, runs, [name for name in ENDS if logged[name]])
     known = Counter(unit for run in runs for unit in UNITS if run.along(unit, [0]) is not None)

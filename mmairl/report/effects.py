@@ -106,7 +106,7 @@ class EffectsFigure:
         effects: One line each.
         margin: Effects between -margin and margin are equivalent to none.
         score: The measured score.
-        published: What the published effects are of; '' hides their column.
+        published: The score of the published effects; '' hides their column.
         published_note: How to compare them with the measured ones.
         start: The score of the first row.
         end: The score of the last row.

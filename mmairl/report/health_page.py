@@ -18,7 +18,7 @@ STATES = ('bad', 'watch', 'good', 'open')  # the worst first
 BY_STAGE = {
     'gradient_norm': 'gradient norm by stage',
     'weight_norm': 'weight norm by stage',
-    'update_ratio': 'update over weights by stage',
+    'update_ratio': 'relative update by stage',
 }
 LOGARITHMIC = {'teacher_distance', 'gradient_norm', 'update_ratio'}
 Known = Mapping[Quantity, Curve]

@@ -1,1 +1,1 @@
-"""From a set of configs to one table."""
+"""Studies: train a set of configs from several seeds, and compare them on one page."""

@@ -37,6 +37,7 @@ from mmairl.study.statistics.compare_rows import (
 ONE_SEED = 'one seed'
 COLLAPSED = 'collapsed runs'
 NO_SPREAD = 'no spread'
+ONE_STAND_IN = 'one stand-in for both scores'
 FULL_SCALE = 'in1k'
 GRAM = 5  # words of a quotation that are looked up together
 LOWER_IS_BETTER = ('nyuv2_rms', 'nyuv2_rel', 'alignment', 'uniformity')
@@ -238,7 +239,7 @@ class Property(_Scored, frozen=True, tag='property', kw_only=True):
 
 
 class Rival(Form, frozen=True, tag='rival', kw_only=True):
-    """A row scores better than published numbers that have no row, or as good (`similar`), or not worse than the margin."""
+    """A row beats published numbers of methods without a row, is `similar` to them, or is worse by the margin at most."""
 
     row: str
     numbers: dict[str, float]  # by score
@@ -281,6 +282,9 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
         return self.x, self.y
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
+        measured = runs.measured(self.x)
+        if measured and measured == runs.measured(self.y):
+            return Evidence(reason=ONE_STAND_IN)
         x, y, labels = runs.points(self.groups, self.x, self.y)
         if len(np.unique(labels)) < len(self.groups):
             return Evidence(reason=NOT_RUN)

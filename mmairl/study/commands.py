@@ -422,7 +422,7 @@ def write_results(prepared: PreparedStudy, runs: list[Run]) -> dict[str, Any]:
     failed = [run for run in runs if (run.folder / 'failed.txt').is_file() and not run.done]
     if failed:
         raise UserError(
-            f'{len(failed)} of {len(runs)} runs have failed, the first in {failed[0].folder} (see its log.txt)',
+            f'{len(failed)} of {len(runs)} runs have failed; see log.txt in {failed[0].folder}, and run the command again',
             code='runs-failed',
         )
     return record

@@ -80,7 +80,7 @@ def require_unscaled(study: Study, configs: Configs, scale: Scale) -> None:
 
 
 def equal_rows(study: Study, configs: Configs) -> dict[str, str]:
-    """Return the earlier row as which each redundant row would run, by the name of the redundant row."""
+    """Return, for each redundant row, the name of the earlier row that it equals."""
     first: dict[Hashable, str] = {}
     equal: dict[str, str] = {}
     for row in study.rows:

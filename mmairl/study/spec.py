@@ -160,7 +160,7 @@ class Cross(Declared, frozen=True):
         if self.design and (confused := self.design.indistinct):
             one, two = map(title, confused)
             raise UserError(
-                f"fraction: '{one}' and '{two}' are confused ('{self.fraction}'); set a larger fraction, or remove "
+                f"fraction: '{one}' and '{two}' are confounded ('{self.fraction}'); set a larger fraction, or remove "
                 'interactions',
                 code='confused-effects',
             )

@@ -221,4 +221,4 @@ def test_advice_states_growth_and_predicted_rate(tmp_path, run_tool, capsys):
     assert 'no rate is predicted' in capsys.readouterr().out
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/normrescale.py', tmp_path / 'long.pth', tmp_path / 'out.pth', '--advise')
-    assert 'leave out the file to write' in capsys.readouterr().err
+    assert 'leave out OUT' in capsys.readouterr().err

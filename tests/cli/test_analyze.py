@@ -112,7 +112,7 @@ def test_missing_input_is_an_error(folder, tmp_path, run_tool, capsys):
     misspelt.write_text('{title: "", tasks: {dmo: [knn]}, rows: [{name: MoCo v2+, config: mocov2plus_r50_200e.py}]}')
     for arguments, sentence in (
         ((TOOL, 'cka', a, b), 'give --config'),
-        ((TOOL, 'norms', a, a), 'given twice'),
+        ((TOOL, 'norms', a, a), 'listed twice'),
         (
             (TOOL, 'measures', a, '--config', DEMO.parents[1] / 'evaluation/shapes_r18.py'),
             'has no train_dataloader',

@@ -95,7 +95,7 @@ def test_baselines_need_no_checkpoint(tool, config_file, tmp_path):
 def test_bad_input_raises_and_writes_no_json(tool, cfg, config_file, checkpoint, tmp_path, capsys):
     checkpoint.write_bytes(checkpoint.read_bytes()[:5000])
     for arguments, sentence in (
-        ([], 'expected either a checkpoint or --init'),
+        ([], 'expected a checkpoint, --init'),
         ([checkpoint], 'truncated or damaged'),
     ):
         with pytest.raises(SystemExit, match='2'):

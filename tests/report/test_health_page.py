@@ -47,10 +47,10 @@ def states(text: str) -> dict[str, str]:
 def test_tiles_show_states_worst_first(work_dir, tmp_path):
     text = write_health_page(work_dir, tmp_path / 'page.html').read_text()
     found = states(text)
-    assert list(found.items())[:2] == [('spread of the keys', 'bad'), ('own key nearer than others by', 'watch')]
+    assert list(found.items())[:2] == [('spread of the keys', 'bad'), ('similarity gap to other keys', 'watch')]
     assert found['similarity to the own key'] == 'good' and found['loss'] == 'no range'
     assert 'standard deviation of the keys is 0.02 of' in text
-    assert 'At iteration 150: 1 bad (spread of the keys), 1 to watch (own key nearer than others by), 2 good.' in text
+    assert 'At iteration 150: 1 bad (spread of the keys), 1 to watch (similarity gap to other keys), 2 good.' in text
     # A curve a quantity, the gradients by stage, and those of reference runs.
     sound(text)
     assert text.count('class="curves') == 6 + 1 + REFERENCE

@@ -64,7 +64,7 @@ class NodeCache:
         """Remove the oldest shards and reserve the room for this one. Processes that read an old one have it open."""
         if size > self.size:
             raise UserError(
-                f'{self.folder}: the cache may have {self.size} bytes and a shard has {size}; set a larger cache_size',
+                f'{self.folder}: a shard of {size} bytes exceeds cache_size={self.size}; set a larger cache_size',
                 code='small-cache',
             )
         with FileLock(self.folder / '.room'):

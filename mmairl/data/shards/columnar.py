@@ -155,7 +155,7 @@ def require_plausible_sizes(metadata: Any, size: int, used: list[str], name: str
                 faults.append(f'{part.total_uncompressed_size} bytes in {part.path_in_schema}')
     if faults:
         raise UserError(
-            f'{name}: the file has {size} bytes and states {faults[0]}; write it again, or leave it out',
+            f'{name}: the file of {size} bytes would expand to {faults[0]}; write it again, or leave it out',
             code='inflated-parquet',
         )
 

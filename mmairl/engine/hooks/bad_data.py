@@ -20,8 +20,8 @@ from mmairl.registry import HOOKS
 class NonFiniteHook(Hook):
     """Roll back batch-norm statistics after a step that is not finite, and end the run after `limit` of them.
 
-    The optimizer wrapper skips such a step, and teacher and queue stay as they were. On a GPU, gradients are known one
-    step later; they were taken as zero. Each process writes the file names of its batch to WORK_DIR/non_finite/.
+    The optimizer wrapper skips such a step, and teacher and queue stay as they were. On a GPU, this hook learns of
+    non-finite gradients one step later. Each process writes the file names of its batch to WORK_DIR/non_finite/.
 
     Args:
         limit: Number of skipped steps that ends the run, counted across resumes. Default: 20.

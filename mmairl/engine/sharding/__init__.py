@@ -40,7 +40,7 @@ def strategy_of(cfg: Config) -> Strategy | None:
     kind = STRATEGIES.get(str(cfg.strategy.get('type')))
     if kind is None or not issubclass(kind, Strategy):
         raise UserError(
-            f"strategy.type: is not a strategy of mmairl ('{cfg.strategy.get('type')}'); "
+            f"strategy.type: unknown strategy ('{cfg.strategy.get('type')}'); "
             "set 'ZeroStrategy' or 'DeepSpeedStrategy'",
             code='unknown-strategy',
         )
@@ -58,7 +58,7 @@ def require_supported(where: str, section: dict[str, Any], known: Sequence[str])
             )
         if key.startswith('offload') and (value or {}).get('device', 'cpu') != 'cpu':
             raise UserError(
-                f"{where}.{key}.device: is not supported ('{value['device']}'); set 'cpu'",
+                f"{where}.{key}.device: unsupported device ('{value['device']}'); set 'cpu'",
                 code='unsupported-offload',
             )
 

@@ -48,8 +48,9 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
     return write_page(
         out,
         'claims.html',
-        title='What the papers claim',
-        lead=f'{claims_summary(entries)} Small scales test stand-ins, so their verdicts concern that scale only.',
+        title='Claims of the papers',
+        lead=f'{claims_summary(entries)} Small scales test other scores in place of expensive ones, so their verdicts '
+        'concern that scale only.',
         wide=True,
         papers=papers,
         scales=shared_claims().scales,

@@ -1,4 +1,4 @@
-"""What a study found by one score: each effect with everything that bears on how to read it."""
+"""What a study found by one score: each effect with all that is needed to interpret it."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ class Finding:
 
     @property
     def estimate(self) -> float | None:
-        """The effect; None where the means of runs say nothing because some collapsed."""
+        """The effect; None if collapsed runs make the means meaningless."""
         return None if self.collapses else self.stored['estimate']
 
     @property
@@ -142,7 +142,7 @@ class Finding:
             return 'same sign' if same else 'opposite sign'
         if self.verdict == EQUIVALENT:
             return 'agrees' if abs(self.published) <= self.margin else 'not found here'
-        return 'open here'
+        return 'inconclusive here'
 
     def effect(self, group: str = '') -> Effect:
         """Return the line of the effects figure."""

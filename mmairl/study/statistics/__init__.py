@@ -1,1 +1,1 @@
-"""The statistics of studies: numbers in, numbers and verdicts out; nothing here runs a run."""
+"""The statistics of studies: intervals, verdicts and effects, computed from the scores in a record."""

@@ -10,7 +10,7 @@ freedom, but with n runs in the smallest of R rows at most (n - 1) log2(R) / 2: 
 alarms in 9 % of null designs of 16 rows if one spreads 16 times as much as the others.
 
 If rows are missing, an effect is reported only if main effects and pairs, whatever they are, do not change it. Collapsed runs
-are left out, and so is a row with a single run that learned, if the others tell as much. Then the means get no verdict, and
+are left out, and so is a row with a single run that learned, unless an effect needs it. Then the means get no verdict, and
 Fisher's exact test compares how many runs collapsed at the two levels of each factor.
 
 Shapley's share of a factor is its gain averaged over all orders in which the factors could be added. In this model a term's
@@ -233,7 +233,7 @@ class DesignEffects:
 
     @cached_property
     def selected(self) -> tuple[list[tuple[str, int]], Fit]:
-        """The runs of the model, and the model: without rows of which one run learned, if the others tell as much."""
+        """The runs of the model, and the model. A row of which one run learned is left out unless an effect needs it."""
         model = fit(self.design, self.learned, self.blocks)
         several = [
             run for run in self.learned if self.counts[run[0]] > 1 or len(self.scores[run[0]]) == 1

@@ -15,7 +15,7 @@ NEGLIGIBLE = 1e-6  # relative changes of options below it cause numerical diverg
 
 
 def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
-    """Return for each comparison of forked rows by one score how precise it is.
+    """Return the precision of each comparison of forked rows by one score.
 
     `epoch` is the last shared epoch, `between` the standard deviation of the base row's runs, one per trunk, and `within`
     that of the paired differences. As many independent `runs` of each row would have the same standard error. If `null`,

@@ -36,7 +36,7 @@ class PairedImages:
 
     @property
     def difference(self) -> float:
-        """How many points of accuracy the second checkpoint is ahead."""
+        """The accuracy of the second checkpoint minus that of the first, in points."""
         return 100 * (self.only_other - self.only_one) / self.images
 
     @property

@@ -22,7 +22,7 @@ def best_of(
     Args:
         published: Score of the published values.
         others: Scores of the other trials.
-        reported: Scores of all trials on other images. With them, returns the expected one of the trial that is chosen.
+        reported: Scores of all trials on other images. If given, the expected such score of the best trial is returned.
     """
     scores = np.asarray([published, *others], float)
     values = scores if reported is None else np.asarray(reported, float)

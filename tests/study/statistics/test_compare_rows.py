@@ -86,7 +86,7 @@ def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START))
     ({**START, 'order': None}, False),
     ({**START, 'weights': 'other'}, False),
     ({**START, 'weights': 'other', 'shapes': 'other'}, True),  # another network cannot start from the same weights
-    (None, False),  # runs of before this was recorded
+    (None, False),  # runs of versions that did not record it
 ])  # fmt: skip
 def test_seeds_are_blocks_if_both_rows_start_alike(start, blocks):
     (found,) = compare_scores(record([41.0, 45.0, 49.0], [43.0, 47.1, 50.9], starts=(START, start)), 'knn', 1.0)

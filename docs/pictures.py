@@ -1,0 +1,108 @@
+"""Write the pictures of pages to docs/images, with invented numbers.
+
+PYTHONPATH=tests:tests/report python docs/pictures.py
+"""
+
+import io
+import shutil
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser, sync_playwright
+from study.pages.planted import PUBLISHED, Record, steps
+from test_health_page import healthy, write_scalars
+
+from mmairl.report.health_page import write_health_page
+from mmairl.study.pages.claims_page import write_claims_page
+from mmairl.study.pages.study_page import write_study_page
+
+MARGIN = 20  # of a printed page, in pixels
+IMAGES = Path(__file__).parent / 'images'
+FACTORS = {
+    'MoCo v2': '',
+    '+ SyncBN': 'ShuffleBN → SyncBN',
+    '+ predictor': 'two-layer predictor on the student',
+    '+ ascending momentum': 'teacher momentum 0.99 → rises to 1',
+    '+ symmetric loss': 'one view is the query → both are',
+    '+ complex augmentation': 'augmentation of MoCo v2 → BYOL',
+    'BYOL (SGD)': 'contrastive → BYOL’s loss, no negatives',
+}
+EFFECTS = [(0, 0), (0.6, 1.5), (1.6, 0.9), (0.0, 0.2), (8.2, 0.9), (0.4, 2.5), (-1.6, 0.9)]
+PAPER = {
+    '+ symmetric loss': 'plus_symmetric_loss',
+    '+ complex augmentation': 'plus_complex_augmentation',
+    'BYOL (SGD)': 'byol_sgd',
+}
+
+
+def ladder() -> Record:
+    """Return the record of a ladder with one confounded, one equivalent and one clear step."""
+    record = steps(*((name, *effect) for name, effect in zip(FACTORS, EFFECTS)))
+    record['fairness']['before'][1]['undeclared'] = ['optim_wrapper.optimizer.lr']
+    for row in record['rows']:
+        row['factor'] = FACTORS[row['name']]
+        row['published'] = (
+            {'in1k': PUBLISHED[PAPER[row['name']]]['in1k']} if row['name'] in PAPER else {}
+        )
+    costs = {name: dict(images=1e5, flops=1e15, device_seconds=120.0) for name in FACTORS}
+    costs['+ symmetric loss']['flops'] = 2e15
+    return record | dict(
+        title='From MoCo v2 to BYOL, one factor at a time',
+        question='Which training detail makes the difference?',
+        paper=dict(where='AIRL, Fig. 2, Tab. 1'),
+        scale=dict(
+            name='half',
+            text='ResNet-18 of base width 16 on synthetic shapes, 6 epochs; invented numbers',
+        ),
+        published_metrics=[dict(key='in1k', label='ImageNet linear')],
+        cost=dict(rows=costs, equal={}),
+        command=['mmairl', 'study', 'configs/studies/ladder.yaml', '--scale', 'half'],
+    )
+
+
+def shot(
+    browser: Browser, page: Path, width: int, height: int, dark: bool = False, paper: bool = False
+) -> Image.Image:
+    """Return a screenshot of a page."""
+    view = browser.new_page(
+        viewport=dict(width=width, height=height), color_scheme='dark' if dark else 'light'
+    )
+    if paper:
+        view.emulate_media(media='print')
+    view.goto(page.absolute().as_uri())
+    picture = Image.open(io.BytesIO(view.screenshot())).convert('RGB')
+    view.close()
+    return picture
+
+
+def main() -> None:
+    folder = Path(tempfile.mkdtemp())
+    study = write_study_page(ladder(), folder / 'study.html')
+    steps_of_run = [healthy(step, 0.9 * 0.8**step) for step in range(1, 12)]
+    health = write_health_page(
+        write_scalars(folder / 'run_high_lr', *steps_of_run), folder / 'health.html'
+    )
+    claims = write_claims_page(folder, folder / 'claims.html')
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=shutil.which('chromium'), args=['--no-sandbox']
+        )
+        phone = shot(browser, study, 390, 844, dark=True)
+        printed = shot(browser, study, 587, 824, paper=True)
+        both = Image.new('RGB', (phone.width + printed.width + 2 * MARGIN, phone.height), 'white')
+        both.paste(phone, (0, 0))
+        both.paste(printed, (phone.width + MARGIN, MARGIN))
+        pictures = dict(
+            methods=shot(browser, study, 1180, 1130),
+            study_phone_print=both,
+            claims=shot(browser, claims, 1180, 640),
+            health=shot(browser, health, 1000, 760),
+            health_dark=shot(browser, health, 1000, 600, dark=True),
+        )
+    for name, picture in pictures.items():
+        picture.quantize(256).save(IMAGES / f'{name}.png', optimize=True)
+
+
+if __name__ == '__main__':
+    main()
