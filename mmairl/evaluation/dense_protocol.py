@@ -7,7 +7,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
+from math import ceil, prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +39,7 @@ from mmairl.models.layers import joined_map, layer_outputs
 POINTS = 4  # per side of a cell, at which a head is compared with the target in training
 SCALES = (0.5, 2.0)  # of random crops, as in mmseg
 Batches = Iterator[tuple[Tensor, Tensor]]
+Window = tuple[slice, slice]
 Head = Callable[[Tensor], Tensor]
 
 
@@ -162,13 +165,18 @@ class DenseProtocol(Protocol):
                 code='no-spatial-features',
             )
         backbone = load_backbone(cfg, None if subject == 'random' else subject)
-        features = CellFeatures(backbone, extraction(cfg, self.device, self.workers), self)
-        return on_main_process(lambda: self._probe(features, sets, self._features_key(identity)))
+        how = extraction(cfg, self.device, self.workers)
+        features = CellFeatures(backbone, how, self)
+        key = self._features_key(identity)
+        return on_main_process(lambda: self._probe(features, sets, key))
 
     def _probe(self, features: 'CellFeatures', sets: Sets, key: str) -> Outcome:
-        train, test = (sets[part][1] for part in ('train', 'test'))
+        _, train = sets['train']
+        _, test = sets['test']
         with ExitStack() as stack:
-            folder = self.cache or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder = self.cache
+            if folder is None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             cells = Cells(folder / f'dense_{key}', features, train, self)
             heads = self.trained_heads(train, features, cells)
             heads |= self.untrained_heads(cells, train.classes)
@@ -178,15 +186,19 @@ class DenseProtocol(Protocol):
         way = '' if self.random_crops else ' (stored features)'
         for head in self.heads:
             of_head, details[head] = self.summarize(head, statistics[head], test.classes)
-            scores |= {f'{self.name}, {head} {name}{way}': x for name, x in of_head.items()}
+            for name, value in of_head.items():
+                scores[f'{self.name}, {head} {name}{way}'] = value
         main = details[self.heads[0]]
-        return scores, details | {name: main[name] for name in ('per_class',) if name in main}, {}
+        if 'per_class' in main:
+            details['per_class'] = main['per_class']
+        return scores, details, {}
 
     def _features_key(self, identity: Mapping[str, Any]) -> str:
         parts = {name: identity[name] for name in ('weights', 'network', 'input', 'code')}
-        own = [list(self.layers), self.size, self.crop, self.permuted and self.seed]
-        source = room_source((*FEATURE_CODE, 'dense_protocol'))
-        return key_of(dict(parts, data=identity['data']['train'], own=own, source=source))
+        parts['data'] = identity['data']['train']
+        parts['own'] = [list(self.layers), self.size, self.crop, self.permuted and self.seed]
+        parts['source'] = room_source((*FEATURE_CODE, 'dense_protocol'))
+        return key_of(parts)
 
     def trained_heads(
         self, train: DenseDataset, features: 'CellFeatures', cells: 'Cells'
@@ -200,38 +212,46 @@ class DenseProtocol(Protocol):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             for name, width in widths.items():
-                heads[name] = nn.Sequential(nn.BatchNorm1d(channels), nn.Linear(channels, width))
+                norm = nn.BatchNorm1d(channels)
+                linear = nn.Linear(channels, width)
+                heads[name] = nn.Sequential(norm, linear)
         heads.to(self.device)
         batches = self._crops(train, features) if self.random_crops else cells.batches()
-        steps = self.epochs * -(-len(train) // self.batch)
+        steps = self.epochs * ceil(len(train) / self.batch)
         optimizer = torch.optim.AdamW(
             heads.parameters(), lr=self.lr, weight_decay=self.weight_decay
         )
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         for x, points in show_progress(batches, 'heads', steps):
             points = self.prepared(points)
-            loss = sum(self.loss(name, head(x), points) for name, head in heads.items())
+            loss = 0
+            for name, head in heads.items():
+                loss = loss + self.loss(name, head(x), points)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
         heads.eval()
-        return {
-            name: lambda x, name=name, head=head: self.predict(name, head(x))
-            for name, head in heads.items()
-        }
+        return {name: partial(self._predicted, name, head) for name, head in heads.items()}
+
+    def _predicted(self, name: str, head: nn.Module, x: Tensor) -> Tensor:
+        return self.predict(name, head(x))
 
     def _crops(self, train: DenseDataset, features: 'CellFeatures') -> Batches:
         """Yield features and targets of random crops, which depend only on seed, epoch and image."""
         features.restart(self.seed)
         for epoch in range(self.epochs):
-            order = np.random.default_rng((self.seed, epoch)).permutation(len(train)).tolist()
-            loader = DataLoader(
-                Windows(train, self, epoch), self.batch, sampler=order, num_workers=self.workers
-            )
+            order = self.order(epoch, len(train)).tolist()
+            windows = Windows(train, self, epoch)
+            loader = DataLoader(windows, self.batch, sampler=order, num_workers=self.workers)
             for images, targets in delivered(safe(loader)):
                 x = features(images)
-                yield flat_cells(x), points_of(targets.to(x.device), x.shape[2:]).flatten(0, 1)
+                points = points_of(targets.to(x.device), x.shape[2:])
+                yield flat_cells(x), points.flatten(0, 1)
+
+    def order(self, epoch: int, images: int) -> np.ndarray:
+        """Return the order of the training images in an epoch."""
+        return np.random.default_rng((self.seed, epoch)).permutation(images)
 
     @torch.inference_mode()
     def _test(
@@ -240,25 +260,33 @@ class DenseProtocol(Protocol):
         features.restart(self.seed + 1)
         statistics: dict[str, Tensor] = {}
         loader = DataLoader(test, batch_size=None, num_workers=self.workers)
-        for image, target in show_progress(delivered(safe(loader)), self.name, len(test)):
+        pairs = delivered(safe(loader))
+        for image, target in show_progress(pairs, self.name, len(test)):
             image = self.resized(image)
             windows = self._windows(image)
-            x = features(torch.stack([image[:, rows, columns] for rows, columns in windows]))
+            parts = [image[:, rows, columns] for rows, columns in windows]
+            x = features(torch.stack(parts))
             target = self.prepared(target)
             if self.mask_size is not None:
                 target = nearest_resized(target, (self.mask_size, self.mask_size))
             for name, head in heads.items():
-                outputs = head(flat_cells(x)).unflatten(0, (len(x), *x.shape[2:]))
-                maps = self._upsampled(outputs.permute(0, 3, 1, 2), (self.side, self.side))
-                joined = maps.new_zeros(maps.shape[1], *image.shape[1:])
-                count = maps.new_zeros(image.shape[1:])
-                for (rows, columns), of_window in zip(windows, maps):
-                    joined[:, rows, columns] += of_window
-                    count[rows, columns] += 1
-                prediction = self._upsampled((joined / count)[None], target.shape)[0]
+                outputs = head(flat_cells(x))
+                by_window = outputs.unflatten(0, (len(x), *x.shape[2:]))
+                maps = self._upsampled(by_window.permute(0, 3, 1, 2), (self.side, self.side))
+                joined = self._joined(maps, windows, image.shape[1:])
+                [prediction] = self._upsampled(joined[None], target.shape)
                 measured = self.measure(prediction, target.to(prediction.device), test.classes)
                 statistics[name] = statistics.get(name, 0) + measured.cpu()
         return statistics
+
+    def _joined(self, maps: Tensor, windows: Sequence[Window], size: Sequence[int]) -> Tensor:
+        """Return the mean of the maps of overlapping windows, at the size of their image."""
+        total = maps.new_zeros(maps.shape[1], *size)
+        count = maps.new_zeros(size)
+        for (rows, columns), of_window in zip(windows, maps):
+            total[:, rows, columns] += of_window
+            count[rows, columns] += 1
+        return total / count
 
     def _upsampled(self, maps: Tensor, size: Sequence[int]) -> Tensor:
         return F.interpolate(maps, tuple(size), mode=self.upsample)
@@ -267,22 +295,20 @@ class DenseProtocol(Protocol):
         """Return an image of the protocol's size."""
         size = [self.size, self.size]
         if self.crop is not None:
-            factor = scale * self.size / min(image.shape[1:])
-            size = [round(factor * side) for side in image.shape[1:]]
+            sides = image.shape[1:]
+            factor = scale * self.size / min(sides)
+            size = [round(factor * side) for side in sides]
         return T.resize(image, size, antialias=True)
 
-    def _windows(self, image: Tensor) -> list[tuple[slice, slice]]:
+    def _windows(self, image: Tensor) -> list[Window]:
         """Return windows that cover an image, as mmseg places them."""
         stride = self.stride or max(1, 2 * self.side // 3)
-        starts = []
+        by_side = []
         for length in image.shape[1:]:
-            count = -(-(length - self.side) // stride) + 1
-            starts.append([min(step * stride, length - self.side) for step in range(count)])
-        return [
-            (slice(top, top + self.side), slice(left, left + self.side))
-            for top in starts[0]
-            for left in starts[1]
-        ]
+            last = length - self.side
+            starts = [*range(0, last, stride), last]
+            by_side.append([slice(start, start + self.side) for start in starts])
+        return list(product(*by_side))
 
 
 class Windows(Dataset):
@@ -310,17 +336,23 @@ class Windows(Dataset):
             scale = random.uniform(*SCALES)
         image = protocol.resized(image, scale)
         target = nearest_resized(target, image.shape[1:])
-        lacking = [max(0, side - length) for length in target.shape]
-        padding = (0, lacking[1], 0, lacking[0])
+        height, width = target.shape
+        padding = (0, max(0, side - width), 0, max(0, side - height))
         image = F.pad(image, padding)
         target = F.pad(target, padding, value=protocol.unknown)
-        spare = [length - side for length in target.shape]
-        top, left = (int(random.integers(x + 1)) if random else x // 2 for x in spare)
-        image = image[:, top : top + side, left : left + side]
-        target = target[top : top + side, left : left + side]
+        top, left = (start_of_window(length - side, random) for length in target.shape)
+        rows = slice(top, top + side)
+        columns = slice(left, left + side)
+        image = image[:, rows, columns]
+        target = target[rows, columns]
         if random and random.random() < 0.5:
             return image.flip(2), target.flip(1)
         return image, target
+
+
+def start_of_window(spare: int, random: np.random.Generator | None) -> int:
+    """Return where a window starts that leaves `spare` pixels: in the center, or anywhere."""
+    return spare // 2 if random is None else int(random.integers(spare + 1))
 
 
 class CellFeatures:
@@ -341,8 +373,10 @@ class CellFeatures:
         """Return features, (B, C, rows, columns)."""
         how = self.how
         x = normalize(images.to(how.device), how.mean, how.std)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=how.precision == 'bfloat16'):
-            features = joined_map(layer_outputs(self.backbone, x, self.protocol.layers)).float()
+        in_bfloat16 = how.precision == 'bfloat16'
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=in_bfloat16):
+            outputs = layer_outputs(self.backbone, x, self.protocol.layers)
+            features = joined_map(outputs).float()
         if not features.isfinite().all():
             raise Diverged(
                 'the backbone has NaN or infinite features; the pre-training has diverged, use an earlier checkpoint',
@@ -350,9 +384,10 @@ class CellFeatures:
             )
         if self.protocol.permuted:
             flat = features.flatten(2)
-            order = torch.rand(len(flat), flat.shape[2], generator=self.random).argsort(1)
-            order = order.to(flat.device)[:, None].expand_as(flat)
-            features = flat.gather(2, order).view_as(features)
+            images, _, cells = flat.shape
+            order = torch.rand(images, cells, generator=self.random).argsort(1)
+            position = order.to(flat.device)[:, None].expand_as(flat)
+            features = flat.gather(2, position).view_as(features)
         return features
 
     @cached_property
@@ -370,19 +405,23 @@ class Cells:
     def __init__(
         self, path: Path, features: CellFeatures, train: DenseDataset, protocol: DenseProtocol
     ) -> None:
-        self.paths = (path.with_suffix('.npy'), path.with_name(f'{path.name}_targets.npy'))
+        targets = path.with_name(f'{path.name}_targets.npy')
+        self.paths = (path.with_suffix('.npy'), targets)
         self.features = features
         self.train = train
         self.protocol = protocol
         channels, rows, columns = features.shape
-        self.shapes = [(len(train), rows * columns, width) for width in (channels, POINTS**2)]
-        self.bytes = sum(2 * int(np.prod(shape)) for shape in self.shapes)
+        size = (len(train), rows * columns)
+        self.shapes = [(*size, channels), (*size, POINTS**2)]
+        self.bytes = sum(2 * prod(shape) for shape in self.shapes)
 
     @cached_property
     def stored(self) -> tuple[np.ndarray, np.ndarray]:
-        if self.protocol.remeasure or not all(path.is_file() for path in self.paths):
+        are_written = all(path.is_file() for path in self.paths)
+        if self.protocol.remeasure or not are_written:
             self._write()
-        return tuple(np.load(path, mmap_mode='r', allow_pickle=False) for path in self.paths)
+        mapped = [np.load(path, mmap_mode='r', allow_pickle=False) for path in self.paths]
+        return tuple(mapped)
 
     def _write(self) -> None:
         folder = self.paths[0].parent
@@ -408,21 +447,27 @@ class Cells:
                 unfinished = stack.enter_context(replacing(path))
                 files.append(stack.enter_context(unfinished.open('wb')))
                 write_header(files[-1], shape, '<f2')
-            for images, targets in show_progress(delivered(safe(loader)), 'features', len(loader)):
+            batches = delivered(safe(loader))
+            for images, targets in show_progress(batches, 'features', len(loader)):
                 x = self.features(images)
-                rows = (x.flatten(2).transpose(1, 2), points_of(targets, x.shape[2:]))
-                for file, values in zip(files, rows):
-                    file.write(values.half().cpu().contiguous().numpy().tobytes())
+                cells = x.flatten(2).transpose(1, 2)
+                points = points_of(targets, x.shape[2:])
+                for file, values in zip(files, (cells, points)):
+                    stored = values.half().cpu().contiguous()
+                    file.write(stored.numpy().tobytes())
 
     def batches(self) -> Batches:
         """Yield features (cells, C) and targets (cells, POINTS^2) of the batches of all epochs."""
         protocol = self.protocol
         for epoch in range(protocol.epochs):
-            order = np.random.default_rng((protocol.seed, epoch)).permutation(len(self.train))
+            order = protocol.order(epoch, len(self.train))
             for start in range(0, len(order), protocol.batch):
                 rows = np.sort(order[start : start + protocol.batch])
-                x, points = (torch.from_numpy(values[rows]).flatten(0, 1) for values in self.stored)
-                yield x.to(protocol.device).float(), points.to(protocol.device).float()
+                batch = []
+                for values in self.stored:
+                    of_rows = torch.from_numpy(values[rows]).to(protocol.device)
+                    batch.append(of_rows.flatten(0, 1).float())
+                yield tuple(batch)
 
 
 def flat_cells(features: Tensor) -> Tensor:
@@ -433,13 +478,14 @@ def flat_cells(features: Tensor) -> Tensor:
 def points_of(targets: Tensor, shape: Sequence[int]) -> Tensor:
     """Return targets (B, H, W) at POINTS x POINTS points of each cell, as (B, cells, POINTS^2)."""
     rows, columns = shape
-    sampled = F.interpolate(
-        targets[:, None], (rows * POINTS, columns * POINTS), mode='nearest-exact'
-    )
-    in_cells = sampled[:, 0].unflatten(1, (rows, POINTS)).unflatten(3, (columns, POINTS))
-    return in_cells.transpose(2, 3).flatten(3).flatten(1, 2)
+    size = (rows * POINTS, columns * POINTS)
+    sampled = F.interpolate(targets[:, None], size, mode='nearest-exact')
+    in_rows = sampled[:, 0].unflatten(1, (rows, POINTS))
+    in_cells = in_rows.unflatten(3, (columns, POINTS)).transpose(2, 3)
+    return in_cells.flatten(3).flatten(1, 2)
 
 
 def nearest_resized(target: Tensor, size: Sequence[int]) -> Tensor:
     """Return a target (H, W) at another size as float32."""
-    return F.interpolate(target[None, None].float(), tuple(size), mode='nearest-exact')[0, 0]
+    batch = target[None, None].float()
+    return F.interpolate(batch, tuple(size), mode='nearest-exact')[0, 0]

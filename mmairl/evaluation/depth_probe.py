@@ -45,7 +45,8 @@ class DepthProbe(DenseProtocol):
         return torch.where(counted, target, 0)
 
     def widths(self, classes: Sequence[str]) -> dict[str, int]:
-        return {head: self.bins if head == 'bins' else 1 for head in self.heads}
+        widths = dict(bins=self.bins, regression=1)
+        return {head: widths[head] for head in self.heads}
 
     def predict(self, head: str, outputs: Tensor) -> Tensor:
         """Return the depth of each cell, (cells, 1)."""
@@ -64,8 +65,11 @@ class DepthProbe(DenseProtocol):
         counted = points > 0
         if not counted.any():
             return 0 * outputs.sum()
-        error = (self.predict(head, outputs).log() - points.clamp_min(1e-6).log())[counted]
-        return (error.var(correction=0) + 0.15 * error.mean().square() + 1e-9).sqrt()
+        truth = points.clamp_min(1e-6).log()
+        error = (self.predict(head, outputs).log() - truth)[counted]
+        variance = error.var(correction=0)
+        bias = error.mean().square()
+        return (variance + 0.15 * bias + 1e-9).sqrt()
 
     def measure(self, prediction: Tensor, target: Tensor, classes: Sequence[str]) -> Tensor:
         counted = target > 0
@@ -81,12 +85,13 @@ class DepthProbe(DenseProtocol):
         error = depth - truth
         within = [(ratio < 1.25**power).double().mean() for power in (1, 2, 3)]
         rmse = error.square().mean().sqrt()
-        return torch.stack([*within, rmse, (error.abs() / truth).mean(), torch.ones_like(rmse)])
+        abs_rel = (error.abs() / truth).mean()
+        return torch.stack([*within, rmse, abs_rel, torch.ones_like(rmse)])
 
     def summarize(
         self, head: str, statistics: Tensor, classes: Sequence[str]
     ) -> tuple[Scores, dict]:
-        images = statistics[-1]
-        d1, d2, d3, rmse, abs_rel = (statistics[:-1] / images).tolist()
+        means = statistics[:-1] / statistics[-1]
+        d1, d2, d3, rmse, abs_rel = means.tolist()
         details = dict(d2=100 * d2, d3=100 * d3, abs_rel=abs_rel)
         return {'delta < 1.25': 100 * d1, 'RMSE (m)': rmse}, details

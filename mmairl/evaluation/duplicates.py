@@ -37,7 +37,8 @@ def too_near(distances: Tensor) -> Tensor:
     """
     logs = distances.double().clamp_min(SAME).log()
     nearness = logs[:, 0] - logs[:, -1]
-    median, upper = nearness.quantile(nearness.new_tensor([0.5, 0.75]))
+    median = nearness.quantile(0.5)
+    upper = nearness.quantile(0.75)
     mean = (upper - median) / log(2)
     rare = nearness < median + mean * log(CHANCE / log(2))
     return rare | (distances[:, 0] <= SAME)
@@ -55,13 +56,17 @@ def near_duplicates(
     bank_rows = _rows(train, bank)
     rows = _rows(test, query)
     center = bank.x.mean(0)  # without it, features of a collapsed network have hardly any angles
-    similarity, position = nearest(query.x - center, bank.x - center, NEIGHBORS, device)
+    queries = query.x - center
+    similarity, position = nearest(queries, bank.x - center, NEIGHBORS, device)
     close = too_near(1 - similarity).nonzero().flatten()
-    by_features = dict(zip(rows[close].tolist(), bank_rows[position[close, 0]].tolist()))
+    twins = bank_rows[position[close, 0]]
+    by_features = dict(zip(rows[close].tolist(), twins.tolist()))
     by_look = look_alikes(train, test, workers)
     alike = by_features | by_look
-    similarity_of = dict(zip(rows.tolist(), similarity[:, 0].tolist()))
-    by_similarity = dict(sorted(alike.items(), key=lambda pair: similarity_of.get(pair[0], 1.0)))
+    highest = similarity[:, 0].tolist()
+    similarity_of = dict(zip(rows.tolist(), highest))
+    ascending = sorted(alike, key=lambda row: similarity_of.get(row, 1.0))
+    by_similarity = {row: alike[row] for row in ascending}
     duplicates, conflicts = split_conflicts(by_similarity, train.labels, test.labels)
     counts = dict(
         images=len(alike),
@@ -76,21 +81,28 @@ def near_duplicates(
 
 def _rows(dataset: Dataset, features: Features) -> np.ndarray:
     """Return the position in the data set of each row of features."""
-    return np.delete(np.arange(len(dataset)), list(features.unreadable))
+    every = np.arange(len(dataset))
+    return np.delete(every, list(features.unreadable))
 
 
 def pictures(
     train: Dataset, test: Dataset, twins: Iterable[tuple[int, int]]
 ) -> list[list[tuple[str, str]]]:
     """Return the first test images and their twins, each as a picture and a name, for a page."""
-    return [[_shown(test, here), _shown(train, there)] for here, there in islice(twins, SHOWN)]
+    pairs = []
+    for here, there in islice(twins, SHOWN):
+        pairs.append([_shown(test, here), _shown(train, there)])
+    return pairs
 
 
 def _shown(dataset: Dataset, index: int) -> tuple[str, str]:
     """Return a small PNG in base64, and the image's name."""
     image = to_unit(dataset.raw(index))
     shown = image[:3] if len(image) >= 3 else image[:1]
-    small = F.interpolate(shown[None], (SIDE, SIDE), mode='bilinear', antialias=True)[0]
-    pixels = (255 * small.clamp(0, 1)).byte().permute(1, 2, 0).numpy()
-    _, png = cv2.imencode('.png', pixels[:, :, ::-1])  # OpenCV's order is blue, green, red
-    return base64.b64encode(png).decode(), printable(dataset.name(index))
+    [small] = F.interpolate(shown[None], (SIDE, SIDE), mode='bilinear', antialias=True)
+    pixels = 255 * small.clamp(0, 1).permute(1, 2, 0)
+    pixels = pixels.byte()
+    reverse = pixels.numpy()[:, :, ::-1]  # OpenCV's order is blue, green, red
+    _, png = cv2.imencode('.png', reverse)
+    picture = base64.b64encode(png).decode()
+    return picture, printable(dataset.name(index))

@@ -98,14 +98,16 @@ def embed(
         checkpoint, part, config, prefix, mean=mean, std=std, size=size
     )
     dataset = dataset_of(images, views, channels)
-    how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
+    device = device or default_device()
+    how = Extraction(**normal, batch_size=batch, device=device, workers=workers)
     names = [dataset.name(index) for index in range(len(dataset))]
     if patches:
         x, places, readable = write_patches(out, cfg, backbone, dataset, how)
     else:
-        columns = zip(*how.batches(load_backbone(cfg, backbone), dataset))
-        x, _, readable = (torch.cat(column) for column in columns)
-    if left_out := [name for name, fine in zip(names, readable) if not fine]:
+        batches = how.batches(load_backbone(cfg, backbone), dataset)
+        x, _, readable = map(torch.cat, zip(*batches))
+    left_out = [names[row] for row in (~readable).nonzero().flatten().tolist()]
+    if left_out:
         row = 'a row of NaN' if patches else 'no row'
         message = (
             f'{len(left_out)} images cannot be read and have {row}, first {printable(left_out[0])}'
@@ -113,7 +115,8 @@ def embed(
         warnings.warn(message, stacklevel=3)
     if patches:
         return x, names, places
-    return x[readable].numpy(), [name for name, fine in zip(names, readable) if fine]
+    rows = readable.nonzero().flatten()
+    return x[rows].numpy(), [names[row] for row in rows.tolist()]
 
 
 def require_device(name: str) -> None:
@@ -159,8 +162,9 @@ def write_patches(
             x[~readable] = torch.nan
             file.write(x.numpy().tobytes())
             all_readable.append(readable)
-    y, x = ((torch.arange(length) + 0.5) / length for length in last.shape[2:])
-    return np.load(out, mmap_mode='r'), torch.cartesian_prod(y, x).numpy(), torch.cat(all_readable)
+    centers = [(torch.arange(length) + 0.5) / length for length in last.shape[2:]]
+    places = torch.cartesian_prod(*centers).numpy()
+    return np.load(out, mmap_mode='r'), places, torch.cat(all_readable)
 
 
 def embedding_network(
@@ -176,7 +180,8 @@ def embedding_network(
     """Return a config with the network, its weights, and the statistics, view and channels of its images."""
     register()
     cfg = load_config(config) if config else None
-    backbone = read_backbone(checkpoint, part, prefix, tensors_of_config(cfg) if cfg else None)
+    tensors = tensors_of_config(cfg) if cfg else None
+    backbone = read_backbone(checkpoint, part, prefix, tensors)
     expected = backbone.input
     stated = expected if cfg is None else cfg.model.data_preprocessor
     normal = dict(mean=mean or stated.mean, std=std or stated.std)
@@ -188,9 +193,10 @@ def embedding_network(
         if not expected.origin and not (mean and std):
             warn_of_assumed_statistics(backbone, 'mean= and std=')
     size = size or expected.size
-    view = [dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]
+    resize = dict(type='Resize', size=size * 8 // 7)
     if expected.interpolation != 'bilinear':
-        view[0]['interpolation'] = expected.interpolation
+        resize['interpolation'] = expected.interpolation
+    view = [resize, dict(type='CenterCrop', size=size)]
     return cfg, backbone, normal, [view], channels
 
 
@@ -201,27 +207,37 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
         if str(images).endswith(SUFFIXES):
             return Shards(images, views, channels=channels)
         images = [images]
-    shape = images.shape if isinstance(images, (np.ndarray, Tensor)) else (0,) * 4
-    if len(shape) == 3 and isinstance(images, np.ndarray) and shape[2] in PLANES - {channels}:
+    shape = images.shape if isinstance(images, np.ndarray) else ()
+    if len(shape) == 3 and shape[2] in PLANES - {channels}:
         raise UserError(
             f'embed: an array {shape} may be one image of {shape[2]} channels or {shape[0]} gray images; put the images into a '
             'list (one image of more than 4 channels requires a network that was trained on as many)',
             code='ambiguous-array',
         )
-    alone = len(shape) == 3 and (isinstance(images, Tensor) or shape[2] in (1, 2, 3, 4, channels))
-    if alone or len(shape) < 3 or not isinstance(images, Iterable):
+    if _is_one_image(images, channels):
         images = [images]
     items = [as_array(item) for item in images]
     if not items:
         raise UserError('embed: the list of images is empty; add some', code='no-images')
     if all(_is_collection(item) for item in items):
-        return Mixture({str(item): dataset_of(item, None, channels) for item in items}, views=views)
+        parts = {str(item): dataset_of(item, None, channels) for item in items}
+        return Mixture(parts, views=views)
     return ListedImages(items, views, channels)
+
+
+def _is_one_image(images: Images, channels: int | None) -> bool:
+    if not isinstance(images, (np.ndarray, Tensor)):
+        return not isinstance(images, Iterable)
+    if images.ndim != 3:
+        return images.ndim < 3
+    return isinstance(images, Tensor) or images.shape[2] in (1, 2, 3, 4, channels)
 
 
 def _is_collection(item: object) -> bool:
     """Return whether an item is a folder or an archive of images."""
-    return isinstance(item, (str, Path)) and (Path(item).is_dir() or str(item).endswith(SUFFIXES))
+    if not isinstance(item, (str, Path)):
+        return False
+    return Path(item).is_dir() or str(item).endswith(SUFFIXES)
 
 
 def as_array(image: One) -> str | Path | Image.Image | np.ndarray:
@@ -229,8 +245,11 @@ def as_array(image: One) -> str | Path | Image.Image | np.ndarray:
     if not isinstance(image, Tensor):
         return image
     image = image.detach().cpu()
-    image = image.float() if image.is_floating_point() else image
-    return (image.movedim(-3, -1) if image.ndim > 2 else image).numpy()
+    if image.is_floating_point():
+        image = image.float()
+    if image.ndim > 2:
+        image = image.movedim(-3, -1)
+    return image.numpy()
 
 
 class ListedImages(ViewDataset):
@@ -282,5 +301,8 @@ class ListedImages(ViewDataset):
         if self.as_stored:
             return self.checked_format(channels_first(np.asarray(image)), index)
         if isinstance(image, np.ndarray):
-            image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)
-        return channels_first(np.array(as_rgb(ImageOps.exif_transpose(image))))
+            if image.shape[2:] == (1,):
+                image = image[..., 0]
+            image = Image.fromarray(image)
+        upright = ImageOps.exif_transpose(image)
+        return channels_first(np.array(as_rgb(upright)))

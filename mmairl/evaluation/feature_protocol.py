@@ -78,19 +78,22 @@ class FeatureProtocol(Protocol):
         datasets = {name: dataset for name, (_, dataset) in sets.items()}
         groups = own_groups(cfg, datasets['train'])
         if groups is not None:
-            train = dataclasses.replace(train, groups=np.delete(groups, list(train.unreadable)))
+            groups = np.delete(groups, list(train.unreadable))
+            train = dataclasses.replace(train, groups=groups)
         metric = getattr(datasets['test'], 'metric', 'top-1')
         split = Split(train, test, features.get('val'), metric, cfg)
-        scores, details = (
-            self.score(split) if self.everywhere else on_main_process(lambda: self.score(split))
-        )
+        if self.everywhere:
+            scores, details = self.score(split)
+        else:
+            scores, details = on_main_process(lambda: self.score(split))
         predicted = details.pop('predicted', None)
         if predicted is not None:
             details['right'] = packed(predicted == test.y)
             details['confusion'] = confusion(predicted, test.y, datasets['test'].classes)
         if details.get('right') and hasattr(datasets['test'], 'sets'):
             main = next(iter(scores))
-            scores |= by_set(main, unpacked(details['right']), datasets['test'], test.unreadable)
+            right = unpacked(details['right'])
+            scores |= by_set(main, right, datasets['test'], test.unreadable)
         if self.near_duplicates:
             unique, details['near_duplicates'] = self._without_duplicates(
                 datasets, split, scores, details
@@ -152,10 +155,10 @@ class FeatureProtocol(Protocol):
 def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence[int]) -> Scores:
     """Return the score on each set of a mixture."""
     origins = np.delete(mixture.origins.numpy(), list(unreadable))
-    return {
-        f'{score}, {name}': 100 * right[origins == number].mean()
-        for number, name in enumerate(mixture.sets)
-    }
+    scores = {}
+    for number, name in enumerate(mixture.sets):
+        scores[f'{score}, {name}'] = 100 * right[origins == number].mean()
+    return scores
 
 
 def _remove(path: Path) -> None:

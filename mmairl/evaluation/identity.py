@@ -117,11 +117,9 @@ def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str,
     parts = [name, 'val'] if joined else [name]
     shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code')}
     shared['sources'] = dict(identity[SOURCES], protocol=room_source(FEATURE_CODE))
-    return key_of(
-        dict(
-            **shared, views=identity['views'][name], data=[identity['data'][part] for part in parts]
-        )
-    )
+    shared['views'] = identity['views'][name]
+    shared['data'] = [identity['data'][part] for part in parts]
+    return key_of(shared)
 
 
 def weights_identity(weights: Mapping[str, Tensor]) -> str:
@@ -172,7 +170,8 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
     images = len(dataset)
     while True:
         arrays = _add_arrays(digest, dataset)
-        digest.update(json.dumps(list(map(str, getattr(dataset, 'classes', ())))).encode())
+        classes = list(map(str, getattr(dataset, 'classes', ())))
+        digest.update(json.dumps(classes).encode())
         if not hasattr(dataset, 'dataset'):
             break
         if hasattr(dataset, 'indices'):
@@ -208,8 +207,9 @@ def _add_images(
     elif hasattr(dataset, 'contents'):
         _add_shards(digest, dataset.contents)
     elif hasattr(dataset, 'path'):
-        readers = [dataset.path, getattr(dataset, 'target_path', None)]
-        paths = [os.fspath(read(int(row))) for read in filter(None, readers) for row in rows]
+        paths = [os.fspath(dataset.path(int(row))) for row in rows]
+        if hasattr(dataset, 'target_path'):
+            paths += [os.fspath(dataset.target_path(int(row))) for row in rows]
         digest.update(files_identity(paths, getattr(dataset, 'root', '/')).encode())
     elif arrays <= {'labels'}:
         # The class does not state where its images are: every file below a location in its config counts.
@@ -225,12 +225,13 @@ def _add_images(
 def _add_shards(digest: Any, contents: Any) -> None:
     shards = contents.shards
     if '://' in shards[0]:
-        stamps = [
-            (os.path.basename(shard), *stamp) for shard, stamp in zip(shards, contents.stamps)
-        ]
+        stamps = []
+        for shard, stamp in zip(shards, contents.stamps):
+            stamps.append((os.path.basename(shard), *stamp))
         digest.update(json.dumps(stamps).encode())
     else:
-        root = os.path.commonpath([os.path.dirname(shard) for shard in shards])
+        folders = [os.path.dirname(shard) for shard in shards]
+        root = os.path.commonpath(folders)
         digest.update(files_identity(shards, root).encode())
 
 
@@ -270,8 +271,11 @@ def files_identity(paths: Sequence[str], root: str | Path) -> str:
 def config_identity(value: Any, key: str = '') -> Any:
     """Return a config as plain values. A named file counts by its content, and a location of images not at all."""
     if isinstance(value, Mapping):
-        items = [(name, inner) for name, inner in sorted(value.items()) if name not in PLACES]
-        return {str(name): config_identity(inner, str(name)) for name, inner in items}
+        plain = {}
+        for name, inner in sorted(value.items()):
+            if name not in PLACES:
+                plain[str(name)] = config_identity(inner, str(name))
+        return plain
     if isinstance(value, (list, tuple)):
         return [config_identity(inner) for inner in value]
     if _is_location(key, value):
@@ -375,7 +379,8 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
 def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:
     if isinstance(values, Tensor):
         # NumPy has no bfloat16.
-        values = values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        flat_values = values.detach().cpu().contiguous().view(-1)
+        values = flat_values.view(torch.uint8).numpy()
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 

@@ -53,7 +53,8 @@ class KNN(FeatureProtocol):
         )
         scores = {}
         for k, labels in predicted.items():
-            scores[f'k-NN, k = {k}'] = 100 * int((labels == split.test.y).sum()) / len(labels)
+            right = labels == split.test.y
+            scores[f'k-NN, k = {k}'] = 100 * int(right.sum()) / len(labels)
         main = next(iter(predicted.values()))
         return scores, dict(temperature=self.temperature, predicted=main)
 
@@ -62,7 +63,6 @@ def knn_right(
     train: Features,
     test: Features,
     ks: Sequence[int] = KS,
-    temperature: float = TEMPERATURE,
     device: str | torch.device = 'cpu',
 ) -> dict[int, Tensor]:
     """Return, for each k, which test images are recognized.
@@ -72,7 +72,7 @@ def knn_right(
         >>> knn_right(features, features, ks=[1])
         {1: tensor([True, True, True])}
     """
-    predicted = knn_predictions(train, test, ks, temperature, device)
+    predicted = knn_predictions(train, test, ks, device=device)
     return {k: labels == test.y for k, labels in predicted.items()}
 
 

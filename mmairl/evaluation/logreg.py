@@ -26,7 +26,8 @@ from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
 # BYOL's 45 strengths, from strong to weak, so that each fit starts from the previous one.
-STRENGTHS = tuple((10 ** torch.linspace(5, -6, 45, dtype=torch.float64)).tolist())
+EXPONENTS = torch.linspace(5, -6, 45, dtype=torch.float64)
+STRENGTHS = tuple((10**EXPONENTS).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 ROWS = 65536  # features converted to float64 at a time
 WIDEST = 8192  # the smaller of features and images, up to which principal axes are computed; more take minutes
@@ -121,21 +122,26 @@ def logistic_regression(
     """
     if val is None:
         fit_part, held_part = split_by_class(train.y, seed, groups=train.groups)
-        train, val = (Features(train.x[part], train.y[part]) for part in (fit_part, held_part))
-    classes = int(max(part.y.max() for part in (train, val, test))) + 1
+        val = Features(train.x[held_part], train.y[held_part])
+        train = Features(train.x[fit_part], train.y[fit_part])
     if train.y.ndim == 2:
         classes = train.y.shape[1]
+    else:
+        highest = [part.y.max() for part in (train, val, test)]
+        classes = int(max(highest)) + 1
 
     def fitted(x: Tensor, y: Tensor) -> tuple[Objective, Callable[[Tensor], Tensor]]:
         """Return the objective of these images, and the preparation of further ones."""
         prepare = _standardiser(x) if standardise else Tensor.float
-        return Objective(prepare(x).to(device), y.to(device), classes), prepare
+        objective = Objective(prepare(x).to(device), y.to(device), classes)
+        return objective, prepare
 
     objective, prepare = fitted(train.x, train.y)
     x_val = prepare(val.x).to(device)
     held_out: dict[float, float] = {}
     gradient: dict[float, float] = {}
-    start = previous = None
+    start = None
+    previous = None
     for strength in sorted(strengths, reverse=True):
         fit = objective.minimise(strength, start)
         start = fit.inner if previous is None else 2 * fit.inner - previous  # extrapolated
@@ -147,7 +153,8 @@ def logistic_regression(
                 level=WARNING,
             )
             continue
-        on_val = scores_of(metric, scores(x_val, fit.weight).cpu(), val.y)
+        of_val = scores(x_val, fit.weight).cpu()
+        on_val = scores_of(metric, of_val, val.y)
         held_out[strength] = next(iter(on_val.values()))
     if not held_out:
         raise UserError(
@@ -163,7 +170,8 @@ def logistic_regression(
     objective, prepare = fitted(torch.cat([train.x, val.x]), torch.cat([train.y, val.y]))
     fit = objective.minimise(best)
     gradient[0.0] = fit.gradient
-    on_test = scores(prepare(test.x).to(device), fit.weight).cpu()
+    x_test = prepare(test.x).to(device)
+    on_test = scores(x_test, fit.weight).cpu()
     return LogisticRegression(
         scores=scores_of(metric, on_test, test.y),
         strength=best,
@@ -204,7 +212,8 @@ class Objective:
         if self.several:
             counted = y >= 0
             target = y == 1
-            self.known = target.any(0) & (counted & ~target).any(0)
+            has_negatives = (counted & ~target).any(0)
+            self.known = target.any(0) & has_negatives
             self.counted = counted[:, self.known]
         else:
             target = F.one_hot(y, classes).bool()
@@ -212,27 +221,32 @@ class Objective:
             self.counted = target.new_ones(len(y), 1)
         self.certain = torch.where(target.any(0), NEVER, -NEVER).double()
         self.target = target[:, self.known]
-        self.mean = torch.stack([block.double().sum(0) for block in x.split(ROWS)]).sum(0) / len(x)
-        centered = (block.double() - self.mean for block in x.split(ROWS))
-        self.axes = _principal_axes(x, self.mean) if min(x.shape) <= WIDEST else None
-        size = x.shape[1] if self.axes is None else self.axes.shape[1]
+        sums = [block.double().sum(0) for block in x.split(ROWS)]
+        self.mean = torch.stack(sums).sum(0) / len(x)
+        self.axes = None
+        size = x.shape[1]
+        if min(x.shape) <= WIDEST:
+            self.axes = _principal_axes(x, self.mean)
+            size = self.axes.shape[1]
         # Filled in place, because joined blocks would need the memory twice.
         self.x = torch.ones(len(x), size + 1, device=x.device)
-        for rows, block in zip(self.x.split(ROWS), centered):
+        for rows, block in zip(self.x.split(ROWS), _centered(x, self.mean)):
             rows[:, :-1] = block if self.axes is None else block @ self.axes
 
     def _blocks(self, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        return zip(*(column.split(ROWS) for column in (self.x, self.counted, *columns)))
+        every = (self.x, self.counted, *columns)
+        return zip(*(column.split(ROWS) for column in every))
 
     def gradient(self, weight: Tensor, strength: float) -> tuple[Tensor, Tensor]:
         """Return the gradient in float64, and the class probabilities of each image."""
-        total = F.pad(strength * weight[:, :-1], (0, 1))
+        total = _penalty(weight, strength)
         probabilities = []
         for x, counted, target in self._blocks(self.target):
             x = x.double()
             scores = x @ weight.T
             p = scores.sigmoid() if self.several else scores.softmax(dim=1)
-            total += ((p - target.double()) * counted).T @ x / len(self.x)
+            error = (p - target.double()) * counted
+            total += error.T @ x / len(self.x)
             probabilities.append(p)
         return total, torch.cat(probabilities)
 
@@ -241,7 +255,7 @@ class Objective:
 
         Everything but the products is in float64, because 1 - p vanishes in float32 for certain classes.
         """
-        total = F.pad(strength * direction[:, :-1], (0, 1))
+        total = _penalty(direction, strength)
         for x, counted, q in self._blocks(p):
             change = q * (x @ direction.T.float())
             change = (
@@ -252,9 +266,11 @@ class Objective:
 
     def curvature(self, p: Tensor, strength: float) -> Tensor:
         """Return the diagonal of the Hessian."""
-        total = F.pad(p.new_full((p.shape[1], self.x.shape[1] - 1), strength), (0, 1))
+        ones = p.new_ones(p.shape[1], self.x.shape[1])
+        total = _penalty(ones, strength)
         for x, counted, q in self._blocks(p):
-            total += (q * (1 - q) * counted).T.float() @ x.square() / len(self.x)
+            variance = q * (1 - q) * counted
+            total += variance.T.float() @ x.square() / len(self.x)
         # If every image is certain of its class, the bias has no curvature, and a division by it would give NaN.
         return total.clamp_min(strength)
 
@@ -262,7 +278,8 @@ class Objective:
         """Run Newton's method from zero or from `start` until a step is small relative to the weights."""
         weight = start
         if start is None:
-            weight = self.mean.new_zeros(self.target.shape[1], self.x.shape[1])
+            classes = self.target.shape[1]
+            weight = self.mean.new_zeros(classes, self.x.shape[1])
         gradient, p = self.gradient(weight, strength)
         solved = False
         for _ in range(STEPS):
@@ -278,11 +295,12 @@ class Objective:
                     break
                 length /= 2
             stuck = after.norm() >= gradient.norm()
-            weight, gradient, p = weight + length * step, after, p_after
-            small = _small(step[:, :-1], weight[:, :-1], 0) and _small(
-                step[:, -1], weight[:, -1], 1
-            )
-            if length == 1 and small:
+            weight = weight + length * step
+            gradient = after
+            p = p_after
+            small = _small(step[:, :-1], weight[:, :-1], 0)
+            small_bias = _small(step[:, -1], weight[:, -1], 1)
+            if length == 1 and small and small_bias:
                 balance = BALANCE * strength * weight[:, :-1].norm().clamp_min(1e-9)
                 solved = bool(gradient.norm() <= balance)
                 if solved or stuck:
@@ -291,7 +309,8 @@ class Objective:
 
     def _newton_step(self, gradient: Tensor, p: Tensor, strength: float) -> Tensor:
         """Solve the linear system by conjugate gradients with a diagonal preconditioner."""
-        scale = gradient.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+        tiny = torch.finfo(torch.float64).tiny
+        scale = gradient.abs().max().clamp_min(tiny)
         residual = -gradient / scale
         curvature = self.curvature(p, strength)
         step = torch.zeros_like(residual)
@@ -310,33 +329,51 @@ class Objective:
             if product <= FORCING**2 * first:
                 break
             towards = downhill + product / before * towards
-        # A shift of all classes' scores changes no probability.
-        return step * scale if self.several else (step - step.mean(dim=0)) * scale
+        if not self.several:
+            # A shift of all classes' scores changes no probability.
+            step = step - step.mean(dim=0)
+        return step * scale
 
     def _plain(self, weight: Tensor) -> Tensor:
         """Return the weights in the axes of the features, with a constant score for classes without a training image."""
-        inner = weight[:, :-1] if self.axes is None else weight[:, :-1] @ self.axes.T
+        inner = weight[:, :-1]
+        if self.axes is not None:
+            inner = inner @ self.axes.T
+        bias = weight[:, -1] - inner @ self.mean
         plain = weight.new_zeros(len(self.known), len(self.mean) + 1)
         plain[:, -1] = self.certain
-        plain[self.known] = torch.cat([inner, (weight[:, -1] - inner @ self.mean)[:, None]], dim=1)
+        plain[self.known] = torch.cat([inner, bias[:, None]], dim=1)
         return plain
 
 
 def _principal_axes(x: Tensor, mean: Tensor) -> Tensor:
     """Return axes as columns: all D, or with fewer images those along which the images differ."""
     if len(x) < x.shape[1]:
-        return torch.linalg.svd(x.double() - mean, full_matrices=False).Vh.T
-    centered = (block.double() - mean for block in x.split(ROWS))
-    return torch.linalg.eigh(sum(block.T @ block for block in centered)).eigenvectors
+        parts = torch.linalg.svd(x.double() - mean, full_matrices=False)
+        return parts.Vh.T
+    covariance = sum(block.T @ block for block in _centered(x, mean))
+    return torch.linalg.eigh(covariance).eigenvectors
+
+
+def _centered(x: Tensor, mean: Tensor) -> Iterator[Tensor]:
+    for block in x.split(ROWS):
+        yield block.double() - mean
+
+
+def _penalty(weight: Tensor, strength: float) -> Tensor:
+    """Return the weights times the strength, without the bias."""
+    return F.pad(strength * weight[:, :-1], (0, 1))
 
 
 def _small(step: Tensor, weight: Tensor, least: float) -> bool:
     """Return whether a step is small relative to the weights."""
-    return bool(step.abs().max() <= TOLERANCE * weight.abs().max().clamp_min(least))
+    largest = weight.abs().max().clamp_min(least)
+    return bool(step.abs().max() <= TOLERANCE * largest)
 
 
 def scores(x: Tensor, weight: Tensor) -> Tensor:
     """Return class scores in float64."""
-    return torch.cat(
-        [F.linear(block.double(), weight[:, :-1], weight[:, -1]) for block in x.split(ROWS)]
-    )
+    coefficients = weight[:, :-1]
+    bias = weight[:, -1]
+    blocks = [F.linear(block.double(), coefficients, bias) for block in x.split(ROWS)]
+    return torch.cat(blocks)

@@ -63,7 +63,8 @@ def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str,
     if size > LARGEST_MATRIX:
         return None
     counts = (y * size + predicted).bincount(minlength=size**2)
-    return dict(classes=list(map(str, classes)), counts=counts.view(size, size).tolist())
+    matrix = counts.view(size, size)
+    return dict(classes=list(map(str, classes)), counts=matrix.tolist())
 
 
 def best_five(scores: Tensor) -> Tensor:
@@ -77,23 +78,29 @@ def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[st
     Top-5 is left out with five classes or fewer.
     """
     if metric == 'any label':
-        right = y.gather(1, best.argmax(dim=1, keepdim=True)) == 1
-        return {'top-1': 100 * right.double().mean().item()}
+        predicted = best.argmax(dim=1, keepdim=True)
+        return {'top-1': percent(y.gather(1, predicted) == 1)}
     if y.ndim == 2:
-        return {'mAP (11 points)': 100 * mean_ap(best, y, ap11), 'mAP': 100 * mean_ap(best, y)}
+        by_eleven = mean_ap(best, y, ap11)
+        return {'mAP (11 points)': 100 * by_eleven, 'mAP': 100 * mean_ap(best, y)}
     if metric == 'mean per class':
-        of_class = list(recalls(best[:, 0], y).values())
-        return {metric: 100 * torch.stack(of_class).mean().item()}
+        of_classes = list(recalls(best[:, 0], y).values())
+        return {metric: percent(torch.stack(of_classes))}
     if metric != 'top-1':
         raise UserError(
             f"metric: unknown metric of the data set ('{metric}'); expected top-1, mean per class or 11-point mAP",
             code='unknown-metric',
         )
     right = best == y[:, None]
-    scores = {'top-1': 100 * right[:, 0].double().mean().item()}
+    scores = {'top-1': percent(right[:, 0])}
     if classes > 5:
-        scores['top-5'] = 100 * right.any(dim=1).double().mean().item()
+        scores['top-5'] = percent(right.any(dim=1))
     return scores
+
+
+def percent(values: Tensor) -> float:
+    """Return the mean of numbers or booleans in percent, in float64."""
+    return 100 * values.double().mean().item()
 
 
 def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
@@ -103,8 +110,9 @@ def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
     {0: tensor(1., dtype=torch.float64), 1: tensor(0., dtype=torch.float64)}
     """
     labels, position = y.unique(return_inverse=True)
-    right = position.bincount(weights=(predicted == y).double())
-    return dict(zip(labels.tolist(), right / position.bincount()))
+    is_right = (predicted == y).double()
+    recall = position.bincount(weights=is_right) / position.bincount()
+    return dict(zip(labels.tolist(), recall))
 
 
 def shot_report(predicted: Tensor, y: Tensor, train_counts: Tensor) -> dict[str, float]:
@@ -115,7 +123,7 @@ def shot_report(predicted: Tensor, y: Tensor, train_counts: Tensor) -> dict[str,
         count = int(train_counts[label])
         name = 'many' if count > MANY else 'few' if count < FEW else 'medium'
         groups[name].append(recall)
-    return {name: 100 * torch.stack(group).mean().item() for name, group in groups.items() if group}
+    return {name: percent(torch.stack(group)) for name, group in groups.items() if group}
 
 
 def average_precision(scores: Tensor, y: Tensor) -> float:
@@ -126,16 +134,20 @@ def average_precision(scores: Tensor, y: Tensor) -> float:
     """
     from sklearn.metrics import average_precision_score  # takes a second to import
 
-    return float(average_precision_score(y.numpy() == 1, scores.numpy()))
+    is_positive = y.numpy() == 1
+    return float(average_precision_score(is_positive, scores.numpy()))
 
 
 def ap11(scores: Tensor, y: Tensor) -> float:
     """Return VOC2007's average precision: the mean, over recalls 0, 0.1, ..., 1, of the best precision from there on."""
     from sklearn.metrics import precision_recall_curve
 
-    precision, recall, _ = precision_recall_curve(y.numpy() == 1, scores.numpy())
+    is_positive = y.numpy() == 1
+    precision, recall, _ = precision_recall_curve(is_positive, scores.numpy())
     # scikit-learn ends its curve with a precision of 1 that no image reaches.
-    reached = [precision[:-1][recall[:-1] >= tenth / 10].max() for tenth in range(11)]
+    precision = precision[:-1]
+    recall = recall[:-1]
+    reached = [precision[recall >= tenth / 10].max() for tenth in range(11)]
     return float(sum(reached)) / 11
 
 
@@ -146,7 +158,8 @@ def mean_ap(
 
     An image with label -1 for a class (VOC's 'difficult') does not count there. Classes without a positive are left out.
     """
-    present = (labels == 1).any(dim=0).nonzero().squeeze(1).tolist()
+    is_present = (labels == 1).any(dim=0)
+    present = is_present.nonzero().squeeze(1).tolist()
     if not present:
         raise UserError(
             'average precision: no test image is of any class; check the labels of the test data',
@@ -154,8 +167,9 @@ def mean_ap(
         )
     each = []
     for label in present:
-        rows = labels[:, label] != -1
-        each.append(measure(scores[rows, label], labels[rows, label]))
+        of_class = labels[:, label]
+        rows = of_class != -1
+        each.append(measure(scores[rows, label], of_class[rows]))
     return sum(each) / len(each)
 
 
@@ -201,10 +215,10 @@ class HeadAccuracy(BaseMetric):
             if labels.ndim == 1:
                 scores = best_five(scores)  # a two hundredth of ImageNet's scores
             readable = samples.get('readable', torch.ones(len(labels)))
-            self.results += list(zip(scores, labels, readable.bool().cpu()))
+            self.results += zip(scores, labels, readable.bool().cpu())
 
     def compute_metrics(self, results: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:
-        ranked, labels, readable = (torch.stack(column) for column in zip(*results))
+        ranked, labels, readable = map(torch.stack, zip(*results))
         ranked = ranked[readable]
         labels = labels[readable]
         heads = ranked.shape[1]
@@ -219,12 +233,14 @@ class HeadAccuracy(BaseMetric):
 
     def _head_scores(self, best: Tensor, labels: Tensor) -> dict[str, float]:
         scores = ranked_scores(self.metric, best, labels, self.classes)
-        for half in (0, 1) if self.halves else ():
-            rows = half_of(labels) == half
-            of_half = ranked_scores(self.metric, best[rows], labels[rows], self.classes)
-            scores[f'half {half}'] = next(iter(of_half.values()))
+        if self.halves:
+            for half in (0, 1):
+                rows = half_of(labels) == half
+                of_half = ranked_scores(self.metric, best[rows], labels[rows], self.classes)
+                scores[f'half {half}'] = next(iter(of_half.values()))
         if self.train_counts is not None and self.metric == 'top-1':
-            shots = shot_report(best[:, 0], labels, torch.as_tensor(self.train_counts))
+            counts = torch.as_tensor(self.train_counts)
+            shots = shot_report(best[:, 0], labels, counts)
             scores |= {f'{group}-shot': value for group, value in shots.items()}
         return scores
 
@@ -235,14 +251,16 @@ def half_of(labels: Tensor) -> Tensor:
     >>> half_of(torch.tensor([1, 0, 1, 0])).tolist()
     [0, 0, 1, 1]
     """
-    order = labels.argsort(stable=True) if labels.ndim == 1 else torch.arange(len(labels))
-    half = torch.empty(len(labels), dtype=torch.long)
-    half[order] = torch.arange(len(labels)) % 2
+    number = torch.arange(len(labels))
+    order = labels.argsort(stable=True) if labels.ndim == 1 else number
+    half = torch.empty_like(number)
+    half[order] = number % 2
     return half
 
 
 def require_finite(scores: Tensor) -> None:
-    broken = int((~scores.isfinite()).any(dim=1).sum())
+    is_broken = ~scores.isfinite().all(dim=1)
+    broken = int(is_broken.sum())
     if broken:
         raise Diverged(
             f'{broken} of {len(scores)} images have NaN or infinite scores, because the training diverged; lower its rate',

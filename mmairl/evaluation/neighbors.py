@@ -39,7 +39,8 @@ def nearest(
     ends = [cut - 1 for cut in cuts or [k] if cut <= gaps.shape[1]]
     similarity = similarity[:, :k]
     position = position[:, :k]
-    unclear = (gaps[:, ends] < RESOLUTION).any(1)
+    is_close = gaps[:, ends] < RESOLUTION
+    unclear = is_close.any(1)
     if unclear.any():
         exact = _search(query[unclear], bank, k, device, torch.float64)
         similarity[unclear], position[unclear] = exact
@@ -48,18 +49,25 @@ def nearest(
 
 def unit_rows(x: Tensor) -> Tensor:
     """Return rows of length 1, at any scale: squares of numbers like 1e20 overflow in float32."""
-    exponent = torch.frexp(x.abs().amax(1, keepdim=True)).exponent.clamp_min(LEAST_EXPONENT)
+    largest = x.abs().amax(1, keepdim=True)
+    exponent = torch.frexp(largest).exponent.clamp_min(LEAST_EXPONENT)
     return F.normalize(torch.ldexp(x, -exponent))
 
 
 def _search(
     query: Tensor, bank: Tensor, k: int, device: str | torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    queries = [unit_rows(block.to(device, dtype)) for block in query.split(QUERY_BLOCK)]
-    similarities = [rows.new_empty(len(rows), 0) for rows in queries]
-    positions = [rows.long() for rows in similarities]
+    queries = []
+    similarities = []
+    positions = []
+    for block in query.split(QUERY_BLOCK):
+        rows = unit_rows(block.to(device, dtype))
+        queries.append(rows)
+        similarities.append(rows[:, :0])
+        positions.append(rows[:, :0].long())
     for start in range(0, len(bank), BANK_BLOCK):
-        block = unit_rows(bank[start : start + BANK_BLOCK].to(device, dtype)).T
+        block = bank[start : start + BANK_BLOCK].to(device, dtype)
+        block = unit_rows(block).T
         for number, rows in enumerate(queries):
             similarity, position = _top(rows @ block, k)
             # A row outside a block's best k can never be among the best of all.
@@ -72,8 +80,7 @@ def _search(
 
 def _top(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the values and columns of the k largest of each row, or of all if there are fewer."""
-    values, columns = similarity.topk(min(k, similarity.shape[1]))
-    return values, columns
+    return similarity.topk(min(k, similarity.shape[1]))
 
 
 def vote(
@@ -83,7 +90,8 @@ def vote(
 
     The weights of a row are divided by its largest, which changes no order and cannot overflow.
     """
-    scores = torch.zeros(len(similarity), classes, dtype=torch.float64)
     similarity = similarity.double()
     nearness = similarity - similarity.amax(dim=1, keepdim=True)
-    return scores.scatter_add_(1, labels, (nearness / temperature).exp())
+    weights = (nearness / temperature).exp()
+    scores = similarity.new_zeros(len(similarity), classes)
+    return scores.scatter_add_(1, labels, weights)

@@ -106,9 +106,10 @@ class OnlineKNNHook(SelectionHook):
                 'OnlineKNNHook requires labeled data; set evaluation = dict(train=..., test=...)',
                 code='no-evaluation-data',
             )
-        watched = (settings['train'], settings['test'])
-        parts = held_out(settings) if self.images == 'held_out' else watched
-        self.data = dict(zip(('bank', 'queries'), map(DATASETS.build, parts)))
+        bank, queries = settings['train'], settings['test']
+        if self.images == 'held_out':
+            bank, queries = held_out(settings)
+        self.data = dict(bank=DATASETS.build(bank), queries=DATASETS.build(queries))
         model = network_of(runner)
         for dataset in self.data.values():
             require_channels(dataset, model.data_preprocessor.mean, model.backbone)
@@ -122,7 +123,8 @@ class OnlineKNNHook(SelectionHook):
         with same_randomness():
             train, test = self._features(runner)
         k = min(self.k, len(train.y))
-        right = knn_right(train, test, [k], device=next(runner.model.parameters()).device)[k]
+        device = next(runner.model.parameters()).device
+        right = knn_right(train, test, [k], device=device)[k]
         accuracy = 100 * int(right.sum()) / len(right)
         if is_main_process():
             runner.visualizer.add_scalars({self.score: accuracy}, step=runner.iter + 1)
@@ -136,7 +138,8 @@ class OnlineKNNHook(SelectionHook):
         mean = model.data_preprocessor.mean.flatten().tolist()
         std = model.data_preprocessor.std.flatten().tolist()
         workers = runner.cfg.train_dataloader.get('num_workers', 0)
-        how = Extraction(mean, std, device=next(model.parameters()).device, workers=workers)
+        device = next(model.parameters()).device
+        how = Extraction(mean, std, device=device, workers=workers)
         backbone = copy.deepcopy(model.backbone)
         features = []
         for name, dataset in self.data.items():
@@ -197,17 +200,23 @@ class OnlineProbeHook(SelectionHook):
             self.resumed = None  # belongs to the run that `load_from` took weights from
         if self.held_out:
             self._require_labels(runner, torch.tensor(-1))
-            groups = (runner.cfg.get('evaluation') or {}).get('groups')
-            self.held = self.hold_out(runner.train_dataloader.dataset, groups)
+            settings = runner.cfg.get('evaluation') or {}
+            dataset = runner.train_dataloader.dataset
+            self.held = self.hold_out(dataset, settings.get('groups'))
             self.counts = torch.zeros(2)  # held-out images of this epoch: recognized, and all
 
     def hold_out(self, dataset: Dataset, groups: Groups | None) -> Tensor:
         """Return which images the probe does not learn from. A table of groups may list labeled images only."""
         rows = (dataset.labels > UNKNOWN).nonzero().flatten()
-        names = image_names(dataset) if groups else ()
-        group_names = groups and groups_of([names[row] for row in rows.tolist()], groups)
+        group_names = None
+        if groups:
+            names = image_names(dataset)
+            labeled = [names[row] for row in rows.tolist()]
+            group_names = groups_of(labeled, groups)
         _, held = split_by_class(dataset.labels[rows], 0, self.held_out, group_names)
-        return torch.zeros(len(dataset), dtype=torch.bool).index_fill_(0, rows[held], True)
+        is_held = torch.zeros(len(dataset), dtype=torch.bool)
+        is_held[rows[held]] = True
+        return is_held
 
     def _keep(
         self, model: nn.Module, module: nn.Module, inputs: tuple, output: Tensor | tuple
@@ -215,14 +224,16 @@ class OnlineProbeHook(SelectionHook):
         """Store the first training-mode output of the step, which is the first view's."""
         if self.features is None and module.training:
             features = first_view(model, pooled(output).detach())
-            self.features = features.to(torch.promote_types(features.dtype, torch.float32))
+            precision = torch.promote_types(features.dtype, torch.float32)
+            self.features = features.to(precision)
 
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None
     ) -> None:
         features = self.features
         self.features = None
-        labels = (data_batch.get('data_samples') or {}).get('label')
+        samples = data_batch.get('data_samples') or {}
+        labels = samples.get('label')
         highest = torch.tensor(-1) if labels is None else labels.max()
         if highest >= self.classes:
             raise UserError(
@@ -234,23 +245,26 @@ class OnlineProbeHook(SelectionHook):
             self._require_labels(runner, highest)
             self._build(features)
         if self.held is not None:
-            held = self.held[data_batch['data_samples']['index']] & (labels > UNKNOWN)
+            held = self.held[samples['index']] & (labels > UNKNOWN)
             self._measure(features[held], labels[held])
             labels = labels.masked_fill(held, UNKNOWN)
             if self.every_n_train_iters(runner, len(runner.train_dataloader)):
                 self._end_epoch(runner)
         labels = labels.to(features.device, non_blocking=True)  # pinned by the loader
-        accuracy = self._step(features, labels.clamp(min=UNKNOWN), runner.iter / runner.max_iters)
+        progress = runner.iter / runner.max_iters
+        accuracy = self._step(features, labels.clamp(min=UNKNOWN), progress)
         record(runner.message_hub, 'train/probe_accuracy', accuracy)
 
     @torch.no_grad()
     def _measure(self, features: Tensor, labels: Tensor) -> None:
-        right = self.probe(features).argmax(dim=1).cpu() == labels
+        predicted = self.probe(features).argmax(dim=1).cpu()
+        right = predicted == labels
         self.counts += torch.tensor([int(right.sum()), len(right)])
 
     def _end_epoch(self, runner: Runner) -> None:
         all_reduce(self.counts)
-        accuracy = 100 * float(self.counts[0] / self.counts[1].clamp(min=1))
+        right, images = self.counts
+        accuracy = 100 * float(right / images.clamp(min=1))
         self.counts.zero_()
         self.measured = {'probe_held_out_accuracy': accuracy}
         runner.message_hub.update_scalar('train/probe_held_out_accuracy', accuracy)
@@ -266,9 +280,11 @@ class OnlineProbeHook(SelectionHook):
 
     def _build(self, features: Tensor) -> None:
         """Start from small normal weights, equal in all processes, without using the run's own random numbers."""
-        self.probe = nn.Linear(features.shape[1], self.classes, device='meta', dtype=features.dtype)
+        width = features.shape[1]
+        self.probe = nn.Linear(width, self.classes, device='meta', dtype=features.dtype)
         self.probe.to_empty(device=features.device)
-        start = torch.randn(self.probe.weight.shape, generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(0)
+        start = torch.randn(self.probe.weight.shape, generator=generator)
         self.probe.weight.data.copy_(0.01 * start)
         self.probe.bias.data.zero_()
         self.optimizer = torch.optim.SGD(self.probe.parameters(), lr=self.lr, momentum=0.9)
@@ -294,7 +310,8 @@ class OnlineProbeHook(SelectionHook):
             # A batch whose step is skipped moves nothing.
             parameter.grad = gradient.nan_to_num_(0.0, 0.0, 0.0)
         self.optimizer.step()
-        accuracy = (scores.detach().argmax(dim=1) == labels).sum() / known
+        right = scores.detach().argmax(dim=1) == labels
+        accuracy = right.sum() / known
         all_reduce(accuracy, 'mean')
         return accuracy
 
@@ -302,7 +319,9 @@ class OnlineProbeHook(SelectionHook):
         """Return the rate at this share of the run."""
         if self.schedule == 'cosine':
             return self.lr * (1 + math.cos(math.pi * progress)) / 2
-        return self.lr * next(factor for share, factor in STEPS if progress >= share)
+        for share, factor in STEPS:
+            if progress >= share:
+                return self.lr * factor
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if self.probe is not None:

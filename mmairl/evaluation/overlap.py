@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -21,10 +21,13 @@ Leaf = tuple[Dataset, np.ndarray]  # a data set that holds images itself, and th
 
 def in_threads(function: Callable, items: Sequence, threads: int = THREADS) -> list:
     """Apply a function to many items in threads, block by block, because a task per item would be slow."""
-    blocks = [items[start : start + BLOCK] for start in range(0, len(items), BLOCK)]
+    starts = range(0, len(items), BLOCK)
+
+    def block_from(start: int) -> list:
+        return [function(item) for item in items[start : start + BLOCK]]
+
     with ThreadPoolExecutor(threads) as pool:
-        results = pool.map(lambda block: list(map(function, block)), blocks)
-        return list(chain.from_iterable(results))
+        return list(chain.from_iterable(pool.map(block_from, starts)))
 
 
 def shared_images(
@@ -34,9 +37,15 @@ def shared_images(
 
     Only files whose size occurs in both data sets are read.
     """
-    first, second = _of_common_size(list(_leaves(one, rows)), list(_leaves(two)))
+    first = list(_leaves(one, rows))
+    second = list(_leaves(two))
+    first, second = _of_common_size(first, second)
     twins = {digest: name for name, digest in _digests(second)}
-    return [(name, twins[digest]) for name, digest in _digests(first) if digest in twins]
+    shared = []
+    for name, digest in _digests(first):
+        if digest in twins:
+            shared.append((name, twins[digest]))
+    return shared
 
 
 def _of_common_size(first: list[Leaf], second: list[Leaf]) -> tuple[list[Leaf], list[Leaf]]:
@@ -44,20 +53,25 @@ def _of_common_size(first: list[Leaf], second: list[Leaf]) -> tuple[list[Leaf], 
     sizes = [_sizes(*leaf) for leaf in first + second]
     if any(known is None for known in sizes):
         return first, second
-    ends = len(first)
-    common = np.intersect1d(np.concatenate(sizes[:ends]), np.concatenate(sizes[ends:]))
-    leaves = [
-        (dataset, rows[np.isin(known, common)])
-        for (dataset, rows), known in zip(first + second, sizes)
-    ]
-    return leaves[:ends], leaves[ends:]
+    end = len(first)
+    of_first = np.concatenate(sizes[:end])
+    of_second = np.concatenate(sizes[end:])
+    common = np.intersect1d(of_first, of_second)
+    leaves = []
+    for (dataset, rows), known in zip(first + second, sizes):
+        is_common = np.isin(known, common)
+        leaves.append((dataset, rows[is_common]))
+    return leaves[:end], leaves[end:]
 
 
 def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Leaf]:
     """Yield the data sets below those that select, relabel or mix images."""
-    rows = np.arange(len(dataset)) if rows is None else np.asarray(rows)
+    if rows is None:
+        rows = np.arange(len(dataset))
+    rows = np.asarray(rows)
     if hasattr(dataset, 'sets'):
-        for part, first, end in zip(dataset.sets.values(), dataset.bounds, dataset.bounds[1:]):
+        limits = pairwise(dataset.bounds)
+        for part, (first, end) in zip(dataset.sets.values(), limits):
             inside = (rows >= first) & (rows < end)
             yield from _leaves(part, rows[inside] - first)
     elif hasattr(dataset, 'dataset'):
@@ -71,7 +85,8 @@ def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Lea
 def _sizes(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
     """Return the bytes of each image's file, -1 if there is no file, or None if only reading the images would tell."""
     if isinstance(dataset, FileDataset):
-        return np.array(in_threads(partial(_size, dataset), rows.tolist()))
+        size = partial(_size, dataset)
+        return np.array(in_threads(size, rows.tolist()))
     if isinstance(dataset, Shards) and not _has_parquet(dataset):
         return np.asarray(dataset.contents.sizes)[rows]
     return None
@@ -89,7 +104,8 @@ def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
     for dataset, rows in leaves:
         threads = 1 if _has_parquet(dataset) else THREADS
         name = getattr(dataset, 'name', 'image {}'.format)
-        digests = in_threads(partial(_digest, dataset), rows.tolist(), threads)
+        digest_of = partial(_digest, dataset)
+        digests = in_threads(digest_of, rows.tolist(), threads)
         for row, digest in zip(rows.tolist(), digests):
             if digest is not None:
                 yield name(row), digest
@@ -103,11 +119,15 @@ def _has_parquet(dataset: Dataset) -> bool:
 
 
 def _digest(dataset: Dataset, row: int) -> bytes | None:
-    has_files = getattr(type(dataset), 'encoded', ViewDataset.encoded) is not ViewDataset.encoded
+    encoded = getattr(type(dataset), 'encoded', ViewDataset.encoded)
+    has_files = encoded is not ViewDataset.encoded
     try:
         if has_files:
             return hashlib.sha256(dataset.encoded(row)).digest()
-        image = dataset.raw(row) if hasattr(dataset, 'raw') else dataset[row]['inputs'][0]
+        if hasattr(dataset, 'raw'):
+            image = dataset.raw(row)
+        else:
+            image, *_ = dataset[row]['inputs']
     except UnreadableImage:
         return None
     pixels = np.ascontiguousarray(image)

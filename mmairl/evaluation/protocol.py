@@ -37,6 +37,7 @@ Outcome = tuple[
 ]  # scores, details, and the number of excluded items by reason
 Sets = Mapping[str, tuple[dict, Dataset]]
 NEUTRAL = {'neutral': True}  # metadata of a setting that changes no score
+WATCHED = ', whose run watched the test images'  # at the end of a subject's name
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,10 @@ def settings_for(protocol: str, cfg: Config | None = None, **options: Any) -> Pr
         [20]
     """
     kind = protocol_class(protocol)
-    of_config = cfg.get('evaluation', {}).get('settings', {}).get(protocol, {}) if cfg else {}
-    chosen = {name: value for name, value in options.items() if value is not None}
-    chosen = {**of_config, **chosen}
+    chosen = {}
+    if cfg:
+        chosen.update(cfg.get('evaluation', {}).get('settings', {}).get(protocol, {}))
+    chosen.update((name, value) for name, value in options.items() if value is not None)
     settings = [own.name for own in fields(kind)]
     for name in chosen:
         if name not in settings:
@@ -247,14 +249,17 @@ def evaluate(
     seconds = time.perf_counter() - began
     name = subject_name(subject, part)
     if isinstance(loaded, Backbone) and watched_test_images(loaded.settings):
-        name += ', whose run watched the test images'
+        name += WATCHED
     return Result(name, scores, seconds, details, identity, left_out)
 
 
-def watched_test_images(settings: Mapping[str, str]) -> bool:
-    """Return whether a run with these settings (`Backbone.settings`) measured test images while it trained."""
-    hooks = [key.removesuffix('.type') for key, value in settings.items() if 'OnlineKNN' in value]
-    return any(settings.get(f'{hook}.images') == 'test' for hook in hooks)
+def watched_test_images(settings: Mapping[str, Any]) -> bool:
+    """Return whether a run with these settings, by dotted key, measured test images while it trained."""
+    for key, value in settings.items():
+        hook = key.removesuffix('.type')
+        if 'OnlineKNN' in str(value) and settings.get(f'{hook}.images') == 'test':
+            return True
+    return False
 
 
 def _loaded(

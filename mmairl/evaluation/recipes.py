@@ -77,9 +77,9 @@ def compose(
     composed.model.classes = len(images.classes)
     # Training crops get the size of the test images.
     size = Readable(DATASETS.build(test))[0]['inputs'][0].shape[-1]
-    view = [
-        {'size': size, **step} if 'Crop' in step['type'] else step for step in recipe.train_view
-    ]
+    view = []
+    for step in recipe.train_view:
+        view.append({'size': size, **step} if 'Crop' in step['type'] else step)
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         composed.setdefault('fast', dict(channels_last=True))

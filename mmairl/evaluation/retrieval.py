@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
+from mmairl.evaluation.metrics import percent
 from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
@@ -60,7 +61,8 @@ class Retrieval(FeatureProtocol):
             relevance = relevance.long()
             if bank is queries:
                 relevance[rows - start, rows] = -1  # the query itself
-            similarity = unit_rows(queries.x[rows].to(self.device)) @ gallery
+            block = unit_rows(queries.x[rows].to(self.device))
+            similarity = block @ gallery
             of_block, place = ranked(similarity.cpu(), relevance)
             precision.append(of_block)
             first.append(place)
@@ -72,9 +74,9 @@ class Retrieval(FeatureProtocol):
                 'retrieval: no query has a match in the gallery; use images with several of each class',
                 code='no-positives',
             )
-        scores = {'retrieval, mAP': 100 * precision[found].mean().item()}
+        scores = {'retrieval, mAP': percent(precision[found])}
         for k in self.ks:
-            scores[f'retrieval, recall@{k}'] = 100 * (first[found] < k).double().mean().item()
+            scores[f'retrieval, recall@{k}'] = percent(first[found] < k)
         return scores, dict(queries=int(found.sum()), without_match=int((~found).sum()))
 
 

@@ -23,8 +23,8 @@ def robustness_parts(cfg: Config, classes: Sequence[str], loader: dict) -> dict[
             metric=dataset.metric,
             columns=columns_of(name, dataset, classes),
         )
-        images = dict(type='Readable', dataset=described)
-        parts[name] = dict(loader=dict(loader, dataset=images), evaluator=evaluator)
+        images = dict(loader, dataset=dict(type='Readable', dataset=described))
+        parts[name] = dict(loader=images, evaluator=evaluator)
     return parts
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from mmairl.data.dense import IGNORED
 from mmairl.evaluation.dense_protocol import POINTS, Cells, DenseProtocol, Head
-from mmairl.evaluation.neighbors import TEMPERATURE, nearest, vote
+from mmairl.evaluation.neighbors import nearest, vote
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
@@ -43,30 +44,36 @@ class Segmentation(DenseProtocol):
     known_heads: ClassVar = HEADS
 
     def prepared(self, target: Tensor) -> Tensor:
-        ignored = torch.isin(target, torch.tensor(list(self.ignore), dtype=target.dtype))
+        ignore = torch.tensor(list(self.ignore), dtype=target.dtype)
+        ignored = torch.isin(target, ignore)
         return torch.where(ignored, IGNORED, target)
 
     def widths(self, classes: Sequence[str]) -> dict[str, int]:
-        return {head: len(classes) for head in self.heads if head == 'linear'}
+        return {'linear': len(classes)} if 'linear' in self.heads else {}
 
     def loss(self, head: str, outputs: Tensor, points: Tensor) -> Tensor:
         points = points.long()
         counted = points != IGNORED
-        log_p = F.log_softmax(outputs, dim=1).gather(1, points.where(counted, 0))
-        return -(log_p * counted).sum() / counted.sum().clamp_min(1)
+        labels = points.where(counted, 0)
+        log_p = F.log_softmax(outputs, dim=1).gather(1, labels)
+        total = (log_p * counted).sum()
+        return -total / counted.sum().clamp_min(1)
 
     def untrained_heads(self, cells: Cells, classes: Sequence[str]) -> dict[str, Head]:
         if 'k-NN' not in self.heads:
             return {}
         features, points = cells.stored
         rows, labels = self.bank_cells(points)
-        bank = torch.from_numpy(features.reshape(-1, features.shape[2])[rows]).float()
+        flat = features.reshape(-1, features.shape[2])
+        bank = torch.from_numpy(flat[rows]).float()
         mean = bank.mean(0)
         bank -= mean
 
         def head(queries: Tensor) -> Tensor:
-            similarity, position = nearest(queries.cpu() - mean, bank, self.k, self.device)
-            return vote(similarity, labels[position], len(classes), TEMPERATURE).float()
+            centered = queries.cpu() - mean
+            similarity, position = nearest(centered, bank, self.k, self.device)
+            votes = vote(similarity, labels[position], len(classes))
+            return votes.float()
 
         return {'k-NN': head}
 
@@ -76,33 +83,36 @@ class Segmentation(DenseProtocol):
         Positions are drawn block by block: integers for all cells of a large data set would fill the memory.
         """
         center = POINTS // 2 * (POINTS + 1)  # the point next to the center of a cell
-        starts = range(0, len(points), BLOCK)
+        images, cells, _ = points.shape
+        starts = range(0, images, BLOCK)
 
         def counted(start: int) -> np.ndarray:
             labels = points[start : start + BLOCK, :, center]
-            return np.flatnonzero((labels != IGNORED) & ~np.isin(labels, list(self.ignore)))
+            return np.flatnonzero(~np.isin(labels, [IGNORED, *self.ignore]))
 
         sizes = [len(counted(start)) for start in starts]
         total = sum(sizes)
         drawn = np.arange(min(total, self.bank))
         if total > self.bank:
-            drawn = np.random.default_rng(self.seed).choice(total, self.bank, replace=False)
+            random = np.random.default_rng(self.seed)
+            drawn = random.choice(total, self.bank, replace=False)
         rows = []
         for start, size in zip(starts, sizes):
             inside = (drawn >= 0) & (drawn < size)
-            rows.append(start * points.shape[1] + counted(start)[np.sort(drawn[inside])])
+            chosen = np.sort(drawn[inside])
+            positions = counted(start)[chosen]
+            rows.append(start * cells + positions)
             drawn -= size
         rows = np.concatenate(rows)
-        image, cell = np.divmod(rows, points.shape[1])
+        image, cell = np.divmod(rows, cells)
         labels = points[image, cell, center]
         return rows, torch.from_numpy(labels.astype(np.int64))
 
     def measure(self, prediction: Tensor, target: Tensor, classes: Sequence[str]) -> Tensor:
         from mmseg.evaluation.metrics import IoUMetric
 
-        areas = IoUMetric.intersect_and_union(
-            prediction.argmax(0), target.long(), len(classes), IGNORED
-        )
+        predicted = prediction.argmax(0)
+        areas = IoUMetric.intersect_and_union(predicted, target.long(), len(classes), IGNORED)
         return torch.stack(areas).double()  # the sums of all pixels exceed float32
 
     def summarize(
@@ -111,14 +121,18 @@ class Segmentation(DenseProtocol):
         from mmseg.evaluation.metrics import IoUMetric
 
         values = IoUMetric.total_area_to_metrics(*statistics, ['mIoU'])
-        iou = {name: 100 * x for name, x in zip(classes, values['IoU'].tolist())}
-        present = {name: x for name, x in iou.items() if not np.isnan(x)}
+        per_class = {}
+        iou = values['IoU'].tolist()
+        for name, of_class in zip(classes, iou):
+            if not isnan(of_class):
+                per_class[name] = 100 * of_class
         details = dict(
-            per_class=present,
+            per_class=per_class,
             pixel_accuracy=100 * float(values['aAcc']),
             chance=100 * chance(statistics[3]),
         )
-        return {'mIoU': 100 * float(np.nanmean(values['IoU']))}, details
+        mean = float(np.nanmean(values['IoU']))
+        return {'mIoU': 100 * mean}, details
 
 
 def chance(areas: Tensor) -> float:

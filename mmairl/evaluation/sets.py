@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from itertools import permutations
 
 import numpy as np
 from mmengine import Config
@@ -23,6 +22,7 @@ PARTS = dict(train='training', val='validation', test='test')  # and how message
 SPLITS = (*PARTS, 'held_out', 'groups')
 PRECISIONS = ('float32', 'bfloat16')
 SAMPLE = 1000  # images looked up in the training set
+COMPARED = (('val', 'train'), ('train', 'val'), ('test', 'train'), ('train', 'test'))
 COPIES = 0.1  # the fraction of them found there that is an error
 FEW = 0.01  # the fraction of test images that published validation splits may contain
 
@@ -73,10 +73,11 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     _require_same_classes({name: dataset for name, (_, dataset) in sets.items()})
     if 'groups' in cfg.evaluation:
         # Checks every part, even if the protocol ignores `val` or joins it to `train`.
-        parts = {
-            part: DATASETS.build(cfg.evaluation[part]) for part in PARTS if cfg.evaluation.get(part)
-        }
-        refuse_shared({PARTS[part]: own_groups(cfg, dataset) for part, dataset in parts.items()})
+        groups = {}
+        for part, name in PARTS.items():
+            if described := cfg.evaluation.get(part):
+                groups[name] = own_groups(cfg, DATASETS.build(described))
+        refuse_shared(groups)
     return sets
 
 
@@ -115,9 +116,9 @@ def _require_scorable(dataset: Dataset, protocol: str) -> None:
 
 
 def _require_same_classes(datasets: Mapping[str, Dataset]) -> None:
-    classes = {
-        name: list(map(str, getattr(dataset, 'classes', ()))) for name, dataset in datasets.items()
-    }
+    classes = {}
+    for name, dataset in datasets.items():
+        classes[name] = list(map(str, getattr(dataset, 'classes', ())))
     expected = classes['train']
     for name, found in classes.items():
         if found != expected:
@@ -137,8 +138,11 @@ def own_groups(cfg: Config, dataset: Dataset) -> list[str] | None:
 
 def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -> dict[str, int]:
     """Count what no score covers: unreadable images, and classes of the data set that `labels` lacks."""
-    present = int((labels == 1).any(0).sum()) if labels.ndim == 2 else labels.unique().numel()
-    missing = max(0, len(getattr(dataset, 'classes', ())) - present)
+    present = labels.unique().numel()
+    if labels.ndim == 2:
+        present = int((labels == 1).any(0).sum())
+    classes = getattr(dataset, 'classes', ())
+    missing = max(0, len(classes) - present)
     counts = {
         f'unreadable {PARTS[part]} images': unreadable,
         f'classes without a {PARTS[part]} image': missing,
@@ -186,15 +190,16 @@ def require_apart(data: Mapping) -> None:
     of either side.
     """
     fit, held = held_out(data)
-    parts = dict(
-        train=DATASETS.build(fit), val=DATASETS.build(held), test=DATASETS.build(data['test'])
-    )
+    described = dict(train=fit, val=held, test=data['test'])
+    parts = {part: DATASETS.build(of_part) for part, of_part in described.items()}
     if 'groups' in data:
-        names = {PARTS[part]: image_names(dataset) for part, dataset in parts.items()}
-        refuse_shared({part: groups_of(of_part, data['groups']) for part, of_part in names.items()})
+        groups = {}
+        for part, dataset in parts.items():
+            groups[PARTS[part]] = groups_of(image_names(dataset), data['groups'])
+        refuse_shared(groups)
     require_no_test_images(data, parts['val'], parts['test'])
     if data.get('val'):
-        for one, other in (*permutations(('val', 'train')), *permutations(('test', 'train'))):
+        for one, other in COMPARED:
             count = len(parts[one])
             rows = np.linspace(0, count - 1, min(SAMPLE, count)).astype(int)
             copies = shared_images(parts[one], parts[other], rows)

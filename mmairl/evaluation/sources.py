@@ -39,11 +39,12 @@ def outside_sources(cfg: Config) -> dict[str, str]:
 
     A config imports by `custom_imports`, by a `type` with dots and by the path of a Python file.
     """
-    direct: set[str] = set()
     files: dict[str, Path] = {}
-    imports = (cfg.get('custom_imports') or {}).get('imports') or ()
-    imports = [imports] if isinstance(imports, str) else list(imports)
-    direct.update(imports)
+    custom = cfg.get('custom_imports') or {}
+    imports = custom.get('imports') or ()
+    if isinstance(imports, str):
+        imports = [imports]
+    direct = set(imports)
     for keys, value in walk(cfg.to_dict()):
         if not isinstance(value, str):
             continue
@@ -51,13 +52,15 @@ def outside_sources(cfg: Config) -> dict[str, str]:
             direct.add(value)
         elif value.endswith('.py') and os.path.isfile(value):
             files[Path(value).name] = Path(value).resolve()
-    folders = sorted({str(path.parent) for path in files.values()})
+    parents = {str(path.parent) for path in files.values()}
+    folders = sorted(parents)
 
     def find(name: str) -> Path | None:
         return files.get(name) or _outside_file(name, folders)
 
     missing = [name for name in imports if _is_missing(name, folders)]
-    found = {**_closure([*direct, *files], find), **dict.fromkeys(missing, NOT_FOUND)}
+    found = _closure([*direct, *files], find)
+    found.update(dict.fromkeys(missing, NOT_FOUND))
     return dict(sorted(found.items()))
 
 
@@ -83,7 +86,9 @@ def protocol_source(kind: type) -> str:
             return None
         if name.startswith(f'{ROOM}.'):
             return _package_file(name)
-        path = getattr(sys.modules.get(name), '__file__', None) if name in modules else None
+        if name not in modules:
+            return None
+        path = getattr(sys.modules.get(name), '__file__', None)
         return Path(path) if path else None
 
     return key_of(_closure(sorted(modules), find))
@@ -91,13 +96,21 @@ def protocol_source(kind: type) -> str:
 
 def room_source(names: Iterable[str]) -> str:
     """Return a digest of files of the evaluation room."""
-    return key_of({name: _source(_package_file(f'{ROOM}.{name}'), name)[0] for name in names})
+    digests = {}
+    for name in names:
+        path = _package_file(f'{ROOM}.{name}')
+        digests[name], _ = _source(path, name)
+    return key_of(digests)
 
 
 def package_source() -> str:
     """Return a digest of every Python file of the package."""
-    files = sorted(path for path in PACKAGE.rglob('*.py') if '.mim' not in path.parts)
-    return key_of({path.relative_to(PACKAGE).as_posix(): _source(path, '')[0] for path in files})
+    digests = {}
+    for path in PACKAGE.rglob('*.py'):
+        inner = path.relative_to(PACKAGE)
+        if '.mim' not in inner.parts:
+            digests[inner.as_posix()], _ = _source(path, '')
+    return key_of(digests)
 
 
 def _closure(names: Iterable[str], find: Callable[[str], Path | None]) -> dict[str, str]:
@@ -130,7 +143,8 @@ def _with_parents(name: str) -> list[str]:
 
 
 def _package_file(name: str) -> Path | None:
-    path = PACKAGE.joinpath(*name.split('.')[1:]).with_suffix('.py')
+    _, *inner = name.split('.')
+    path = PACKAGE.joinpath(*inner).with_suffix('.py')
     return path if path.is_file() else None
 
 
@@ -143,16 +157,19 @@ def _outside_file(name: str, folders: list[str]) -> Path | None:
     if spec is None or not spec.has_location:
         return None
     path = Path(spec.origin)
-    installed = any(part in INSTALLED for part in path.parts)
+    if not path.is_file() or any(part in INSTALLED for part in path.parts):
+        return None
     standard = any(path.is_relative_to(folder) for folder in STANDARD_LIBRARY)
-    return path if path.is_file() and not installed and not standard else None
+    return None if standard else path
 
 
 def _spec(name: str, folders: list[str]) -> Any:
     """Find a module as a new process would, without importing the packages around it."""
     top, *inner = name.split('.')
-    finders = (finder for finder in sys.meta_path if hasattr(finder, 'find_spec'))
-    spec = next(filter(None, (finder.find_spec(top, None) for finder in finders)), None)
+    spec = None
+    for finder in sys.meta_path:
+        if spec is None and hasattr(finder, 'find_spec'):
+            spec = finder.find_spec(top, None)
     spec = spec or PathFinder.find_spec(top, folders)
     for part in inner:
         if spec is None or spec.submodule_search_locations is None:
@@ -162,21 +179,23 @@ def _spec(name: str, folders: list[str]) -> Any:
 
 
 def _is_missing(name: str, folders: list[str]) -> bool:
-    return name.partition('.')[0] not in VERSIONED and _spec(name, folders) is None
+    top, *_ = name.split('.')
+    return top not in VERSIONED and _spec(name, folders) is None
 
 
 def _source(path: Path, name: str) -> tuple[str, tuple[str, ...]]:
     """Return the digest of a file, and the names of all that it imports."""
     status = path.stat()
-    return _parsed(path, name, status.st_size, status.st_mtime_ns)
+    return _parsed(path, name, (status.st_size, status.st_mtime_ns))
 
 
 @cache
-def _parsed(path: Path, name: str, size: int, changed: int) -> tuple[str, tuple[str, ...]]:
+def _parsed(path: Path, name: str, version: tuple[int, int]) -> tuple[str, tuple[str, ...]]:
     content = path.read_bytes()
     try:
         tree = ast.parse(content)
-        package = name if path.stem == '__init__' else name.rpartition('.')[0]
+        above, _, _ = name.rpartition('.')
+        package = name if path.stem == '__init__' else above
         return key_of(_essence(tree)), tuple(_imports(tree, package))
     # The file may be compiled, of another Python, or nested too deeply.
     except (SyntaxError, ValueError, RecursionError):
@@ -186,11 +205,12 @@ def _parsed(path: Path, name: str, size: int, changed: int) -> tuple[str, tuple[
 def _essence(node: Any) -> Any:
     """Return a syntax tree as plain values, without docstrings and empty fields, which differ between Python versions."""
     if isinstance(node, ast.AST):
-        fields = {name: _essence(value) for name, value in ast.iter_fields(node)}
-        return [
-            type(node).__name__,
-            {name: value for name, value in fields.items() if value not in (None, [])},
-        ]
+        fields = {}
+        for name, value in ast.iter_fields(node):
+            content = _essence(value)
+            if content not in (None, []):
+                fields[name] = content
+        return [type(node).__name__, fields]
     if isinstance(node, list):
         return [_essence(part) for part in node if not _is_text(part)]
     return node if node is None else repr(node)
@@ -210,7 +230,8 @@ def _imports(tree: ast.AST, package: str) -> Iterator[str]:
             yield base
             yield from (f'{base}.{alias.name}'.lstrip('.') for alias in node.names)
         elif isinstance(node, ast.Call) and node.args:
-            called = getattr(node.func, 'attr', getattr(node.func, 'id', ''))
+            plain = getattr(node.func, 'id', '')
+            called = getattr(node.func, 'attr', plain)
             name = getattr(node.args[0], 'value', None)
             if called in ('import_module', '__import__') and isinstance(name, str):
                 yield f'{package}{name}' if name.startswith('.') else name
@@ -222,9 +243,12 @@ def _imported_from(node: ast.ImportFrom, package: str) -> str:
         return node.module
     parts = package.split('.')
     above = parts[: len(parts) - node.level + 1]
-    return '.'.join([*above, node.module] if node.module else above)
+    if node.module:
+        above.append(node.module)
+    return '.'.join(above)
 
 
 def key_of(content: Any) -> str:
     """Return 16 hexadecimal digits that stand for nested plain values."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

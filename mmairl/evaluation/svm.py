@@ -7,10 +7,12 @@ an image that is 'difficult' for a class as a negative in training.
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from mmengine.logging import print_log
 from torch import Tensor
 
@@ -26,9 +28,9 @@ if TYPE_CHECKING:  # scikit-learn takes a second to import, so functions import 
     from sklearn.svm import LinearSVC
 
 # The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Of equally good costs the smallest wins.
-COSTS = tuple(
-    sorted([10.0**power for power in range(-7, 3)] + [2.0**power for power in range(-19, -3)])
-)
+TENS = [10.0**power for power in range(-7, 3)]
+TWOS = [2.0**power for power in range(-19, -3)]
+COSTS = tuple(sorted(TENS + TWOS))
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 96)
 # Fixed: k positives are too few to choose by, and the test set is not for choosing.
 LOW_SHOT_COST = 0.5
@@ -103,24 +105,26 @@ def svm(
     x_test = unit_rows(test.x.double()).numpy()
     tasks = [(x, column.numpy(), sorted(costs), seed, train.groups) for column in y.T]
     fitted = _in_parallel(_fit_class, tasks, 'SVM', jobs)
-    unfinished = [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]
+    models, chosen = zip(*fitted)
+    unfinished = [label for label, model in enumerate(models) if model.n_iter_ >= ITERATIONS]
     if unfinished:
         print_log(
             f'the SVMs of classes {unfinished} stopped at {ITERATIONS} iterations', logger='current'
         )
-    decisions = torch.tensor(
-        np.stack([model.decision_function(x_test) for model, _ in fitted], axis=1)
-    )
-    ap = {
-        label: _ap(decisions[:, label], y_test[:, label])
-        for label in _classes_with_test_image(y_test)
-    }
+    columns = [model.decision_function(x_test) for model in models]
+    decisions = torch.tensor(np.stack(columns, axis=1))
+    ap = {}
+    for label in _classes_with_test_image(y_test):
+        ap[label] = _ap(decisions[:, label], y_test[:, label])
+    accuracy = None
+    if test.y.ndim == 1:
+        accuracy = scores_of('top-1', decisions, test.y)['top-1']
     return SVMResult(
         map=float(np.mean(list(ap.values()))),
         map11=100 * mean_ap(decisions, y_test, ap11),
         per_class=ap,
-        cost={label: cost for label, (_, cost) in enumerate(fitted)},
-        accuracy=scores_of('top-1', decisions, test.y)['top-1'] if test.y.ndim == 1 else None,
+        cost=dict(enumerate(chosen)),
+        accuracy=accuracy,
     )
 
 
@@ -163,17 +167,19 @@ def low_shot_map(
     others = max(1, y.shape[1] - 1)
     x = unit_rows(train.x.double()).numpy()
     x_test = unit_rows(test.x.double()).numpy()
-    tasks = [
-        (rows, x, y[:, label], x_test, y_test[:, label], cost, seed)
-        for sample in range(samples)
-        for label in classes
-        for rows in draw_shots(y[:, label], shots, others, (seed, sample, label))
-    ]
+    tasks = []
+    for sample, label in product(range(samples), classes):
+        labels = y[:, label]
+        for rows in draw_shots(labels, shots, others, (seed, sample, label)):
+            tasks.append((rows, x, labels, x_test, y_test[:, label], cost, seed))
     scored = _in_parallel(_ap_from, tasks, 'low-shot SVM', jobs)
-    maps = np.array(scored).reshape(samples, len(classes), len(shots)).mean(axis=1)
+    by_class = np.array(scored).reshape(samples, len(classes), len(shots))
+    maps = by_class.mean(axis=1)
+    mean = maps.mean(axis=0).tolist()
+    std = maps.std(axis=0).tolist()
     return {
-        'mean': dict(zip(shots, maps.mean(axis=0).tolist())),
-        'std': dict(zip(shots, maps.std(axis=0).tolist())),
+        'mean': dict(zip(shots, mean)),
+        'std': dict(zip(shots, std)),
     }
 
 
@@ -184,7 +190,11 @@ def draw_shots(
     generator = np.random.default_rng(seed)
     positive = generator.permutation(np.flatnonzero(labels == 1))
     negative = generator.permutation(np.flatnonzero(labels == 0))
-    return [np.concatenate([positive[:shot], negative[: others * shot]]) for shot in shots]
+    draws = []
+    for shot in shots:
+        rows = [positive[:shot], negative[: others * shot]]
+        draws.append(np.concatenate(rows))
+    return draws
 
 
 def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
@@ -193,7 +203,7 @@ def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
         return train.y, test.y
     classes = int(train.y.max()) + 1
     require_labels(test.y, classes)
-    return tuple(torch.nn.functional.one_hot(data.y, classes) for data in (train, test))
+    return F.one_hot(train.y, classes), F.one_hot(test.y, classes)
 
 
 def classifier(cost: float, seed: int) -> 'LinearSVC':
@@ -208,7 +218,8 @@ def classifier(cost: float, seed: int) -> 'LinearSVC':
 def _in_parallel(compute: Callable, tasks: Sequence[tuple], label: str, jobs: int) -> list:
     from joblib import Parallel, delayed
 
-    results = Parallel(jobs, return_as='generator')(delayed(compute)(*task) for task in tasks)
+    calls = (delayed(compute)(*task) for task in tasks)
+    results = Parallel(jobs, return_as='generator')(calls)
     return list(show_progress(results, label, len(tasks)))
 
 
@@ -261,7 +272,9 @@ def _ap(decisions: Tensor, labels: Tensor) -> float:
 
 def _possible_shots(shots: Sequence[int], labels: Tensor) -> list[int]:
     """Return the numbers of positives that every class has."""
-    least, scarce = (value.item() for value in (labels == 1).sum(dim=0).min(dim=0))
+    positives = (labels == 1).sum(dim=0)
+    scarce = int(positives.argmin())
+    least = int(positives[scarce])
     possible = [shot for shot in shots if shot <= least]
     reason = f'class {scarce} has {least} positive training images'
     if not possible:

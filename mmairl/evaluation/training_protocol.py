@@ -99,7 +99,9 @@ class TrainingProtocol(Protocol):
         recipe = self.recipe_for(cfg, subject)
         sweeps = self.sweeps(cfg)
         keys = {key: recipe[key] for key in RECIPE_KEYS if key in recipe}
-        sweep = config_identity(recipe.sweep) if sweeps else False
+        sweep = False
+        if sweeps:
+            sweep = config_identity(recipe.sweep)
         chosen = dict(recipe=config_identity(keys), sweep=sweep)
         if further := cfg.evaluation.get('robustness'):
             chosen['robustness'] = {name: data_identity(data) for name, data in further.items()}
@@ -121,7 +123,8 @@ class TrainingProtocol(Protocol):
             seen = length.max_epochs * images
         else:
             return None
-        trials = len(recipe.get('trials') or ()) if trials is None else trials
+        if trials is None:
+            trials = len(recipe.get('trials') or ())
         runs = trials + 1  # the best trial is repeated for the test
         # A sweep trains all heads in one run, and the best once more.
         return seen * runs * (2 if self.sweeps(cfg) else 1)
@@ -132,7 +135,8 @@ class TrainingProtocol(Protocol):
         recipe = self.recipe_for(cfg, subject)
         if subject == 'pixels':
             cfg = cfg.copy()
-            image = sets['test'][1][0]['inputs'][0]
+            _, test = sets['test']
+            image, *_ = test[0]['inputs']
             cfg.model.backbone = dict(type='Pixels')
             cfg.model.in_channels = image.numel()
         recipe_name = Path(recipe.filename).stem
@@ -144,11 +148,13 @@ class TrainingProtocol(Protocol):
         for part in ('train', 'test'):
             dataset = sets[part][1]
             counts |= left_out(part, dataset, dataset.labels)
-        scores = {f'{self.name}, {name}': value for name, value in scores.items()}
+        named = {f'{self.name}, {name}': value for name, value in scores.items()}
         # A finished run may have the identity of an earlier version.
         stored = read_json(self.work_dir / NAME)
-        details = dict(recipe=recipe_name, work_dir=str(self.work_dir), identity=stored, **details)
-        return scores, details, counts
+        details['recipe'] = recipe_name
+        details['work_dir'] = str(self.work_dir)
+        details['identity'] = stored
+        return named, details, counts
 
     def _start(self, identity: dict[str, Any], subject: Backbone | str) -> dict | None:
         """Claim the folder, write the weights that all runs start from, and return the `init_cfg` that reads them."""
@@ -207,12 +213,14 @@ def run_recipe(cfg: Config, launcher: str) -> Scores:
 def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
     """Train one head for each point of the recipe's grid in one run, then test the best."""
     names = [name for name in GRID if name in recipe.sweep]
-    grid = itertools.product(*(recipe.sweep[name] for name in names))
-    points = [dict(zip(names, values)) for values in grid]
+    choices = [recipe.sweep[name] for name in names]
+    points = [dict(zip(names, values)) for values in itertools.product(*choices)]
     fit, held = held_out(data)
     on_held = measure(_many_heads(recipe, points), fit, held, 'sweep')
-    main = next(iter(on_held)).partition('@')[0]  # the first score of a data set decides
-    heads = [f'{main}@{head}' for head in range(len(points))] if len(points) > 1 else [main]
+    main, *_ = next(iter(on_held)).partition('@')  # the first score of a data set decides
+    heads = [main]
+    if len(points) > 1:
+        heads = [f'{main}@{head}' for head in range(len(points))]
     tried = [on_held[head] for head in heads]
     chosen = points[tried.index(max(tried))]
     best = copy.deepcopy(recipe)
@@ -220,7 +228,8 @@ def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dic
         where = best.optim_wrapper.optimizer if name in OF_OPTIMIZER else best.model
         where[name] = value
     table = [dict(point, score=score) for point, score in zip(points, tried)]
-    return measure(best, refit(data), data.test, 'test'), dict(chosen, held_out=table)
+    scores = measure(best, refit(data), data.test, 'test')
+    return scores, dict(chosen, held_out=table)
 
 
 def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
@@ -241,8 +250,10 @@ def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
         many.model.update(layers=layers, pooling='both')
         many.model.blocks = []
         for point in points:
-            used = [0] * (layers - point['layers']) + [1] * point['layers']
-            many.model.blocks.append([*used, int(point['pooling'] == 'both')])
+            unused = layers - point['layers']
+            blocks = [0] * unused + [1] * point['layers']
+            blocks.append(int(point['pooling'] == 'both'))
+            many.model.blocks.append(blocks)
     return many
 
 
@@ -250,11 +261,15 @@ def _search(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, di
     """Run the recipe's trials on held-out images, and the best again on all. A trial that diverges scores 0."""
     tried: dict[str, float] = {}
     halves: dict[str, list[float]] = {}
-    options = {f'trial_{number}': dict(trial) for number, trial in enumerate(recipe.trials)}
+    options = {}
+    for number, trial in enumerate(recipe.trials):
+        options[f'trial_{number}'] = dict(trial)
 
     def recipe_with(name: str, halves: bool) -> Config:
         trial = copy.deepcopy(recipe)
-        trial.merge_from_dict({**options[name], 'trials': None, 'halves': halves})
+        trial.merge_from_dict(options[name])
+        trial.trials = None
+        trial.halves = halves
         return trial
 
     fit, held = held_out(data)
@@ -266,8 +281,9 @@ def _search(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, di
         except Diverged as error:
             print_log(f'{name} has diverged: {error}', logger='current')
         tried[name] = next(iter(scores.values()), 0.0)
-        halves[name] = [scores.get(f'half {half}', 0.0) for half in (0, 1)]
+        halves[name] = [scores.get('half 0', 0.0), scores.get('half 1', 0.0)]
         print_log(f'{name}: {tried[name]:.2f} on held-out images', logger='current')
     best = max(tried, key=tried.get)
     details = dict(chosen=best, options=options[best], held_out=tried, halves=halves)
-    return measure(recipe_with(best, halves=False), refit(data), data.test, 'test'), details
+    chosen = recipe_with(best, halves=False)
+    return measure(chosen, refit(data), data.test, 'test'), details

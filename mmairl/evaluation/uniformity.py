@@ -37,5 +37,6 @@ class Uniformity(FeatureProtocol):
         step = max(1, len(features) // self.images)
         unit_features = unit_rows(features[::step][: self.images].float())
         distances = torch.pdist(unit_features).square()
-        value = torch.logsumexp(-SCALE * distances, 0) - torch.tensor(float(len(distances))).log()
+        count = torch.tensor(float(len(distances)))
+        value = torch.logsumexp(-SCALE * distances, 0) - count.log()
         return {'uniformity': value.item()}, {}

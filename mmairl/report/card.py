@@ -9,6 +9,7 @@ from mmairl.checkpoints.read import Backbone
 from mmairl.checkpoints.released import hub_repository, is_hub, is_released
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.identity import difference, weights_identity
+from mmairl.evaluation.protocol import watched_test_images
 from mmairl.io import read_text, write_text
 from mmairl.report.evaluation_page import Record, records_in
 from mmairl.report.page import MARKDOWN, fill
@@ -74,6 +75,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = 
         data=_settings(backbone.settings, DATA),
         recipe=_settings(backbone.settings, RECIPE),
         measured=measured,
+        watched=watched_test_images(backbone.settings),
     )
     return write_text(path, text)
 

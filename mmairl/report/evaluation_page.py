@@ -10,7 +10,7 @@ import msgspec
 from markupsafe import Markup
 
 from mmairl.evaluation.identity import difference, key_of
-from mmairl.evaluation.protocol import Result
+from mmairl.evaluation.protocol import WATCHED, Result
 from mmairl.io import read_json, typed
 from mmairl.report.charts import chart
 from mmairl.report.figures import against
@@ -44,7 +44,8 @@ class EvaluatedNetwork:
         """Return a name, followed by longer ones with the folder, the weights and the config."""
         names = [subject]
         if self.file:
-            names.append(f'{self.part} of {"/".join(Path(self.file).parts[-2:])}')
+            watched = WATCHED if subject.endswith(WATCHED) else ''
+            names.append(f'{self.part} of {"/".join(Path(self.file).parts[-2:])}{watched}')
         if self.weights:
             names.append(f'{names[-1]}, weights {self.weights[:6]}')
         return [*names, f'{names[-1]}, config {self.config[:6]}']

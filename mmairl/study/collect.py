@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from mmairl.evaluation.protocol import protocol_class
+from mmairl.config import flat
+from mmairl.evaluation.protocol import protocol_class, watched_test_images
 from mmairl.io import read_json, read_text, write_json
 from mmairl.registry import PROTOCOLS
 from mmairl.study.analyses import analysis_records
@@ -86,10 +87,12 @@ def collect(
         if row.name in trained and not row.weights:
             entry['flops_per_image'] = flops_per_image(configs[row.name])
         record['rows'].append(dict(entry, runs=compared[row.name]))
+    ours = {row.name: configs[row.name] for row in study.rows if not row.weights}
     record['rows_left_out'] = [
         *rows_left_out,
         *external_comparisons(differences),
         *unknown_identities(described.values()),
+        *watched_tests(ours),
     ]
     record['fairness'] = dict(
         before=differences,
@@ -97,7 +100,6 @@ def collect(
         hidden=hidden(with_training_factors(study, configs, trained)),
     )
     record['reading'] = study.reading.get(scale.name, '')
-    ours = {row.name: configs[row.name] for row in study.rows if not row.weights}
     record['assumptions'] = assumptions(ours, sorted({task for run in runs for task in run.tasks}))
     if study.search:
         record |= describe_searches(study, configs, described, record['rows'])
@@ -260,6 +262,13 @@ def unknown_identities(described: Collection[Mapping[str, Any]]) -> Iterator[str
             f'{unknown} runs have an unknown identity, because an earlier version did not record the source of their '
             'protocols and modules; --remeasure measures them again'
         )
+
+
+def watched_tests(configs: Configs) -> Iterator[str]:
+    """Yield a sentence for each row whose runs measure the test images while they train."""
+    for name, cfg in configs.items():
+        if watched_test_images(flat(cfg.to_dict())):
+            yield f"the runs of '{name}' watched the test images during training"
 
 
 def assumptions(configs: Configs, tasks: Sequence[str] = ()) -> dict[str, list[str]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from harness.errors import raises_code
+from PIL import Image
 
 from mmairl.apis.compare import compare
 from mmairl.config import load_config
@@ -50,6 +51,12 @@ class BrightSquares(DenseDataset):
         return torch.from_numpy(image).byte(), torch.from_numpy(target)
 
 
+VIT = dict(
+    type='mmpretrain.VisionTransformer',
+    arch=dict(embed_dims=16, num_layers=1, num_heads=2, feedforward_channels=32),
+    img_size=32,
+    patch_size=8,
+)
 SMALL = dict(layers=(0, 1), size=40, crop=32, stride=8, epochs=6, batch=4, lr=0.02)
 
 
@@ -217,6 +224,9 @@ def test_random_windows_pad_with_unknown_pixels():
         (dict(subject='pixels'), {}, 'no-spatial-features'),
         (dict(), {'evaluation.train.shift': 1}, 'label-out-of-range'),
         (dict(), {'evaluation.train': dict(type='Noise', _delete_=True)}, 'unsupported-labels'),
+        (dict(), {'evaluation.test': dict(type='Scenes', count=2, _delete_=True)}, 'other-classes'),
+        (dict(), {'model.backbone': dict(type='Pixels', _delete_=True)}, 'no-spatial-features'),
+        (dict(layers=(-1,), size=4, crop=4), {'model.backbone': dict(VIT, _delete_=True)}, 'image-below-patch'),
     ],
 )
 def test_bad_input_is_an_error(dense_cfg, options, data, code):
@@ -264,7 +274,37 @@ def test_shipped_dense_configs_are_complete():
             settings_for(protocol, cfg)
 
 
-@pytest.mark.slow
+PUBLIC_LAYOUTS = {
+    'voc2012_segment_r50': ('JPEGImages/a.jpg', 'SegmentationClass/a.png'),
+    'ade20k_segment_r50': ('images/training/a.jpg', 'annotations/training/a.png'),
+    'cityscapes_segment_r50': ('leftImg8bit/train/x/a_leftImg8bit.png', 'gtFine/train/x/a_gtFine_labelTrainIds.png'),
+    'nyuv2_depth_r50': ('images/train/a_1.jpg', 'annotations/train/a_1.png'),
+}
+
+
+@pytest.mark.parametrize('name', PUBLIC_LAYOUTS)
+def test_shipped_dense_configs_read_public_layouts(tmp_path, name):
+    described = load_config(f'mmairl::evaluation/{name}.py').evaluation.train
+    kind = np.uint16 if 'depth' in name else np.uint8
+    pixels = (np.zeros((4, 6, 3), np.uint8), np.array([[0, 1, 2, 2, 2, 2]] * 4, kind))
+    for file, values in zip(PUBLIC_LAYOUTS[name], pixels):
+        (tmp_path / file).parent.mkdir(parents=True)
+        Image.fromarray(values).save(tmp_path / file)
+    if 'ann_file' in described.source:
+        (tmp_path / described.source.ann_file).parent.mkdir(parents=True)
+        (tmp_path / described.source.ann_file).write_text('a\n')
+    described.source.data_root = str(tmp_path)
+    image, target = DATASETS.build(dict(described, count=1))[0]
+    assert image.shape == (3, 4, 6)
+    first = target[0, :3].tolist()
+    if name == 'ade20k_segment_r50':
+        assert first == [IGNORED, 0, 1], '0 marks pixels without a label'
+    elif 'depth' in name:
+        assert first == pytest.approx([0, 0.001, 0.002])
+    else:
+        assert first == [0, 1, 2]
+
+
 @pytest.mark.slow
 def test_comparison_has_a_dense_task(tmp_path):
     data = tmp_path / 'scenes.py'

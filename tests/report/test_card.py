@@ -59,6 +59,16 @@ def test_card_shows_the_checkpoints_settings(checkpoint, tmp_path, run_tool, to,
     assert '| knn | 71.25 | folder |' in body and '99' not in body and 'log_level' not in body
 
 
+@pytest.mark.parametrize('images', ['held_out', 'test'])
+def test_card_states_watched_test_images(checkpoint, tmp_path, run_tool, images):
+    saved = torch.load(checkpoint, weights_only=True)
+    saved['meta']['settings'] |= {'custom_hooks.0.type': 'OnlineKNNHook', 'custom_hooks.0.images': images}
+    torch.save(saved, checkpoint)
+    run_tool('tools/convert.py', checkpoint, tmp_path / 'hub/r18.pth', '--to', 'timm')
+    text = (tmp_path / 'hub/README.md').read_text()
+    assert ('The training run watched the test images.' in text) == (images == 'test')
+
+
 def test_card_of_foreign_weights_claims_no_recipe(checkpoint, tmp_path, run_tool):
     torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'theirs.pth')
     run_tool('tools/convert.py', tmp_path / 'theirs.pth', tmp_path / 'hub' / 'a.pth', '--to', 'timm')

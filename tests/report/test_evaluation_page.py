@@ -139,6 +139,17 @@ def test_files_of_one_name_are_named_by_folder(tmp_path):
     }
 
 
+def test_longer_names_state_watched_test_images(tmp_path):
+    watched = 'whose run watched the test images'
+    for run in ('a', 'b'):
+        subject = f'student of epoch_60.pth, {watched}'
+        leave(tmp_path, run, subject, {KNN: 90.0}, checkpoint=f'work_dirs/{run}/epoch_60.pth')
+    assert {row.subject for row in rows_in(tmp_path)} == {
+        f'student of a/epoch_60.pth, {watched}',
+        f'student of b/epoch_60.pth, {watched}',
+    }
+
+
 def test_replaced_files_are_named_by_weights(tmp_path):
     for number, weights in enumerate(('1234567', '89abcde')):
         more = dict(checkpoint='run/x.pth', identity=dict(weights=weights))

@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from filelock import FileLock
+from mmengine import Config
 from study.small_runs import toy_scale
 from study.test_stale import leave_weights
 
@@ -20,7 +21,7 @@ from mmairl.evaluation import sources
 from mmairl.evaluation.identity import _earlier_weights_identity, is_verified
 from mmairl.io import read_json, write_json
 from mmairl.study import worker
-from mmairl.study.collect import collect, describe
+from mmairl.study.collect import collect, describe, watched_tests
 from mmairl.study.fairness import at_scale
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import markdown
@@ -250,3 +251,10 @@ def test_page_states_what_equal_code_covers(planned):
     checks = {check['check']: check for check in record['fairness']['after']}
     assert checks['code']['equal'] and ', source ' in checks['code']['values']['base']
     assert checks['source of outside_method']['values'].keys() == {'own', 'half'}
+
+
+def test_rows_that_watch_test_images_are_named():
+    hooks = {name: [dict(type='OnlineKNNHook', images=name)] for name in ('held_out', 'test')}
+    configs = {name: Config(dict(custom_hooks=custom_hooks)) for name, custom_hooks in hooks.items()}
+    (sentence,) = watched_tests(configs)
+    assert "'test'" in sentence
