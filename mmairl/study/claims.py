@@ -37,6 +37,7 @@ from mmairl.study.statistics.compare_rows import (
 ONE_SEED = 'one seed'
 COLLAPSED = 'collapsed runs'
 NO_SPREAD = 'no spread'
+ONE_STAND_IN = 'one stand-in for both scores'
 FULL_SCALE = 'in1k'
 GRAM = 5  # words of a quotation that are looked up together
 LOWER_IS_BETTER = ('nyuv2_rms', 'nyuv2_rel', 'alignment', 'uniformity')
@@ -281,6 +282,9 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
         return self.x, self.y
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
+        measured = runs.measured(self.x)
+        if measured and measured == runs.measured(self.y):
+            return Evidence(reason=ONE_STAND_IN)
         x, y, labels = runs.points(self.groups, self.x, self.y)
         if len(np.unique(labels)) < len(self.groups):
             return Evidence(reason=NOT_RUN)

@@ -214,7 +214,9 @@ def change_rates(cfg: Config, scale: Scale) -> None:
     if scale.batch:
         optimizer.lr *= DEFAULT_BATCH / cfg.total_batch_size
         cfg.total_batch_size = scale.batch
-    optimizer.lr *= scale.lr.get(optimizer.type, 1.0)
+    # LARS without its trust ratio takes SGD's steps.
+    rule = optimizer.type if optimizer.get('trust', True) else 'SGD'
+    optimizer.lr *= scale.lr.get(rule, 1.0)
     momentum = cfg.default_hooks.get('momentum')
     if momentum:
         momentum.base = round(1 - (1 - momentum.base) * scale.teacher, 10)

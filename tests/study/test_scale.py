@@ -110,6 +110,14 @@ def test_config_is_found_next_to_its_study(tmp_path, monkeypatch):
     assert resolve(row, read_scale('in1k')).filename == str(tmp_path / 'configs' / 'own.py')
 
 
+def test_lars_without_trust_has_the_rate_of_sgd():
+    plain = dict(type='LARS', lr=0.12, momentum=0.9, weight_decay=1e-4, trust=False)
+    options = {'optim_wrapper.optimizer': {'_delete_': True, **plain}}
+    without_trust = resolve(Row('a', 'mocov2plus_r50_200e.py', options=options), read_scale('demo'))
+    sgd = resolve(Row('b', 'mocov2plus_r50_200e.py'), read_scale('demo'))
+    assert without_trust.optim_wrapper.optimizer.lr == sgd.optim_wrapper.optimizer.lr
+
+
 def test_plan_reads_each_config_once(monkeypatch):
     read = []
     monkeypatch.setattr(scales, 'load_config', lambda path: read.append(Path(path).name) or load_config(path))

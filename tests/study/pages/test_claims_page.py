@@ -1,6 +1,7 @@
 """The page of all claims: every claim once, published effects everywhere, and the verdicts of finished studies."""
 
-from mmairl.io import write_json
+from mmairl.io import read_json, write_json
+from mmairl.report.page import fill
 from mmairl.study.claims import StudyRuns, judge, shared_claims
 from mmairl.study.collect import printed_numbers
 from mmairl.study.pages.claims_page import claim_entries, claims_summary, effects, write_claims_page
@@ -40,6 +41,19 @@ def test_finished_study_has_verdicts_next_to_effects(tmp_path):
     assert 'supported' in claims_summary(list(found.values()))
     page = write_claims_page(tmp_path, tmp_path / 'claims.html').read_text()
     assert 'supported (half)' in page and 'knn instead of linear' in page
+
+
+def test_study_page_names_stand_ins(tmp_path):
+    finished_ladder(tmp_path, gain=4.0)
+    record = read_json(tmp_path / 'ladder_half' / 'study.json', dict)
+    assert 'knn instead of linear' in fill('part_claims.html', study=record)
+
+
+def test_study_page_says_how_many_seeds_decide(tmp_path):
+    finished_ladder(tmp_path, gain=0.1)
+    record = read_json(tmp_path / 'ladder_half' / 'study.json', dict)
+    needed = [claim['seeds_needed'] for claim in record['claims'] if claim.get('seeds_needed')]
+    assert f'{needed[0]} seeds would decide' in fill('part_claims.html', study=record)
 
 
 def test_opposite_results_contradict(tmp_path):
