@@ -13,6 +13,8 @@ from mmairl.registry import MODELS
 from mmairl.study.factors import Configs, changed
 from mmairl.study.spec import Row
 
+Shapes = dict[str, tuple[int, ...]]  # of the tensors of a model, by name
+
 
 def fork_epoch(row: Row, configs: Configs) -> int:
     """Return the number of epochs that a fork shares with its trunk."""
@@ -33,6 +35,7 @@ def fork_points(trunk: Row, rows: Sequence[Row], configs: Configs) -> tuple[int,
 
 def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
     """Raise if a fork changes the order of the images or the shapes of the model."""
+    known: dict[str, Shapes] = {}
     for row in rows:
         if not row.fork:
             continue
@@ -44,7 +47,7 @@ def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
         except UserError as error:
             raise UserError(f"row '{row.name}': {error}", code=error.code) from error
         model_keys = [key for key in keys if key.startswith('model.')]
-        if model_keys and (other := _other_shapes(trunk, configs[row.name])):
+        if model_keys and (other := _other_shapes(trunk, configs[row.name], known)):
             raise UserError(
                 f"row '{row.name}': {', '.join(model_keys)} changes the shapes of the model ('{other[0]}'), and the trunk "
                 'has no weights for them; make it a whole row without `fork`',
@@ -52,18 +55,24 @@ def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
             )
 
 
-def _other_shapes(trunk: Config, branch: Config) -> list[str]:
+def _other_shapes(trunk: Config, branch: Config, known: dict[str, Shapes]) -> list[str]:
     """Return the tensors that differ in shape or exist in one model only. The trunk's queue fits (`fit_to_branch`)."""
-    before, after = map(_shapes, (trunk, branch))
+    before, after = (_shapes(cfg, known) for cfg in (trunk, branch))
     names = dict.fromkeys([*after, *before])
     if 'queue.vectors' in before:
         names = [name for name in names if not name.startswith('queue.')]
     return [name for name in names if before.get(name) != after.get(name)]
 
 
-def _shapes(cfg: Config) -> dict[str, tuple[int, ...]]:
-    state = MODELS.build(cfg.model.to_dict()).state_dict()
-    return {name: tuple(value.shape) for name, value in state.items() if isinstance(value, Tensor)}
+def _shapes(cfg: Config, known: dict[str, Shapes]) -> Shapes:
+    """Return the shapes of a config's model. A model that several rows share is built once."""
+    text = repr(cfg.model.to_dict())
+    if text not in known:
+        state = MODELS.build(cfg.model.to_dict()).state_dict()
+        known[text] = {
+            name: tuple(value.shape) for name, value in state.items() if isinstance(value, Tensor)
+        }
+    return known[text]
 
 
 class KeepForkPoints(Hook):

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -232,10 +233,11 @@ def rehearse(out: Path, device: str, jobs: list[str]) -> set[str]:
     """Run jobs at tiny sizes, and return those that succeeded."""
     command = [sys.executable, '-m', 'projects.benchmark.gpu_visit', '--device', device]
     settings = ['--patience', '20', '--seconds', '3000', '--out', str(out), '--only', *jobs]
-    environment = {**os.environ, 'TMPDIR': str(out)}
-    done = subprocess.run(
-        [*command, *settings], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    with tempfile.TemporaryDirectory() as scratch:  # a short path, as sockets require
+        environment = {**os.environ, 'TMPDIR': scratch}
+        done = subprocess.run(
+            [*command, *settings], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     return finished_jobs(out / 'results.jsonl')
 
@@ -265,6 +267,5 @@ def test_visit_is_rehearsed_on_a_software_gpu(tmp_path, monkeypatch):
         'step fast',
         'waits',
         'other libraries',
-        'step graphs',
     ]
     assert rehearse(tmp_path, 'software', jobs) >= set(jobs)
