@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[1]
 NOT_SOURCE = {'.git', '.venv', 'work_dirs', 'build', 'dist', 'data', 'shared'}
 
 
-def shell(*command: object, cwd: Path, env: dict[str, str] | None = None) -> str:
+def shell(*command: object, cwd: Path, env: dict[str, str] | None = None, timeout: int = 600) -> str:
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=600
+        [str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
     return done.stdout
@@ -51,6 +51,29 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.Zip
     flags = ('--no-deps', '--no-build-isolation', '--no-index', '--disable-pip-version-check', '-q')
     shell(sys.executable, '-m', 'pip', 'wheel', *flags, '-w', out, source, cwd=out)
     return zipfile.ZipFile(next(out.glob('mmairl-*.whl')))
+
+
+@pytest.fixture(scope='module', params=sorted({'3.11', '3.13', '{}.{}'.format(*sys.version_info)}))
+def environment(request, wheel: zipfile.ZipFile) -> Path:
+    """The programs of an environment that has the wheel and what it requires; later calls install the wheel alone."""
+    folder = ROOT / 'build' / 'wheel-envs' / request.param
+    if not (folder / 'bin' / 'python').exists():
+        shell(interpreter(request.param), '-m', 'venv', folder, cwd=ROOT)
+    pip = [folder / 'bin' / 'python', '-m', 'pip', '--disable-pip-version-check', '-q', 'install']
+    pip += ['-c', ROOT / 'requirements' / 'constraints.txt']
+    shell(*pip, f'{wheel.filename}[openmmlab]', 'timm', cwd=ROOT, timeout=3000)
+    shell(*pip, '--force-reinstall', '--no-deps', wheel.filename, cwd=ROOT)
+    return folder / 'bin'
+
+
+def interpreter(version: str) -> str:
+    """Return a Python of this version: on PATH, or of pyenv, whose commands on PATH fail for versions that are not active."""
+    name = f'python{version}'
+    installed = sorted(map(str, Path.home().glob(f'.pyenv/versions/{version}.*/bin/{name}')))
+    for path in (shutil.which(name), *installed):
+        if path and subprocess.run([path, '-c', 'import venv'], capture_output=True).returncode == 0:
+            return path
+    pytest.skip(f'{name} is not installed')
 
 
 @pytest.fixture(scope='module')
@@ -181,3 +204,31 @@ def test_get_config_equals_the_path():
 def test_misspelled_config_name_gets_a_suggestion(name, says):
     with pytest.raises(UserError, match=says):
         config_path(name)
+
+
+SMALL = ['evaluation.train.count=256', 'evaluation.test.count=128']
+SHORT = ['train_dataloader.dataset.count=256', 'total_batch_size=64', 'train_cfg.max_epochs=2', *SMALL]
+LOAD = """
+import timm
+print(timm.create_model('local-dir:hub', pretrained=True).num_features)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)  # torch and its libraries for GPUs are downloaded once
+def test_first_ten_minutes_with_the_wheel_alone(environment, tmp_path):
+    env = {'PATH': f'{environment}:/usr/bin:/bin', 'HOME': str(tmp_path), 'OMP_NUM_THREADS': '1'}
+    config = 'mmairl::demo/mocov2plus_shapes.py'
+
+    def user(*command: object) -> str:
+        return shell(*command, cwd=tmp_path, env=env, timeout=3000)
+
+    printed = user('mmairl', 'demo', '--seed', 0, '--cfg-options', *SHORT)
+    assert (tmp_path / 'work_dirs/demo/report.html').is_file()
+    *_, checkpoint, evaluate, health = printed.splitlines()
+    checkpoint = checkpoint.removeprefix('checkpoint ')
+    assert evaluate == f'next: mmairl evaluate knn {config} {checkpoint}'
+    assert 'k-NN, k = 20' in user('mmairl', *evaluate.split()[2:], '--cfg-options', *SMALL)
+    assert health.startswith('next: mmairl report health ')  # these few steps log no health
+    user('mmairl', 'convert', checkpoint, 'hub/', '--to', 'hub')
+    assert user('python', '-c', LOAD).split()[-1] == '128'
