@@ -27,7 +27,7 @@ from mmairl.study.collect import collect
 from mmairl.study.cost import RunCost, cost
 from mmairl.study.external import factor_form, require_networks, stated_factors, training_factors
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
-from mmairl.study.fork_rows import fork_epoch
+from mmairl.study.fork_rows import fork_epoch, fork_points
 from mmairl.study.planner import measure_again, plan_runs, prepare_runs
 from mmairl.study.runs import Run
 from mmairl.study.scale import Scale, network_names, read_scale
@@ -219,7 +219,8 @@ def costs_of_rows(prepared: PreparedStudy) -> dict[str, RunCost]:
         if row.weights:
             costs[row.name] = RunCost(0, 0, 0)
             continue
-        spent = cost(prepared.configs[row.name], prepared.scale)
+        kept = fork_points(row, prepared.study.rows, prepared.configs)
+        spent = cost(prepared.configs[row.name], prepared.scale, more_checkpoints=len(kept))
         if not row.trains:
             spent = RunCost(0, 0, spent.gigabytes)
         elif row.fork:

@@ -80,14 +80,14 @@ class ImageWork:
         return self.flops + BALANCE * self.bytes
 
 
-def cost(cfg: Config, scale: Scale) -> RunCost:
-    """Return the cost of one run of a config at a scale."""
+def cost(cfg: Config, scale: Scale, more_checkpoints: int = 0) -> RunCost:
+    """Return the cost of one run of a config at a scale, with checkpoints that it keeps for other runs."""
     own = work_per_image(cfg)
     reference = reference_work(scale)
     relative = own.time / reference.time if own and reference else 1.0
     seen = epochs(cfg, scale.images)
     seconds = seen * scale.images * relative / scale.rate
-    checkpoints = max(1, cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1))
+    checkpoints = max(1, cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1)) + more_checkpoints
     return RunCost(seen, seconds / 3600, checkpoint_bytes(cfg) * checkpoints / 1e9)
 
 

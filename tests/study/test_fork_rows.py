@@ -79,6 +79,12 @@ def test_fork_costs_its_remaining_epochs(finished):
     assert costs['warm'].hours == pytest.approx(costs['trunk'].hours / 2)
 
 
+def test_plan_counts_the_disk_of_fork_points(finished):
+    """The trunk keeps its last checkpoint and those after epochs 2 and 3."""
+    costs = costs_of_rows(finished[0])
+    assert costs['trunk'].gigabytes == pytest.approx(3 * costs['warm'].gigabytes)
+
+
 def test_plan_begins_with_the_forks(finished, capsys):
     show_plan(finished[0], devices=1)
     assert capsys.readouterr().out.startswith('3 of 4 rows are forks')
