@@ -329,6 +329,8 @@ TOLD_SRUN = [
 
 def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
     """Without our script, srun would kill its tasks at TERM and HUP, and ask back at INT."""
+    # A shell cannot trap a signal that its parent ignores, as nohup does with HUP.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     running = []
     for number, (_, _, waits) in enumerate(TOLD_SRUN):
         (own := folder / f'srun {number}').mkdir()
@@ -343,6 +345,7 @@ def test_srun_forwards_signals_to_all_tasks(slurm, folder, python):
             start_new_session=True,
         )
         running.append((process, own))
+    signal.signal(signal.SIGHUP, before)
     for (process, own), (name, send, waits) in zip(running, TOLD_SRUN):
         begun = [own / f'ready{task}' for task in (0, 1)]
         slurm.wait_for(lambda: 'queued' in (own / 'log').read_text() if waits else all(map(Path.is_file, begun)))  # noqa: B023
