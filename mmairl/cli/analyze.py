@@ -1,13 +1,13 @@
 """Compare representations: mmairl analyze {norms,cka,geometry,measures,patches} CKPT... [--config CONFIG] [--out DIR].
 
-norms     plot the weight norms of each checkpoint (Fig. 3a); reads the files only
-cka       compare two checkpoints stage by stage (Fig. 3b), one checkpoint's student and teacher, or many as a heat map
+norms     plot the weight norms of each checkpoint (Fig. 3a of the paper); requires no images
+cka       compare two checkpoints stage by stage (Fig. 3b), or a student with its teacher; draw a heat map of more
 geometry  measure alignment, uniformity, rank and spectrum, draw a map and neighbors, and test invariances
 measures  compute measures that need no labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ..., on training images
 patches   draw the features of whole test images: principal components as colors, and the attention of a ViT's last layer
 
-CONFIG names the images, as in `mmairl evaluate`, and the network unless it is a ResNet. A checkpoint is of any known project,
-or a released model such as torchvision:resnet50. The output is PNG, SVG and CSV files and a page.
+CONFIG names the images, as in `mmairl evaluate`, and the network unless it is a ResNet. A checkpoint is a file of any supported
+project, or a released model such as torchvision:resnet50. The output is PNG, SVG and CSV files and a page.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument('checkpoints', nargs='+', metavar='CKPT', help='analyze these checkpoints')
     parser.add_argument(
         '--config',
-        help='take images and their statistics from this config; only norms requires none (default: none)',
+        help='take images and their mean and std from this config; required except for norms (default: none)',
     )
     add_part(parser)
     parser.add_argument(
@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--lines',
         action='store_true',
-        help='cka: compare the first checkpoint with each other one, stage by stage (default: a heat map)',
+        help='cka: compare the first checkpoint with each of the others, stage by stage (default: a heat map)',
     )
     parser.add_argument(
         '--stage',
@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--recalibrate',
         action='store_true',
-        help='recompute batch norm statistics, which the output of normrescale requires (default: off)',
+        help='recompute batch norm statistics, as required after normrescale (default: off)',
     )
     parser.add_argument(
         '--images',
@@ -81,7 +81,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='patches: resize the shorter side of images to about this size (default: 448)',
     )
     add_loading(parser, '--batch-size')
-    parser.add_argument('--seed', type=seed, default=0, help='seed the map (default: 0)')
+    parser.add_argument(
+        '--seed', type=seed, default=0, help='seed of the map of geometry (default: 0)'
+    )
     add_config_options(parser)
     return parser.parse_args(arguments)
 
@@ -165,7 +167,7 @@ def _draw_patches(
 
 
 def named(paths: list[str]) -> dict[str, str]:
-    """Return each path under the shortest name that is unique: the file's, with its folder, or the whole path."""
+    """Return each path by its shortest unique name: the file name, the same with its folder, or the whole path."""
     from mmairl.checkpoints.released import is_released
 
     short = [path if is_released(path) else Path(path).stem for path in paths]

@@ -34,8 +34,8 @@ Views = Sequence[Sequence[dict]] | str
 Pipeline = list[Callable[[Tensor], Tensor]]
 # Images as paths below the root, their labels, and the names of the classes.
 Listing = tuple[list[str], list, list[str]]
-DEPTH_TRIES = 20  # images that are tried to find the depth of a set
-THREADS = 16  # that list folders at the same time, because a network disk is slow
+DEPTH_TRIES = 20  # most images to read to find the bit depth of a data set
+THREADS = 16  # threads that list folders in parallel, because network disks are slow
 
 
 def build_views(views: Views | None) -> list[Pipeline]:
@@ -78,7 +78,7 @@ class ViewDataset(Dataset):
 
     def __init__(self, views: Views | None, channels: int | None = None) -> None:
         self.views = build_views(views)
-        # A spawned data worker has not imported the modules that register readers; unpickling these imports them.
+        # A spawned data worker has not imported the modules that register readers. Unpickling this copy imports them.
         self.readers = dict(READERS)
         if channels is not None:
             self.channels = channels
@@ -102,7 +102,7 @@ class ViewDataset(Dataset):
         if ending := ending_by_reader(data, self.readers):
             image = self.readers[ending].decode(data, self.max_pixels, self.as_stored)
         elif self.as_stored:
-            from mmairl.data.raw_values import decode_stored  # photographs do not need it
+            from mmairl.data.raw_values import decode_stored  # only raw values need it
 
             image = decode_stored(data, self.max_pixels)
         else:
@@ -115,8 +115,8 @@ class ViewDataset(Dataset):
         if (len(image), image.dtype) != (self.channels, depth):
             raise UserError(
                 f'{self.name(index)}: {len(image)} channels of {dtype_name(image.dtype)} (NumPy arrays are H x W x C), '
-                f'and the data set has channels={self.channels} of {dtype_name(depth)}; set channels to that of all images, '
-                'convert the image, or move it out of the set',
+                f'but the data set has channels={self.channels} of {dtype_name(depth)}; set channels to the number that all '
+                'images have, convert this image, or remove it from the data set',
                 code='mixed-images',
             )
         return image
@@ -167,7 +167,7 @@ class ViewDataset(Dataset):
 
 
 def innermost_dataset(dataset: Dataset) -> Dataset:
-    """Return the data set below those that select or relabel its images."""
+    """Return the innermost data set, without wrappers that select or relabel its images."""
     while hasattr(dataset, 'dataset'):
         dataset = dataset.dataset
     return dataset
@@ -178,7 +178,7 @@ def dtype_name(depth: torch.dtype) -> str:
 
 
 class FileDataset(ViewDataset):
-    """Images in files. Training replaces a file that cannot be read.
+    """Images in files. In training, another image takes the place of one that cannot be read.
 
     Args:
         root: The folder of all files.
@@ -299,7 +299,7 @@ def class_folders(root: str | Path, endings: tuple[str, ...]) -> Listing:
 
 
 def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
-    """List the files with these endings, relative to root: those of each folder in sorted order, then its folders.
+    """List the files with these endings, relative to root. Sorted files of a folder precede those of its subfolders.
 
     Hidden files and folders are left out; links to folders are followed.
     """

@@ -78,8 +78,8 @@ class ForeignTransform:
         if not isinstance(changed, Tensor) or changed.shape[:-2] != image.shape[:-2]:
             kind = list(getattr(changed, 'shape', ())) or type(changed).__name__
             raise UserError(
-                f'{self.name}: a step of a view must return one image of {len(image)} channels ({kind}); correct it, or use '
-                'another transform',
+                f"{self.name}: a transform of a view must return one image of {len(image)} channels ('{kind}'); correct it, "
+                'or use another transform',
                 code='not-one-image',
             )
         return changed

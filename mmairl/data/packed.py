@@ -34,7 +34,7 @@ OVERHEAD = 4 * tarfile.BLOCKSIZE  # headers and padding of an image and its labe
 
 @dataclass
 class Smaller:
-    """Downscales images to a short side, as JPEG of a quality. Smaller images stay unchanged."""
+    """Downscales images to a given shorter side, and saves them as JPEG. Smaller images stay unchanged."""
 
     short_side: int
     quality: int
@@ -88,7 +88,7 @@ def pack(
         out: The archive. With a `size`, OUT.tar becomes OUT-000000.tar and so on.
         workers: Processes that read and decode.
         size: Largest size of a shard in bytes.
-        smaller: Downscale images by this.
+        smaller: How to downscale images. Default: not at all.
 
     Raises:
         UserError: If more images are unreadable than the data set allows, or if `out` exists.
@@ -137,8 +137,8 @@ def require_allowed(dataset: FileDataset | Shards, left_out: int, image: Packabl
     """Raise if more images are unreadable than the data set allows."""
     if left_out > unreadable_allowed(len(dataset), dataset.max_unreadable):
         raise UserError(
-            f'{dataset.root}: {left_out} of the first {image.index + 1} images cannot be read, '
-            f'{dataset.member(image.index)} {image.fault}; fix or remove them, or raise --max-unreadable',
+            f'{dataset.root}: {left_out} of the first {image.index + 1} images cannot be read '
+            f'(the latest: {dataset.member(image.index)} {image.fault}); fix or remove them, or raise --max-unreadable',
             code='too-many-unreadable',
         )
 
@@ -154,7 +154,7 @@ def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
 def member_key(name: str, taken: set[str]) -> str:
     """Return the name without its extension, as WebDataset requires: no dot in the last part, and unique in a shard.
 
-    It stays below the folder that the archive is unpacked into.
+    The name cannot point outside the folder that the archive is unpacked into.
     """
     parts = [part for part in name.split('/') if part not in ('', '.', '..')]
     folder, slash, base = '/'.join(parts).rpartition('/')
@@ -173,7 +173,7 @@ def shard_path(out: Path, size: int | None, number: int) -> Path:
 
 
 def finished_shards(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
-    """Return what an earlier run of this packing did: its complete shards, the images that it read and that it left out."""
+    """Return how many complete shards an earlier run wrote, how many images it read, and how many it left out."""
     number = 0
     done = dict(done=0, left_out=0)
     while (shard := shard_path(out, size, number)).exists():

@@ -45,8 +45,8 @@ class ViewPreprocessor(BaseDataPreprocessor):
         super().__init__(non_blocking=True)
         if len(mean) != len(std) or 0 in std:
             raise UserError(
-                f'data_preprocessor: mean={list(mean)} and std={list(std)} must hold a number for each channel, and std '
-                'no 0; set them, as tools/pack.py --statistics measures them, and leave out a channel that never changes',
+                f'data_preprocessor: mean={list(mean)} and std={list(std)} require a number for each channel, and no '
+                'std of 0; measure them by mmairl pack --statistics, and leave out channels that never change',
                 code='bad-statistics',
             )
         # Not persistent: a checkpoint holds what was learned, and its keys do not depend on the preprocessor.

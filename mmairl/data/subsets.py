@@ -327,8 +327,8 @@ def merge_classes(
             break
     if reached != groups:
         raise UserError(
-            f'Relabelled.groups: {taxonomy} merged bottom-up has no level of {groups} groups, the nearest has '
-            f'{reached}; set a taxonomy that has one, or another number',
+            f'Relabelled.groups: merging {taxonomy} bottom-up never gives {groups} groups (the nearest number is '
+            f'{reached}); set another number of groups, or another taxonomy',
             code='no-level-of-groups',
         )
     return merged

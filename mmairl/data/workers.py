@@ -1,4 +1,4 @@
-"""Clear errors for data workers that lack memory or file handles, die or hang."""
+"""Readable errors for data workers that run out of memory or file handles, die or hang."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
     try:
         return apply_to(collate(items), torch.is_tensor, torch.Tensor.share_memory_)
     except RuntimeError as error:
-        # torch's collate function allocates shared memory itself. Its other errors pass.
+        # torch's collate function allocates shared memory itself. Its other errors are raised unchanged.
         if not any(words in str(error) for words in ('shared memory', 'No space left', '/torch_')):
             raise
         raise UserError(
@@ -56,7 +56,7 @@ def require_handles(workers: int) -> None:
 
 
 def delivered(loader: DataLoader) -> Iterator[Any]:
-    """Yield the loader's batches. Raise a UserError if workers cannot start, die or hang; errors of a data set pass."""
+    """Yield the loader's batches. Raise a UserError if workers cannot start, die or hang."""
     try:
         yield from loader
     except (RuntimeError, OSError, EOFError) as error:

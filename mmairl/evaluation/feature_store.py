@@ -1,4 +1,4 @@
-"""A cache of features on disk: one file per data set, named by the key of everything the features depend on.
+"""A cache of features on disk: one file per data set, named by a hash of everything the features depend on.
 
 Every protocol and every later run reads what one extraction wrote. Several processes fill a file together. Of several runs
 that need the same file, one fills it and the others wait.
@@ -92,6 +92,6 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
 
 
 def write_header(file: BinaryIO, shape: Sequence[int], kind: str = '<f4') -> None:
-    """Write NumPy's header of an array whose rows follow. Its length depends on nothing else."""
+    """Write NumPy's header of an array whose rows follow. Its length depends only on shape and kind."""
     header = dict(descr=kind, fortran_order=False, shape=tuple(shape))
     np.lib.format.write_array_header_1_0(file, header)

@@ -1,4 +1,4 @@
-"""Interactive charts of a page: JSON that uPlot draws, and a small still picture for readers without scripts."""
+"""Interactive charts of a page: JSON that uPlot draws, and a small still picture for readers without JavaScript."""
 
 import json
 import math
@@ -16,8 +16,8 @@ Along = Numbers | Mapping[str, Numbers]
 # x and y, and optionally the lower and upper ends of an interval around each y.
 Curve = tuple[Along, Numbers] | tuple[Along, Numbers, Numbers, Numbers]
 PARTS = ('y', 'low', 'high')
-POINTS = 1000  # most points of a curve on a page
-STILL_POINTS = 60  # most points of a line in the still picture
+POINTS = 1000  # maximum number of points of a curve on a page
+STILL_POINTS = 60  # maximum number of points of a line in the still picture
 WIDTH = 460
 HEIGHT = 150
 
@@ -38,8 +38,8 @@ def chart(
     """Return a chart with one line per name.
 
     Args:
-        series: The x and y of each name, optionally with the ends of an interval around each y. A mapping of units as x,
-            such as epochs and hours, lets the reader choose.
+        series: The x and y of each name, optionally with the ends of an interval around each y. If x is a mapping from
+            units to values, such as epochs and hours, the reader can choose the unit.
         title: The heading, which also names the chart for screen readers.
         x: The name of the x axis if there is only one.
         log: The logarithmic axes: 'x', 'y' or 'xy'.
@@ -48,12 +48,12 @@ def chart(
         ticks: Names along x instead of the numbers 0, 1, 2, ...
         dots: Whether to draw marks only, without lines.
         wide: Whether the chart is as wide as the page.
-        points: The most points of one line.
+        points: Maximum number of points of a line.
     """
     curves = []
     for name, (along, *ys) in series.items():
         units = along if isinstance(along, Mapping) else {x: along}
-        if 'y' in log:  # a logarithmic axis has no place for other values
+        if 'y' in log:  # a logarithmic axis cannot show zero and negative values
             ys = [[value if value > 0 else math.nan for value in y] for y in ys]
         places = _extremes(ys[0], points)
         curve: dict[str, Any] = dict(name=name, x={})
@@ -77,7 +77,7 @@ def chart(
 
 
 def _extremes(values: Numbers, most: int) -> Sequence[int]:
-    """Return places of values: all, or the minimum and maximum of each stretch, so that no spike is lost."""
+    """Return the indices of the values to draw: all, or the minimum and maximum of each stretch, to keep spikes."""
     if len(values) <= most:
         return range(len(values))
     array = np.array(values)
@@ -102,7 +102,7 @@ def _json_number(value: float) -> float | None:
 def still_picture(
     curves: Sequence[Mapping], log: str = '', dots: bool = False, height: int = HEIGHT
 ) -> dict[str, Any]:
-    """Return the paths and the caption of the picture for readers without scripts; no paths without a finite number."""
+    """Return the paths and the caption of the still picture. Without a finite value, there are no paths."""
     lines = [_finite_points(curve, POINTS if dots else STILL_POINTS) for curve in curves]
     if not any(map(len, lines)):
         return dict(paths=[])
@@ -133,7 +133,7 @@ def still_picture(
 
 
 def _finite_points(curve: Mapping, most: int) -> np.ndarray:
-    """Return the finite points of a curve along its first unit, (N, 2)."""
+    """Return the finite points of a curve, (N, 2), with x in its first unit."""
     xs = next(iter(curve['x'].values()))
     points = [point for point in zip(xs, curve['y']) if None not in point]
     places = _extremes([y for _, y in points], most)

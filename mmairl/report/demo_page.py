@@ -41,7 +41,7 @@ from mmairl.report.table import print_results, results_table
 
 K = 20
 PAIRS = 8  # images that are shown with their views
-CHANGED = 256  # test images for each change of the invariances
+CHANGED = 256  # test images for each change of the measure of invariance
 SCORE = f'k-NN, k = {K}'
 PIXELS = 'raw pixels, half size'
 RANDOM = 'random initialisation'
@@ -89,7 +89,7 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     add_invariance(page, kept)
     page.add(
         'Method',
-        f'MoCo v2+ by {Path(cfg.filename).name}, seed {seed}: {minutes:.1f} minutes of pre-training on '
+        f'MoCo v2+ with the config {Path(cfg.filename).name}, seed {seed}: {minutes:.1f} minutes of pre-training on '
         f'{torch.get_num_threads()} threads ({platform.machine()}, torch {torch.__version__}). '
         'Neither the seed nor the checkpoint was selected by its result.',
     )

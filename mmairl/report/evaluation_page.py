@@ -1,4 +1,4 @@
-"""The page of all measured results in some folders: a table of all protocols, and one score against another."""
+"""The page of all measured results in some folders: a table of all protocols, and plots of one score against another."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ class EvaluatedNetwork:
 
 
 class LowShot(msgspec.Struct):
-    """Mean average precision by the number of positive images per class, over several samples of them."""
+    """Mean average precision by the number of positive images per class, over several random draws of these images."""
 
     mean: dict[Count, float]
     std: dict[Count, float]
@@ -130,7 +130,7 @@ class Record(msgspec.Struct):
         return str((self.identity or {}).get('weights', ''))
 
     def parts(self, *names: str) -> dict[str, Any]:
-        """Return these parts of the identity."""
+        """Return the entries of the identity with these names, or None for each that is absent."""
         identity = self.identity or {}
         return {name: identity.get(name) for name in names}
 
@@ -159,14 +159,14 @@ Table = tuple[str, str, list[Result]]  # data set, how its images differ, and ro
 
 
 def results(records: Sequence[Record]) -> list[Table]:
-    """Return a table for each set of images: the config's name, how its images differ from those above, and a row per network.
+    """Return a table for each set of images: the config's name, how its images differ from its first table's, and rows.
 
     A score that was measured again with other settings starts another row of its network.
     """
     names = row_names(records)
-    images_of: dict[str, dict[str, Any]] = {}  # by data set: the identities of its images by key
-    rows: dict[tuple, dict[tuple, Result]] = {}  # by data set and images
-    settings: dict[tuple, dict[str, Any]] = {}  # of the first measurement of each score
+    images_of: dict[str, dict[str, Any]] = {}  # data set -> key -> identity of the images
+    rows: dict[tuple, dict[tuple, Result]] = {}  # (data set, key of the images) -> rows
+    settings: dict[tuple, dict[str, Any]] = {}  # settings of the first measurement of each score
     for record in records:
         images = record.parts('input', 'data')
         key = key_of(images)
@@ -190,13 +190,13 @@ def results(records: Sequence[Record]) -> list[Table]:
         first = next(iter(by_key.values()))
         for key, images in by_key.items():
             differs = difference(first, images)
-            text = f'Other images than above: {differs}.' if differs else ''
+            text = f'The images differ from those of the table above: {differs}.' if differs else ''
             tables.append((data, text, list(rows[data, key].values())))
     return tables
 
 
 def row_names(records: Sequence[Record]) -> dict[EvaluatedNetwork, str]:
-    """Return the subject of each network, with its folder, weights and config as far as these make it unique."""
+    """Return the name of each network. Folder, weights and config are added only where the name is not unique."""
     choices = {record.network: record.network.names(record.subject) for record in records}
     names = {network: names[0] for network, names in choices.items()}
     for length in range(1, 4):

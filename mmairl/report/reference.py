@@ -14,7 +14,7 @@ STORED = Path(__file__).with_name('reference.json')
 LABELS = {
     'loss': 'loss',
     'instance_accuracy': 'instance accuracy',
-    'health_positive': 'similarity to the own key',
+    'health_positive': 'similarity to the positive key',
     'health_negative': 'similarity to the negatives',
     'health_spread_key': 'spread of the keys',
     'health_spread_query': 'spread of the queries',

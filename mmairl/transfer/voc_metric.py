@@ -13,16 +13,16 @@ THRESHOLDS = np.arange(50, 100, 5) / 100
 class VOCDetectionMetric(VOCMetric):
     """VOC2007's own AP (11 points, 'difficult' boxes ignored) at each IoU of 0.5, 0.55, ..., 0.95, and their mean.
 
-    The published tables come from detectron2's VOC evaluator, which takes the thresholds from COCO and the precision at
-    each from VOC2007's protocol; pycocotools' 101 points give another number for the same detections. mmdet's `eval_map`
-    is not used: it has one threshold per call, sorts equal scores in any order and starts processes that may not end.
-    Values are fractions, as mmdet's are.
+    The published numbers come from detectron2's VOC evaluator, which uses COCO's IoU thresholds and VOC2007's 11-point AP
+    at each. The 101-point AP of pycocotools differs for the same detections. mmdet's `eval_map` is not used:
+    it has one threshold per call, sorts equal scores in any order and starts processes that may not end. Values are
+    fractions, as mmdet's are.
 
     Args:
         collect_device: Device that results are gathered on. Default: 'cpu'.
         prefix: Prefix of the scores' names.
         detectron2_rounding: Whether to round scores to 0.001 and boxes to 0.1 pixels as detectron2 does, which changes AP
-            by up to 0.5. Default: False.
+            by up to 0.5 points. Default: False.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ def match(found: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> np.nda
 
 
 def overlap(found: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return the IoU of boxes whose corner pixels both belong to the box, as in VOC."""
+    """Return the IoU of boxes with inclusive corners, as in VOC: the width is x2 - x1 + 1."""
     first = np.maximum(found[:, None, :2], truth[:, :2])
     last = np.minimum(found[:, None, 2:], truth[:, 2:])
     intersection = np.clip(last - first + 1, 0, None).prod(axis=2)

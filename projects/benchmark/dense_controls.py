@@ -30,7 +30,6 @@ from mmairl.engine.run import register
 from mmairl.evaluation import dense_protocol
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.dense_protocol import CellFeatures, flat_cells
-from mmairl.evaluation.neighbors import nearest
 from mmairl.evaluation.protocol import Result, evaluate, settings_for
 from mmairl.registry import DATASETS
 
@@ -137,25 +136,27 @@ def interval(differences: list[float]) -> tuple[float, float, float]:
     return mean - half, mean, mean + half
 
 
-def memory(sizes: tuple[int, ...] = (300, 1500)) -> None:
-    """Print the highest private memory of the linear head by training images, and of the largest k-NN head."""
+def memory(sizes: tuple[int, ...] = (100, 100_000)) -> None:
+    """Print the highest private memory of `segment` with both heads by training images.
+
+    Each image has one cell of 2 048 features, those of eight layers of a small ViT, so 100 000 images fill the largest
+    default bank of the k-NN head.
+    """
     register()
-    peaks = []
-    for size in (100, *sizes):  # the first run imports and compiles
+    arch = dict(embed_dims=256, num_layers=8, num_heads=4, feedforward_channels=64)
+    network = dict(type='mmpretrain.VisionTransformer', arch=arch, img_size=32, patch_size=32)
+    how = dict(size=32, layers=list(range(8)), bank=100_000, epochs=1, batch=256)
+    for size in sizes:  # the first run imports and compiles
         gc.collect()
         cfg = scenes(0, size, 20)
-        settings = settings_for('segment', cfg, heads=['linear'], epochs=1, size=32)
+        for part in ('train', 'test'):
+            cfg.evaluation[part].size = 64
+        cfg.model.backbone = network
+        settings = settings_for('segment', cfg, **how)
         with peak_memory() as peak:
-            evaluate(cfg, 'segment', 'random', settings=settings)
-        peaks.append(peak[0])
-        print(f'{size} images: {peak[0] / 2**20:.0f} MiB')
-    slope = (peaks[-1] - peaks[-2]) / (sizes[-1] - sizes[-2])
-    print(f'{slope:.0f} bytes per image')
-    with peak_memory() as peak:
-        bank = torch.randn(100_000, 2048).half().float()
-        bank[1:40] = bank[0]  # equal neighbors are searched again in float64
-        nearest(bank[:64].repeat(2, 1), bank, 30)
-    print(f'k-NN head, 100 000 cells of 2048 features: {peak[0] / 2**20:.0f} MiB')
+            result = evaluate(cfg, 'segment', 'random', settings=settings)
+        stored = result.details['stored_bytes']
+        print(f'{size} images: {peak[0] / 2**20:.0f} MiB, {stored / 2**20:.0f} MiB on disk')
 
 
 @contextmanager

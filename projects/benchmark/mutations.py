@@ -175,7 +175,7 @@ FAULTS = (
     Fault('collapse limit at half', 'gain[..., None] / 4', 'gain[..., None] / 2', STATISTICS),
     Fault(
         'scale: rates by optimizer not applied',
-        'optimizer.lr *= scale.lr.get(optimizer.type, 1.0)',
+        'optimizer.lr *= scale.lr.get(rule, 1.0)',
         'pass',
         ('test_spec.py', 'test_scale.py'),
     ),

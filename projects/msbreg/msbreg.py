@@ -39,7 +39,8 @@ class CentroidHead(nn.Module):
     ) -> dict[str, Tensor]:
         if len(q) < 2 or q.keys() != k.keys():
             raise UserError(
-                f'CentroidHead wants K >= 2 views both ways and got {len(q)}; add views, set model.symmetric=True'
+                f"CentroidHead: requires at least two views, each as query and as key ('{len(q)}'); add views, and set "
+                'model.symmetric=True'
             )
         queries, keys = (torch.stack([unit(rows) for rows in side.values()]) for side in (q, k))
         if self.centroid == 'mean':

@@ -48,7 +48,7 @@ def test_tiles_show_states_worst_first(work_dir, tmp_path):
     text = write_health_page(work_dir, tmp_path / 'page.html').read_text()
     found = states(text)
     assert list(found.items())[:2] == [('spread of the keys', 'bad'), ('similarity gap to other keys', 'watch')]
-    assert found['similarity to the own key'] == 'good' and found['loss'] == 'no range'
+    assert found['similarity to the positive key'] == 'good' and found['loss'] == 'no range'
     assert 'standard deviation of the keys is 0.02 of' in text
     assert 'At iteration 150: 1 bad (spread of the keys), 1 to watch (similarity gap to other keys), 2 good.' in text
     # A curve a quantity, the gradients by stage, and those of reference runs.
@@ -77,7 +77,7 @@ def test_page_states_that_the_run_diverged(tmp_path):
         for step, value in ((1, 0.1), (300, float('nan')))
     ]
     text = write_health_page(write_scalars(tmp_path / 'run', *records), tmp_path / 'page.html').read_text()
-    assert states(text) | {'loss': 'bad', 'distance of the teacher': 'bad'} == states(text)
+    assert states(text) | {'loss': 'bad', 'distance between student and teacher': 'bad'} == states(text)
     assert 'NaN' not in ''.join(
         re.findall('data-chart="([^"]*)"', text)
     )  # of which a browser would draw no chart at all

@@ -1,4 +1,4 @@
-"""Contrastive heads: against a queue of negatives (MoCo), and against the batch (SimCLR, BYOL's bridge to it)."""
+"""Contrastive losses with negatives from a queue (MoCo) or from the batch (SimCLR, and BYOL's Eq. 6)."""
 
 import torch
 from mmengine.dist import get_rank
@@ -52,7 +52,7 @@ class ContrastiveHead(PairwiseHead):
 
 @MODELS.register_module()
 class InfoNCEHead(Head):
-    """InfoNCE with a weight on the negatives, which are the batch of all processes (BYOL's Eq. 6).
+    """InfoNCE with weighted negatives (BYOL's Eq. 6): the other images of the batch, gathered from all processes.
 
     It minimizes ``-InfoNCE(alpha, beta)``, summed over both directions::
 
@@ -71,7 +71,7 @@ class InfoNCEHead(Head):
         ``similarity``: mean cosine of a query and its positive key.
 
     Raises:
-        UserError: If `alpha` or `beta` is out of range, or if there are not two views both ways.
+        UserError: If `alpha` or `beta` is out of range, or if there are not exactly two views of queries and of keys.
     """
 
     page_metrics = ('similarity',)
@@ -89,7 +89,7 @@ class InfoNCEHead(Head):
     def forward(self, q: ByView, k: ByView, negatives: Tensor | None) -> dict[str, Tensor]:
         if len(q) != 2 or len(k) != 2:
             raise UserError(
-                f"InfoNCEHead: requires two views both ways ('{len(q)} queries, {len(k)} keys'); "
+                f"InfoNCEHead: requires queries and keys of two views ('{len(q)} and {len(k)} views'); "
                 'use two views and set model.symmetric=True',
                 code='not-two-views',
             )
@@ -120,5 +120,5 @@ class InfoNCEHead(Head):
         return attraction + self.beta * 2 * self.alpha * repulsion
 
     def logits(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Return the logits with the keys of all processes; autocast narrows only the product."""
+        """Return the logits with the keys of all processes. Autocast reduces the precision of the product only."""
         return (query @ gather_with_gradient(keys).T).to(query.dtype) / self.alpha

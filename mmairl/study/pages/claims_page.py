@@ -49,8 +49,8 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
         out,
         'claims.html',
         title='Claims of the papers',
-        lead=f'{claims_summary(entries)} Small scales test other scores in place of expensive ones, so their verdicts '
-        'concern that scale only.',
+        lead=f'{claims_summary(entries)} At small scales, cheaper scores stand in for expensive ones, so a '
+        'verdict applies to its own scale only.',
         wide=True,
         papers=papers,
         scales=shared_claims().scales,

@@ -111,7 +111,7 @@ def fairness_summary(study: Record) -> tuple[str, bool]:
     states = [_check(check)[0] for check in fairness['after']]
     unequal = states.count('bad')
     problems = [counted(undeclared, 'undeclared difference')] if undeclared else []
-    problems += [f'{counted(unequal, "check")} not equal'] if unequal else []
+    problems += [f'{counted(unequal, "property", "properties")} not equal'] if unequal else []
     if problems:
         return ', '.join(problems), True
     return f'no undeclared difference, {states.count("good")} of {len(states)} checks equal', False

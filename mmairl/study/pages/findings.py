@@ -106,6 +106,12 @@ class Finding:
         return self.cost > COSTLIER
 
     @property
+    def fails_after_correction(self) -> bool:
+        """Whether the interval, which is not corrected, excludes zero, and the verdict is inconclusive."""
+        low, high = self.stored['low'], self.stored['high']
+        return self.verdict == INCONCLUSIVE and low is not None and low * high > 0
+
+    @property
     def notes(self) -> list[str]:
         """Remarks that belong to the verdict."""
         stored = self.stored
@@ -114,12 +120,8 @@ class Finding:
             notes.append(f'from epoch {self.epochs} on')
         if self.undeclared:
             notes.append(f'{", ".join(self.undeclared)} also changed')
-        if (
-            self.verdict == INCONCLUSIVE
-            and stored['low'] is not None
-            and stored['low'] * stored['high'] > 0
-        ):
-            notes.append('not after correction (Holm)')
+        if self.fails_after_correction:
+            notes.append('not significant after correction (Holm)')
         if self.collapses and 'collapsed' in stored:
             notes.append(self.collapsed_runs)
         if self.verdict == OTHER_COLLAPSES:
@@ -142,7 +144,7 @@ class Finding:
             return 'same sign' if same else 'opposite sign'
         if self.verdict == EQUIVALENT:
             return 'agrees' if abs(self.published) <= self.margin else 'not found here'
-        return 'inconclusive here'
+        return 'this study: inconclusive'
 
     def effect(self, group: str = '') -> Effect:
         """Return the line of the effects figure."""

@@ -216,7 +216,9 @@ def test_effects_have_interval_verdict_and_marks(pages):
     effects = section(text, 'effects')
     symmetric = found['comparisons']['k-nn'][1]
     low, high = (f'{symmetric[end]:+.1f}'.replace('-', '−') for end in ('low', 'high'))
-    assert f'+5.8 {low} to {high} inconclusive not after correction (Holm); 2 of 3 seeds' in text_of(effects)
+    assert f'+5.8 {low} to {high} inconclusive not significant after correction (Holm); 2 of 3 seeds' in text_of(
+        effects
+    )
     assert effects.count('class="seed"') == 2 * 6
     assert text_of(effects).count('confounded optim_wrapper.lr also changed') == 2
 
@@ -240,7 +242,7 @@ def test_published_effect_of_another_scale_is_labeled(page):
         '○ not checked: software fewer than two rows record it',
         'In all rows: precision: bfloat16.',
         'rate mocov2 outside rate plus_syncbn inside',
-        '1 undeclared difference, 1 check not equal',
+        '1 undeclared difference, 1 property not equal',
     ],
 )
 def test_fairness_lists_every_check(pages, sentence):
