@@ -95,7 +95,7 @@ def test_null_differences_are_rows_by_seed():
 @pytest.mark.parametrize('trunks', [3, 5, 8])
 def test_false_alarms_of_forks_stay_at_5_percent(trunks):
     measured = np.array(read_json(Path(__file__).parents[1] / 'null_forks.json'))
-    assert measured.shape == (8, 3)
+    assert measured.shape == (8, 5)
     limit = 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)
     assert 0.01 < false_alarms(measured, trunks) < limit
     assert false_alarms(np.random.default_rng(0).normal(size=(8, 5)), trunks) < limit
