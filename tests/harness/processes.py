@@ -134,6 +134,7 @@ def rank_server(output: Path, environment: dict[str, str], *folders: str) -> Ite
     ):
 
         def run(processes: int, script: Path | str, *args: object) -> str:
+            assert server.poll() is None, (server.returncode, output.read_text()[-6000:])
             output.write_text('')
             request = dict(ranks=processes, output=str(output), command=[str(script), *map(str, args)])
             print(json.dumps(request), file=server.stdin, flush=True)

@@ -199,13 +199,11 @@ def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
 def first_rows(path: Path, folder: Path) -> Path:
     """Return the study with three rows, one that takes another's weights, those that are looked into, and what these build on.
 
-    A design is a quarter of all combinations, which has each level of each factor.
+    The rows of a design stay.
     """
     study, described = read_study(path), yaml.safe_load(path.read_text())
     described.pop('unscaled', None)
     if study.design:
-        described['cross']['fraction'] = '1/4'
-        described.pop('claims', None)  # they name rows of the whole design
         (folder / path.name).write_text(yaml.safe_dump(described, sort_keys=False))
         return folder / path.name
     chosen = [*study.rows[:3], *[row for row in study.rows if row.others][:1]]
