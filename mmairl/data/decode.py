@@ -1,5 +1,6 @@
 """Image files decoded to the pixels that a viewer would show, and the registry of readers for further formats."""
 
+import ctypes
 import functools
 import logging
 import warnings
@@ -8,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from enum import IntEnum
 from importlib.metadata import version
 from io import BytesIO
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -275,10 +277,15 @@ def file_kind(data: bytes) -> str:
 def formats() -> tuple[str, ...]:
     """Return the formats of FORMATS that this Pillow is built with.
 
-    Silence Pillow's log: it does not name the file, and an exception follows anyway.
+    Silence Pillow's log and libtiff's prints: they do not name the file, and an exception follows anyway.
     """
     Image.init()
     logging.getLogger('PIL').setLevel(logging.CRITICAL)
+    maps = Path('/proc/self/maps')
+    lines = maps.read_text(errors='surrogateescape').splitlines() if maps.exists() else []
+    for library in {line.split(maxsplit=5)[-1] for line in lines if 'libtiff' in line}:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(library).TIFFSetErrorHandler(None)
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
