@@ -86,13 +86,10 @@ def embed(
         >>> cells.shape, places[0]  # doctest: +SKIP
         ((5000, 196, 384), array([0.036, 0.036]))
     """
-    side = 1 if size is None else size
-    for name, number, least in (('batch', batch, 1), ('size', side, 1), ('workers', workers, 0)):
-        if not isinstance(number, Integral) or number < least:
-            raise UserError(
-                f"{name}: must be an integer of at least {least} ('{number}'); change it",
-                code='bad-number',
-            )
+    require_integer('batch', batch, 1)
+    require_integer('workers', workers, 0)
+    if size is not None:
+        require_integer('size', size, 1)
     require_device(device or 'cpu')
     cfg, backbone, normal, views, channels = embedding_network(
         checkpoint, part, config, prefix, mean=mean, std=std, size=size
@@ -117,6 +114,14 @@ def embed(
         return x, names, places
     rows = readable.nonzero().flatten()
     return x[rows].numpy(), [names[row] for row in rows.tolist()]
+
+
+def require_integer(name: str, number: object, least: int) -> None:
+    if not isinstance(number, Integral) or number < least:
+        raise UserError(
+            f"{name}: must be an integer of at least {least} ('{number}'); change it",
+            code='bad-number',
+        )
 
 
 def require_device(name: str) -> None:

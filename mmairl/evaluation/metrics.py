@@ -79,26 +79,26 @@ def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[st
     """
     if metric == 'any label':
         predicted = best.argmax(dim=1, keepdim=True)
-        return {'top-1': percent(y.gather(1, predicted) == 1)}
+        return {'top-1': mean_percent(y.gather(1, predicted) == 1)}
     if y.ndim == 2:
         by_eleven = mean_ap(best, y, ap11)
         return {'mAP (11 points)': 100 * by_eleven, 'mAP': 100 * mean_ap(best, y)}
     if metric == 'mean per class':
         of_classes = list(recalls(best[:, 0], y).values())
-        return {metric: percent(torch.stack(of_classes))}
+        return {metric: mean_percent(torch.stack(of_classes))}
     if metric != 'top-1':
         raise UserError(
             f"metric: unknown metric of the data set ('{metric}'); expected top-1, mean per class or 11-point mAP",
             code='unknown-metric',
         )
     right = best == y[:, None]
-    scores = {'top-1': percent(right[:, 0])}
+    scores = {'top-1': mean_percent(right[:, 0])}
     if classes > 5:
-        scores['top-5'] = percent(right.any(dim=1))
+        scores['top-5'] = mean_percent(right.any(dim=1))
     return scores
 
 
-def percent(values: Tensor) -> float:
+def mean_percent(values: Tensor) -> float:
     """Return the mean of numbers or booleans in percent, in float64."""
     return 100 * values.double().mean().item()
 
@@ -123,7 +123,7 @@ def shot_report(predicted: Tensor, y: Tensor, train_counts: Tensor) -> dict[str,
         count = int(train_counts[label])
         name = 'many' if count > MANY else 'few' if count < FEW else 'medium'
         groups[name].append(recall)
-    return {name: percent(torch.stack(group)) for name, group in groups.items() if group}
+    return {name: mean_percent(torch.stack(group)) for name, group in groups.items() if group}
 
 
 def average_precision(scores: Tensor, y: Tensor) -> float:

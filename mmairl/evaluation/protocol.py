@@ -32,9 +32,8 @@ from mmairl.registry import PROTOCOLS
 
 BASELINES = ('random', 'pixels')
 Scores = dict[str, float]
-Outcome = tuple[
-    Scores, dict, dict[str, int]
-]  # scores, details, and the number of excluded items by reason
+# Scores, details, and the number of excluded items by reason.
+Outcome = tuple[Scores, dict, dict[str, int]]
 Sets = Mapping[str, tuple[dict, Dataset]]
 NEUTRAL = {'neutral': True}  # metadata of a setting that changes no score
 WATCHED = ', whose run watched the test images'  # at the end of a subject's name

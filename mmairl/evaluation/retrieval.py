@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
-from mmairl.evaluation.metrics import percent
+from mmairl.evaluation.metrics import mean_percent
 from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
@@ -74,9 +74,9 @@ class Retrieval(FeatureProtocol):
                 'retrieval: no query has a match in the gallery; use images with several of each class',
                 code='no-positives',
             )
-        scores = {'retrieval, mAP': percent(precision[found])}
+        scores = {'retrieval, mAP': mean_percent(precision[found])}
         for k in self.ks:
-            scores[f'retrieval, recall@{k}'] = percent(first[found] < k)
+            scores[f'retrieval, recall@{k}'] = mean_percent(first[found] < k)
         return scores, dict(queries=int(found.sum()), without_match=int((~found).sum()))
 
 

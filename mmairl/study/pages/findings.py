@@ -1,4 +1,4 @@
-"""What a study found by one score: each effect with all that is needed to interpret it."""
+"""The effects that a study found by one score, each with the facts that its interpretation requires."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
