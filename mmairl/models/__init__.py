@@ -1,7 +1,12 @@
 """The network and its parts. Classes are imported on first access, after mmpretrain's backbones."""
 
+import functools
+import importlib.metadata
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
 
 import importlib_metadata
 
@@ -17,26 +22,66 @@ def import_mmpretrain() -> None:
 
     That half imports internals of `transformers` that move between releases, and then even ResNet cannot be imported.
     mmpretrain skips it if `transformers` is not installed. It has no switch, so this function hides the package from
-    its check, `importlib_metadata.distribution`, during the import.
+    its check during the import. The check is `importlib_metadata.distribution`, and in the onedl fork that of
+    `importlib.metadata`.
     """
     if 'mmpretrain.models' in sys.modules:
         return
-    distribution = importlib_metadata.distribution
+    with (
+        without_transformers(importlib_metadata),
+        without_transformers(importlib.metadata),
+        without_mmdet(),
+        warnings.catch_warnings(),
+    ):
+        message = 'Fail to import ``MultiScaleDeformable'  # mmcv-lite has no ops
+        warnings.filterwarnings('ignore', message=message)
+        import mmpretrain.models
+    check = mmpretrain.utils.dependency
+    check.distribution = check.distribution.__wrapped__
 
-    def without_transformers(name: str) -> importlib_metadata.Distribution:
+
+@contextmanager
+def without_transformers(metadata: ModuleType) -> Iterator[None]:
+    """Hide `transformers` from `metadata.distribution`."""
+    original = metadata.distribution
+
+    @functools.wraps(original)
+    def distribution(name: str) -> importlib.metadata.Distribution:
         if name == 'transformers':
-            raise importlib_metadata.PackageNotFoundError(name)
-        return distribution(name)
+            raise metadata.PackageNotFoundError(name)
+        return original(name)
 
-    importlib_metadata.distribution = without_transformers
+    metadata.distribution = distribution
     try:
-        with warnings.catch_warnings():
-            message = 'Fail to import ``MultiScaleDeformable'  # mmcv-lite has no ops
-            warnings.filterwarnings('ignore', message=message)
-            import mmpretrain.models
+        yield
     finally:
-        importlib_metadata.distribution = distribution
-    mmpretrain.utils.dependency.distribution = distribution
+        metadata.distribution = original
+
+
+@contextmanager
+def without_mmdet() -> Iterator[None]:
+    """Hide mmdet's models if mmcv has no ops.
+
+    mmpretrain tries to import them for one class, which fails without ops, in the onedl fork after seconds and a warning.
+    """
+    hidden = 'mmdet.models'
+    if hidden in sys.modules or has_ops():
+        yield
+        return
+    sys.modules[hidden] = None
+    try:
+        yield
+    finally:
+        del sys.modules[hidden]
+
+
+def has_ops() -> bool:
+    """Return whether mmcv has its compiled ops, or replacements for them."""
+    try:
+        import mmcv._ext  # noqa: F401
+    except ImportError:  # mmcv-lite, or ops that were compiled for another torch
+        return False
+    return True
 
 
 import_mmpretrain()
