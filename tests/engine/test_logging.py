@@ -168,6 +168,20 @@ def test_wandb_itself_offline(toy_config, monkeypatch):
     assert list(Path(cfg.work_dir).rglob('offline-run-*/*.wandb')) and wandb.run is None
 
 
+def test_wandb_itself_keeps_the_id_offline(toy_config, monkeypatch):
+    pytest.importorskip('wandb', reason="wandb is not installed (pip install 'mmairl[log]')")
+    monkeypatch.setenv('WANDB_MODE', 'offline')
+    first = toy_config(steps=6, width=8)
+    run_with(first, 'wandb')
+    keep_checkpoints(first, kept=4)
+    again = toy_config(steps=6, width=8)
+    again.resume = 'auto'
+    run_with(again, 'wandb')
+    folders = Path(first.work_dir).rglob('offline-run-*')
+    ids = [folder.name.split('-', 3)[3] for folder in folders if folder.is_dir()]
+    assert ids == 2 * [(Path(first.work_dir) / 'run_id').read_text().strip()]
+
+
 def test_mlflow_itself_continues_a_resumed_run(toy_config, monkeypatch, tmp_path):
     pytest.importorskip('sqlalchemy', reason="mlflow is not installed (pip install 'mmairl[log]')")
     mlflow = pytest.importorskip('mlflow', reason="mlflow is not installed (pip install 'mmairl[log]')")
