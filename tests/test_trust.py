@@ -13,6 +13,7 @@ import pytest
 import torch
 from mmengine.runner import CheckpointLoader
 
+from mmairl.checkpoints import released
 from mmairl.cli import study
 from mmairl.config import load_config
 from mmairl.data.decode import UnreadableImage, decode_bytes
@@ -61,9 +62,8 @@ def test_platform_loads_files_and_urls_safely(tmp_path, canary, monkeypatch):
     torch.save(dict(state_dict=dict(a=torch.ones(2))), plain)
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))
     trust_mmengine_checkpoints()
-    monkeypatch.setattr(
-        torch.hub, 'download_url_to_file', lambda url, file, **how: shutil.copy(tmp_path / Path(url).name, file)
-    )
+    (tmp_path / 'hub/checkpoints').mkdir(parents=True)
+    monkeypatch.setattr(released, '_download', lambda url, file, *_: shutil.copy(tmp_path / Path(url).name, file))
     for source in (hostile, plain):
         for name in (str(source), f'https://example.org/models/{source.name}', f'http://example.org/{source.name}'):
             if source == hostile:

@@ -3,17 +3,23 @@
 Weights and settings are downloaded once and cached. Code in a repository is neither downloaded nor run.
 """
 
+import hashlib
 from functools import cache
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from urllib.request import Request, urlopen
 
 import torch
+from rich.console import Console
+from rich.progress import wrap_file
 
 from mmairl.checkpoints.hub_config import CONFIG, PREPROCESSOR
 from mmairl.errors import UserError, explained
+from mmairl.io import FULL, replacing
 
 HUBS = ('timm:', 'hf-hub:')
 WEIGHTS = 'model.safetensors'
+BLOCK = 2**17  # bytes that are read from a server at once
 UNKNOWN = 'unknown-model', 'no such repository or revision; check the name, or run `hf auth login`'
 FAULTS = {  # by the exceptions of huggingface_hub
     'GatedRepoError': (
@@ -121,24 +127,57 @@ def _hub_file(repository: str, name: str) -> Path:
                     raise
         return Path(hf_hub_download(filename=WEIGHTS, **where))
     except Exception as error:  # of many kinds: a full disk, or an error of the HTTP client
+        status = getattr(getattr(error, 'response', None), 'status_code', None)
         reason = getattr(error, 'strerror', None) or type(error).__name__
-        fault = 'download-failed', f'the download failed ({reason}); run it again'
+        if status is not None:
+            reason = f'HTTP status {status}'
+        free = 'free some disk space and ' if getattr(error, 'errno', None) in FULL else ''
+        fault = 'download-failed', f'the download failed ({reason}); {free}run it again'
+        if status in (401, 403):  # a private repository, or a token that is not valid
+            fault = FAULTS['GatedRepoError']
         for kind in reversed(type(error).__mro__):
             fault = FAULTS.get(kind.__name__, fault)
         code, message = fault
         raise UserError(f'{name}: {message}', code=code) from error
 
 
-def download_once(url: str, name: str, folder: str | Path | None = None, **how: Any) -> Path:
+def download_once(
+    url: str,
+    name: str,
+    folder: str | Path | None = None,
+    hash_prefix: str = '',
+    progress: bool = True,
+) -> Path:
     """Download a URL into torch's cache under this name, unless the file is there."""
     file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
     if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
         with explained(
             f'{url} could not be fetched',
             f'put its file at {file}',
-            (OSError, RuntimeError),
+            (OSError, RuntimeError, HTTPException),
             code='download-failed',
         ):
-            torch.hub.download_url_to_file(url, str(file), **how)
+            _download(url, file, hash_prefix, progress)
     return file
+
+
+def _download(url: str, file: Path, hash_prefix: str, progress: bool) -> None:
+    """Download a file completely or not at all.
+
+    `torch.hub.download_url_to_file` is not used: without a hash, it keeps a part of a file if the connection ends early.
+    """
+    request = Request(url, headers={'User-Agent': 'mmairl'})  # some servers refuse that of urllib
+    console = Console(stderr=True)
+    digest = hashlib.sha256()
+    with replacing(file) as partial, urlopen(request) as response:
+        length = int(response.headers.get('Content-Length', 0))
+        bar = wrap_file(response, length, file.name, disable=not progress, console=console)
+        with partial.open('wb') as out, bar as source:
+            while block := source.read(BLOCK):
+                out.write(block)
+                digest.update(block)
+            received = out.tell()
+        if length and received != length:
+            raise OSError(f'the connection ended after {received} of {length} bytes')
+        if not digest.hexdigest().startswith(hash_prefix):
+            raise OSError(f'its SHA-256 does not start with {hash_prefix}')

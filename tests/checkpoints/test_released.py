@@ -36,6 +36,8 @@ class Hub(BaseHTTPRequestHandler):
 
     root: Path
     gated = 'org/gated'
+    private = 'org/private'
+    cut_after: int | None = None  # bytes, before the connection ends
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -46,6 +48,8 @@ class Hub(BaseHTTPRequestHandler):
         file = self.root / repository / name
         if repository == self.gated:
             return self.fail(401, 'GatedRepo')
+        if repository == self.private:
+            return self.fail(401, '')
         if not (self.root / repository).is_dir():
             return self.fail(404, 'RepoNotFound')
         if revision not in ('main', COMMIT):
@@ -59,7 +63,7 @@ class Hub(BaseHTTPRequestHandler):
         self.send_header('Content-Length', str(len(content)))
         self.end_headers()
         if self.command == 'GET':
-            self.wfile.write(content)
+            self.wfile.write(content[: self.cut_after])
 
     def fail(self, status: int, code: str) -> None:
         self.send_response(status)
@@ -144,12 +148,25 @@ def test_command_reads_a_released_model(tool, words, output, hub, tmp_path, run_
 
 def test_torchvision_without_network_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    monkeypatch.setattr('urllib.request.urlopen', Mock(side_effect=URLError('no network')))
-    monkeypatch.setattr('torch.hub.urlopen', Mock(side_effect=URLError('no network')))
+    monkeypatch.setattr(released, 'urlopen', Mock(side_effect=URLError('no network')))
     released_file.cache_clear()
     with raises_code('download-failed', match='no network'):
         read_backbone('torchvision:resnet18')
     assert not list(tmp_path.rglob('*.pth*'))
+
+
+def test_interrupted_download_leaves_no_part(hub, tmp_path):
+    (hub / 'org/file').mkdir(parents=True)
+    (hub / 'org/file/a.pth').write_bytes(bytes(2**20))
+    Hub.cut_after = 2**19
+    url = f'{constants.ENDPOINT}/org/file/resolve/main/a.pth'
+    with raises_code('download-failed', match=f'after {2**19} of {2**20} bytes'):
+        released.download_once(url, 'a.pth', tmp_path / 'files')
+    assert not list((tmp_path / 'files').iterdir())
+    Hub.cut_after = None
+    with raises_code('download-failed', match='SHA-256 does not start with 0000'):
+        released.download_once(url, 'a.pth', tmp_path / 'files', hash_prefix='0000')
+    assert released.download_once(url, 'a.pth', tmp_path / 'files').stat().st_size == 2**20
 
 
 def test_row_of_a_study_may_be_a_released_model(hub):
@@ -176,6 +193,7 @@ FAULTS = {
     'hf-hub:not a name': 'unknown-model',
     'hf-hub:org/vit@none': 'unknown-model',
     'hf-hub:org/gated': 'gated-model',
+    'hf-hub:org/private': 'gated-model',
     'hf-hub:org/pickle': 'no-safetensors',
     'timm:no_such_network': 'unknown-model',
     'torchvision:no_such_network': 'unknown-model',
@@ -205,7 +223,7 @@ def test_full_disk_is_an_error_without_a_partial_file(hub, monkeypatch):
         raise OSError(28, 'No space left on device')
 
     monkeypatch.setattr('huggingface_hub.file_download.http_get', write)
-    with raises_code('download-failed', match='No space left'):
+    with raises_code('download-failed', match='No space left on device.*free some disk space'):
         read_backbone('hf-hub:org/vit')
     monkeypatch.undo()
     assert not list(hub.parent.glob('cache/**/*.safetensors'))
