@@ -1,6 +1,7 @@
 """mmengine's runner with checkpoints for an exact resume, and with loops that start where a checkpoint ends."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from functools import cached_property, partial
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -271,12 +272,28 @@ class IterLoop(IterBasedTrainLoop):
         self.dataloader = dataloader
 
     def run(self) -> nn.Module:
-        # mmengine's loop first skips as many batches as the run has done; these cost nothing.
-        seen = repeat(None, self._iter)
-        self.dataloader_iterator = chain(
-            seen, prefetch_to_device(endless(self.dataloader, self._iter))
-        )
+        self.dataloader_iterator = RemainingBatches(self.dataloader, self._iter)
         return super().run()
+
+
+class RemainingBatches:
+    """Iterator over the batches of a run that also yields a None for each batch that the run has seen.
+
+    mmengine's loop first skips as many batches as the run has done, the onedl fork by `skip_iter`. This costs nothing here.
+    """
+
+    def __init__(self, loader: DataLoader, seen: int) -> None:
+        self.batches = chain(repeat(None, seen), prefetch_to_device(endless(loader, seen)))
+
+    def __iter__(self) -> Iterator[dict | None]:
+        return self
+
+    def __next__(self) -> dict | None:
+        return next(self.batches)
+
+    def skip_iter(self, number: int) -> None:
+        for _ in range(number):
+            next(self)
 
 
 def require_counted_mixture(loader: DataLoader) -> None:

@@ -14,6 +14,7 @@ from mmairl.config import load_config
 from mmairl.data.sampler import ResumableSampler
 from mmairl.engine import run
 from mmairl.engine.batches import endless, sampler_of
+from mmairl.engine.runner import RemainingBatches
 from mmairl.errors import UserError
 
 VARIATION = Path(resuming.toy.CONFIGS) / 'data_variation'
@@ -29,6 +30,19 @@ def config(work_dir: Path, leave_at: int | None = None, resume: bool = False) ->
     cfg.train_cfg = dict(by_epoch=False, max_iters=8)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=False, begin=0, end=8)]
     return cfg
+
+
+def skip(batches: RemainingBatches, number: int) -> None:
+    for _ in range(number):
+        next(batches)
+
+
+@pytest.mark.parametrize('skip', [skip, RemainingBatches.skip_iter], ids=['mmengine', 'onedl'])
+def test_each_mmengine_skips_seen_batches(skip):
+    loader = DataLoader(list(range(6)), 2, sampler=ResumableSampler(list(range(6)), shuffle=False))
+    remaining = RemainingBatches(loader, 2)
+    skip(remaining, 2)
+    assert next(remaining).tolist() == [4, 5]
 
 
 def test_iteration_configs_train_and_resume_exactly(tmp_path):
