@@ -172,7 +172,9 @@ def _download(url: str, file: Path, hash_prefix: str, progress: bool) -> None:
     digest = hashlib.sha256()
     with replacing(file) as partial, urlopen(request) as response:
         length = int(response.headers.get('Content-Length', 0))
-        bar = wrap_file(response, length, file.name, disable=not progress, console=console)
+        bar = wrap_file(
+            response, length, description=file.name, disable=not progress, console=console
+        )
         with partial.open('wb') as out, bar as source:
             while block := source.read(BLOCK):
                 out.write(block)
