@@ -118,11 +118,12 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
             code='nothing-shared',
         )
     # Isolating characters keep a right-to-left name from reversing the others.
-    lead = ', '.join(f'\u2068{run.name}\u2069' for run in runs)
+    compared = ', '.join(f'\u2068{run.name}\u2069' for run in runs)
     if len(runs) >= MOST_NAMED:
-        lead = f'{len(runs)} runs'
-    page = Page('Comparison of runs', lead, wide=True)
-    _add_differences(page, runs)
+        compared = f'{len(runs)} runs'
+    columns, rows = differences({run.name: run.config for run in runs})
+    page = Page('Comparison of runs', _lead(compared, runs, columns, rows), wide=True)
+    _add_differences(page, columns, rows)
     _add_ends(page, runs, [name for name in ENDS if logged[name]])
     known = Counter(unit for run in runs for unit in UNITS if run.along(unit, [0]) is not None)
     units = [unit for unit in UNITS if known[unit] > 1]
@@ -130,7 +131,7 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     refresh = shlex.join(['mmairl', 'report', 'compare', *map(str, folders), '--out', str(out)])
     page.add(
         'Refresh',
-        'If a run is still training, this command writes the page again with its new values:',
+        'While a run is training, this command updates the page:',
         Markup('<code class="command">{}</code>').format(refresh),
     )
     return page.write(out)
@@ -191,8 +192,17 @@ def differences(configs: Mapping[str, Mapping[str, str]]) -> tuple[list[str], li
     return columns, list(zip(configs, values_by_run))
 
 
-def _add_differences(page: Page, runs: Sequence[LoggedRun]) -> None:
-    columns, rows = differences({run.name: run.config for run in runs})
+def _lead(
+    compared: str, runs: Sequence[LoggedRun], columns: Sequence[str], rows: Sequence[Row]
+) -> str:
+    """Return the compared runs, and how many settings differ."""
+    settings_are_columns = rows and columns != [run.name for run in runs]
+    count = len(columns) if settings_are_columns else len(rows)
+    settings = '1 setting differs' if count == 1 else f'{count or "no"} settings differ'
+    return f'{compared}: {settings}.'
+
+
+def _add_differences(page: Page, columns: Sequence[str], rows: Sequence[Row]) -> None:
     heading = 'Differences between the configs'
     if rows:
         text = f'All other settings are equal. {MISSING} : not set.'
@@ -229,7 +239,7 @@ def _add_ends(page: Page, runs: Sequence[LoggedRun], logged: Sequence[str]) -> N
         rows.append((run.name, cells))
     columns = ['seed', 'last step', 'interrupted before step', *scores]
     columns += [f'{LABELS[name]}, last' for name in logged]
-    text = 'One value per run: two seeds of one config can differ as much.'
+    text = 'Each value is from a single run: two seeds of one config may differ by as much.'
     page.add('Final values', text, html_table(columns, rows))
 
 

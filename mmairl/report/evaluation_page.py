@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -235,12 +236,22 @@ def write_evaluation_page(
         Path(folder) / NAME,
         'evaluation.html',
         title='Evaluation',
-        lead='Scores in percent. The JSON files next to this page name configs and checkpoints.',
+        lead=f'{_best_score(tables)} Scores are in percent.',
         tables=[(data, text, results_table(rows)) for data, text, rows in tables],
         low_shots=[(data, low_shot(by_name)) for data, by_name in shots.items()],
         records=[(record, record.details, names[record.network]) for record in records],
         plots=[(x, y, score_plot(tables, x, y)) for x, y in plots],
     )
+
+
+def _best_score(tables: Sequence[Table]) -> str:
+    """Return the highest value of the first score, and which network has it."""
+    for data, _, rows in tables:
+        name = next(iter(rows[0].scores), '')
+        best = max(rows, key=lambda row: row.scores.get(name, -inf))
+        if name:
+            return f'Highest {name} on {data}: {best.scores[name]:.1f} ({best.subject}).'
+    return 'No result has a score.'
 
 
 def score_plot(tables: Sequence[Table], x: str, y: str) -> Markup:

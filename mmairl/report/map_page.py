@@ -22,6 +22,7 @@ from mmairl.analysis.feature_map import (
     SAME,
     Group,
     ImageCells,
+    Outstanding,
     differ,
     extract_map_features,
     find_clusters,
@@ -144,7 +145,8 @@ def map_images(
         'map.html',
         wide=True,
         title=f'{len(names):,} images by {", ".join(path.name for path in paths)}',
-        lead=f'Similarity by the {part} of {", ".join(map(str, paths))}, compared with raw pixels and random weights.',
+        lead=f'{_found(outstanding)} by the features of the {part} of {", ".join(map(str, paths))}. The maps by raw '
+        'pixels and random weights are for comparison.',
         data=data,
         maps=maps,
         names=names,
@@ -157,6 +159,16 @@ def map_images(
         alike_count=len(outstanding.duplicates),
         alone=outstanding.outliers[:OUTLIERS],
         alone_count=len(outstanding.outliers),
+    )
+
+
+def _found(outstanding: Outstanding) -> str:
+    """Return how many near-duplicates and outliers there are."""
+    duplicates = len(outstanding.duplicates)
+    outliers = len(outstanding.outliers)
+    return (
+        f'{duplicates} group{"s" * (duplicates != 1)} of near-duplicates and '
+        f'{outliers} outlier{"s" * (outliers != 1)}'
     )
 
 

@@ -88,10 +88,10 @@ def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], 
     count = min(MAPPED, *(len(bank.x) for bank in features.values()))
     page.add(
         'Feature map',
-        'Every dot is an image, colored by its class. Similar images are near each other, so islands of one color are '
-        'classes that were learned without labels.',
+        'Every dot is an image, colored by its class. Images with similar features are near each other, so an island of '
+        'one color is a class that the features distinguish.',
         maps,
-        f't-SNE of {count} test images. Distances between islands mean little.',
+        f't-SNE of the features of {count} test images. Distances between islands mean little.',
     )
 
 
@@ -140,8 +140,8 @@ def add_neighbors(
         shown.append((_class_picture(test, first, classes), found))
     page.add(
         title,
-        f'The first test image of {len(firsts)} classes (left, not selected by hand), and the {NEIGHBORS} other images with '
-        'the most similar features.',
+        f'Left: the first test image of each of {len(firsts)} classes. Right: the {NEIGHBORS} other images with the most '
+        'similar features.',
         macro('pictures.html', 'neighbors', shown),
     )
 

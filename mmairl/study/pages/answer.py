@@ -79,15 +79,20 @@ def answer(study: Record) -> list[Markup]:
         finished=finished,
         asked=asked,
         groups=list(_along_axis(study)),
+        label=_primary(study).label if study['metrics'] else '',
         words=verdict_words,
     )
+
+
+def _primary(study: Record) -> Findings:
+    return Findings(study, study.get('primary') or study['metrics'][0]['key'])
 
 
 def _along_axis(study: Record) -> Iterator[Markup]:
     """Yield how the primary score changes along the axis of the figure, for each group of rows."""
     if study['figure'].get('kind') != 'lines' or not study['metrics']:
         return
-    found = Findings(study, study.get('primary') or study['metrics'][0]['key'])
+    found = _primary(study)
     groups: dict[str, list[Record]] = {}
     for row in study['rows']:
         if row['x'] is not None and found.mean(row['name']) is not None:

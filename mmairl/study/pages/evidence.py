@@ -111,10 +111,12 @@ def fairness_summary(study: Record) -> tuple[str, bool]:
     states = [_check(check)[0] for check in fairness['after']]
     unequal = states.count('bad')
     problems = [counted(undeclared, 'undeclared difference')] if undeclared else []
-    problems += [f'{counted(unequal, "property", "properties")} not equal'] if unequal else []
+    if unequal:
+        problems.append(f'{counted(unequal, "property differs", "properties differ")} between rows')
     if problems:
         return ', '.join(problems), True
-    return f'no undeclared difference, {states.count("good")} of {len(states)} checks equal', False
+    equal = f'{states.count("good")} of {len(states)} properties equal in all rows'
+    return f'no undeclared difference, {equal}', False
 
 
 def _check(check: Record) -> tuple[str, str, str | Record]:
@@ -122,9 +124,9 @@ def _check(check: Record) -> tuple[str, str, str | Record]:
     name = check['check']
     values = {row: _thousands(value) for row, value in check['values'].items()}
     if check.get('unverified'):
-        return 'quiet', f'{name}: not verified, identity unknown', check['unverified']
+        return 'quiet', f'{name} (some runs did not record it)', check['unverified']
     if len(values) < 2:
-        return 'quiet', name, 'fewer than two rows record it'
+        return 'quiet', name, 'recorded by fewer than two rows'
     if check['equal']:
         return 'good', name, next(iter(values.values()))
     return 'bad', name, values
@@ -158,8 +160,8 @@ def _power(found: Sequence[Findings]) -> str:
     middle = known[len(known) // 2]
     visible = visible_effect(middle['deviation'], middle['seeds'], len(findings))
     return (
-        f'differences spread by {middle["deviation"]:.1f} points over seeds; {middle["seeds"]} seeds show an effect of '
-        f'{visible:.1f} points in four of five studies'
+        f'standard deviation of a difference over seeds: {middle["deviation"]:.1f} points; {middle["seeds"]} seeds detect '
+        f'effects of {visible:.1f} points with 80 % power'
     )
 
 

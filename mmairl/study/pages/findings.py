@@ -35,7 +35,7 @@ KINDS = {
     INCONCLUSIVE: 'inconclusive',
 }
 COSTLIER = 1.05  # times the compute of the base row, from which a remark says so
-SHARES = 'Shares of the total, over all orders of adding the factors (Shapley)'
+SHARES = 'Shares of the total, averaged over all orders of adding the factors (Shapley)'
 Record = Mapping[str, Any]
 
 

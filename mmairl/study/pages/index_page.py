@@ -1,6 +1,7 @@
 """The page over all studies of a folder, newest first: answer, verdicts, cost and progress."""
 
 import time
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from mmairl.report.page import write_page
 from mmairl.study.pages.answer import answer, problems
 from mmairl.study.pages.evidence import trained_runs
 from mmairl.study.pages.findings import all_findings
-from mmairl.study.pages.words import BLANK, duration, tallied
+from mmairl.study.pages.words import BLANK, counted, duration, tallied
 from mmairl.study.statistics.summary import progress
 
 # A study.json may hold anything, such as a score of 400 digits.
@@ -47,11 +48,20 @@ def write_studies_page(folder: str | Path) -> Path:
         folder / 'index.html',
         'studies.html',
         title='Studies',
-        lead=f'{len(studies)} in {folder.resolve().name}, the newest first.',
+        lead=_lead(studies),
         wide=True,
         studies=sorted(studies, key=itemgetter('changed'), reverse=True),
         others=others,
     )
+
+
+def _lead(studies: Sequence[Mapping[str, Any]]) -> str:
+    finished = 0
+    for study in studies:
+        done, asked = study['progress']
+        finished += done == asked
+    problems = sum(bool(study['problems']) for study in studies)
+    return f'{counted(len(studies), "study", "studies")}: {finished} finished, {problems} with problems. Newest first.'
 
 
 def _entry(folder: Path) -> dict[str, Any]:

@@ -206,7 +206,7 @@ def problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str, s
                 yield run['seed'], 'done', sentence
         else:
             error = ' '.join((run.get('error') or '').split())
-            yield run['seed'], run['state'], STATES[run['state']] + (f': {error}' if error else '')
+            yield run['seed'], run['state'], STATES[run['state']] + (f' ({error})' if error else '')
 
 
 def _problems_of(study: Mapping, row: Mapping, run: Mapping) -> Iterator[str]:

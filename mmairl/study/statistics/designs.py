@@ -90,8 +90,8 @@ class Design:
             if others := self.aliases(effect):
                 groups.append(f'{title(effect)} from {", ".join(others)}')
         if not groups:
-            return 'main effects and pairwise interactions can all be told apart'
-        return f'they cannot tell {"; ".join(groups)}'
+            return 'all main effects and pairwise interactions can be separated'
+        return f'effects that cannot be separated: {"; ".join(groups)}'
 
     @property
     def distinct(self) -> list[Effect]:

@@ -91,7 +91,7 @@ def test_study_page_says_how_many_seeds_decide(tmp_path):
     finished_ladder(tmp_path, gain=0.1)
     record = read_json(tmp_path / 'ladder_half' / 'study.json', dict)
     needed = [claim['seeds_needed'] for claim in record['claims'] if claim.get('seeds_needed')]
-    assert f'{needed[0]} seeds would decide' in fill('part_claims.html', study=record)
+    assert f'about {needed[0]} seeds per row would decide it' in fill('part_claims.html', study=record)
 
 
 def test_opposite_results_contradict(tmp_path):

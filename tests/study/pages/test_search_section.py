@@ -48,7 +48,7 @@ def test_section_has_both_tracks_and_remarks():
     text = text_of(search_section(with_trials()))
     assert 'one 40.0 — 42.0 ± 1.4' not in text  # no effect of the first row
     assert 'two one — −1.0 inconclusive 51.0 +9.0 inconclusive' in text
-    assert 'one: 75 % of the trials are within 1 points of the best.' in text
+    assert 'one: 75 % of the trials are within 1 points of the best trial.' in text
     assert 'one, search 2, trial 1 did not finish and counts as the worst: NaN' in text
 
 

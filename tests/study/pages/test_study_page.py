@@ -117,11 +117,11 @@ def with_problems() -> dict:
     'sentence',
     [
         'seed 1: has not run',
-        'seed 2: failed: the loss became nan at step 310',
+        'seed 2: failed (the loss became nan at step 310)',
         'seed 0: k-NN is nan',
         'seed 2: linear was not measured',
         'seeds 1, 2: has not run',
-        'seed 1: is running: training 12%',
+        'seed 1: is running (training 12%)',
         'seed 0: waits for runs whose weights it uses',
         'seed 0: linear leaves out 24 unreadable test images',
         "'e' is left out: at demo it would run as 'd' does.",
@@ -153,8 +153,8 @@ def test_study_without_a_run_has_a_page(page):
         one['runs'] = []
     text = text_of(page(found))
     assert text.count('seeds 0, 1, 2: has not run') == 4  # once per row
-    assert 'Nothing is measured yet: 0 of 12 runs are finished.' in text
-    assert 'No check is recorded.' in text
+    assert 'No score is measured yet; 0 of 12 runs are finished.' in text
+    assert 'This study has no record of a check.' in text
 
 
 def test_page_is_sound_and_lists_every_run(pages):
@@ -237,12 +237,12 @@ def test_published_effect_of_another_scale_is_labeled(page):
 @pytest.mark.parametrize(
     'sentence',
     [
-        '✓ equal: images seen 360,000',
-        '✕ not equal: code mocov2: b34afd9 plus_syncbn: b34afd9 with changes',
-        '○ not checked: software fewer than two rows record it',
+        '✓ equal: images seen (360,000)',
+        '✕ different: code mocov2: b34afd9 plus_syncbn: b34afd9 with changes',
+        '○ not checked: software (recorded by fewer than two rows)',
         'In all rows: precision: bfloat16.',
         'rate mocov2 outside rate plus_syncbn inside',
-        '1 undeclared difference, 1 property not equal',
+        '1 undeclared difference, 1 property differs between rows',
     ],
 )
 def test_fairness_lists_every_check(pages, sentence):
@@ -334,9 +334,9 @@ def test_factor_effects_and_shares_are_in_the_figure(planted_page, sentence):
 
 def test_design_is_described_in_methods(planted_page):
     text = text_of(section(planted_page(crossed), 'methods'))
-    assert 'The design: a half-fraction of resolution III.' in text
+    assert 'The design consists of a half-fraction of resolution III.' in text
     assert '23 runs, with seeds as blocks.' in text
-    assert 'Also left out, as the only run of its row that learned: a, seed 1.' in text
+    assert 'Also excluded, as the only runs of their rows that learned: a, seed 1.' in text
 
 
 def costed() -> dict:
