@@ -22,20 +22,22 @@ from study.pages.planted import (
 
 from mmairl.study.pages.answer import answer, command, next_steps, problems
 
+LARGEST = 'The largest decided effect is that of'
+OPEN = 'No step is decided. The largest effect, that of'
 HEADLINES = {
-    'one_decided': 'The largest decided effect is that of “+ symmetric loss”: k-NN is higher, +8.2 points',
-    'all_inconclusive': 'No step is decided. The largest effect, that of “+ symmetric loss”, is inconclusive: k-NN changes by +4.5 points',
+    'one_decided': f'{LARGEST} “+ symmetric loss”: k-NN is higher, +8.2 points',
+    'all_inconclusive': f'{OPEN} “+ symmetric loss”, is inconclusive: k-NN changes by +4.5 points',
     'all_equivalent': 'No step makes a difference: both are equivalent within ±1 points.',
-    'collapsed': 'The largest decided effect is that of “+ crop”: k-NN is higher, +2.0 points',
-    'unfinished': 'The largest decided effect is that of “+ predictor”: k-NN is higher, +6.0 points',
-    'one_seed': 'No step is decided. The largest effect, that of “+ predictor”, is not tested (one seed): k-NN changes by +9.5 points',
-    'confounded': 'The largest decided effect is that of “+ symmetric loss”: k-NN is higher, +3.0 points',
-    'sequential': 'The largest decided effect is that of “+ symmetric loss”: k-NN is higher, +8.2 points',
-    'two_factors': 'The largest decided effect is that of “symmetric loss”: k-NN is higher, +8.0 points',
+    'collapsed': f'{LARGEST} “+ crop”: k-NN is higher, +2.0 points',
+    'unfinished': f'{LARGEST} “+ predictor”: k-NN is higher, +6.0 points',
+    'one_seed': f'{OPEN} “+ predictor”, is not tested (one seed): k-NN changes by +9.5 points',
+    'confounded': f'{LARGEST} “+ symmetric loss”: k-NN is higher, +3.0 points',
+    'sequential': f'{LARGEST} “+ symmetric loss”: k-NN is higher, +8.2 points',
+    'two_factors': f'{LARGEST} “symmetric loss”: k-NN is higher, +8.0 points',
     'tuned': 'With “LARS”, k-NN is higher, +9.0 points',
     'drawn_as_lines': 'k-NN along epochs: “MoCo v2+” from 73.6 at 100 to 75.9 at 1000',
     'external': 'With “theirs”, k-NN is higher, +3.0 points',
-    'costly': 'The largest decided effect is that of “+ symmetric loss”: k-NN is higher, +8.2 points',
+    'costly': f'{LARGEST} “+ symmetric loss”: k-NN is higher, +8.2 points',
 }
 
 
