@@ -25,7 +25,7 @@ Count = Annotated[str, msgspec.Meta(pattern=r'^[1-9][0-9]{0,8}$')]
 
 @dataclass(frozen=True)
 class EvaluatedNetwork:
-    """The key of a network: its file and part, and its weights and config, since a file can be replaced.
+    """The key of a network: file and part, and also weights and config, since the file may be replaced.
 
     Args:
         file: The checkpoint; '' if there is none.
@@ -160,9 +160,9 @@ Table = tuple[str, str, list[Result]]  # data set, how its images differ, and ro
 
 
 def results(records: Sequence[Record]) -> list[Table]:
-    """Return a table for each set of images: the config's name, how its images differ from its first table's, and rows.
+    """Return a table for each set of images: the name of the config, how the images differ from its first table, and rows.
 
-    A score that was measured again with other settings starts another row of its network.
+    If a score was measured again with other settings, its network has another row.
     """
     names = row_names(records)
     images_of: dict[str, dict[str, Any]] = {}  # data set -> key -> identity of the images

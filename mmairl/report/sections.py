@@ -61,7 +61,7 @@ def augmented(
 
 
 def visible(images: Tensor, dataset: Dataset, preprocessor: nn.Module) -> Tensor:
-    """Return images as uint8: of photographs 0 to 1, of others a range around the mean, from black to white."""
+    """Return images as uint8. Black to white is 0 to 1 for photographs, and a range around the mean for other images."""
     if innermost_dataset(dataset).as_stored:
         reach = REACH * preprocessor.std
         images = (images - preprocessor.mean + reach) / (2 * reach)
@@ -73,7 +73,7 @@ def in_bytes(values: Tensor) -> Tensor:
 
 
 def picture(image: Tensor, alt: str) -> Picture:
-    """Return a CHW image as PNG, with its alternative text. Of other channel counts, the first three or the first."""
+    """Return a CHW image as PNG, with its alternative text. Only the first three channels, or the first, are shown."""
     shown = image[:3] if len(image) >= 3 else image[:1]
     if shown.dtype is not torch.uint8:
         shown = in_bytes(to_unit(shown))
@@ -107,7 +107,7 @@ def _map(title: str, bank: Features, classes: Sequence[str], seed: int) -> Marku
     return chart(series, title, dots=True, ticks=[''])
 
 
-# Features, and the stored image of each row of them.
+# A function that returns the stored image of a row of features, and the features.
 Pictures = tuple[Callable[[int], Tensor], Features]
 
 

@@ -1,6 +1,6 @@
-"""The evidence of a study's page: fairness, noise, cost, tuning, runs, methods and reproduction.
+"""The evidence on a study page: claims, fairness, noise, cost, tuning, runs, methods and reproduction.
 
-Each part has a function here, which returns its summary and the values of its template, `part_NAME.html`.
+Each part has a function that returns its summary and the values of its template, `part_NAME.html`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,13 +24,13 @@ from mmairl.study.statistics.forks import fork_summary, row_settings
 from mmairl.study.statistics.power import visible_effect
 from mmairl.study.statistics.summary import cost_summary, progress
 
-POINTS = 60  # of a curve, which is drawn in two rows
+POINTS = 60  # of a curve; each curve is drawn for its row and as the base of other rows
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class PageData:
-    """What the parts are made from.
+    """The input of all parts.
 
     Args:
         study: The record of the study.
@@ -103,7 +103,7 @@ def _fairness(of: PageData) -> Content:
 
 
 def fairness_summary(study: Record) -> tuple[str, bool]:
-    """Return what the fairness check found in one line, and whether it found a problem."""
+    """Return the result of the fairness check in one line, and whether it is a problem."""
     fairness = study['fairness']
     if not fairness:
         return 'not checked', False
@@ -150,7 +150,7 @@ def _noise(of: PageData) -> Content | None:
 
 
 def _power(found: Sequence[Findings]) -> str:
-    """Return the median spread of the primary score's differences, and the effect that the seeds can show."""
+    """Return the median spread of differences in the primary score, and the effect that the seeds detect."""
     findings = found[0].all if found else ()
     known = [one.stored for one in findings if one.stored.get('deviation')]
     known = [pair for pair in known if pair['seeds'] > 1]
@@ -209,7 +209,7 @@ def _labeled_scores(run: Record, labels: Mapping[str, str]) -> dict[str, float]:
 
 
 def _curve_charts(runs: Sequence[Record], base: Sequence[Record]) -> list[Markup]:
-    """Return a chart for each curve of a row's runs, a line per seed."""
+    """Return a chart for each curve of the runs of a row, with a line per seed."""
     curves = {f'seed {run["seed"]}': run.get('curves', {}) for run in runs}
     curves |= {f'base, seed {run["seed"]}': run.get('curves', {}) for run in base}
     names = dict.fromkeys(name for run in runs for name in run.get('curves') or ())
@@ -218,7 +218,7 @@ def _curve_charts(runs: Sequence[Record], base: Sequence[Record]) -> list[Markup
         series = {key: percent(name, own[name]) for key, own in curves.items() if name in own}
         first = next(iter(series.values()))
         if all(curve == first for curve in series.values()):
-            series = {'all seeds': first}  # a schedule
+            series = {'all seeds': first}  # schedules do not depend on the seed
         title = CURVES.get(name, name.replace('_', ' '))
         charts.append(chart(series, title, 'step', points=POINTS))
     return charts

@@ -235,7 +235,7 @@ class DesignEffects:
 
     @cached_property
     def selected(self) -> tuple[list[tuple[str, int]], Fit]:
-        """The runs of the model, and the model. Rows with a single run that learned are excluded unless an effect needs them."""
+        """The runs of the model, and the model. Rows with a single run that learned are excluded unless one is needed."""
         model = fit(self.design, self.learned, self.blocks)
         several = [
             run for run in self.learned if self.counts[run[0]] > 1 or len(self.scores[run[0]]) == 1

@@ -22,7 +22,6 @@ from study.pages.planted import (
     scored,
     study,
     tiny,
-    tuned,
 )
 
 from mmairl.study.pages.study_page import write_figures, write_study_page
@@ -378,26 +377,6 @@ def test_equal_costs_are_stated(page):
     rows['same'] = rows['cheap']
     found['cost']['equal'] = {'k-nn': []}
     assert 'all rows cost the same within 1 %' in text_of(section(page(found), 'cost'))
-
-
-def test_tuning_names_chosen_and_failed_trials(page):
-    found = tuned()
-    found['search']['rows']['SGD'].append(
-        dict(
-            search=0,
-            trial=2,
-            folder='t',
-            state='failed',
-            score=None,
-            diverged='failed twice: out of memory',
-            values=dict(rate=2.0),
-        )
-    )
-    text = text_of(section(page(found), 'tuning'))
-    assert '1 1 50.00 ✓ chosen 0.8' in text
-    assert 'SGD, search 1, trial 2 did not finish and counts as the worst: failed twice: out of memory' in text
-    assert '1 2 not finished' in text
-    assert 'These are selection scores and therefore optimistic.' in text
 
 
 def test_rescaled_rows_count_no_training(page):
