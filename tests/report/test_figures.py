@@ -1,4 +1,4 @@
-"""Every reader can tell the series of a chart apart: by color, as color-blind readers see it, or by marker."""
+"""All readers can distinguish the series of a chart, by color (also if color-blind) or by marker."""
 
 import re
 from itertools import combinations
@@ -12,7 +12,7 @@ from mmairl.report.charts import chart
 from mmairl.report.figures import MARKERS, lines, save_figure, short
 from mmairl.report.page import COLORS
 
-# Machado, Oliveira and Fernandes 2009, at full severity, for linear RGB.
+# Matrices of Machado, Oliveira and Fernandes (2009) for linear RGB at full severity.
 VISION = {
     'normal': np.eye(3),
     'without red': [
@@ -40,7 +40,7 @@ WHITE = [0.95047, 1, 1.08883]
 
 
 def lab(color: str, vision: object) -> np.ndarray:
-    """Return a color in CIELAB, as a kind of vision sees it."""
+    """Return how a kind of vision perceives a color, in CIELAB."""
     rgb = np.array(to_rgb(color))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     visible = np.clip(vision @ linear, 0, 1)

@@ -1,4 +1,4 @@
-"""The page of all claims: every claim once, published effects everywhere, and the verdicts of finished studies."""
+"""The claims page: all claims with published effects, and the verdicts and intervals of finished studies."""
 
 from mmairl.io import read_json, write_json
 from mmairl.report.page import fill

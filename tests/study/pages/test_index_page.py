@@ -1,4 +1,4 @@
-"""The index over many studies: newest first, anything else in the folder, and hostile names."""
+"""The page of all studies: order, other folders, and hostile names."""
 
 import json
 import os

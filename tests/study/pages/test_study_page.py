@@ -31,7 +31,7 @@ from mmairl.study.pages.words import BLANK, duration
 
 @pytest.fixture(scope='module')
 def pages(tmp_path_factory):
-    """Each of the two studies with its page."""
+    """Return two studies with their pages."""
     folder = tmp_path_factory.mktemp('pages')
     made = [make() for make in (ladder, drawn_as_lines)]
     return [(data, write_study_page(data, folder / f'{n}' / 'index.html').read_text()) for n, data in enumerate(made)]
@@ -44,7 +44,7 @@ def page(tmp_path):
 
 @pytest.fixture(scope='module')
 def planted_page(tmp_path_factory):
-    """The page of a function's study, written once."""
+    """Return the page of the study that a function creates; each page is written once."""
     folder = tmp_path_factory.mktemp('planted')
     return cache(lambda make: write_study_page(make(), folder / 'index.html').read_text())
 
@@ -54,7 +54,7 @@ def text_of(markup: str) -> str:
 
 
 def section(text: str, name: str) -> str:
-    """The section or the folded part with this id."""
+    """Return the section or folded part with this id."""
     start = text.index(f'id="{name}"')
     return text[start : min(text.find(end, start) % len(text) for end in ('</section>', '<details class="part"'))]
 
@@ -64,7 +64,7 @@ def body_rows(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[str]:
-    """The decimal numbers in order, whatever is set around them."""
+    """Return the decimal numbers in their order, without markup."""
     return re.findall(r'[-+]?\d+\.\d+', text.replace('−', '-'))
 
 
@@ -309,7 +309,7 @@ def test_latex_uses_booktabs_and_no_name_breaks_it():
     for rule in (r'\toprule', r'\midrule', r'\bottomrule', r'\cmidrule(lr){3-6}', r'\cmidrule(lr){7-12}'):
         assert text.count(rule) == 1, rule
     assert r'\multicolumn{4}{c}{measured} & \multicolumn{6}{c}{published}' in text
-    # A bracket would be an argument of the line break, a plus a list within the list.
+    # LaTeX would read a bracket as an argument of the line break, Markdown a plus as a nested list.
     assert '\n{[}a] & ' in latex(tiny(**{'[a]': (70.0, 71.0)}))
     assert '\n- Row + b, seed 0: k-NN is nan' in markdown(tiny(**{'a': (1.0,), '+ b': (math.nan,)}))
 
