@@ -124,7 +124,7 @@ def _check(check: Record) -> tuple[str, str, str | Record]:
     name = check['check']
     values = {row: _thousands(value) for row, value in check['values'].items()}
     if check.get('unverified'):
-        return 'quiet', f'{name} (some runs did not record it)', check['unverified']
+        return 'quiet', f'{name}, identity unknown', check['unverified']
     if len(values) < 2:
         return 'quiet', name, 'recorded by fewer than two rows'
     if check['equal']:
