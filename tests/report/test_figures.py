@@ -72,27 +72,17 @@ def test_long_name_stays_on_one_line():
     assert short('name') == 'name'
 
 
-def paths(drawn: str) -> list[str]:
-    return re.findall(' d="(.*?)"', drawn)
-
-
-def test_empty_and_single_point_lines_are_drawn():
-    series = {'a': ([], []), 'b': ([1], [2.0]), 'c': ([1, 3], [2.0, 4.0])}
-    assert paths(chart(series, 'title', 'x')) == ['', 'M0 150h0', 'M0 150L460 0']
-
-
-def test_dots_are_drawn_without_a_line():
-    drawn = chart({'c': ([1, 3], [2.0, 4.0])}, 'title', 'x', dots=True)
-    assert paths(drawn) == ['M0 150h0M460 0h0']
-
-
-def test_constant_line_is_in_the_middle():
-    assert paths(chart({'c': ([1, 3], [2.0, 2.0])}, 'title', 'x')) == ['M0 75L460 75']
-
-
-def test_logarithmic_line_has_equal_steps():
-    drawn = chart({'c': ([1, 2, 3], [1.0, 10.0, 100.0])}, 'title', 'x', log='y')
-    assert paths(drawn) == ['M0 150L230 75L460 0']
+@pytest.mark.parametrize(
+    'series, options, expected',
+    [
+        ({'a': ([], []), 'b': ([1], [2.0]), 'c': ([1, 3], [2.0, 4.0])}, {}, ['', 'M0 150h0', 'M0 150L460 0']),
+        ({'dots': ([1, 3], [2.0, 4.0])}, dict(dots=True), ['M0 150h0M460 0h0']),
+        ({'constant': ([1, 3], [2.0, 2.0])}, {}, ['M0 75L460 75']),
+        ({'logarithmic': ([1, 2, 3], [1.0, 10.0, 100.0])}, dict(log='y'), ['M0 150L230 75L460 0']),
+    ],
+)
+def test_still_picture_has_the_paths(series, options, expected):
+    assert re.findall(' d="(.*?)"', chart(series, 'title', 'x', **options)) == expected
 
 
 def test_figure_of_names_with_control_characters_is_xml(tmp_path):

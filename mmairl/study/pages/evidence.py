@@ -44,27 +44,14 @@ class PageData:
 
 
 @dataclass(frozen=True)
-class EvidencePart:
-    """A folded part of the evidence.
+class Content:
+    """The content of a folded part of the evidence.
 
     Args:
-        name: The anchor.
-        title: The heading.
-        summary: One line about the content.
-        body: The content.
+        summary: One line about the part.
+        values: The values of its template, in addition to the study.
         bad: Whether the summary names a problem.
     """
-
-    name: str
-    title: str
-    summary: str
-    body: Markup
-    bad: bool = False
-
-
-@dataclass(frozen=True)
-class Content:
-    """The summary of a part, and the values of its template in addition to the study."""
 
     summary: str
     values: Mapping[str, Any]
@@ -73,13 +60,13 @@ class Content:
 
 def evidence_parts(
     study: Record, found: Sequence[Findings], lines: Sequence[Line]
-) -> Iterator[EvidencePart]:
-    """Yield the parts that this study has."""
+) -> Iterator[tuple[str, str, Content, Markup]]:
+    """Yield anchor, heading, content and HTML of each part that the study has."""
     data = PageData(study, found, lines)
     for name, (title, build) in PARTS.items():
         if content := build(data):
             body = fill(f'part_{name}.html', study=study, **content.values)
-            yield EvidencePart(name, title, content.summary, body, content.bad)
+            yield name, title, content, body
 
 
 def trained_runs(study: Record) -> list[Record]:

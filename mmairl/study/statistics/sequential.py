@@ -53,7 +53,7 @@ class Plan(Declared):
         analyses = ', '.join(f'{count} (at {level:.2%})' for count, level in self.analyses)
         return (
             'seeds are added until every comparison is decided; the study is analyzed at '
-            f'{analyses} seeds per row, and all analyses together keep the 5 %'
+            f'{analyses} seeds per row, and the error rate of 5 % covers all analyses'
         )
 
 

@@ -151,14 +151,6 @@ def sequential() -> Record:
 
 def costly() -> Record:
     """A published ladder with costs: the symmetric loss doubles the compute."""
-    found = ladder_like()
-    rows = {row['name']: dict(images=1e5, flops=1e15, device_seconds=120.0) for row in found['rows']}
-    rows['+ symmetric loss']['flops'] = 2e15
-    rows['+ complex augmentation']['flops'] = 2e15
-    return found | dict(cost=dict(rows=rows, equal={}))
-
-
-def ladder_like() -> Record:
     found = steps(
         ('MoCo v2', 0, 0),
         ('+ SyncBN', 0.6, 1.5),
@@ -169,7 +161,11 @@ def ladder_like() -> Record:
     for one, name in zip(found['rows'], names):
         one['published'] = PUBLISHED[name]
     keys = dict.fromkeys(key for one in found['rows'] for key in one['published'])
-    return found | dict(published_metrics=[dict(key=key, label=key) for key in keys])
+    rows = {row['name']: dict(images=1e5, flops=1e15, device_seconds=120.0) for row in found['rows']}
+    rows['+ symmetric loss']['flops'] = 2e15
+    rows['+ complex augmentation']['flops'] = 2e15
+    published = [dict(key=key, label=key) for key in keys]
+    return found | dict(published_metrics=published, cost=dict(rows=rows, equal={}))
 
 
 def two_factors(effects: tuple[float, float, float] = (8.0, 0.1, 0.0), runs: int = 4) -> Record:
@@ -335,23 +331,3 @@ def forked() -> Record:
     for trunk, warmer, value in zip(found['rows'][0]['runs'], found['rows'][2]['runs'], noise):
         warmer['scores']['k-nn'] = trunk['scores']['k-nn'] - 2 + 0.5 * value
     return study(found['rows'], ('k-NN',), seeds=found['seeds'], fairness=found['fairness'])
-
-
-CASES = {
-    case.__name__: case
-    for case in (
-        one_decided,
-        all_inconclusive,
-        all_equivalent,
-        collapsed,
-        unfinished,
-        one_seed,
-        confounded,
-        sequential,
-        two_factors,
-        tuned,
-        drawn_as_lines,
-        external,
-        costly,
-    )
-}
