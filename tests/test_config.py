@@ -112,7 +112,7 @@ def test_written_config_equals_the_original(tmp_path, name):
 def test_unreadable_configs_raise(tmp_path):
     for value in (object(), Path('a'), {1, object()}):
         for name in ('run.yaml', 'run.json'):
-            with pytest.raises(UserError, match='not plain data'):
+            with pytest.raises(UserError, match='cannot store'):
                 write_config(Config(dict(a=dict(b=value))), tmp_path / name)
     with pytest.raises(UserError, match='expected .yaml or .json'):
         write_config(Config(dict(a=1)), tmp_path / 'run.py')
@@ -125,7 +125,7 @@ def test_unreadable_configs_raise(tmp_path):
         check_config(load_config(config(tmp_path, '')))
     with pytest.raises(UserError, match='a.pth.: unsupported config type'):
         load_config(config(tmp_path, '', 'a.pth'))
-    with pytest.raises(UserError, match=r"no config at .*r5_200e.py; did you mean 'mocov2plus_r50_200e.py'\?"):
+    with pytest.raises(UserError, match=r"r5_200e.py.: no such config; did you mean 'mocov2plus_r50_200e.py'\?"):
         load_config(tmp_path / 'mocov2plus_r5_200e.py')
 
 
@@ -176,5 +176,5 @@ def test_yaml_config_of_many_aliases_ends(tmp_path):
     lines = ['a0: &a0 [x, x, x, x, x, x, x, x, x, x]']
     lines += [f'a{level}: &a{level} [{", ".join([f"*a{level - 1}"] * 10)}]' for level in range(1, 12)]
     (tmp_path / 'laughs.yaml').write_text('\n'.join(lines))
-    with pytest.raises(UserError, match='too large'):
+    with pytest.raises(UserError, match='too many values'):
         load_config(tmp_path / 'laughs.yaml')

@@ -90,7 +90,5 @@ def test_unshared_work_dir_raises(tmp_path, run_processes):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / 'two.py').write_text(ELSEWHERE)
     said = run_processes(2, tmp_path / 'two.py', tmp_path)
-    sentence = (
-        f'told: run is not the same folder for all processes: {socket.gethostname()} cannot see the files of the first'
-    )
+    sentence = f'told: run: this folder of the first process is not visible on {socket.gethostname()}'
     assert said.count(sentence) == 2 and not list(tmp_path.rglob('.?*'))

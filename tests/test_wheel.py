@@ -197,8 +197,8 @@ def test_get_config_equals_the_path():
     'name, says',
     [
         ('mmairl::mocov2plus_r50_20e.py', "did you mean 'mmairl::mocov2plus_r50_200e.py'"),
-        ('mmairl::../setup.py', 'there is no config'),
-        ('mmairl::/etc/passwd', 'there is no config'),
+        ('mmairl::../setup.py', 'no such config'),
+        ('mmairl::/etc/passwd', 'no such config'),
     ],
 )
 def test_misspelled_config_name_gets_a_suggestion(name, says):

@@ -1,8 +1,8 @@
 """Pack a data set into tar archives: mmairl pack data/imagenet/train data/imagenet/train.tar [--shard 1G].
 
-Train from them with train_dataloader.dataset.type=Shards and train_dataloader.dataset.root=data/imagenet/train.tar, or with
---shard root=data/imagenet/train-*.tar; WebDataset reads them, too. Each image is decoded once. Images that cannot be read are
-left out and listed. After an interruption, the same command resumes a packing of several shards.
+To train from an archive, set train_dataloader.dataset.type=Shards and train_dataloader.dataset.root=data/imagenet/train.tar, or
+with --shard root=data/imagenet/train-*.tar. WebDataset can read archives, too. Unreadable images are left out and listed. After
+an interruption, the same command resumes if it writes several archives.
 
 With --statistics, print the mean and standard deviation of each channel for a config, and write nothing.
 """
@@ -24,14 +24,17 @@ if TYPE_CHECKING:
 def size_in_bytes(text: str) -> int:
     """Parse a size such as 500M or 1G, in powers of 1024."""
     if not (parts := re.fullmatch(r'(\d+)([KMGT]?)', text)) or not int(parts[1]):
-        raise argparse.ArgumentTypeError(f'{text!r} is not a size; give one such as 500M or 1G')
+        raise argparse.ArgumentTypeError(
+            f'{text!r}: expected a size such as 500M or 1G; correct it'
+        )
     return int(parts[1]) << 10 * ' KMGT'.index(parts[2] or ' ')
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('pack', __doc__)
     parser.add_argument(
-        'source', help='read images in SOURCE/CLASS/, or shards by any name that Shards takes'
+        'source',
+        help='read images in the folders SOURCE/CLASS, or archives by any name that Shards accepts',
     )
     parser.add_argument('out', type=Path, nargs='?', metavar='OUT.tar', help='write this archive')
     parser.add_argument(
@@ -43,7 +46,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--channels',
         type=positive,
         metavar='N',
-        help='read N channels as they are stored (default: RGB)',
+        help='read images with N channels (default: RGB)',
     )
     parser.add_argument(
         '--unlabelled',
@@ -54,13 +57,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--shard',
         type=size_in_bytes,
         metavar='SIZE',
-        help='write archives of SIZE, such as 1G: OUT-000000.tar, OUT-000001.tar, ... (default: one archive)',
+        help='write several archives of SIZE, such as 1G: OUT-000000.tar, OUT-000001.tar, ... (default: one archive)',
     )
     parser.add_argument(
         '--short-side',
         type=positive,
         metavar='PIXELS',
-        help='shrink larger images to this short side, which changes the training data (default: keep each file)',
+        help='shrink larger images to this short side, which changes the training data (default: copy each file)',
     )
     parser.add_argument(
         '--quality',
@@ -83,7 +86,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if (args.out is None) != args.statistics:
         parser.error('give either OUT.tar to write, or --statistics')
     if args.short_side and args.channels:
-        parser.error('--short-side writes JPEGs, which are RGB; leave it out, or --channels')
+        parser.error('--short-side writes RGB JPEGs; leave out --short-side or --channels')
     return args
 
 
@@ -131,12 +134,12 @@ def source_of(args: argparse.Namespace) -> 'FileDataset | Shards':
 
 
 def print_statistics(dataset: 'FileDataset | Shards', source: str, workers: int) -> None:
-    """Print mean and standard deviation as a config has them."""
+    """Print mean and standard deviation as lines of a config."""
     from mmairl.data.statistics import channel_statistics
 
     measured = channel_statistics(dataset, workers)
     mean, std = (
         ', '.join(f'{value:.5g}' for value in values) for values in (measured.mean, measured.std)
     )
-    print(f'# of {measured.images} images in {source}; {measured.unreadable} could not be read')
+    print(f'# {measured.images} images in {source}; {measured.unreadable} could not be read')
     print(f'model = dict(data_preprocessor=dict(mean=[{mean}], std=[{std}]))')

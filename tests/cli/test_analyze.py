@@ -117,9 +117,9 @@ def test_missing_input_is_an_error(folder, tmp_path, run_tool, capsys):
             (TOOL, 'measures', a, '--config', DEMO.parents[1] / 'evaluation/shapes_r18.py'),
             'has no train_dataloader',
         ),
-        (('tools/study.py', study, '--scale', 'demo', '--tasks', 'knn@nothing', '--dry-run'), 'there is no config'),
+        (('tools/study.py', study, '--scale', 'demo', '--tasks', 'knn@nothing', '--dry-run'), 'no such config'),
         (('tools/study.py', misspelt, '--scale', 'demo', '--dry-run'), "for the scale 'demo'; did you mean 'dmo'?"),
-        (('tools/study.py', study, '--collect', '--out', folder / 'nowhere'), 'there is no folder'),
+        (('tools/study.py', study, '--collect', '--out', folder / 'nowhere'), 'no such folder'),
     ):
         with pytest.raises(SystemExit, match='2'):
             run_tool(*arguments)

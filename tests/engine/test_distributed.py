@@ -9,17 +9,17 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from harness.errors import raises_code
 from harness.processes import ended, free_port, wait_for
 from torch import nn
 
 from mmairl.engine.distributed import VARIABLES, DistributedModel, start_processes
 from mmairl.engine.speed import lay_out
-from mmairl.errors import UserError
 
 
 def test_launcher_without_its_variables_raises(monkeypatch):
     monkeypatch.delenv('SLURM_PROCID', raising=False)
-    with pytest.raises(UserError, match='requires SLURM_PROCID, .* start with .*slurm_train.sh'):
+    with raises_code('not-launched', 'SLURM_PROCID, .*slurm_train.sh'):
         start_processes('slurm')
 
 
@@ -40,7 +40,7 @@ def launched(monkeypatch) -> Callable[..., None]:
 
 def test_slurm_without_scontrol_raises(launched, tmp_path):
     launched('slurm', '0', PATH=str(tmp_path))
-    with pytest.raises(UserError, match='scontrol, .* is not on the PATH; set MASTER_ADDR'):
+    with raises_code('no-scontrol'):
         start_processes('slurm')
 
 
@@ -93,7 +93,7 @@ def test_each_step_of_slurm_has_its_own_port(launched, joined):
 def test_more_processes_than_gpus_raise(monkeypatch, launched, joined, gpus):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     launched('pytorch', '2')
-    with pytest.raises(UserError, match=f'process 2 of this machine, counted from 0, finds {gpus} GPUs'):
+    with raises_code('no-gpu-for-process', f'there are {gpus}'):
         start_processes('pytorch')
 
 

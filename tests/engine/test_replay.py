@@ -14,7 +14,7 @@ from harness.errors import raises_code
 from mmairl.cli.replay import check_evaluations, main
 from mmairl.engine import replay
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
-from mmairl.engine.fork import Fork, kept_checkpoints
+from mmairl.engine.fork import Fork, checkpoints_of_run
 from mmairl.engine.replay import Stretch, check_stretch, differences_of, stretches_of
 from mmairl.engine.replay_step import replay_step
 from mmairl.evaluation.protocol import evaluate
@@ -114,7 +114,7 @@ def copied(kept, tmp_path) -> Path:
 
 
 def status_of(folder: Path) -> str:
-    early, late = kept_checkpoints(folder)[:2]
+    early, late = checkpoints_of_run(folder)[:2]
     return check_stretch(folder, Stretch(early, late)).status
 
 
@@ -171,7 +171,7 @@ def test_other_machine_is_not_comparable(kept, monkeypatch):
     monkeypatch.setattr(replay, 'describe_machine', lambda: {**machine, 'torch': '9.9'})
     monkeypatch.setattr(replay, 'rerun', lambda *_: None)
     monkeypatch.setattr(replay, 'differences_of', lambda *_: ['state_dict.weight'])
-    early, late = kept_checkpoints(kept)[:2]
+    early, late = checkpoints_of_run(kept)[:2]
     verdict = check_stretch(kept, Stretch(early, late))
     assert verdict.status == 'not comparable'
     assert '9.9' in verdict.reason
@@ -184,12 +184,12 @@ def test_stretch_spans_a_missing_checkpoint(copied):
 
 def test_copy_of_the_weights_is_no_kept_checkpoint(copied):
     consolidate(copied / 'iter_8.pth', copied / 'weights.pth')
-    assert [kept.path.name for kept in kept_checkpoints(copied)] == ['iter_4.pth', 'iter_8.pth', 'iter_12.pth']
+    assert [kept.path.name for kept in checkpoints_of_run(copied)] == ['iter_4.pth', 'iter_8.pth', 'iter_12.pth']
 
 
 def test_folder_without_checkpoints_raises(kept, tmp_path):
     with raises_code('no-checkpoint'):
-        kept_checkpoints(tmp_path)
+        checkpoints_of_run(tmp_path)
 
 
 def test_command_states_its_cost_and_verdicts(kept, capsys):

@@ -112,7 +112,7 @@ def test_imagenet_protocols_take_depth_from_checkpoint(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(transfer_run, '_run', in_this_process)
     run_tool('tools/transfer.py', 'a.pth', '--tasks', 'knn,voc07', '--data', tmp_path)
-    assert f'voc07: left out, because {tmp_path}/data/VOCdevkit/VOC2007 is missing' in capfd.readouterr().out
+    assert f'voc07: skipped, because {tmp_path}/data/VOCdevkit/VOC2007 is missing' in capfd.readouterr().out
     lines = (tmp_path / f'work_dirs/transfer/{tmp_path.name}_a_student/table.csv').read_text().splitlines()
     table = {line.split(',')[0]: line.split(',')[1:] for line in lines[1:]}
     assert float(table['knn20'][0]) > 60 and table['knn20'][1] == ''  # chance is 25; the paper prints none

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from harness.errors import raises_code
 from mmengine.hooks import Hook
 
 from mmairl.engine import run
 from mmairl.engine.hooks.after_step import MomentumHook
-from mmairl.errors import UserError
 from mmairl.models.heads.base import unit
 from mmairl.registry import HOOKS
 
@@ -48,7 +48,7 @@ def test_momentum_at_first_middle_and_last_step(toy_config, first_step):
 
 @pytest.mark.parametrize('wrong', [dict(schedule='linear'), dict(base=1.5)])
 def test_wrong_setting_raises(wrong):
-    with pytest.raises(UserError, match='MomentumHook'):
+    with raises_code('bad-momentum'):
         MomentumHook(**wrong)
 
 

@@ -111,7 +111,7 @@ def test_quantity_warns_again_only_after_recovery(caplog):
             hook._warn(SimpleNamespace(logger=logger, iter=step), dict(spread_key=value))
     messages = [record.getMessage() for record in caplog.records]
     assert [text.split(': ')[0] for text in messages] == [f'health, iteration {step}' for step in (2, 6, 7)]
-    for message, text in zip(messages, ('collapse', 'all clear', 'collapse'), strict=True):
+    for message, text in zip(messages, ('collapse', 'normal again', 'collapse'), strict=True):
         assert text in message
 
 

@@ -97,7 +97,7 @@ def test_loader_speed_is_logged_next_to_step_speed(monkeypatch, seconds, short):
         hub.update_scalar('train/data_time', seconds)
     logger = SimpleNamespace(info=lines.append, warning=lambda text: lines.append(f'warning: {text}'))
     progress.log_loader_speed(SimpleNamespace(train_dataloader=loader, message_hub=hub, logger=logger), 2)
-    expected = f'0 data workers can make {8 / seconds:.0f} images/s, and a step takes 80 images/s'
+    expected = f'0 data workers can load {8 / seconds:.0f} images/s, and training can use 80 images/s'
     assert [text.removeprefix('warning: ').partition(',')[0] for text in lines] == [expected.partition(',')[0]]
     assert lines[0].startswith('warning') == short == ('raise train_dataloader.num_workers' in lines[0])
 
