@@ -1,4 +1,4 @@
-"""Writing in the background, and what happens when it goes wrong."""
+"""Atomic writes, the background writer, and reads of small files, with their errors."""
 
 import errno
 import os
@@ -110,7 +110,7 @@ def test_links_are_never_followed(tmp_path):
 
 
 @pytest.mark.parametrize('content', [b'{"a": ', b'\xff\xfe', b'[' * 100_000, None])
-def test_what_is_no_whole_json_file_is_one_sentence(tmp_path, content):
+def test_incomplete_json_raises(tmp_path, content):
     path = tmp_path / 'a.json'
     path.write_bytes(content) if content is not None else os.mkfifo(path)
     with pytest.raises(UserError, match='not a complete JSON file|not a regular file|not text in UTF-8'):
@@ -118,7 +118,7 @@ def test_what_is_no_whole_json_file_is_one_sentence(tmp_path, content):
 
 
 def test_old_checkpoint_is_removed_after_the_new_one(tmp_path, monkeypatch):
-    """A disk that fills up at the third checkpoint, of which two are kept."""
+    """The disk fills up at the third checkpoint. The two before are kept."""
     save, written = torch.save, []
 
     def fill_up(checkpoint: dict, path: Path) -> None:

@@ -15,7 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import add_config_options, add_loading, add_part, parser_of, positive, seed
+from mmairl.cli.flags import (
+    add_config_options,
+    add_loading,
+    add_part,
+    add_switch,
+    parser_of,
+    positive,
+    seed,
+)
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,25 +55,25 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default='backbone',
         help='geometry: measure the output of this layer (default: backbone)',
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--lines',
-        action='store_true',
-        help='cka: compare the first checkpoint with each of the others, stage by stage (default: a heat map)',
+        'cka: compare the first checkpoint with each of the others, stage by stage (default: a heat map)',
     )
     parser.add_argument(
         '--stage',
         default='pooled',
         help='cka of more than two: choose the stage of the heat map (default: pooled)',
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--full',
-        action='store_true',
-        help='cka of two: also compute the biased value over all images at once, as published (default: off)',
+        'cka of two: also compute the biased value over all images at once, as published (default: off)',
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--recalibrate',
-        action='store_true',
-        help='recompute batch norm statistics, as required after normrescale (default: off)',
+        'recompute batch norm statistics, as required after normrescale (default: off)',
     )
     parser.add_argument(
         '--images',

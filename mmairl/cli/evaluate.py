@@ -17,6 +17,7 @@ from mmairl.cli.flags import (
     add_launcher,
     add_part,
     add_prefix,
+    add_switch,
     count,
     device,
     parser_of,
@@ -83,10 +84,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=Path,
         help='write the scores to this JSON file (default: next to the checkpoint)',
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--download',
-        action='store_true',
-        help='download missing data sets if torchvision provides them (default: off)',
+        'download missing data sets if torchvision provides them (default: off)',
     )
     add_config_options(parser)
     # Absent arguments keep the protocol's default. An argument of another protocol is an error.
@@ -128,20 +129,20 @@ def add_settings(group: Any) -> None:
         type=seed,
         help='logreg, svm, linear, finetune: set the seed of the classifier, the folds and the held-out images (default: 0)',
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--standardise',
-        action='store_true',
-        help='logreg: scale features to mean 0 and standard deviation 1 (default: off)',
+        'logreg: scale features to mean 0 and standard deviation 1 (default: off)',
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--low-shot',
-        action='store_true',
-        help='svm: also train on small numbers of positive images per class (default: off)',
+        'svm: also train on small numbers of positive images per class (default: off)',
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--near-duplicates',
-        action='store_true',
-        help='knn, logreg, svm: count test images nearly equal to a training image, and also report the score without them '
+        'knn, logreg, svm: count test images nearly equal to a training image, and also report the score without them '
         '(default: off)',
     )
     group.add_argument(
@@ -156,10 +157,10 @@ def add_settings(group: Any) -> None:
 
 def add_resources(group: Any) -> None:
     """Add the settings that change no score."""
-    group.add_argument(
+    add_switch(
+        group,
         '--remeasure',
-        action='store_true',
-        help='evaluate again and replace the stored features, run and scores (default: off)',
+        'evaluate again and replace the stored features, run and scores (default: off)',
     )
     group.add_argument(
         '--work-dir',

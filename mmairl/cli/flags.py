@@ -46,6 +46,11 @@ def parser_of(command: str, description: str | None) -> CommandParser:
     )
 
 
+def add_switch(parser: Any, flag: str, help: str) -> None:
+    """Add an option without a value, which is off by default."""
+    parser.add_argument(flag, action='store_true', help=help)
+
+
 def add_part(parser: argparse.ArgumentParser, flag: str = '--part', whose: str = 'the') -> None:
     """Add the choice between student and teacher."""
     parser.add_argument(

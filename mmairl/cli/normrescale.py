@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import above_zero, add_part, add_prefix, parser_of
+from mmairl.cli.flags import above_zero, add_part, add_prefix, add_switch, parser_of
 from mmairl.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -68,27 +68,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default='keep',
         help="keep batch norm's running statistics, or rescale them as in the paper's release (default: keep)",
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--exact',
-        action='store_true',
-        help='rescale only weights whose scale batch norm cancels, so that the features stay the same (default: off)',
+        'rescale only weights whose scale batch norm cancels, so that the features stay the same (default: off)',
     )
-    parser.add_argument(
-        '--advise',
-        action='store_true',
-        help='write nothing and print a recommendation (default: off)',
-    )
+    add_switch(parser, '--advise', 'write nothing and print a recommendation (default: off)')
     parser.add_argument(
         '--rate',
         type=above_zero,
         default=0.01,
         help='--advise: set the learning rate of your fine-tuning recipe (default: 0.01)',
     )
-    parser.add_argument(
-        '--strict',
-        action='store_true',
-        help='fail if a tensor cannot be rescaled (default: log a warning)',
-    )
+    add_switch(parser, '--strict', 'fail if a tensor cannot be rescaled (default: log a warning)')
     return parser.parse_args(arguments)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import count, fraction, parser_of, positive
+from mmairl.cli.flags import add_switch, count, fraction, parser_of, positive
 
 if TYPE_CHECKING:
     from mmairl.data.datasets import FileDataset
@@ -37,10 +37,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='read images in the folders SOURCE/CLASS, or archives by any name that Shards accepts',
     )
     parser.add_argument('out', type=Path, nargs='?', metavar='OUT.tar', help='write this archive')
-    parser.add_argument(
+    add_switch(
+        parser,
         '--statistics',
-        action='store_true',
-        help='print mean and standard deviation, and write nothing (default: pack)',
+        'print mean and standard deviation, and write nothing (default: pack)',
     )
     parser.add_argument(
         '--channels',
@@ -48,11 +48,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar='N',
         help='read images with N channels (default: RGB)',
     )
-    parser.add_argument(
-        '--unlabelled',
-        action='store_true',
-        help='read images at any depth, without classes (default: off)',
-    )
+    add_switch(parser, '--unlabelled', 'read images at any depth, without classes (default: off)')
     parser.add_argument(
         '--shard',
         type=size_in_bytes,

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import add_config_options, parser_of, positive, seed
+from mmairl.cli.flags import add_config_options, add_switch, parser_of, positive, seed
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,15 +32,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     what.add_argument(
         '--step', type=positive, metavar='N', help='replay iteration N; required without --check'
     )
-    parser.add_argument(
-        '--views',
-        action='store_true',
-        help='--step: show the views with their sampled parameters (default: off)',
+    add_switch(
+        parser, '--views', '--step: show the views with their sampled parameters (default: off)'
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--per-image',
-        action='store_true',
-        help='--step: show loss, gradient and nearest keys of each image (default: off)',
+        '--step: show loss, gradient and nearest keys of each image (default: off)',
     )
     parser.add_argument(
         '--out',

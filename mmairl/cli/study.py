@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmairl.cli.flags import count, parser_of, positive, seed
+from mmairl.cli.flags import add_switch, count, parser_of, positive, seed
 from mmairl.errors import UserError
 
 NOT_WITH_REMEASURE = ('status', 'dry_run', 'power', 'print_commands', 'collect', 'until_decided')
@@ -22,9 +22,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         nargs='?',
         help='run this study, such as configs/studies/ladder.yaml (default: list the built-in studies)',
     )
-    parser.add_argument(
-        '--list', action='store_true', help='print the built-in studies as a table and exit'
-    )
+    add_switch(parser, '--list', 'print the built-in studies as a table and exit')
     parser.add_argument(
         '--index',
         type=Path,
@@ -48,10 +46,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--out', type=Path, help='write to this folder (default: work_dirs/studies/STUDY_SCALE)'
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--remeasure',
-        action='store_true',
-        help='evaluate finished runs again and replace their scores, but keep their weights (default: off)',
+        'evaluate finished runs again and replace their scores, but keep their weights (default: off)',
     )
     add_machines(parser)
     add_ways_to_stop(parser)
@@ -90,19 +88,17 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         metavar='FILE',
         help='submit the runs by a profile of the cluster, see docs/how-to/studies.md (default: run them here)',
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--print-commands',
-        action='store_true',
-        help='print a command line for each run, for other schedulers, and exit (default: run them)',
+        'print a command line for each run, for other schedulers, and exit (default: run them)',
     )
 
 
 def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group('planning and progress')
-    group.add_argument(
-        '--dry-run',
-        action='store_true',
-        help='print the plan, check fairness and exit; this executes the configs',
+    add_switch(
+        group, '--dry-run', 'print the plan, check fairness and exit; this executes the configs'
     )
     group.add_argument(
         '--rate',
@@ -110,30 +106,28 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         metavar='IMAGES',
         help="plan with this number of images per second and device (default: the scale's)",
     )
-    group.add_argument(
-        '--status',
-        action='store_true',
-        help='print the state of each run and exit, even while runs are in progress',
+    add_switch(
+        group, '--status', 'print the state of each run and exit, even while runs are in progress'
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--collect',
-        action='store_true',
-        help='write the page about the finished runs and exit (default: run missing runs first)',
+        'write the page about the finished runs and exit (default: run missing runs first)',
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--power',
-        action='store_true',
-        help='print the effects that the finished seeds can detect and exit (default: run)',
+        'print the effects that the finished seeds can detect and exit (default: run)',
     )
     group.add_argument(
         '--effect',
         type=float,
         help="--power: print the seeds that this effect requires (default: the study's margin)",
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--until-decided',
-        action='store_true',
-        help='add seeds until every comparison is decided (default: run a fixed number of seeds)',
+        'add seeds until every comparison is decided (default: run a fixed number of seeds)',
     )
     group.add_argument(
         '--most',

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import add_config_options, add_launcher, parser_of, positive, seed
+from mmairl.cli.flags import add_config_options, add_launcher, add_switch, parser_of, positive, seed
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -62,9 +62,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         help='continue from the exact state of another run after an epoch, with its config and --cfg-options; requires '
         '--work-dir (default: off)',
     )
-    parser.add_argument(
-        '--amp', action='store_true', help='train in mixed precision (default: off)'
-    )
+    add_switch(parser, '--amp', 'train in mixed precision (default: off)')
     parser.add_argument(
         '--strategy',
         metavar='NAME',
@@ -92,10 +90,10 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_batch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add_switch(
+        parser,
         '--auto-scale-lr',
-        action='store_true',
-        help='scale the learning rate by the batch size, as auto_scale_lr of the config describes (default: off)',
+        'scale the learning rate by the batch size, as auto_scale_lr of the config describes (default: off)',
     )
     parser.add_argument(
         '--per-gpu',
@@ -113,10 +111,10 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
 
 def add_suggestion(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group('--suggest')
-    group.add_argument(
+    add_switch(
+        group,
         '--suggest',
-        action='store_true',
-        help='print a config for custom images with the reasons for its values and exit (default: train)',
+        'print a config for custom images with the reasons for its values and exit (default: train)',
     )
     group.add_argument(
         '--method',

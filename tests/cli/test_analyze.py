@@ -102,8 +102,8 @@ def test_measures_are_a_table_without_labels(folder, tmp_path, run_tool, capsys)
         'invariance to hue',
     } < values.keys() and 1 < values['RankMe'] < 60
     page = (tmp_path / 'measures.html').read_text()
-    assert 'near 0' not in page and '–' in page  # lower is better; of a loss without a log there is no number
-    assert page.count('data-chart=') == len(header) - 2  # there is no log of a loss
+    assert 'near 0' not in page and '–' in page  # a loss without a log has no number
+    assert page.count('data-chart=') == len(header) - 2  # the loss has no chart
 
 
 def test_missing_input_is_an_error(folder, tmp_path, run_tool, capsys):

@@ -1,4 +1,4 @@
-"""Which checkpoint a run starts from, how often it is read, and which files are removed."""
+"""Choose the checkpoint that a run starts from, read it once, and remove only outdated files."""
 
 import os
 from pathlib import Path
@@ -99,7 +99,7 @@ def test_restart_prefers_checkpoints_of_its_own_run(folder, tmp_path):
     torch.save(training_checkpoint(run='a'), named)
     cfg = dict(work_dir=str(folder), resume='again', load_from=str(named))
     start = choose_start(Config(cfg))
-    assert start.path == str(named) and start.resume and start.run == 'a'  # the folder's checkpoints are of other runs
+    assert start.path == str(named) and start.resume and start.run == 'a'  # all checkpoints in the folder are of other runs
     torch.save(training_checkpoint(run='a'), folder / 'iter_3.pth')
     start = choose_start(Config(cfg))
     assert Path(start.path).name == 'iter_3.pth' and start.resume and start.run == 'a'
@@ -111,7 +111,7 @@ def test_note_that_is_a_folder_raises(folder):
         RunStart(run='new').begin(folder)
 
 
-def test_consolidate_names_values_that_are_no_weights(tmp_path):
+def test_consolidate_names_unusable_values(tmp_path):
     weights = dict(
         good=torch.ones(2),
         count=torch.tensor(1),
@@ -223,7 +223,7 @@ def old_config(work_dir: Path) -> Config:
     return cfg
 
 
-# The result of the old code for the same run, at iteration 12.
+# Results of the old code for the same run at iteration 12.
 OLD = {
     'backbone.conv1.weight': [2.86868072, 2.74249601, 1.63578558, 0.70546979],
     'teacher.backbone.conv1.weight': [0.65883887, 0.85651362, 0.46041384, 0.13085245],
@@ -335,7 +335,7 @@ def test_checkpoint_of_another_hook_resumes(toy_config, tmp_path):
 
 @pytest.mark.parametrize('kind', ['ExactCheckpointHook', 'CheckpointHook', 'subclass'])
 def test_foreign_checkpoint_deletes_no_file(toy_config, tmp_path, kind):
-    """Its message hub names files and folders, and a better score arrives."""
+    """The message hub of the checkpoint names files and folders, and a better score arrives."""
 
     class Subclass(CheckpointHook):
         pass

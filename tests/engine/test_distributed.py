@@ -80,7 +80,7 @@ def test_slurm_task_selects_its_gpu(monkeypatch, launched, joined, gpus, task):
 
 
 def test_each_step_of_slurm_has_its_own_port(launched, joined):
-    """Jobs, and steps of one job, may share a machine."""
+    """Jobs and the steps of a job may share a machine."""
     ports = set()
     for job, step in (('1', '0'), ('1', '1'), ('2', '0')):
         launched('slurm', '0', '0', step, '8', 'n', MASTER_ADDR='node1', SLURM_JOB_ID=job)
@@ -98,7 +98,7 @@ def test_more_processes_than_gpus_raise(monkeypatch, launched, joined, gpus):
 
 
 def test_channels_last_gradients_fit_their_buckets(recwarn):
-    """Also those of 1 x 1 kernels. Otherwise DDP warns and copies each gradient."""
+    """DDP would otherwise warn and copy each gradient, also those of 1 x 1 kernels."""
     dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
     try:
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 1))

@@ -83,7 +83,7 @@ def roll_queue(checkpoint: dict) -> None:
     vectors.copy_(vectors.roll(1, 0))
 
 
-# What is changed, and the value in which a replay would differ.
+# The first value that differs, and the change of the checkpoint.
 TAMPERING = {
     'state_dict.backbone.conv1.weight': flip_a_bit,
     'state_dict.teacher.backbone.conv1.weight': copy_student,
@@ -182,7 +182,7 @@ def test_stretch_spans_a_missing_checkpoint(copied):
     assert [str(stretch) for stretch in stretches_of(copied)] == ['iterations 1 to 8', 'iterations 9 to 12']
 
 
-def test_copy_of_the_weights_is_no_kept_checkpoint(copied):
+def test_consolidated_file_is_no_run_checkpoint(copied):
     consolidate(copied / 'iter_8.pth', copied / 'weights.pth')
     assert [kept.path.name for kept in checkpoints_of_run(copied)] == ['iter_4.pth', 'iter_8.pth', 'iter_12.pth']
 
@@ -220,7 +220,7 @@ def test_evaluation_is_repeated(copied):
 
 
 def test_step_is_the_one_of_training(kept):
-    """Also several iterations after a checkpoint, and from scratch."""
+    """The step is the first of the run, or several iterations after a checkpoint."""
     scalars = load_checkpoint(kept / 'iter_12.pth')['message_hub']['log_scalars']
     losses = scalars['train/loss'].data[0]
     for step in (1, 8):
