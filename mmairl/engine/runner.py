@@ -1,6 +1,5 @@
 """mmengine's runner, with checkpoints that resume exactly and loops that start inside an epoch."""
 
-from collections import OrderedDict
 from functools import cached_property, partial
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -202,16 +201,12 @@ class Runner(PlainRunner):
 
         All processes call this together, because each may hold a part. The first returns the content, the others None.
         """
-        weights = self._weights()
+        sharded = self.strategy
+        weights = sharded.weights(self.model) if sharded else network_of(self).state_dict()
         optimizer = self.optim_wrapper.state_dict() if save_optimizer else None
         if not is_main_process():
             return None
         return snapshot(self, weights, {**meta, **self._origin}, optimizer, save_param_scheduler)
-
-    def _weights(self) -> OrderedDict[str, Any]:
-        if self.strategy:
-            return self.strategy.weights(self.model)
-        return network_of(self).state_dict()
 
     @cached_property
     def _origin(self) -> dict[str, Any]:

@@ -99,7 +99,9 @@ def test_restart_prefers_checkpoints_of_its_own_run(folder, tmp_path):
     torch.save(training_checkpoint(run='a'), named)
     cfg = dict(work_dir=str(folder), resume='again', load_from=str(named))
     start = choose_start(Config(cfg))
-    assert start.path == str(named) and start.resume and start.run == 'a'  # all checkpoints in the folder are of other runs
+    assert (
+        start.path == str(named) and start.resume and start.run == 'a'
+    )  # all checkpoints in the folder are of other runs
     torch.save(training_checkpoint(run='a'), folder / 'iter_3.pth')
     start = choose_start(Config(cfg))
     assert Path(start.path).name == 'iter_3.pth' and start.resume and start.run == 'a'
