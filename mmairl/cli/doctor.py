@@ -55,9 +55,11 @@ def main(arguments: Sequence[str]) -> None:
     )
     rows = []
     outcomes = show_progress(treat(trial, args.repeats), 'remedies', len(choices))
-    for one in by_likelihood(outcomes):
-        verdict = one.error or ('helps' if one.helps else 'no clear effect')
-        gain = f'{one.gain:.2f} ({one.low:.2f} to {one.high:.2f})'
-        rows.append((one.remedy.words, [verdict, '–' if one.error else gain, one.remedy.flags]))
+    for outcome in by_likelihood(outcomes):
+        verdict = outcome.error or ('helps' if outcome.helps else 'no clear effect')
+        gain = f'{outcome.gain:.2f} ({outcome.low:.2f} to {outcome.high:.2f})'
+        rows.append(
+            (outcome.remedy.words, [verdict, '–' if outcome.error else gain, outcome.remedy.flags])
+        )
     columns = ['verdict', 'gain in health (95 %)', '--cfg-options']
     print_table(columns, rows, 'Remedies, the likeliest first', head='remedy')

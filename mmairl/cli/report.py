@@ -163,11 +163,11 @@ def views(arguments: Sequence[str]) -> Path:
     from mmairl.report.views_page import write_views_page
 
     register()
-    named = {
+    flags = {
         'train_dataloader.dataset.root': args.root,
         'train_dataloader.dataset.views': args.views,
     }
-    options = {key: value for key, value in named.items() if value}
+    options = {key: value for key, value in flags.items() if value}
     cfg = load_config(args.config, {**options, **args.cfg_options})
     check_config(cfg)
     out = output(args.out or f'work_dirs/views/{Path(args.config).stem}.html', args.config)

@@ -116,13 +116,13 @@ def show(rows: list[tuple[str, float | None, float | None]], beside: str) -> Non
     from mmairl.report.table import print_table
     from mmairl.transfer.tasks import TASKS
 
-    shown = []
+    cells_by_column = []
     for column, ours, theirs in rows:
         digits = 1 if column not in TASKS['nyuv2'].plain else 3
         difference = None if None in (ours, theirs) else ours - theirs
         cells = [
             '' if value is None else f'{value:.{digits}f}' for value in (ours, theirs, difference)
         ]
-        shown.append((column, cells))
+        cells_by_column.append((column, cells))
     title = 'transfer, in percent (except nyuv2_rms and nyuv2_rel)'
-    print_table(('measured', f'published, {beside}', 'difference'), shown, title)
+    print_table(('measured', f'published, {beside}', 'difference'), cells_by_column, title)

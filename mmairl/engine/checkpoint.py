@@ -212,13 +212,13 @@ class StoredCheckpoint:
 
 def checkpoints_in(folder: Path, run: str | None) -> list[StoredCheckpoint]:
     """Return the checkpoints of a run in a folder by iteration, without reading their tensors."""
-    found = []
+    stored = []
     for path in folder.glob('*.pth'):
         meta = meta_of(path)
         place = meta_of(path, 'place')  # absent from files that only hold weights
         if meta and place and meta.get('run') == run and type(meta.get('iter')) is int:
-            found.append(StoredCheckpoint(path, meta, place.get('steps', 0)))
-    return sorted(found, key=lambda checkpoint: checkpoint.iteration)
+            stored.append(StoredCheckpoint(path, meta, place.get('steps', 0)))
+    return sorted(stored, key=lambda checkpoint: checkpoint.iteration)
 
 
 def missing_part(checkpoint: dict[str, Any]) -> str | None:

@@ -123,7 +123,7 @@ class Trial:
     def start(self) -> StoredCheckpoint | None:
         """The last checkpoint before the sign, or None for the initial weights."""
         stored = checkpoints_of_run(self.work_dir)
-        before = [one for one in stored if one.iteration < self.sign.iteration]
+        before = [checkpoint for checkpoint in stored if checkpoint.iteration < self.sign.iteration]
         return before[-1] if before else None
 
     @property
@@ -241,11 +241,11 @@ def by_likelihood(outcomes: Iterable[Outcome]) -> list[Outcome]:
     come first if they gain at least half as much as the best remedy.
     """
     outcomes = list(outcomes)
-    best = max((one.gain for one in outcomes), default=0.0)
+    best = max((outcome.gain for outcome in outcomes), default=0.0)
     threshold = max(CLEAR, best / 2)
 
-    def likelihood(one: Outcome) -> tuple[bool, float]:
-        return one.remedy.specific and one.gain >= threshold, one.gain
+    def likelihood(outcome: Outcome) -> tuple[bool, float]:
+        return outcome.remedy.specific and outcome.gain >= threshold, outcome.gain
 
     return sorted(outcomes, key=likelihood, reverse=True)
 

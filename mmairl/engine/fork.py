@@ -93,13 +93,13 @@ class Fork:
 
     @classmethod
     def parse(cls, text: str) -> 'Fork':
-        found = re.fullmatch(r'(.+)@([1-9]\d{0,8})', text)
-        if found is None:
+        parts = re.fullmatch(r'(.+)@([1-9]\d{0,8})', text)
+        if parts is None:
             raise UserError(
                 f"--fork: expected RUN@EPOCH ('{text}'); give a work dir and a number of epochs, such as work_dirs/demo@6",
                 code='bad-fork',
             )
-        return cls(Path(found[1]), int(found[2]))
+        return cls(Path(parts[1]), int(parts[2]))
 
     def config(self, options: Mapping[str, Any] | None = None, start: int = -1) -> Config:
         """Return the trunk's config with options merged in. The file in its work dir is parsed, not executed.
@@ -153,13 +153,13 @@ class Fork:
 def checkpoints_of_run(work_dir: Path) -> list[StoredCheckpoint]:
     """Return the checkpoints of the run in a work dir, one per iteration, without reading their tensors."""
     values = {**read_run_config(work_dir), 'work_dir': str(work_dir)}
-    found = checkpoints_in(checkpoint_folder(Config(values)), run_in(work_dir))
-    if not found:
+    stored = checkpoints_in(checkpoint_folder(Config(values)), run_in(work_dir))
+    if not stored:
         raise UserError(
             f'{work_dir}: no checkpoint of its run; give the work dir of a training run',
             code='no-checkpoint',
         )
-    return list({checkpoint.iteration: checkpoint for checkpoint in found}.values())
+    return list({checkpoint.iteration: checkpoint for checkpoint in stored}.values())
 
 
 def start_branch(cfg: Config, fork: Fork) -> RunStart:
@@ -274,10 +274,10 @@ def fit_to_branch(checkpoint: dict[str, Any], model: nn.Module) -> None:
     if len(stored) == queue.length or stored.shape[1:] != queue.vectors.shape[1:]:
         return
     position, filled = weights['queue._extra_state'].tolist()
-    kept = min(filled, queue.length)
-    newest = stored.roll(-position, 0)[len(stored) - kept :]
-    weights['queue.vectors'] = torch.cat([newest, queue.vectors[kept:].cpu()])
-    weights['queue._extra_state'] = torch.tensor([kept % queue.length, kept])
+    count = min(filled, queue.length)
+    newest = stored.roll(-position, 0)[len(stored) - count :]
+    weights['queue.vectors'] = torch.cat([newest, queue.vectors[count:].cpu()])
+    weights['queue._extra_state'] = torch.tensor([count % queue.length, count])
 
 
 def collapse_before(work_dir: Path, iteration: int) -> str:

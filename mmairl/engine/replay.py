@@ -106,12 +106,12 @@ def stretches_of(work_dir: Path) -> list[Stretch]:
     after_signal = 'iter_' if hook.get('by_epoch', True) else '\0'
     from_other_weights = stored[0].meta.get('fork') or values.get('load_from')
     starts: list[StoredCheckpoint | None] = [] if from_other_weights else [None]
-    found = []
+    stretches = []
     for checkpoint in stored:
         if starts and not checkpoint.path.name.startswith(after_signal):
-            found.append(Stretch(starts[-1], checkpoint))
+            stretches.append(Stretch(starts[-1], checkpoint))
         starts.append(checkpoint)
-    return found
+    return stretches
 
 
 def choose_stretches(stretches: list[Stretch], count: int, seed: int = 0) -> list[Stretch]:
@@ -141,15 +141,15 @@ def _check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
         return Verdict(str(stretch), MISMATCH, reason)
     with tempfile.TemporaryDirectory(prefix='mmairl-replay-') as folder:
         rerun(work_dir, cfg, stretch.start, folder, StopAt(stretch.end.iteration))
-        found = differences_of(stretch.end.path, Path(folder) / stretch.end.path.name)
-    if not found:
+        unequal = differences_of(stretch.end.path, Path(folder) / stretch.end.path.name)
+    if not unequal:
         return Verdict(str(stretch), REPRODUCED)
     for key, value in describe_machine().items():
         if machine.get(key) != value:
             reason = f'{key}: {machine.get(key)}, now {value}'
             return Verdict(str(stretch), NOT_COMPARABLE, reason)
-    others = f' and {len(found) - 1} other values' if found[1:] else ''
-    return Verdict(str(stretch), MISMATCH, found[0] + others)
+    others = f' and {len(unequal) - 1} other values' if unequal[1:] else ''
+    return Verdict(str(stretch), MISMATCH, unequal[0] + others)
 
 
 def rerun(
@@ -188,29 +188,33 @@ def config_of_stretch(work_dir: Path, stretch: Stretch) -> tuple[Config, list[st
 
 def differences_of(stored: Path, replayed: Path) -> list[str]:
     """List the differences of two training checkpoints in the parts that determine the rest of a run."""
-    one = load_checkpoint(stored)
-    other = load_checkpoint(replayed)
-    found = [
+    original = load_checkpoint(stored)
+    repeated = load_checkpoint(replayed)
+    differences = [
         f'meta.{key}'
         for key in ('iter', 'epoch', 'seed')
-        if one['meta'].get(key) != other['meta'].get(key)
+        if original['meta'].get(key) != repeated['meta'].get(key)
     ]
     for part in COMPARED:
-        found += differing(one.get(part), other.get(part), part)
-    return found
+        differences += differing(original.get(part), repeated.get(part), part)
+    return differences
 
 
-def differing(one: Any, other: Any, name: str) -> list[str]:
+def differing(expected: Any, actual: Any, name: str) -> list[str]:
     """List the places where two nested values differ in type, shape or bits. 0.0 and -0.0 differ; NaN equals itself."""
-    if type(one) is not type(other):
+    if type(expected) is not type(actual):
         return [name]
-    one = _by_key(one)
-    other = _by_key(other)
-    if not isinstance(one, dict):
-        return [] if _bits(one) == _bits(other) else [name]
-    if one.keys() != other.keys():
+    expected = _by_key(expected)
+    actual = _by_key(actual)
+    if not isinstance(expected, dict):
+        return [] if _bits(expected) == _bits(actual) else [name]
+    if expected.keys() != actual.keys():
         return [name]
-    return [found for key in one for found in differing(one[key], other[key], f'{name}.{key}')]
+    return [
+        place
+        for key in expected
+        for place in differing(expected[key], actual[key], f'{name}.{key}')
+    ]
 
 
 def _by_key(value: Any) -> Any:

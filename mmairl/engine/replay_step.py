@@ -203,7 +203,7 @@ def start_of(work_dir: Path, step: int) -> StoredCheckpoint | None:
             f"--step: the last checkpoint is at iteration {last} ('{step}'); choose an iteration from 1 to {last}",
             code='no-such-step',
         )
-    before = [one for one in stored if one.iteration < step]
+    before = [checkpoint for checkpoint in stored if checkpoint.iteration < step]
     if before:
         return before[-1]
     stretches = stretches_of(work_dir)

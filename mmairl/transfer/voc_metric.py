@@ -36,7 +36,9 @@ class VOCDetectionMetric(VOCMetric):
 
     def compute_metrics(self, results: list[tuple[dict, list]]) -> dict[str, float]:
         if self.detectron2_rounding:
-            results = [(truth, [_rounded(rows) for rows in found]) for truth, found in results]
+            results = [
+                (truth, [_rounded(rows) for rows in detections]) for truth, detections in results
+            ]
         classes = [
             detection_ap(results, label) for label in range(len(self.dataset_meta['classes']))
         ]
@@ -58,10 +60,12 @@ def detection_ap(results: list[tuple[dict, list]], label: int) -> np.ndarray | N
     objects = 0
     scores = [np.zeros(0)]
     outcomes = [np.zeros((0, len(THRESHOLDS)))]
-    for truth, found in results:
+    for truth, detections in results:
         boxes = truth['bboxes'][truth['labels'] == label]
         difficult = truth['bboxes_ignore'][truth['labels_ignore'] == label]
-        rows = found[label][np.argsort(-found[label][:, 4], kind='stable')].astype(np.float64)
+        rows = detections[label][np.argsort(-detections[label][:, 4], kind='stable')].astype(
+            np.float64
+        )
         objects += len(boxes)
         scores.append(rows[:, 4])
         outcomes.append(match(rows[:, :4], boxes, difficult))
@@ -78,34 +82,34 @@ def detection_ap(results: list[tuple[dict, list]], label: int) -> np.ndarray | N
     return np.mean(levels, axis=0)
 
 
-def match(found: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> np.ndarray:
+def match(detections: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> np.ndarray:
     """Return the outcome of each detection of an image at each threshold. Detections are sorted by score.
 
     The outcome is 1 for the first match of a box, 0 for a match of a difficult box, and -1 otherwise.
     """
-    outcome = np.full((len(found), len(THRESHOLDS)), -1)
+    outcome = np.full((len(detections), len(THRESHOLDS)), -1)
     truth = np.concatenate([boxes.reshape(-1, 4), difficult.reshape(-1, 4)]).astype(np.float64)
-    if not len(found) or not len(truth):
+    if not len(detections) or not len(truth):
         return outcome
-    overlaps = overlap(found, truth)
-    taken = np.zeros((len(truth), len(THRESHOLDS)), bool)
+    overlaps = overlap(detections, truth)
+    claimed = np.zeros((len(truth), len(THRESHOLDS)), bool)
     for row, of_detection in enumerate(overlaps):
         box = of_detection.argmax()
         enough = of_detection[box] >= THRESHOLDS
         if box < len(boxes):
-            outcome[row, enough & ~taken[box]] = 1
-            taken[box] |= enough
+            outcome[row, enough & ~claimed[box]] = 1
+            claimed[box] |= enough
         else:
             outcome[row, enough] = 0
     return outcome
 
 
-def overlap(found: np.ndarray, truth: np.ndarray) -> np.ndarray:
+def overlap(detections: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Return the IoU of boxes with inclusive corners, as in VOC: the width is x2 - x1 + 1."""
-    first = np.maximum(found[:, None, :2], truth[:, :2])
-    last = np.minimum(found[:, None, 2:], truth[:, 2:])
+    first = np.maximum(detections[:, None, :2], truth[:, :2])
+    last = np.minimum(detections[:, None, 2:], truth[:, 2:])
     intersection = np.clip(last - first + 1, 0, None).prod(axis=2)
-    union = _area(found)[:, None] + _area(truth) - intersection
+    union = _area(detections)[:, None] + _area(truth) - intersection
     return intersection / union
 
 

@@ -134,8 +134,8 @@ def page_values(head: nn.Module, outputs: dict) -> dict[str, float]:
     names = getattr(head, 'page_metrics', ())
     if not names:
         return {}
-    own = torch.stack([outputs[name].double() for name in names])
-    means = gather(own[None]).mean(dim=0)
+    values = torch.stack([outputs[name].double() for name in names])
+    means = gather(values[None]).mean(dim=0)
     return {f'head_{name}': value for name, value in zip(names, means.tolist())}
 
 

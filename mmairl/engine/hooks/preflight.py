@@ -30,9 +30,9 @@ class PreflightHook(Hook):
         weights = checkpoint.get('state_dict', {})
         with naming_changed_keys(getattr(runner, 'start', None)):
             require_same_keys(weights, network_of(runner).state_dict(), path)
-        lost = not_finite(weights)
-        if lost:
+        invalid = not_finite(weights)
+        if invalid:
             raise UserError(
-                f"{path}: {len(lost)} tensors are not finite ('{lost[0]}'); start from an earlier checkpoint",
+                f"{path}: {len(invalid)} tensors are not finite ('{invalid[0]}'); start from an earlier checkpoint",
                 code='weights-not-finite',
             )
