@@ -27,10 +27,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--check',
         type=positive,
         metavar='K',
-        help='replay K random stretches between checkpoints and compare them; required without --step',
+        help='replay K random stretches between checkpoints and compare them (default: replay --step)',
     )
     what.add_argument(
-        '--step', type=positive, metavar='N', help='replay iteration N; required without --check'
+        '--step', type=positive, metavar='N', help='replay iteration N (default: use --check)'
     )
     add_switch(
         parser, '--views', '--step: show the views with their sampled parameters (default: off)'
