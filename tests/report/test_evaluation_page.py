@@ -1,4 +1,4 @@
-"""The page of measured results: a table for each data set, a row for each network, one score against another."""
+"""The evaluation page: a table per data set, a row per network, and plots of one score against another."""
 
 import json
 import os
@@ -58,6 +58,7 @@ def test_each_data_set_has_a_table_of_subjects(two_data_sets):
 def test_page_shows_scores_and_dashes(two_data_sets):
     page = write_evaluation_page(two_data_sets).read_text()
     assert page.count('<table>') == 2
+    assert f'Highest {KNN} on a: 50.0 (x).' in page
     assert '>70.0<' in page
     assert '–' in page
 
@@ -71,7 +72,7 @@ def test_other_images_have_their_own_table(tmp_path):
     scores = [row.scores for _, _, rows in results(records_in(tmp_path)) for row in rows]
     assert scores == [{KNN: 50.0, 'SVM, mAP': 50.0}, {LINEAR: 50.0}]
     page = write_evaluation_page(tmp_path).read_text()
-    assert 'The images differ from those of the table above: data.test.content (old there, new here).' in page
+    assert 'The images differ from those of the table above: data.test.content (old vs. new).' in page
 
 
 def test_other_settings_have_their_own_row(tmp_path):
@@ -83,7 +84,7 @@ def test_other_settings_have_their_own_row(tmp_path):
         os.utime(tmp_path / f'{number}.json', (number, number))
     rows = rows_in(tmp_path)
     assert [row.scores[KNN] for row in rows] == [61.0, 50.0, 40.0]
-    assert 'other protocol.temperature (0.07 there, 0.1 here)' in rows[1].subject
+    assert 'other protocol.temperature (0.07 vs. 0.1)' in rows[1].subject
     assert len({row.subject for row in rows}) == 3
 
 
