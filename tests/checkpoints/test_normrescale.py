@@ -140,7 +140,7 @@ def test_tool_reads_teachers_and_checks_its_input(tmp_path, run_tool, capsys):
         assert torch.equal(value, teacher if is_statistic(key) else (teacher.double() * 0.1).float()), key
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/normrescale.py', tmp_path / 'out.pth', tmp_path / 'twice.pth', '--constant', '0.1')
-    assert 'was rescaled before' in capsys.readouterr().err and not (tmp_path / 'twice.pth').exists()
+    assert 'is already rescaled' in capsys.readouterr().err and not (tmp_path / 'twice.pth').exists()
     other = {**weights(2), 'conv1.weight': torch.ones(2)}
     torch.save({f'backbone.{key}': value for key, value in other.items()}, tmp_path / 'other.pth')
     command = ('tools/normrescale.py', lars, tmp_path / 'loose.pth', '--anchor', tmp_path / 'other.pth')
@@ -221,4 +221,4 @@ def test_advice_states_growth_and_predicted_rate(tmp_path, run_tool, capsys):
     assert 'no prediction' in capsys.readouterr().out
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/normrescale.py', tmp_path / 'long.pth', tmp_path / 'out.pth', '--advise')
-    assert 'leave out OUT' in capsys.readouterr().err
+    assert 'cannot be combined with OUT' in capsys.readouterr().err

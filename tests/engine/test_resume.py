@@ -72,7 +72,7 @@ def test_branch_of_two_processes_equals_its_trunk(two):
 def test_signal_to_one_process_stops_both(two):
     folder, output = two
     for rank in (0, 1):
-        assert f'process {rank} stopped by SIGUSR1 after 3 iterations; saved {folder}/stopped/iter_3.pth' in output
+        assert f'process {rank} stopped by SIGUSR1 after 3 iterations and saved {folder}/stopped/iter_3.pth' in output
     resuming.assert_the_same_run(end(folder / 'whole'), end(folder / 'stopped'))
 
 

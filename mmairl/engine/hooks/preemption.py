@@ -72,7 +72,7 @@ class PreemptionHook(Hook):
         hook.writer.finish()
         self.after_train(runner)
         raise Stopped(
-            f'stopped by {name} after {steps} iterations; saved {path}; resume with --resume'
+            f'stopped by {name} after {steps} iterations and saved {path}; resume with --resume'
         )
 
     def after_train(self, runner: Runner) -> None:
