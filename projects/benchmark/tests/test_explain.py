@@ -94,7 +94,7 @@ def moves_of_lightly() -> Moves:
 
 
 def moves_of_solo_learn() -> Moves:
-    """Use solo-learn's loss, LARS, teacher and network, and accumulate gradients over four parts of a batch, as its recipe does."""
+    """Use solo-learn's loss, LARS, teacher and network, with gradients accumulated over four parts of a batch."""
     try:
         from projects.judge import sololearn_byol
     except ModuleNotFoundError as error:
