@@ -14,7 +14,7 @@ from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
-QUERIES = 512  # ranked at a time
+QUERIES = 512  # queries per block
 
 
 @PROTOCOLS.register_module('retrieval')

@@ -145,7 +145,7 @@ def own_groups(cfg: Config, dataset: Dataset) -> list[str] | None:
 
 
 def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -> dict[str, int]:
-    """Return the numbers that are not 0 of unreadable images and of classes of the data set without a label."""
+    """Return how many images are unreadable and how many classes have no image in `labels`. Counts of 0 are omitted."""
     present = labels.unique().numel()
     if labels.ndim == 2:
         present = int((labels == 1).any(0).sum())
