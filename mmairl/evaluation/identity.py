@@ -364,7 +364,7 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
     if path.is_file():
         if differs := difference(read_json(path), identity):
             raise UserError(
-                f'{folder} holds another result, which differs in {differs}; name another folder (--work-dir), '
+                f'{folder}: the folder of another result, which differs in {differs}; name another folder (--work-dir), '
                 'remove this one, or replace it by --remeasure',
                 code='other-result',
             )
@@ -372,7 +372,7 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
     for name in results:
         if (folder / name).exists():
             raise UserError(
-                f'{folder} holds {name} and no {NAME}, so its identity is unknown; name another folder (--work-dir), '
+                f'{folder}: {name} exists without {NAME}, so its identity is unknown; name another folder (--work-dir), '
                 'or remove this one',
                 code='unknown-result',
             )

@@ -163,7 +163,7 @@ def mean_ap(
     present = is_present.nonzero().squeeze(1).tolist()
     if not present:
         raise UserError(
-            'average precision: no test image is of any class; check the labels of the test data',
+            'average precision: no test image belongs to a class; check the labels of the test data',
             code='no-positives',
         )
     each = []

@@ -172,7 +172,8 @@ class OnlineProbeHook(SelectionHook):
     ) -> None:
         if classes < 2:
             raise UserError(
-                f"OnlineProbeHook: expected at least two classes ('{classes}')", code='few-classes'
+                f"OnlineProbeHook: expected at least two classes ('{classes}'); set `classes`",
+                code='few-classes',
             )
         if schedule not in ('steps', 'cosine'):
             raise UserError(
@@ -269,7 +270,7 @@ class OnlineProbeHook(SelectionHook):
         labels = getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)
         if max(highest, torch.as_tensor(labels).max()) <= UNKNOWN:
             raise UserError(
-                'OnlineProbeHook requires labels and the training set has none; remove OnlineProbeHook',
+                'OnlineProbeHook: requires labels, but the training set has none; add labels, or remove the hook',
                 code='no-labels',
             )
 
