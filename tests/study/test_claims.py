@@ -5,6 +5,7 @@ import json
 import msgspec
 import numpy as np
 import pytest
+import scipy
 import yaml
 
 from mmairl.config import home
@@ -184,7 +185,12 @@ def test_regression_verdicts(slope, gap, spread, expected):
     }
     test = dict(form='regression', x='linear', y='voc07_ap50', groups=groups, ranking=['one', 'two'])
     runs = StudyRuns(two_scores(points), 'in1k')
-    assert judge([claim(yaml.dump(test))], runs, lambda row, score: None)[0]['verdict'] == expected
+    found = judge([claim(yaml.dump(test))], runs, lambda row, score: None)[0]
+    assert found['verdict'] == expected
+    for part, name in zip(
+        found['parts'], ['slope of voc07_ap50 over linear', 'one − two, voc07_ap50 at equal linear'], strict=True
+    ):
+        assert part['name'] == name and part['low'] < part['measured'] < part['high']
 
 
 def test_regression_without_one_group_is_not_run():
@@ -237,6 +243,28 @@ def test_record_has_published_and_measured_effects():
     one = claim('{form: difference, better: a, than: b, scores: [linear]}')
     part = judge([one], runs, lambda row, score: dict(a=72.0, b=70.0)[row])[0]['parts'][0]
     assert part['published'] == pytest.approx(2.0) and part['measured'] == pytest.approx(10, abs=0.2)
+
+
+@pytest.mark.parametrize('seeds', [1, 4])
+def test_record_has_the_interval_of_the_tested_contrast(seeds):
+    study = record(dict(a=60, b=50), seeds=seeds)
+    one = claim('{form: rival, row: a, numbers: {linear: 58}, of: MoCo}')
+    part = judge([one], StudyRuns(study, 'in1k'), lambda row, score: None)[0]['parts'][0]
+    scores = [run['scores']['linear'] - 58 for run in study['rows'][0]['runs']]
+    assert part['seeds'] == seeds and part['measured'] == pytest.approx(np.mean(scores))
+    if seeds == 1:
+        assert part['low'] is None and part['high'] is None
+    else:
+        ends = scipy.stats.t.interval(0.95, seeds - 1, np.mean(scores), scipy.stats.sem(scores))
+        assert (part['low'], part['high']) == pytest.approx(ends)
+
+
+def test_record_has_no_interval_if_runs_collapsed():
+    study = record(dict(a=60, b=50))
+    study['rows'][0]['runs'][0]['scores']['linear'] = 1.0
+    one = claim('{form: difference, better: a, than: b, scores: [linear]}')
+    part = judge([one], StudyRuns(study, 'in1k'), lambda row, score: None)[0]['parts'][0]
+    assert part['low'] is None and part['seeds'] is None
 
 
 @pytest.mark.parametrize(
