@@ -1,4 +1,4 @@
-"""A step of LARS on a ResNet-50's parameters, beside those of mmpretrain and lightly."""
+"""Compare a step of LARS on a ResNet-50's parameters with the LARS of mmpretrain and lightly."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,16 +14,16 @@ from projects.benchmark.timing import Case
 
 HYPER = dict(lr=0.2, momentum=0.9, weight_decay=1e-6)
 NOTE = (
-    'Limit: weights, gradients and momenta read once, weights and momenta written. After one step from zero momenta '
-    'all three agree; lightly then differs under a changing rate, which it keeps outside the momentum. On a GPU, '
-    "mmpretrain's reads two norms a weight back to the host, one after the other (108 waits a step of a ResNet-50), and "
-    'lightly compares two with zero. Normalisation layers and biases are excluded: mmpretrain wants both '
-    '`lars_exclude=True` and `weight_decay=0` for that, and with the first alone decays them all the same.'
+    'Limit: weights, gradients and momenta are read once, weights and momenta are written once. After one step from zero '
+    'momenta, all three agree. If the rate changes, lightly differs, because it applies the rate outside the momentum. On a '
+    "GPU, mmpretrain's LARS reads two norms per weight back to the host, one after the other (108 waits per step of a "
+    "ResNet-50), and lightly's compares two norms with zero. Norm layers and biases are excluded from adaptation and decay; "
+    'in mmpretrain, this requires both `lars_exclude=True` and `weight_decay=0`.'
 )
 
 
 def optim(device: str, quick: bool) -> Iterator[Case]:
-    """Ours against mmpretrain's, and against lightly's where that is installed."""
+    """Compare mmairl's LARS with mmpretrain's, and with lightly's if it is installed."""
     from mmpretrain.engine.optimizers import LARS as PretrainLARS
 
     make = torchvision.models.resnet18 if quick else torchvision.models.resnet50
@@ -54,7 +54,7 @@ def _case(
 def _step(
     kind: type[Optimizer], weights: list[Tensor], grads: list[Tensor], excluded: dict
 ) -> Callable[[], list[Tensor]]:
-    """A step on copies of its own, with whatever makes this optimizer leave vectors alone."""
+    """Return a step on copies of the parameters, with the options by which this optimizer excludes vectors."""
     own = [weight.clone().requires_grad_() for weight in weights]
     for weight, grad in zip(own, grads):
         weight.grad = grad.clone()
