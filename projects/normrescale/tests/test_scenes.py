@@ -1,4 +1,4 @@
-"""Drawn scenes: boxes and masks are of the pixels, and any ResNet goes through both of their tasks to a number."""
+"""Test that boxes and masks match the pixels of drawn scenes, and that any ResNet runs both tasks."""
 
 import dataclasses
 import filecmp
@@ -61,7 +61,7 @@ def test_configs_name_the_kinds_of_scenes(tmp_path):
 
 @pytest.mark.slow
 def test_narrow_resnet_runs_both_tasks(tmp_path, monkeypatch):
-    """Drawn files are found in the cache, models take the width of the weights, and a rate that diverges is the worst."""
+    """The drawn files are cached, models have the width of the weights, and a rate that diverges counts as the worst."""
     backbone = MODELS.build(
         dict(type='mmpretrain.ResNet', depth=18, stem_channels=16, base_channels=16)
     )
