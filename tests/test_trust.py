@@ -132,7 +132,7 @@ def test_pages_of_an_untrusted_run_execute_nothing(tmp_path, canary, monkeypatch
     assert capsys.readouterr().out.endswith('2 stale\n')
     assert {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()} == before
     study.main([*words, '--collect'])
-    assert 'changed after it started; run the study again' in capsys.readouterr().out
+    assert 'changed later; run the study again (the config)' in capsys.readouterr().out
     assert not canary.exists()
     with pytest.raises(UserError):
         load_config(runs[0] / 'asked' / 'config.yaml')
