@@ -130,12 +130,122 @@ def published_tasks(study: Study) -> dict[str, str]:
     return tasks | study.measured
 
 
+def describe(run: Run, out: Path, columns: Collection[str] = ()) -> Record:
+    """Return a run as pages show it. An unfinished run has its last message.
+
+    Args:
+        run: The run.
+        out: The study's folder.
+        columns: Further scores to show, in addition to the main score of each task.
+    """
+    described: Record = dict(seed=run.seed, folder=str(run.folder.relative_to(out)))
+    result = run.result
+    if result:
+        described |= describe_result(run, result, columns)
+    else:
+        state, message = status(run)
+        described['state'] = 'missing' if state == 'not begun' else state
+        described['error'] = message.removeprefix('error: ')
+    if run.part == 'trial':
+        described['trial'] = run.asked.trial
+    elif (run.folder / CHOICE).is_file():
+        described['chosen'] = to_builtins(read_json(run.folder / CHOICE, Choice))
+    config = run.folder / 'asked' / 'config.yaml'
+    if config.is_file():
+        described['config_text'] = read_text(config)
+    return described
+
+
+def describe_result(run: Run, result: RunResult, columns: Collection[str]) -> Record:
+    described = {'scores': {}, 'labels': {}, **to_builtins(result), 'state': 'done'}
+    if result.excluded:
+        described |= dict(state='excluded', error=result.excluded)
+    if reason := run.stale_reason:
+        described |= dict(state='replaced', error=reason)
+    if parts := unverified(result, run.asked):
+        described['unverified'] = parts
+    for name, value in described.pop('further', {}).items():
+        if name in columns:
+            task, _, score = name.partition(' ')
+            described['scores'][name] = value
+            described['labels'][name] = f'{score} {task.partition("@")[2]}'.strip()
+    fold_probes(described)
+    if run.asked.external:
+        described |= dict(hidden=run.asked.stated, given=run.row.weights[run.seed])
+    return described
+
+
+def fold_probes(run: Record) -> None:
+    """Replace the scores of TASK, TASK#1, TASK#2 (several classifier seeds) by their mean. `probes` has each score."""
+    probes: dict[str, list[float]] = {}
+    for name, score in list(run['scores'].items()):
+        task, _, seed = name.partition('#')
+        probes.setdefault(task, []).append(score)
+        label = run['labels'].pop(name, task)
+        run['labels'].setdefault(task, label.removesuffix(f'#{seed}'))
+    run['scores'] = {task: mean(scores) for task, scores in probes.items()}
+    run['probes'] = {task: scores for task, scores in probes.items() if len(scores) > 1}
+
+
 def runs_by_row(study: Study, described: Mapping[Run, Record], part: str) -> RunsByRow:
     rows: RunsByRow = {row.name: [] for row in study.rows}
     for run, description in described.items():
         if run.part == part and run.row.name in rows:
             rows[run.row.name].append(description)
     return rows
+
+
+def describe_row(row: Row, study: Study, configs: Configs, columns: Mapping[str, str]) -> Record:
+    published = study.published_numbers(row)
+    return dict(
+        {key: getattr(row, key) for key in COPIED_OF_ROWS},
+        on=row.against,
+        given=bool(row.weights),
+        of=None if row.fork else row.others.get('of'),
+        along=row.along is not None,
+        fork=row.fork and dict(to_builtins(row.fork), epoch=fork_epoch(row, configs)),
+        flops_per_image=None,
+        published={columns[key]: value for key, value in published.items()},
+    )
+
+
+def external_comparisons(differences: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a sentence for each comparison with external checkpoints that have unknown factors."""
+    for entry in differences:
+        if unknown := entry['unknown']:
+            more = f' and {len(unknown) - LISTED} more' if len(unknown) > LISTED else ''
+            yield (
+                f"'{entry['row']}' less '{entry['on']}' compares these models, not one factor: the authors do not state "
+                f'{", ".join(unknown[:LISTED])}{more}'
+            )
+
+
+def unknown_identities(described: Collection[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a sentence if runs lack a record of their source code."""
+    if unknown := sum(bool(run.get('unverified')) for run in described):
+        yield (
+            f'{unknown} runs have an unknown identity, because an earlier version did not record the source of their '
+            'protocols and modules; --remeasure measures them again'
+        )
+
+
+def watched_tests(configs: Configs) -> Iterator[str]:
+    """Yield a sentence for each row whose runs measure the test images while they train."""
+    for name, cfg in configs.items():
+        if watched_test_images(flat(cfg.to_dict())):
+            yield f"the runs of '{name}' watched the test images during training"
+
+
+def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) -> RunsByRow:
+    """Return the runs with all factors that authors of external rows can state, if the study has such rows."""
+    external = {row.name for row in study.rows if row.weights}
+    extended = dict(trained)
+    for name in trained.keys() - external if external else ():
+        factors = training_factors(configs[name])
+        extended[name] = [
+            dict(run, hidden=factors | run.get('hidden', {})) for run in trained[name]
+        ]
+    return extended
 
 
 def describe_scores(study: Study, scale: Scale, runs: Sequence[Run], compared: RunsByRow) -> Record:
@@ -157,30 +267,16 @@ def describe_scores(study: Study, scale: Scale, runs: Sequence[Run], compared: R
     )
 
 
-def describe_row(row: Row, study: Study, configs: Configs, columns: Mapping[str, str]) -> Record:
-    published = study.published_numbers(row)
-    return dict(
-        {key: getattr(row, key) for key in COPIED_OF_ROWS},
-        on=row.against,
-        given=bool(row.weights),
-        of=None if row.fork else row.others.get('of'),
-        along=row.along is not None,
-        fork=row.fork and dict(to_builtins(row.fork), epoch=fork_epoch(row, configs)),
-        flops_per_image=None,
-        published={columns[key]: value for key, value in published.items()},
-    )
-
-
-def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) -> RunsByRow:
-    """Return the runs with all factors that authors of external rows can state, if the study has such rows."""
-    external = {row.name for row in study.rows if row.weights}
-    extended = dict(trained)
-    for name in trained.keys() - external if external else ():
-        factors = training_factors(configs[name])
-        extended[name] = [
-            dict(run, hidden=factors | run.get('hidden', {})) for run in trained[name]
-        ]
-    return extended
+def assumptions(configs: Configs, tasks: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return the assumptions of rows and tasks where papers are silent, each with the names of its rows."""
+    assumed: dict[str, list[str]] = {}
+    for name, cfg in configs.items():
+        for part in (cfg, *(recipe(cfg, task) for task in tasks)):
+            for assumption in filter(None, (part.get('assumptions') or {}).values()):
+                rows = assumed.setdefault(assumption, [])
+                if name not in rows:
+                    rows.append(name)
+    return assumed
 
 
 def describe_searches(
@@ -242,99 +338,3 @@ def printed_numbers(study: Study) -> Callable[[str, str], float | None]:
         for key, value in study.published_numbers(row).items():
             numbers[row.name, tasks.get(key, key)] = value
     return lambda row, score: numbers.get((row, score))
-
-
-def external_comparisons(differences: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a sentence for each comparison with external checkpoints that have unknown factors."""
-    for entry in differences:
-        if unknown := entry['unknown']:
-            more = f' and {len(unknown) - LISTED} more' if len(unknown) > LISTED else ''
-            yield (
-                f"'{entry['row']}' less '{entry['on']}' compares these models, not one factor: the authors do not state "
-                f'{", ".join(unknown[:LISTED])}{more}'
-            )
-
-
-def unknown_identities(described: Collection[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a sentence if runs lack a record of their source code."""
-    if unknown := sum(bool(run.get('unverified')) for run in described):
-        yield (
-            f'{unknown} runs have an unknown identity, because an earlier version did not record the source of their '
-            'protocols and modules; --remeasure measures them again'
-        )
-
-
-def watched_tests(configs: Configs) -> Iterator[str]:
-    """Yield a sentence for each row whose runs measure the test images while they train."""
-    for name, cfg in configs.items():
-        if watched_test_images(flat(cfg.to_dict())):
-            yield f"the runs of '{name}' watched the test images during training"
-
-
-def assumptions(configs: Configs, tasks: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return the assumptions of rows and tasks where papers are silent, each with the names of its rows."""
-    assumed: dict[str, list[str]] = {}
-    for name, cfg in configs.items():
-        for part in (cfg, *(recipe(cfg, task) for task in tasks)):
-            for assumption in filter(None, (part.get('assumptions') or {}).values()):
-                rows = assumed.setdefault(assumption, [])
-                if name not in rows:
-                    rows.append(name)
-    return assumed
-
-
-def describe(run: Run, out: Path, columns: Collection[str] = ()) -> Record:
-    """Return a run as pages show it. An unfinished run has its last message.
-
-    Args:
-        run: The run.
-        out: The study's folder.
-        columns: Further scores to show, in addition to the main score of each task.
-    """
-    described: Record = dict(seed=run.seed, folder=str(run.folder.relative_to(out)))
-    result = run.result
-    if result:
-        described |= describe_result(run, result, columns)
-    else:
-        state, message = status(run)
-        described['state'] = 'missing' if state == 'not begun' else state
-        described['error'] = message.removeprefix('error: ')
-    if run.part == 'trial':
-        described['trial'] = run.asked.trial
-    elif (run.folder / CHOICE).is_file():
-        described['chosen'] = to_builtins(read_json(run.folder / CHOICE, Choice))
-    config = run.folder / 'asked' / 'config.yaml'
-    if config.is_file():
-        described['config_text'] = read_text(config)
-    return described
-
-
-def describe_result(run: Run, result: RunResult, columns: Collection[str]) -> Record:
-    described = {'scores': {}, 'labels': {}, **to_builtins(result), 'state': 'done'}
-    if result.excluded:
-        described |= dict(state='excluded', error=result.excluded)
-    if reason := run.stale_reason:
-        described |= dict(state='replaced', error=reason)
-    if parts := unverified(result, run.asked):
-        described['unverified'] = parts
-    for name, value in described.pop('further', {}).items():
-        if name in columns:
-            task, _, score = name.partition(' ')
-            described['scores'][name] = value
-            described['labels'][name] = f'{score} {task.partition("@")[2]}'.strip()
-    fold_probes(described)
-    if run.asked.external:
-        described |= dict(hidden=run.asked.stated, given=run.row.weights[run.seed])
-    return described
-
-
-def fold_probes(run: Record) -> None:
-    """Replace the scores of TASK, TASK#1, TASK#2 (several classifier seeds) by their mean. `probes` has each score."""
-    probes: dict[str, list[float]] = {}
-    for name, score in list(run['scores'].items()):
-        task, _, seed = name.partition('#')
-        probes.setdefault(task, []).append(score)
-        label = run['labels'].pop(name, task)
-        run['labels'].setdefault(task, label.removesuffix(f'#{seed}'))
-    run['scores'] = {task: mean(scores) for task, scores in probes.items()}
-    run['probes'] = {task: scores for task, scores in probes.items() if len(scores) > 1}

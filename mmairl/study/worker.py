@@ -119,12 +119,6 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
 
 
-def write_without_scores(asked: Asked, folder: Path, **reason: Any) -> None:
-    """Write the result of a run that counts as finished and has no scores."""
-    labels = {task: task for task in asked.tasks}
-    write_json(folder / 'result.json', RunResult(labels=labels, **reason))
-
-
 def require_same_sources(cfg: Config, asked: Asked, folder: Path) -> None:
     """Raise if the source code for training has changed since the study was started."""
     if not asked.trains or (folder / 'trained.json').is_file():
@@ -144,6 +138,28 @@ def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path
     options = choose(folder, asked.chosen)
     cfg.merge_from_dict(options)
     return None if options else Path(asked.chosen.published)
+
+
+def reason_to_exclude(branch: Branch, folder: Path) -> str:
+    """Return why a branch cannot be trained: its trunk had collapsed; otherwise ''."""
+    trunk = Path(branch.trunk)
+    require_finished(folder, trunk)
+    if (folder / 'trained.json').is_file():
+        return ''
+    _, checkpoint = fork_of(branch).checkpoint()
+    reason = collapse_before(trunk, checkpoint['meta']['iter'])
+    return reason and f'the trunk had collapsed before epoch {branch.epoch}: {reason}'
+
+
+def fork_of(branch: Branch) -> Fork:
+    path = fork_checkpoint(branch)
+    return Fork(Path(branch.trunk), branch.epoch, path if path.is_file() else None)
+
+
+def write_without_scores(asked: Asked, folder: Path, **reason: Any) -> None:
+    """Write the result of a run that counts as finished and has no scores."""
+    labels = {task: task for task in asked.tasks}
+    write_json(folder / 'result.json', RunResult(labels=labels, **reason))
 
 
 def prepare_weights(
@@ -168,22 +184,6 @@ def prepare_weights(
             take_published(published, asked, folder)
     else:
         train_row(cfg, asked, folder, launcher)
-
-
-def reason_to_exclude(branch: Branch, folder: Path) -> str:
-    """Return why a branch cannot be trained: its trunk had collapsed; otherwise ''."""
-    trunk = Path(branch.trunk)
-    require_finished(folder, trunk)
-    if (folder / 'trained.json').is_file():
-        return ''
-    _, checkpoint = fork_of(branch).checkpoint()
-    reason = collapse_before(trunk, checkpoint['meta']['iter'])
-    return reason and f'the trunk had collapsed before epoch {branch.epoch}: {reason}'
-
-
-def fork_of(branch: Branch) -> Fork:
-    path = fork_checkpoint(branch)
-    return Fork(Path(branch.trunk), branch.epoch, path if path.is_file() else None)
 
 
 def require_same_trunk(asked: Asked, folder: Path) -> None:
