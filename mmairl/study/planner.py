@@ -121,9 +121,10 @@ class Planner:
     out: Path
 
     def rows(
-        self, seed: int, folder: str = 'runs', part: str = 'compared', trials: Trials | None = None
+        self, seed: int, part: str = 'compared', trials: Trials | None = None
     ) -> Iterator[Run]:
         """Yield a run of each row from one seed. With `trials`, a row is trained with the options of its best trial."""
+        folder = 'tuned' if trials else 'runs'
         # Rows without training run once: untrained rows from one seed, external rows with their own seeds.
         first = seed == min(self.study.seeds) and part == 'compared'
         for row in self.study.rows:
@@ -186,7 +187,7 @@ class Planner:
         """
         counts = trial_counts(self.study, self.configs)
         for number in numbers:
-            yield from self.rows(number, part='published')
+            yield from self.rows(number, 'published')
             trials = {}
             for row in self.study.rows:
                 if row.trains:
@@ -194,7 +195,7 @@ class Planner:
             # The rows take turns, so that an interrupted search has about as many trials of each.
             for turn in zip_longest(*trials.values()):
                 yield from filter(None, turn)
-            yield from self.rows(number, 'tuned', trials=trials)
+            yield from self.rows(number, trials=trials)
 
     def _trials(self, row: Row, number: int, count: int) -> Iterator[Run]:
         """Yield the trials of a row in one search. They are measured on held-out training images."""

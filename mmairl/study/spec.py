@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
-from itertools import compress, product
+from itertools import chain, compress, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -322,12 +322,11 @@ class Study(Declared, frozen=True):
                     )
             if row.fork:
                 self._check_fork(row)
-        for look in self.look:
-            for name in look.rows:
-                if names and name not in names:
-                    raise UserError(
-                        f"look: unknown row ('{name}'); correct the name", code='unknown-row'
-                    )
+        for name in chain.from_iterable(look.rows for look in self.look):
+            if names and name not in names:
+                raise UserError(
+                    f"look: unknown row ('{name}'); correct the name", code='unknown-row'
+                )
 
     def _check_fork(self, row: Row) -> None:
         rows = {other.name: other for other in self.rows}

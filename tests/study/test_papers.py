@@ -14,6 +14,7 @@ from markupsafe import escape
 from mmengine.optim import build_optim_wrapper
 from scipy import stats
 from study.small_runs import rows_of, toy_scale
+from study.test_external import complete
 from test_docs import check_command, commands
 
 from mmairl.config import load_config
@@ -22,7 +23,7 @@ from mmairl.engine.optim.warmup import WarmUpLR
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
 from mmairl.report.figures import with_fits
-from mmairl.study import published, run_study, worker
+from mmairl.study import published, run_study
 from mmairl.study import scale as scales
 from mmairl.study.collect import assumptions
 from mmairl.study.cost import epochs
@@ -234,7 +235,7 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_
         labels.write_text(''.join(f'{name} {index % count}\n' for index, name in enumerate(KINDS)))
     monkeypatch.chdir(tmp_path)
     study, scale = first_rows(path, tmp_path), toy(read_study(path), tmp_path, tasks)
-    monkeypatch.setattr(run_study, 'execute', lambda runs, *_: [worker.complete_run(run.folder) for run in runs])
+    monkeypatch.setattr(run_study, 'execute', complete)
     run_tool('tools/study.py', study, '--scale', scale, '--seeds', 0, '--out', tmp_path / 'out')
     record = json.loads((tmp_path / 'out' / 'study.json').read_text())
     page = (tmp_path / 'out' / 'page.html').read_text()
