@@ -1,1 +1,1 @@
-"""Pre-training on people's own images: settings for their number, a plan for other hardware."""
+"""The Python API for pre-training on custom images and for comparing checkpoints."""

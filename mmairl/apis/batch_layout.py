@@ -1,4 +1,4 @@
-"""Keep the schedule of a config on other hardware: the same images per step, by accumulating gradients."""
+"""Keep the total batch of a config on other hardware by accumulating gradients."""
 
 from mmengine.config import Config
 
@@ -6,17 +6,18 @@ from mmairl.errors import UserError
 
 
 def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
-    """Return the accumulation that keeps the total batch, and a description of the layout.
+    """Return the number of accumulated steps that keeps the total batch, and a description of the layout.
 
-    The learning rate and the number of steps stay the same. Batch norm sees the images of one accumulated step, not of all.
+    The learning rate and the number of optimizer steps stay the same. The statistics of batch norm come from the images of
+    one accumulated step.
 
     Args:
         cfg: The config.
         gpus: Number of GPUs.
-        per_gpu: Images that each GPU holds at once.
+        per_gpu: Number of images that each GPU processes at once.
 
     Raises:
-        UserError: 'bad-batch' if the images held at once exceed or do not divide the total batch.
+        UserError: 'bad-batch' if the images processed at once exceed or do not divide the total batch.
     """
     total = cfg.total_batch_size
     at_once = gpus * per_gpu
@@ -45,16 +46,16 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
     ]
     if steps > 1 and 'BN' in str(cfg.model.backbone.get('norm_cfg')):
         lines.append(
-            f'note           batch statistics are over {at_once} images a step instead of {total}; nothing can make them equal'
+            f'note           batch statistics are over {at_once} images instead of {total}; accumulation cannot change that'
         )
     if steps > 1 and 'queue' in cfg.model and cfg.model.queue is None:
         lines.append(
-            'note           loss terms over the batch, such as its negatives, also see one accumulated step'
+            'note           loss terms over the batch, such as negatives, are over one accumulated step'
         )
     return steps, '\n'.join(lines)
 
 
 def follow(cfg: Config, accumulation: int) -> None:
-    """Set the accumulation of a plan in the config."""
+    """Set the number of accumulated steps in the config."""
     cfg.train_dataloader.pop('batch_size', None)
     cfg.optim_wrapper.accumulative_counts = accumulation

@@ -1,4 +1,4 @@
-"""Compare external checkpoints from Python, as a study compares its rows."""
+"""Compare external checkpoints from Python by the statistics of a study."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,27 +74,28 @@ def compare(
     jobs: int | None = None,
     say: Callable[[str], None] = print,
 ) -> ComparedCheckpoints:
-    """Measure checkpoints by the same tasks and test which model is better; finished measurements are kept.
+    """Measure checkpoints on the same tasks and test which recipe is better. Finished measurements are reused.
 
-    A randomly initialized network is measured, too. Collapsed checkpoints are recognized by it. Two single checkpoints are
-    also compared image by image; that verdict concerns the two files, not their recipes.
+    A randomly initialized network is also measured, because collapsed checkpoints are recognized by comparison with it. If
+    there are two recipes with one checkpoint each, the predictions for each image are compared, too. The verdict then
+    concerns the two files, not their recipes.
 
     Args:
-        networks: By name, the checkpoints of one recipe from several seeds. Each recipe is compared with the first.
+        networks: For each recipe, its name and its checkpoints from several seeds. The recipes are compared with the first.
         data: A folder with train/CLASS and test/CLASS (or val/CLASS), or a config with `evaluation`.
-        tasks: Protocols of tools/evaluate.py.
+        tasks: Protocols of `tools/evaluate.py`.
         out: Folder for features, results, study.json and page.html.
         config: The config of models that are not ResNets or ViTs.
         options: Config keys, as in `--cfg-options`.
-        jobs: Number of parallel measurements. Default: one per GPU, or one per core.
-        say: Receives progress lines.
+        jobs: Number of parallel measurements. Default: one per GPU, or without GPUs one per core.
+        say: Function that is called with each line of progress.
 
     Returns:
         The record and the path of the page.
 
     Raises:
-        UserError: If fewer than two recipes are given, a task is unknown, a checkpoint does not fill its network, or a
-            model is given twice.
+        UserError: If there are fewer than two recipes, a task is unknown, a checkpoint does not fit its network, or a model
+            occurs twice.
 
     Example:
         >>> mmairl.compare({'a': ['a0.pth', 'a1.pth'], 'b': ['b0.ckpt', 'b1.ckpt']}, data='images/')  # doctest: +SKIP
@@ -103,7 +104,7 @@ def compare(
     out = Path(out)
     if not isinstance(networks, Mapping) or len(networks) < 2:
         raise UserError(
-            f"compare: expected two networks or more, each with a name ('{list(networks)}'); add the other checkpoints",
+            f"compare: expected a dictionary of two recipes or more ('{list(networks)}'); add the other checkpoints",
             code='too-few-networks',
         )
     rows: list[Row] = []
@@ -132,7 +133,7 @@ def compare(
 def compared_images(
     record: Mapping[str, Any], rows: Sequence[Row], configs: Mapping[str, Config], out: Path
 ) -> list[str]:
-    """Return a line for each score of two single checkpoints, compared image by image; none for other comparisons."""
+    """Return lines with the comparison image by image for two recipes with one checkpoint each; otherwise no line."""
     if [len(row.weights) for row in rows] != [1, 1]:
         return []
     described = {row['name']: row for row in record['rows']}
@@ -151,7 +152,7 @@ def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Ro
     """Return the row of a study for the checkpoints of one recipe."""
     if not paths or isinstance(paths, str | Path):
         raise UserError(
-            f"compare: '{name}' requires a list of checkpoints, one per seed ({paths!r}); put them into a list",
+            f"compare: '{name}' requires a list of checkpoints, one per seed ('{paths}'); put them into a list",
             code='no-checkpoint-list',
         )
     weights = {number: str(path) for number, path in enumerate(paths)}
@@ -170,7 +171,7 @@ def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Ro
 def config_of(
     checkpoint: str, data: str | Path, config: str | Path | None, options: Mapping[str, Any] | None
 ) -> Config:
-    """Return a config with a checkpoint's network and the images that it is measured on."""
+    """Return a config with a checkpoint's network and the images to measure it on."""
     if Path(data).is_dir():
         cfg = load_config('mmairl::evaluation/folder_r50.py', dict(options or {}))
         for part in FOLDERS:
@@ -186,11 +187,11 @@ def config_of(
 
 
 def class_folder(data: Path, part: str) -> Path:
-    """Return the folder with the classes of one part of the images."""
+    """Return the folder with the class folders of one part of the images."""
     for name in FOLDERS[part]:
         if (data / name).is_dir():
             return (data / name).absolute()
     raise UserError(
-        f"data: '{data.absolute()}' has no folder {' or '.join(FOLDERS[part])} of classes; create it, or give a config",
+        f"data: no folder {' or '.join(FOLDERS[part])} with class folders ('{data.absolute()}'); create it, or give a config",
         code='no-class-folder',
     )

@@ -1,4 +1,4 @@
-"""Modules passed to `mmairl.pretrain(network=...)`, registered so that a config can name them."""
+"""Registration of the modules passed to `mmairl.pretrain(network=...)`, so that a config can refer to them."""
 
 import copy
 
@@ -16,7 +16,7 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
     """Make a module available to configs as `dict(type='GivenNetwork', name=NAME)`.
 
     Args:
-        network: A module from images to features, either pooled (N, D) or a map (N, D, H, W).
+        network: A module from images to pooled features (N, D) or a feature map (N, D, H, W).
         channels: Channels of the images.
         size: Side of the images in pixels.
 
@@ -36,8 +36,8 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
             features = network(images)
     except Exception as error:  # the user's own code
         raise UserError(
-            f'network: {kind} fails for images of shape {tuple(images.shape)} ({type(error).__name__}: {error}); adapt it, or '
-            'set size or channels',
+            f'network: {kind} fails for images of shape {tuple(images.shape)} ({type(error).__name__}: {error}); change the '
+            'module, or set size or channels',
             code='bad-network',
         ) from error
     finally:
@@ -46,7 +46,7 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
     if not isinstance(last, Tensor) or last.ndim not in (2, 4) or len(last) != len(images):
         found = tuple(last.shape) if isinstance(last, Tensor) else type(features).__name__
         raise UserError(
-            f"network: {kind} must return features of shape (N, D) or (N, D, H, W), got '{found}'; wrap it in a module that "
+            f"network: {kind} must return features of shape (N, D) or (N, D, H, W) ('{found}'); wrap it in a module that "
             'returns them',
             code='bad-network',
         )
@@ -57,10 +57,10 @@ def register_network(network: nn.Module, channels: int, size: int) -> tuple[str,
 
 @MODELS.register_module('GivenNetwork')
 def given_network(name: str) -> nn.Module:
-    """Return a copy of a registered module, so that each run starts from the weights that were given.
+    """Return a copy of a registered module, so that each run starts from the original weights.
 
     Raises:
-        UserError: 'network-of-python' in another process than the one that registered it.
+        UserError: 'network-of-python' if the module was registered in another process.
     """
     if name not in NETWORKS:
         raise UserError(

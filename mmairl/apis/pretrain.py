@@ -1,4 +1,4 @@
-"""Pre-train on a folder of custom images with one line of Python."""
+"""Pre-train a network on a folder of custom images with one line of Python."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -45,28 +45,28 @@ def pretrain(
 ) -> Path:
     """Pre-train a network on all images below a folder, in this process and on one device.
 
-    The default network is a ResNet-18. `out` also gets the config, with which `tools/train.py` resumes or repeats the run.
-    A notebook shows a progress bar and warnings; `options={'log_level': 'INFO'}` shows the log.
+    The default network is a ResNet-18. The config is written to `out`; with it, `tools/train.py` can resume or repeat the
+    run. Notebooks show a progress bar and warnings; `options={'log_level': 'INFO'}` shows the log.
 
     Args:
         method: Short name of a method, such as 'mocov2plus', 'byol' or 'dino'. The error for an unknown name lists all.
         data: A folder of images at any depth. Labels are not used.
         out: Folder for logs and checkpoints.
-        epochs: How often each image is seen.
-        size: Side of the crops in pixels. Choose a smaller one for small images.
+        epochs: Number of passes over the images.
+        size: Side of the crops in pixels. Choose a smaller size for small images.
         batch: Images per step. Default: a sixteenth of the images, at least 16 and at most 256.
         workers: Processes that load images. Default: one per core, at most 16.
-        channels: Channels of images that are read as stored (TIFF, PNG or NPY of 8 or 16 bits or floats). Their mean and
-            standard deviation are measured. Views of images without three channels skip steps that only RGB has.
-        weights: A checkpoint of any known project, or a released model such as 'torchvision:resnet50', to start student and
-            teacher from. The learning rate is a tenth, because a full rate undoes what the weights know.
-        network: A module to train, from images to features, either pooled or a map. Exclusive with `weights`.
-        views: 'satellite', 'microscopy', 'medical_grey' or 'documents': augmentations for images that are not photographs
-            (mmairl/data/view_sets.yaml lists them with reasons). Or a list of steps for each view: configs, transforms of
-            torchvision v2 or albumentations, and functions of a tensor C x H x W.
-        seed: Seed. A CPU run with a seed repeats bit for bit.
+        channels: Number of channels of images to read as stored (TIFF, PNG or NPY of 8 or 16 bits or floats). Their mean
+            and standard deviation are measured. Without exactly three channels, views skip the steps that require RGB.
+        weights: A checkpoint of any known project, or a released model such as 'torchvision:resnet50', to initialize student
+            and teacher. The learning rate is divided by 10, because the full rate would destroy the learned features.
+        network: A module to train, from images to pooled features or a feature map. Exclusive with `weights`.
+        views: Augmentations for images that are not photographs: 'satellite', 'microscopy', 'medical_grey' or 'documents'
+            (mmairl/data/view_sets.yaml lists them with reasons). Or a list of steps for each view. A step is a config, a
+            transform of torchvision v2 or albumentations, or a function of a tensor C x H x W.
+        seed: Random seed. With a seed, runs on a CPU are bit-identical.
         resume: Whether to resume from the newest checkpoint in `out`.
-        log: 'wandb', 'mlflow', or a list of loggers that also receive the curves.
+        log: Loggers that also receive the curves: 'wandb', 'mlflow', or a list.
         stop: Removed; `python -m projects.label_free.choose checkpoints` chooses a checkpoint without labels.
         options: Config keys, as in `--cfg-options`, such as {'model.head.temperature': 0.1}.
 
@@ -125,10 +125,10 @@ def _config(
     options: Mapping[str, Any],
     request: Mapping[str, Any],
 ) -> Config:
-    """Return the config of the run, with measured statistics for images that are read as stored."""
+    """Return the config of the run, with measured statistics if images are read as stored."""
     channels = request['channels']
     dataset = UnlabelledFolder(data, channels=channels)
-    # A notebook keeps the process, and with it persistent workers.
+    # In a notebook, persistent workers would outlive the run.
     overrides = {'train_dataloader.persistent_workers': False, 'randomness.seed': seed, **options}
     cfg = config_for(method, len(dataset), data, overrides, **request)
     if channels is not None:
@@ -139,5 +139,5 @@ def _config(
         }
         cfg.merge_from_dict({**normalization, **overrides})
     if Console().is_jupyter and 'log_level' not in overrides:
-        cfg.log_level = 'WARNING'  # a cell shows the progress bar and warnings only
+        cfg.log_level = 'WARNING'  # only the progress bar and warnings are shown
     return cfg

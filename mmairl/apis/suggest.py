@@ -1,4 +1,4 @@
-"""Suggest a config for custom images and hardware: a template with a reason next to each number."""
+"""Suggest a config for custom images and hardware, with a reason next to each number."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ from mmairl.hardware import cores
 METHOD = re.compile(r"^__method__ = '([\w.-]+)'$", re.MULTILINE)
 TEMPLATE = Path(__file__).with_name('suggested.jinja')
 FEWEST = 64  # images
-LARGE = 1_000_000  # images, from which the papers' numbers apply
-CONTINUED = 10  # divisor of the learning rate for runs that start from weights
+LARGE = 1_000_000  # images from which on the papers' settings apply
+CONTINUED = 10  # divisor of the learning rate for runs that start from pre-trained weights
 BATCH_PER_GPU = 256
 LARGEST_BATCH = 1024
 LONGEST_QUEUE = 65_536
@@ -38,24 +38,24 @@ MOST_WORKERS = 16
 
 @dataclass(frozen=True)
 class Request:
-    """What a config is suggested for.
+    """The images, hardware and wishes that a config is suggested for.
 
     Args:
         method: Short name of the method, such as `'byol'`.
         images: Number of images.
         gpus: Number of GPUs.
-        channels: Channels of images that are read as stored. Default: RGB.
-        weights: A checkpoint of any known project to start student and teacher from.
+        channels: Number of channels of images to read as stored. Default: RGB.
+        weights: A checkpoint of any known project to initialize student and teacher.
         network: A module to train instead of a ResNet-18.
         data: The folder of images.
-        epochs: How often each image is seen. Default: by the number of images.
+        epochs: Number of passes over the images. Default: depends on the number of images.
         size: Side of the largest crop in pixels.
-        batch: Images per step. Default: by the number of images.
-        workers: Data workers. Default: one per core, at most 16.
-        views: A list of data/view_sets.yaml that replaces the steps of each view after its crop.
+        batch: Images per step. Default: depends on the number of images.
+        workers: Number of processes that load images. Default: one per core, at most 16.
+        views: Name of a list in data/view_sets.yaml, whose steps replace those after the crop of each view.
 
     Raises:
-        UserError: If a number is not positive, or if there are too few images.
+        UserError: If a number is not positive, if there are too few images, or if there are weights and a network.
     """
 
     method: str
@@ -76,12 +76,12 @@ class Request:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, Integral) and value >= 1):
                 raise UserError(
-                    f'{name}: expected a whole number of 1 or more, got {value!r}; correct it',
+                    f"{name}: expected a whole number of 1 or more ('{value}'); correct it",
                     code='bad-number',
                 )
         if self.images < FEWEST:
             raise UserError(
-                f"images: {self.images} are too few to learn from; give at least '{FEWEST}', or start from published weights",
+                f"images: too few to learn from ('{self.images}'); give at least {FEWEST}, or use a released model",
                 code='too-few-images',
             )
         if self.network is not None and self.weights is not None:
@@ -102,9 +102,9 @@ def config_for(
     options: Mapping[str, Any] | None = None,
     **request: Any,
 ) -> Config:
-    """Return the config that `suggest` prints for the images in the folder `data`, with `options` merged in.
+    """Return as a config what `suggest` returns as text, for the images in the folder `data` and with `options` merged in.
 
-    Values are merged as they are: text from names of files is never executed.
+    No text is executed, so file names are harmless.
     """
     base = full_size(method)
     cfg = load_config(base)
@@ -115,7 +115,7 @@ def config_for(
 
 
 def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
-    """Return the text of a commented config for training on unlabeled images.
+    """Return the text of a config, with comments, for training on unlabeled images.
 
     Args:
         method: Short name of the method.
@@ -123,19 +123,19 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
         gpus: Number of GPUs.
         **request: Further fields of `Request`.
     """
-    wanted = Request(method, images, gpus, **request)
-    values, facts = recommended(wanted)
+    wishes = Request(method, images, gpus, **request)
+    values, facts = recommended(wishes)
 
     def code(key: str) -> Markup:
         return Markup(python_text(Config({key: values[key]})).strip())
 
-    # File names may contain line breaks. Everything but code is made printable, on one line.
+    # File names can contain line breaks, so all values except code are made printable on one line.
     environment = Environment(
         trim_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     )
     template = environment.from_string(TEMPLATE.read_text('utf-8'))
-    return literal_braces(template.render(**facts, request=wanted, values=values, code=code))
+    return literal_braces(template.render(**facts, request=wishes, values=values, code=code))
 
 
 def suggest_for(
@@ -145,14 +145,14 @@ def suggest_for(
     views: str | None = None,
     **request: Any,
 ) -> str:
-    """Return the text of `suggest` for a folder. Its images are counted, and inspected unless `views` are named."""
+    """Return the text of `suggest` for a folder. Without `views`, some of its images are inspected to choose them."""
     dataset = UnlabelledFolder(data, channels=channels)
     views = views or domain_of(dataset)
     return suggest(method, len(dataset), channels=channels, data=data, views=views, **request)
 
 
 def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what to change in a method's config, and facts for the comments."""
+    """Return the changes of a method's config, and facts for the comments."""
     base = load_config(full_size(request.method))
     batch = _batch(request)
     epochs = request.epochs or _epochs(request.images)
@@ -195,14 +195,14 @@ def recommended(request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _batch(request: Request) -> int:
-    """Return the batch: about sixteen steps per epoch, at least 16 images, and a multiple of the GPUs."""
+    """Return a batch for about sixteen steps per epoch, of 16 images or more, and divisible by the number of GPUs."""
     if request.batch:
         return request.batch
     gpus = request.gpus
     if request.is_large:
         batch = min(LARGEST_BATCH, BATCH_PER_GPU * gpus)
     else:
-        # Batch statistics over fewer than 16 images are noise.
+        # Batch statistics over fewer than 16 images are too noisy.
         batch = max(16, min(BATCH_PER_GPU, _power_of_two(request.images // 16)))
     return max(1, batch // gpus) * gpus
 
@@ -214,7 +214,7 @@ def _epochs(images: int) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """Return the largest power of two that is not larger than a number."""
+    """Return the largest power of two up to a number."""
     return 1 << (number.bit_length() - 1)
 
 
@@ -224,7 +224,7 @@ def _model_changes(
     """Return queue, prototypes and channels for this number and kind of images."""
     changes: dict[str, Any] = {}
     if base.model.get('queue'):
-        # Beyond a quarter of the images, too many meet their own old keys as negatives.
+        # In a longer queue than a quarter of the images, too many negatives would be old keys of the same image.
         quarter = min(LONGEST_QUEUE // 4, _power_of_two(request.images // 4))
         length = LONGEST_QUEUE if request.is_large else max(batch, quarter)
         changes['queue'] = dict(length=length)
@@ -244,13 +244,13 @@ def _model_changes(
 def _starting_point(
     request: Request, base: Config, batch: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the network, and the optimizer with a rate for the batch."""
+    """Return the network, and the optimizer with the learning rate for the batch."""
     optimizer: dict[str, Any] = {}
     rate = base.optim_wrapper.optimizer.lr / base.total_batch_size
     if request.weights:
         backbone, width = _pretrained_backbone(request.weights)
         if 'depth' not in backbone and base.optim_wrapper.optimizer.type != 'AdamW':
-            # The optimizer of configs/vit.
+            # The optimizer of the configs in configs/vit.
             optimizer = dict(_delete_=True, type='AdamW', weight_decay=0.1)
             rate = 1.5e-4 / 256
         rate /= CONTINUED
@@ -268,7 +268,7 @@ def _starting_point(
 
 
 def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
-    """Return the network of a checkpoint, initialized from it, and the width of its features."""
+    """Return the network of a checkpoint with its weights, and the width of its features."""
     backbone = read_backbone(weights).network
     file = str(weights) if is_released(weights) else str(Path(weights).absolute())
     backbone['init_cfg'] = dict(type='PretrainedBackbone', checkpoint=file)
@@ -279,7 +279,7 @@ def _pretrained_backbone(weights: str | Path) -> tuple[dict[str, Any], int]:
 
 
 def _folder(request: Request, views: Sequence[Sequence[dict]]) -> dict[str, Any]:
-    """Return the data set of the folder, with views if the method's do not fit the images."""
+    """Return the data set of the folder, with views of its own if the method's views do not fit the images."""
     dataset: dict[str, Any] = dict(type='UnlabelledFolder', root=str(request.data))
     channels = request.channels
     if request.views:
@@ -297,14 +297,14 @@ def _folder(request: Request, views: Sequence[Sequence[dict]]) -> dict[str, Any]
 
 
 def _rescale_crops(view: Sequence[dict], factor: float) -> list[dict]:
-    """Return the view with crops of other sizes."""
+    """Return the view with the sizes of its crops multiplied by a factor."""
     return [
         {**step, 'size': round(step['size'] * factor)} if 'size' in step else step for step in view
     ]
 
 
 def _without_rgb(view: Sequence[dict]) -> list[dict]:
-    """Return the view without steps that only RGB images have."""
+    """Return the view without the effects that require RGB images."""
     steps = []
     for step in view:
         if step['type'] == 'ColorJitter':
@@ -315,10 +315,10 @@ def _without_rgb(view: Sequence[dict]) -> list[dict]:
 
 
 def domain_of(dataset: ViewDataset) -> str | None:
-    """Return the list of views for images like some of the data set's, at 8 x 8 pixels; None for photographs.
+    """Return the name of the views that suit a data set, judged by thumbnails of some images; None for photographs.
 
-    Documents are white without color, medical images are gray, stained tissue has more red and blue than green. In images
-    from above, no place is brighter than another except by chance, as the variance of the mean image shows.
+    Documents are white and without color, medical images are gray, and stained tissue has more red and blue than green. In
+    aerial images, all positions are equally bright on average, so the mean image has a small variance.
     """
     small = []
     for index in torch.linspace(0, len(dataset) - 1, min(len(dataset), FEWEST)).long().tolist():
@@ -346,7 +346,7 @@ def full_size(method: str) -> str:
     """Return the name of a method's config at full size.
 
     Raises:
-        UserError: If there is no such method. The message lists all methods by their heads.
+        UserError: If there is no such method. The message lists all methods, grouped by their heads.
     """
     known = methods()
     if method not in known:
@@ -365,9 +365,9 @@ def full_size(method: str) -> str:
 
 
 def methods() -> dict[str, Path]:
-    """Return the config of each method, by the name that it states as `__method__`.
+    """Return the config file of each method by the name that the file assigns to `__method__`.
 
-    The files are only parsed. Names with two underscores are neither inherited nor part of the loaded config.
+    The files are searched, not executed. mmengine neither inherits names with two underscores nor adds them to a config.
     """
     known = {}
     for path in sorted((home() / 'configs').rglob('*.py')):

@@ -1,1 +1,1 @@
-"""The weights of a backbone, from whatever file and by whatever names, and out to any of them."""
+"""Read a backbone's weights from checkpoints of many projects, and write them in the formats of others."""

@@ -1,7 +1,6 @@
-"""Detect the network that weights belong to, and return it as the `backbone=` of a config."""
+"""Detect the network that weights belong to, as the `backbone=` of a config."""
 
 import json
-import logging
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -9,13 +8,12 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mmairl.checkpoints.load import first_few, require_same_keys
-from mmairl.errors import UserError, building, printable
+from mmairl.checkpoints.load import first_few, require_same_keys, warn
+from mmairl.errors import UserError, building
 
 # Attention heads of released ViTs by width. MoCo v3's ViT of width 384 has 12.
 HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
@@ -32,7 +30,8 @@ def backbone_of(
     Args:
         weights: Tensors of a ResNet, of a ViT with a class token, or of DINOv3's ViT.
         path: The file, for messages.
-        heads: Attention heads of a ViT, which tensors do not show. Default: those of released ViTs of this width.
+        heads: Attention heads of a ViT, which do not follow from its tensors. Default: the number of released ViTs of this
+            width.
         norm_eps: Epsilon of a ViT's layer norms. Default: 1e-6.
 
     Raises:
@@ -46,7 +45,10 @@ def backbone_of(
 
 
 class _WithoutValues(TorchFunctionMode):
-    """Create parameters without memory. `torch.device('meta')` breaks mmpretrain's ResNet, which reads its drop rates."""
+    """Create parameters without memory.
+
+    `torch.device('meta')` breaks mmpretrain's ResNet, which computes its drop rates with tensors and reads their values.
+    """
 
     def __torch_function__(
         self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
@@ -59,7 +61,7 @@ class _WithoutValues(TorchFunctionMode):
 
 @lru_cache(64)
 def _tensors_of(network: str) -> Mapping[str, Tensor]:
-    """Return the tensors of a network, given as JSON, without values."""
+    """Return the tensors, without memory, of a network that is described as JSON."""
     import mmairl.models  # noqa: F401  registers mmpretrain's backbones, which takes seconds
     from mmairl.registry import MODELS
 
@@ -100,28 +102,27 @@ def _shape(weights: Mapping[str, Tensor], key: str, ndim: int, path: str) -> tor
 
 
 def _count_layers(weights: Mapping[str, Tensor], prefix: str) -> int:
-    """Return how many different numbers follow a prefix in the keys."""
+    """Return the number of layers: of different numbers after a prefix in the keys."""
     matches = (re.match(rf'{re.escape(prefix)}(\d+)\.', key) for key in weights)
     return len({match[1] for match in matches if match})
 
 
 def _in_channels(channels: int) -> dict[str, int]:
-    """Return the config key for images that are not RGB."""
+    """Return the setting of the first convolution for images that are not RGB."""
     return {} if channels == 3 else dict(in_channels=channels)
 
 
 def _usual_heads(positions: Tensor, tokens: int, path: str) -> int:
-    """Return the attention heads of released ViTs of this width, and warn if not all of them have the same number."""
+    """Return the number of attention heads that released ViTs of this width have. Warn if it is ambiguous or unknown."""
     width = positions.shape[2]
-    # MoCo v3 stores a table of sines, whose first row holds only 0 and 1. Other projects learn their positions.
+    # MoCo v3's positions are sines, with a first row of 0 and 1. Other projects learn them.
     is_moco = width == 384 and set(positions[0, tokens].tolist()) == {0, 1}
     heads = 12 if is_moco else HEADS.get(width, max(1, width // 64))
     if is_moco or width not in HEADS:
-        message = (
-            f'{path}: the number of attention heads is not stated; {heads} heads of {width // heads} dimensions are used: '
-            'give a config if the network has others'
+        warn(
+            f'{path}: the number of attention heads is unknown, and {heads} heads of {width // heads} dimensions are used; '
+            'give a config if the network has another number'
         )
-        print_log(printable(message), logger='current', level=logging.WARNING)
     return heads
 
 

@@ -1,4 +1,4 @@
-"""Export a backbone as an ONNX file, and compare its features with torch's before the file is kept."""
+"""Export a backbone as an ONNX file, which is only kept if its features equal torch's."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,11 +19,13 @@ from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 
 REQUIRED = ('onnx', 'onnxscript', 'onnxruntime')
-TOLERANCE = 1e-4  # of the largest feature, because runtimes sum in different orders
+TOLERANCE = (
+    1e-4  # largest difference relative to the largest feature; runtimes sum in different orders
+)
 
 
 class FeatureExtractor(nn.Sequential):
-    """A network from normalized images to feature vectors."""
+    """Compute feature vectors from normalized images."""
 
     def forward(self, images: Tensor) -> Tensor:
         return pooled(self[0](images))
@@ -32,7 +34,7 @@ class FeatureExtractor(nn.Sequential):
 def write_onnx(
     backbone: Backbone, path: str | Path, size: int = 224, cfg: Config | None = None
 ) -> float:
-    """Write a network that takes batches of any length of normalized images.
+    """Write a network from batches of normalized images, of any batch size, to feature vectors.
 
     The metadata of the file states the normalization: values from 0 to 1, minus `mean`, divided by `std`.
 
@@ -46,7 +48,7 @@ def write_onnx(
         The largest difference between a feature by onnxruntime and by torch, relative to the largest feature.
 
     Raises:
-        UserError: If a package is missing, the weights do not fill the network, or features differ.
+        UserError: If a package is missing, the weights do not fit the network, or the features differ.
     """
     missing = [name for name in REQUIRED if find_spec(name) is None]
     if missing:
@@ -102,7 +104,7 @@ def _feature_difference(network: nn.Module, file: Path, images: Tensor, path: st
         error = float(np.abs(exported - expected).max() / np.abs(expected).max())
     if not error <= TOLERANCE:
         raise UserError(
-            f"{path}: features by onnxruntime differ from torch's ('{error:.1e}' of the largest), so the file is not kept; "
+            f"{path}: not written, because the features of onnxruntime differ from torch's ('{error:.1e}' of the largest); "
             'choose another format, or another release of torch or onnxruntime',
             code='onnx-difference',
         )

@@ -1,8 +1,8 @@
-"""Settings files of model hubs, and the values that mmairl's networks implement.
+"""Settings files of model hubs, and a check that mmairl's networks implement these settings.
 
-Weights do not determine a network: ResNets with anti-aliased strides have the same tensors as those without. timm and
-Hugging Face write `config.json`, Hugging Face also `preprocessor_config.json`. Each field of `config.json` is either
-compared with the values that mmairl's network implements, or listed in hub_config.yaml as without influence on features.
+The tensors do not determine a network: ResNets with anti-aliased strides have the same tensors as ResNets without. timm and
+Hugging Face write `config.json`, and Hugging Face also `preprocessor_config.json`. For each field of `config.json`,
+hub_config.yaml lists the values that mmairl's network implements, or states that the field does not affect features.
 """
 
 import json
@@ -35,7 +35,7 @@ class Input:
         size: Side of the crop in pixels.
         channels: Number of channels. None means 8-bit RGB.
         interpolation: How images are resized.
-        origin: Where the statistics were found. '' means nowhere: they are ImageNet's.
+        origin: Source of the statistics. '' if none is known and ImageNet's are assumed.
     """
 
     mean: Sequence[float] = (0.485, 0.456, 0.406)
@@ -48,7 +48,7 @@ class Input:
 
 @dataclass(frozen=True)
 class HubConfig:
-    """The contents of the settings files next to a checkpoint; empty where there are none."""
+    """The contents of the settings files next to a checkpoint; empty for files that do not exist."""
 
     path: Path
     config: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class HubConfig:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of config.json, with timm's `model_args` among them."""
+        """The fields of config.json, including those inside timm's `model_args`."""
         args = self.config.get('model_args')
         if not self.timm or not isinstance(args, dict):
             return self.config
@@ -72,25 +72,28 @@ class HubConfig:
 
     @property
     def norm_eps(self) -> float | None:
-        """Return Hugging Face's epsilon of layer norms, or None if it is not stated."""
+        """Hugging Face's epsilon of layer norms, or None if it is not stated."""
         value = self.config.get('layer_norm_eps')
         return float(value) if is_number(value) and 0 < value < 1 else None
 
     def input(self) -> Input | None:
-        """Return the images that the files describe, or None if they do not describe any."""
+        """Return the images that the files describe, or None."""
         if {'image_mean', 'do_normalize', 'do_rescale'} & self.preprocessor.keys():
             return _hugging_face_input(self.preprocessor, self.path / PREPROCESSOR)
-        # Early files of timm state the images without a section of their own.
+        # Early files of timm describe the images outside `pretrained_cfg`.
         timm = self.config.get('pretrained_cfg') or self.config
         if isinstance(timm, dict) and ('mean' in timm or 'std' in timm):
             return _timm_input(timm, self.path / CONFIG)
         return None
 
     def require_network(self, network: Mapping[str, Any]) -> None:
-        """Raise unless `config.json` describes this network, the `backbone=` of a config.
+        """Raise unless `config.json` describes this network.
+
+        Args:
+            network: The `backbone=` of a config.
 
         Raises:
-            UserError: 'other-network' if a field has a value that another network has, or is unknown.
+            UserError: 'other-network' if a field is unknown or has a value that the network does not implement.
         """
         kind = network['type'].removeprefix('mmpretrain.').removesuffix('_CIFAR')
         path = self.path / CONFIG
@@ -101,21 +104,20 @@ class HubConfig:
             table = msgspec.structs.replace(table, accepted=accepted)
         family = 'architecture' if self.timm else 'model_type'
         if family not in fields:
-            # The file does not describe a network. Fields that it shares with Hugging Face must still agree.
+            # The file does not describe a network. Those of its fields that are known must still agree.
             known = {key: value for key, value in fields.items() if key in table.accepted}
             table.require(known, path)
             return
         if not re.fullmatch(table.names, str(fields[family])):
             raise UserError(
-                f"{path}: {family} is '{fields[family]}', which mmairl does not build from these weights; give a "
-                'config with its backbone',
+                f"{path}: {family} does not match the weights ('{fields[family]}'); give a config with its backbone",
                 code='other-network',
             )
         table.require({key: value for key, value in fields.items() if key != family}, path)
         self._require_registers(network.get('registers', 0))
 
     def _require_registers(self, registers: int) -> None:
-        """Raise if config.json states another number of registers: such a file is incomplete."""
+        """Raise if config.json states another number of registers, because the weights are then incomplete."""
         named = re.search(r'_reg(\d+)', self.config['architecture']) if self.timm else None
         if named:
             stated = int(named[1])
@@ -124,7 +126,8 @@ class HubConfig:
             stated = self.fields.get(name, registers)
         if stated != registers:
             raise UserError(
-                f'{self.path / CONFIG}: the network has {stated} registers, the file {registers}; give a complete file',
+                f'{self.path / CONFIG}: the network has {stated} registers, but the weights have {registers}; give complete '
+                'weights',
                 code='other-network',
             )
 
@@ -133,9 +136,9 @@ class Network(Declared):
     """The fields of config.json for one network.
 
     Attributes:
-        names: A regular expression of the names of the network.
-        accepted: Values that our network implements, by field.
-        ignored: Groups of fields without influence on features.
+        names: A regular expression for the names of the network.
+        accepted: For each field, the values that mmairl's network implements.
+        ignored: Groups of fields that do not affect features.
     """
 
     names: str
@@ -143,21 +146,21 @@ class Network(Declared):
     ignored: list[str]
 
     def require(self, fields: Mapping[str, Any], path: Path) -> None:
-        """Raise unless every field is ignored or has an accepted value."""
+        """Raise unless each field is ignored or has an accepted value."""
         ignored = ' '.join(FIELDS.ignored[group] for group in self.ignored).split()
         for name, value in fields.items():
             if name in self.accepted:
                 options = self.accepted[name]
                 if not any(type(value) is type(right) and value == right for right in options):
                     raise UserError(
-                        f"{path}: {name} is '{value}', expected {' or '.join(map(str, options))}: mmairl builds no "
-                        'such network from these weights; give a config with its backbone',
+                        f"{path}: {name} must be {' or '.join(map(str, options))} ('{value}'), because mmairl implements no "
+                        'other value; give a config with its backbone',
                         code='other-network',
                     )
             elif name not in ignored:
                 raise UserError(
                     f"{path}: unknown field '{name}' ('{value}'), which may change the network; give a config with its "
-                    'backbone, or remove the field if it has no influence on features',
+                    'backbone, or remove the field if it does not affect features',
                     code='other-network',
                 )
 
@@ -204,7 +207,7 @@ def parse_statistics(value: Any, name: str, path: str | Path, scale: float = 1.0
     valid = isinstance(numbers, (list, tuple)) and numbers and all(map(is_number, numbers))
     if not valid or (name.endswith('std') and min(numbers) <= 0):
         raise UserError(
-            f"{path}: {name} must be one number per channel ('{value}'); correct it, or give other statistics",
+            f"{path}: {name} must be one number per channel ('{value}'); correct it, or give mean and std yourself",
             code='bad-statistics',
         )
     return [float(number) if scale == 1 else number / scale for number in numbers]
@@ -227,7 +230,7 @@ def _timm_input(fields: Mapping[str, Any], path: Path) -> Input:
     missing = [name for name in ('mean', 'std') if name not in fields]
     if missing:
         raise UserError(
-            f'{path}: {missing[0]} is missing; add it, or give the statistics',
+            f'{path}: {missing[0]} is missing; add it, or give mean and std yourself',
             code='bad-statistics',
         )
     shape = fields.get('input_size')
@@ -248,12 +251,12 @@ def _hugging_face_input(fields: Mapping[str, Any], path: Path) -> Input:
             f"{path}: rescale_factor must be positive ('{factor}'); correct it",
             code='bad-statistics',
         )
-    scale = 255 * factor  # the package's largest pixel value; ours is 1
+    scale = 255 * factor  # Hugging Face's largest pixel value; mmairl's is 1
     if math.isclose(scale, 1, rel_tol=1e-6):
         scale = 1.0
     raw = not fields.get('do_normalize', True)
     mean, std = (0.0, 1.0) if raw else (fields.get('image_mean'), fields.get('image_std'))
-    # The size is that of the crop, if there is one.
+    # If images are cropped, the size is that of the crop.
     is_cropped = fields.get('do_center_crop', 'crop_size' in fields)
     name = 'crop_size' if is_cropped and fields.get('crop_size') is not None else 'size'
     size = fields.get(name)

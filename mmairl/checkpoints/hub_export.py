@@ -1,6 +1,6 @@
-"""Write a backbone as a folder that `timm.create_model('local-dir:DIR', pretrained=True)` and model hubs load.
+"""Write a backbone as a folder in the format of the Hugging Face hub.
 
-transformers loads the same folder by `AutoModel.from_pretrained(DIR)`, through its wrapper of timm.
+timm loads it by `timm.create_model('local-dir:DIR', pretrained=True)`, and transformers by `AutoModel.from_pretrained(DIR)`.
 """
 
 from pathlib import Path
@@ -17,8 +17,8 @@ from mmairl.checkpoints.write import write_backbone
 from mmairl.errors import UserError
 from mmairl.io import write_json
 
-STEM = 64  # channels of the stem of every ResNet of timm
-EPSILON = 1e-5  # of timm's batch norm
+STEM = 64  # channels of the stem in all ResNets of timm
+EPSILON = 1e-5  # epsilon of timm's batch norm
 PROJECTION = 'layer1.0.downsample.0.weight'
 
 
@@ -27,7 +27,7 @@ def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path
 
     Args:
         backbone: A ResNet or a ViT.
-        folder: The folder, which may exist.
+        folder: The folder. It may already exist.
         license: Identifier of the license, such as 'apache-2.0'.
 
     Returns:
@@ -39,7 +39,7 @@ def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise UserError(
-            f"--to hub writes a folder, and a file is in its place ('{folder}'); name another folder",
+            f"--to hub: a folder is written, but the path is a file ('{folder}'); give another path",
             code='not-a-folder',
         )
     network = backbone.network
@@ -76,7 +76,7 @@ def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path
 
 
 def timm_architecture(network: dict[str, Any]) -> tuple[str, dict[str, Any], int]:
-    """Return timm's name of a network, the arguments that differ from its defaults, and the width of its features.
+    """Return timm's name of a network, its arguments, and the width of its features.
 
     Raises:
         UserError: 'unwritable-network' if timm has no such network.
@@ -126,12 +126,12 @@ def timm_architecture(network: dict[str, Any]) -> tuple[str, dict[str, Any], int
 
 
 def _expansion(network: dict[str, Any]) -> int:
-    """Return the width of a block's output relative to its inner width."""
+    """Return the ratio of a block's output channels to its inner channels."""
     return 1 if network['depth'] < 50 else 4
 
 
 def _is_timm_resnet(network: dict[str, Any]) -> bool:
-    """Return whether timm can represent the stem: its first block has no projection if its output has 64 channels."""
+    """Return whether timm can represent the stem. timm's first block has no projection if its output has 64 channels."""
     stem = network['stem_channels']
     without_projection = network['base_channels'] * _expansion(network) == STEM
     return stem == STEM or (stem < STEM and not without_projection)
@@ -143,9 +143,9 @@ def _is_timm_vit(network: dict[str, Any]) -> bool:
 
 
 def with_wide_stem(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return a ResNet with channels of zeros added to its stem, which computes the same features.
+    """Add channels of zeros to the stem of a ResNet without changing its features.
 
-    A first block without a projection gets one that selects the original channels.
+    If the first block has no projection, it gets one that selects the original channels.
     """
     kernel = weights['conv1.weight']
     width = len(kernel)
@@ -161,7 +161,7 @@ def with_wide_stem(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     if PROJECTION not in weights:
         wide[PROJECTION] = torch.eye(width, STEM, dtype=kernel.dtype)[..., None, None]
         ones = kernel.new_ones(width)
-        # Batch norm divides by the root of variance + epsilon, which is 1 here.
+        # With this variance, variance + epsilon is 1, and batch norm is the identity.
         norm = dict(weight=ones, bias=0 * ones, running_mean=0 * ones)
         norm.update(running_var=(1 - EPSILON) * ones, num_batches_tracked=torch.tensor(0))
         wide |= {f'layer1.0.downsample.1.{name}': value for name, value in norm.items()}

@@ -1,4 +1,4 @@
-"""Start a network from a checkpoint's backbone: every weight fits, or it is an error."""
+"""Initialize a network from a checkpoint's backbone. A weight that does not fit is an error."""
 
 import logging
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ from mmairl.registry import WEIGHT_INITIALIZERS
 class PretrainedBackbone:
     """Initialize a backbone from a checkpoint of any known project.
 
-    mmengine's ``Pretrained`` loads whatever happens to match. This loads every weight, or raises.
+    mmengine's ``Pretrained`` skips weights that do not match. This initializer loads every weight or raises an error.
 
     Args:
         checkpoint: The checkpoint.
         part: 'student' or 'teacher'. Default: 'student'.
-        prefix: First part of the keys, for a module that is a single stage, such as ``'layer4.'`` for the head of a C4
-            detector. Default: the whole backbone.
+        prefix: Prefix of the keys to load, for a module that is a single stage, such as ``'layer4.'`` for the head of a C4
+            detector. Default: load the whole backbone.
 
     Raises:
         UserError: If there is no checkpoint, or if its weights are not exactly those of the module.
@@ -43,11 +43,11 @@ class PretrainedBackbone:
         self.network: Mapping[str, Tensor] | None = None
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
-        """Return the backbone's weights, those of `self.network` if they fill it, and their origin."""
+        """Return the backbone's weights and a text with their origin."""
         try:
             backbone = read_backbone(self.checkpoint, self.part, network=self.network)
         except UserError as error:
-            # A module with some of the stages, such as a C4 detector's backbone, takes its part of a whole network.
+            # A module with only some of the stages, such as a C4 detector's backbone, is filled from a whole network.
             if self.network is None or error.code not in ('other-network', 'incomplete-network'):
                 raise
             backbone = read_backbone(self.checkpoint, self.part)
@@ -58,7 +58,7 @@ class PretrainedBackbone:
         whole, origin = self.weights()
         weights = weights_for(module, whole, self.prefix, self.checkpoint)
         module.load_state_dict(weights)
-        # Otherwise networks start some weights again, as a ViT its positions and MLPs, unless the initializer is mmengine's.
+        # Unless mmengine's own initializer is set, networks reset some weights, such as a ViT's positions and MLPs.
         module.init_cfg = dict(type='Pretrained', checkpoint=str(self.checkpoint))
         for part in module.modules():
             part._is_init = True
@@ -66,10 +66,10 @@ class PretrainedBackbone:
             f'{self.prefix or "backbone"}: {origin}, all {len(weights)} keys matched',
             logger='current',
         )
-        if any(parameter.requires_grad for parameter in module.parameters()):
-            warning = warning_before_fine_tuning(weights, origin)
-            if warning:
-                print_log(warning, logger='current', level=logging.WARNING)
+        is_trained = any(parameter.requires_grad for parameter in module.parameters())
+        warning = warning_before_fine_tuning(weights, origin)
+        if is_trained and warning:
+            print_log(warning, logger='current', level=logging.WARNING)
 
 
 def weights_for(
@@ -77,7 +77,7 @@ def weights_for(
 ) -> dict[str, Tensor]:
     """Return all weights of a module from the checkpoint's tensors below a prefix.
 
-    A module that ends before the last stage, such as a C4 detector's backbone, takes the stages that it has.
+    Stages that the module lacks, such as the last one in a C4 detector's backbone, are left out.
 
     Raises:
         UserError: If the prefix matches nothing, or if the weights are not exactly those of the module.
@@ -102,9 +102,10 @@ def weights_for(
 def fitted(
     weights: dict[str, Tensor], network: dict[str, Tensor], path: str | Path
 ) -> dict[str, Tensor]:
-    """Return the weights with RGB kernels fitted to a first convolution of C channels, as timm does.
+    """Fit the RGB kernels of the first convolution to C channels, as timm does, and return all weights.
 
-    One channel gets their sum. Several get them in turn, times 3 / C, so that a gray image has the same response.
+    With C = 1, the kernel is the sum of the three. With more channels, the three repeat, times 3 / C, so that the response
+    to a gray image stays the same.
     """
     key = next((key for key, value in network.items() if value.ndim == 4), None)
     if key is None or key not in weights or weights[key].ndim != 4:
@@ -116,7 +117,7 @@ def fitted(
         return weights
     if found != 3:
         raise UserError(
-            f'{path} was trained on images of {found} channels and the first convolution of the config takes {channels}; set '
+            f'{path}: trained on images of {found} channels, but the first convolution of the config expects {channels}; set '
             f'model.backbone.in_channels={found} and channels={found} of the data sets, or give another checkpoint',
             code='other-channels',
         )
@@ -128,6 +129,6 @@ def fitted(
         kernels_of_c = kernels.float()[:, turns] * (3 / channels)
         how = f'repeated, times 3/{channels}'
     print_log(
-        f'{key} of {path}: the RGB kernels are {how}, to take {channels} channels', logger='current'
+        f'{path}: the RGB kernels of {key} are {how}, to fit {channels} channels', logger='current'
     )
     return {**weights, key: kernels_of_c.to(kernels.dtype)}

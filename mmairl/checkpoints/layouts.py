@@ -1,6 +1,6 @@
-"""How each project nests a checkpoint and names the tensors of a backbone.
+"""The structure of each project's checkpoints, and its names for the tensors of a backbone.
 
-Our own names are torchvision's for ResNets and mmpretrain's for ViTs.
+mmairl itself uses torchvision's names for ResNets and mmpretrain's for ViTs.
 """
 
 import math
@@ -19,7 +19,7 @@ from mmairl.io import Declared, read_yaml
 ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_state', 'network')
 WRAPPERS = ('module.', '_orig_mod.')
 NESTED = ('trunk', 'heads')  # VISSL nests its weights one level deeper
-# First parts of the names of a ResNet's or a ViT's stem, in any layout.
+# Beginnings of the names of a ResNet's or a ViT's stem in any layout.
 STEMS = ('conv1.weight', 'stem.', 'patch_embed.', 'cls_token', 'conv_proj.')
 
 
@@ -38,7 +38,7 @@ class Format(Declared):
 
     @property
     def pure(self) -> bool:
-        """Whether the prefix is that of a backbone without heads, which may then be of any architecture."""
+        """Whether the prefix belongs to a backbone without heads, which may be of any architecture."""
         return self.student.endswith(('backbone.', '.0.', '_feature_blocks.', 'bottom_up.'))
 
     def matches(self, keys: Collection[str]) -> bool:
@@ -74,7 +74,7 @@ KNOWN = read_yaml(Path(__file__).with_suffix('.yaml'), Known)
 def detect_format(keys: Collection[str]) -> Format | None:
     """Return the format of a checkpoint with these keys.
 
-    A format whose teacher is in the file is preferred to one without a teacher, and that to one whose teacher is missing.
+    Of several matches, formats whose teacher is in the file have priority, then formats without a teacher.
     """
 
     def rank(form: Format) -> int:
@@ -86,11 +86,11 @@ def detect_format(keys: Collection[str]) -> Format | None:
     return min(matches, key=rank, default=None)
 
 
-# Prefixes of teachers, which are never read in place of a student.
+# Prefixes of teachers, which must not be mistaken for a student.
 TEACHER = re.compile(r'teacher|momentum|target|ema|key|_k\.', re.IGNORECASE)
-# C4 detectors keep the last stage of the backbone in their head: detectron2's and mmdet's prefixes, and ours.
+# C4 detectors have the last stage of the backbone in their head: its prefix in the file, and the one that replaces it.
 LAST_STAGES = (('roi_heads.res5.', 'res5.'), ('roi_head.shared_head.', ''))
-# Tensors that features do not depend on: heads, tokens of masked patches, queues, computed angles.
+# Tensors without influence on features: heads, tokens of masked patches, queues, computed angles.
 IGNORED = re.compile(
     r'(fc|heads?|head_\w+|classifier\w*|linear|projector\w*|projection\w*|predict\w+|prototypes|decoder\w*|last_layer|'
     r'mask_token|masked_embed|embeddings\.mask_token|pooler|queue\w*|stem\.fc|rope\.periods|rope_embeddings\.inv_freq)(\.|$)'
@@ -99,12 +99,12 @@ TIMM_BACKBONE = 'timm_model.'  # mmpretrain's TIMMBackbone adds this prefix to t
 
 
 def layout_of(keys: Collection[str]) -> Layout | None:
-    """Return the layout of keys without a prefix."""
+    """Return the layout of keys that have no prefix."""
     return next((layout for layout in KNOWN.layouts if layout.matches(keys)), None)
 
 
 def layout_prefixes(keys: Collection[str]) -> list[str]:
-    """Return each prefix below which the keys have a known layout, the shortest first."""
+    """Return the prefixes, the shortest first, below which the keys have a known layout."""
     marks = {layout.marks[0] for layout in KNOWN.layouts}
     prefixes = {key.removesuffix(mark) for key in keys for mark in marks if key.endswith(mark)}
     found = []
@@ -118,7 +118,7 @@ def layout_prefixes(keys: Collection[str]) -> list[str]:
 
 
 class Named(NamedTuple):
-    """Tensors under our names, our name of each key of the file, and the format of the file."""
+    """Tensors under mmairl's names, mmairl's name for each key of the file, and the format of the file."""
 
     weights: dict[str, Tensor]
     names: dict[str, str]
@@ -126,7 +126,7 @@ class Named(NamedTuple):
 
 
 def to_ours(tensors: Mapping[str, Tensor], layout: Layout, path: str) -> Named:
-    """Return the tensors of a file under our names.
+    """Return the tensors of a file under mmairl's names.
 
     Raises:
         UserError: 'duplicate-tensor' if two keys get the same name.
@@ -148,7 +148,7 @@ def to_ours(tensors: Mapping[str, Tensor], layout: Layout, path: str) -> Named:
 
 
 def rename(key: str, table: str, to_ours: bool = False) -> str:
-    """Return another project's name of a tensor by a table of layouts.yaml, or with `to_ours` our name.
+    """Translate a tensor's name to another project's by a table of layouts.yaml, or with `to_ours` in reverse.
 
     >>> rename('layer1.0.bn2.bias', 'detectron2')
     'res2.0.conv2.norm.bias'
@@ -163,10 +163,10 @@ def rename(key: str, table: str, to_ours: bool = False) -> str:
 
 
 def join_attention(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Concatenate Hugging Face's query, key and value where all three exist and have one shape.
+    """Concatenate Hugging Face's query, key and value if all three exist with the same shape.
 
     Returns:
-        The tensors, and for each key of `tensors` the key of the result that holds it.
+        The tensors, and for each key of `tensors` the key of the result that contains it.
     """
     joined = dict(tensors)
     origins = {key: key for key in tensors}
@@ -186,9 +186,10 @@ def join_attention(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
 
 
 def join_registers(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Merge a ViT's register tokens into its class token and give each a position of zeros, as our network stores them.
+    """Merge a ViT's register tokens into its class token, as mmairl's network stores them.
 
-    The class token also gets zeros if the file has no position for it. Tokens of unexpected shapes are not changed.
+    The registers get positions of zeros, as does the class token if the file has no position for it. Tokens of unexpected
+    shapes are not changed.
     """
     names = ('cls_token', 'reg_token', 'register_tokens', 'pos_embed')
     tokens = {name: weights[name] for name in names if name in weights}
@@ -199,7 +200,7 @@ def join_registers(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         return weights
     positions = tokens.pop('pos_embed')
     joined = torch.cat(list(tokens.values()), dim=1)
-    # Patches form a square; one more position is that of the class token.
+    # The patches form a square. An additional position belongs to the class token.
     has_class = int(math.isqrt(positions.shape[1]) ** 2 != positions.shape[1])
     zeros = positions.new_zeros(1, joined.shape[1] - has_class, positions.shape[2])
     kept = {key: value for key, value in weights.items() if key not in names[1:3]}

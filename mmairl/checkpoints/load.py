@@ -25,16 +25,16 @@ from mmairl.checkpoints.pickles import (
 from mmairl.checkpoints.released import is_released, released_file
 from mmairl.errors import UserError, printable
 
-FOLDER = 0x10  # attribute of a zip record; torch reads nothing from a folder without an error
+FOLDER = 0x10  # attribute of a folder in a zip archive; torch reads it as an empty record without an error
 ZIP = b'PK\x03\x04'
-MAGIC = b'\x80\x8a\n'  # start of a legacy file of torch, without the protocol byte
-# Keys of the versions of Lightning and DeepSpeed, which store settings with the weights.
+MAGIC = b'\x80\x8a\n'  # start of a file of torch before 1.6, without the protocol byte
+# Keys by which Lightning and DeepSpeed are recognized. They store objects of settings with the weights.
 WITH_SETTINGS = (b'pytorch-lightning_version', b'ds_version')
 Device = str | torch.device | dict | Callable | None
 
 
 class DamagedCheckpoint(UserError):
-    """The file differs from what was written. An earlier checkpoint may be intact."""
+    """A truncated or damaged file. An earlier checkpoint may be intact."""
 
 
 def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str, Any]:
@@ -67,12 +67,12 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise UserError(
-            f'{path} needs more memory than this machine has; free some or use a larger machine',
+            f'{path}: larger than the free memory; free some, or use a larger machine',
             code='out-of-memory',
         ) from error
     except OSError as error:
         raise UserError(
-            f'{path} cannot be read: {error.strerror}; check the file and its permissions',
+            f'{path}: cannot be read ({error.strerror}); check the file and its permissions',
             code='unreadable-file',
         ) from error
     except (
@@ -90,15 +90,12 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
 
 
 def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
-    """Verify the checksums of an open file, then build its content."""
+    """Verify the checksums of an open file and return its content."""
     head = file.read(10)
     file.seek(0)
     if not head:
-        raise DamagedCheckpoint(
-            f'{path}: the checkpoint is empty (0 bytes); use an earlier one',
-            code='damaged-checkpoint',
-        )
-    # torch writes a zip archive, or a pickle that begins with a magic number. Other files are plain pickles.
+        raise _damaged(path, 'it is empty')
+    # torch writes a zip archive, or before 1.6 pickles after a magic number. Other files are plain pickles.
     is_zip = head.startswith(ZIP)
     if not is_zip and head[:1] + head[2:4] != MAGIC:
         refuse_endless(file)
@@ -107,10 +104,7 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
     skipped: list[str] = []
     if is_zip:
         if fault := damage(file):
-            raise DamagedCheckpoint(
-                f'{path} is truncated or damaged: {fault}; copy it again or use an earlier checkpoint',
-                code='damaged-checkpoint',
-            )
+            raise _damaged(path, fault)
         content = _pickles(file)
         if any(name in content for name in WITH_SETTINGS):
             skipped = _foreign_classes(file, path)
@@ -123,7 +117,7 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
 
 
 def _pickles(file: IO[bytes] | Path) -> bytes:
-    """Return the pickles in a zip archive, after refusing endless ones."""
+    """Return the pickles in a zip archive. Raise if one of them would take minutes to read."""
     with zipfile.ZipFile(file) as archive:
         names = [name for name in archive.namelist() if name.endswith('.pkl')]
         for name in names:
@@ -132,20 +126,23 @@ def _pickles(file: IO[bytes] | Path) -> bytes:
 
 
 def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
-    """Return and log the classes of settings that are stored with the weights. Their objects are left out."""
+    """Return and log the classes of foreign objects that are stored with the weights. The objects are left out."""
     file.seek(0)
     with torch.serialization.safe_globals(FOR_TORCH):
         names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
     if names:
-        message = f'{path}: objects of {", ".join(names)} are left out, and none of their code runs'
-        print_log(printable(message), logger='current', level=logging.WARNING)
+        warn(f'{path}: objects of {", ".join(names)} are left out, and none of their code runs')
     return names
 
 
+def warn(text: str) -> None:
+    print_log(printable(text), logger='current', level=logging.WARNING)
+
+
 def meta_of(path: Path, part: str = 'meta') -> dict[str, Any] | None:
-    """Return the `meta` of a checkpoint, or another part without tensors, or None if the file has none. Reads no tensor."""
+    """Return the `meta` of a checkpoint, or another part without tensors, and read no tensor. None if it cannot be read."""
     try:
-        _pickles(path)  # raises for endless ones
+        _pickles(path)  # raises for pickles that take minutes
         with torch.serialization.safe_globals(FOR_TORCH):
             content = torch.load(path, map_location='cpu', mmap=True, weights_only=True)  # noqa: TID251  weights only
         return plain(dict(content[part]))
@@ -154,9 +151,9 @@ def meta_of(path: Path, part: str = 'meta') -> dict[str, Any] | None:
 
 
 def damage(file: IO[bytes] | Path) -> str | None:
-    """Return what is wrong with a zip archive of torch, or None.
+    """Return the fault of a zip archive of torch, or None.
 
-    `torch.load` verifies no checksums: it would read a flipped bit as a weight.
+    `torch.load` does not verify checksums, so it would load weights with flipped bits.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -165,12 +162,12 @@ def damage(file: IO[bytes] | Path) -> str | None:
                     return f'its record {record.filename} is compressed or a folder, which torch does not write'
             wrong = archive.testzip()
             return wrong and f'the checksum of its record {wrong} is wrong'
-    except Exception:  # zipfile raises a dozen kinds for broken archives
+    except Exception:  # zipfile raises errors of a dozen types for broken archives
         return 'it is not a complete zip archive of torch'
 
 
 def _explained(path: Path, error: Exception) -> UserError:
-    """Return the error for a pickle that would run code, or that is damaged."""
+    """Return the error for a pickle that is unsafe or damaged."""
     text = str(error)
     if held := re.search(r'it holds [^.\n]+', text):
         return UserError(
@@ -183,8 +180,12 @@ def _explained(path: Path, error: Exception) -> UserError:
             f'{path}: loading it would run {asked[1]}; load only files of plain weights',
             code='unsafe-checkpoint',
         )
+    return _damaged(path, 'it is not a checkpoint that can be read')
+
+
+def _damaged(path: Path, fault: str) -> DamagedCheckpoint:
     return DamagedCheckpoint(
-        f'{path} is truncated or not a checkpoint that can be read; copy it again or give a .pth file of weights',
+        f'{path}: truncated or damaged ({fault}); copy it again, or use an earlier checkpoint',
         code='damaged-checkpoint',
     )
 
@@ -197,10 +198,7 @@ def _load_safetensors(path: Path) -> dict[str, Any]:
             weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a dictionary
             return dict(state_dict=weights, meta={ORIGIN: dict(file.metadata() or {})})
     except SafetensorError as error:
-        raise DamagedCheckpoint(
-            f'{path} is truncated or not a safetensors file; copy it again',
-            code='damaged-checkpoint',
-        ) from error
+        raise _damaged(path, 'it is not a safetensors file') from error
 
 
 def require_same_keys(
@@ -217,7 +215,7 @@ def require_same_keys(
     missing, others = name_faults(weights, network)
     for key in (key for key in network if key in weights):
         value, expected = weights[key], network[key]
-        # Counters, which are whole numbers in the network, are floats in some files.
+        # Counters are whole numbers in the network, but floats in some files.
         kind = wrong_kind(value, whole=not expected.is_floating_point())
         if kind:
             others.append(f'{key} is {kind}')
@@ -230,7 +228,7 @@ def require_same_keys(
 def name_faults(
     weights: Mapping[str, Any], network: Mapping[str, Tensor]
 ) -> tuple[list[str], list[str]]:
-    """Return a text for each name that is missing, and for each that the network does not have."""
+    """Return messages about the names that are missing, and about those that the network lacks."""
     missing = [f'{key} is missing' for key in network if key not in weights]
     unknown = [f'{key} is unexpected' for key in weights if key not in network]
     return missing, unknown
@@ -239,7 +237,7 @@ def name_faults(
 def other_architecture(
     path: str | Path, missing: list[str], others: list[str], name: str = 'the config'
 ) -> UserError:
-    """Return the error for a file with other tensors than those of a network."""
+    """Return the error for a file whose tensors are not those of a network."""
     return UserError(
         f'{path}: weights do not fit {name} ({first_few(missing + others, "; ")}); give the config it was trained with, or '
         'the prefix of another network in the file',
@@ -248,15 +246,15 @@ def other_architecture(
 
 
 def first_few(names: Collection[str], separator: str = ', ') -> str:
-    """Join the first three names and count the rest."""
+    """Join the first three names and state how many more there are."""
     shown = separator.join(list(names)[:3])
     return f'{shown} (and {len(names) - 3} more)' if len(names) > 3 else shown
 
 
 def wrong_kind(value: object, whole: bool) -> str:
-    """Return the kind of a value that is not a weight, or ''.
+    """Return the kind of a value that is not a weight; '' for a weight.
 
-    Floats of at least two bytes are weights, and whole numbers if `whole` allows them.
+    Weights are floats of at least two bytes and, if `whole`, integers of 32 or 64 bits.
 
     >>> wrong_kind(torch.zeros(2, dtype=torch.int8), whole=True), wrong_kind('text', whole=True)
     ('int8', 'text')
@@ -271,12 +269,12 @@ def wrong_kind(value: object, whole: bool) -> str:
 
 
 def not_finite(weights: dict[str, Tensor]) -> list[str]:
-    """Return the tensors with a NaN or an infinity. Minus infinity is allowed, because masks of attention hold it."""
+    """Return the names of tensors with NaN or infinity. Minus infinity is valid, because attention masks contain it."""
     faulty = []
     for key, value in weights.items():
         if not value.is_floating_point():
             continue
-        # Floats of 8 bits have no test for infinity.
+        # torch cannot test floats of 8 bits for infinity.
         wide = value.float() if value.element_size() == 1 else value
         if (wide.isnan() | wide.isposinf()).any():
             faulty.append(key)

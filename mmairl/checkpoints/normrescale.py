@@ -1,7 +1,8 @@
-"""NormRescale (Eq. 3): each weight of a LARS-trained network keeps its direction and takes an anchor's norm.
+"""NormRescale (Eq. 3): rescale each weight of a LARS-trained network to the norm of the same weight in an anchor network.
 
-The paper's form also rescales gains and biases, so the network computes another function until it is trained. The exact form
-rescales only kernels whose scale batch norm removes, and adjusts statistics and gains so that the function stays the same.
+The paper's form also rescales gains and biases, which changes the function of the network until it is fine-tuned. The exact
+form only rescales kernels that precede a batch norm, and adjusts the norm's statistics and gains so that the function stays
+the same.
 """
 
 import re
@@ -21,12 +22,12 @@ from mmairl.registry import WEIGHT_INITIALIZERS
 STATISTICS = ('keep', 'rescale')
 PER = ('tensor', 'channel')
 WHOLE_NUMBERS = 'it holds whole numbers'  # such as Swin's table of positions
-EPSILON = 1e-5  # of torch's batch norm
+EPSILON = 1e-5  # epsilon of torch's batch norm
 
 
 @dataclass(frozen=True)
 class TensorChange:
-    """The change of one tensor. `why` is the reason if it was not rescaled."""
+    """The change of one tensor. If it was not rescaled, `why` is the reason."""
 
     name: str
     norm: float
@@ -48,17 +49,17 @@ def normrescale(
     statistics: str = 'keep',
     exact: bool = False,
 ) -> tuple[dict[str, Tensor], list[TensorChange]]:
-    """Rescale each learned tensor to the norm of the anchor's, or all by a constant factor.
+    """Rescale each learned tensor to the norm of the anchor's tensor, or all tensors by a constant factor.
 
     Args:
         weights: Weights of the network to rescale.
         anchor: Weights of the network that provides the norms. Exclusive with `constant`.
         constant: The factor.
-        per: 'tensor' matches the norm of each tensor, 'channel' that of each output channel.
-        statistics: 'keep' leaves running means and variances, 'rescale' treats them as weights, as the paper's release did.
-            Counters never change.
-        exact: Whether to keep the function of the network: rescale kernels before a batch norm, and its gains if another
-            batch norm follows.
+        per: 'tensor' matches the norm of each tensor, 'channel' the norm of each output channel.
+        statistics: 'keep' does not change running means and variances; 'rescale' treats them as weights, as the paper's
+            release does. Counters never change.
+        exact: Whether to preserve the function of the network. Only kernels before a batch norm are then rescaled, and the
+            gains and biases of batch norms whose output only enters such a kernel.
 
     Returns:
         The new weights, and the change of each tensor.
@@ -78,8 +79,7 @@ def normrescale(
         )
     if per not in PER or statistics not in STATISTICS:
         raise UserError(
-            f"NormRescale: unknown option (per='{per}', statistics='{statistics}'); expected per of {PER} and statistics of "
-            f'{STATISTICS}',
+            f"NormRescale: unknown option ('{per}', '{statistics}'); expected per in {PER} and statistics in {STATISTICS}",
             code='unknown-option',
         )
     if exact:
@@ -109,13 +109,14 @@ def _keeping_function(
     constant: float | None,
     per: str,
 ) -> tuple[dict[str, Tensor], list[TensorChange]]:
-    """Rescale each kernel before a batch norm, and each gain with its bias that feeds only such a kernel.
+    """Rescale each kernel before a batch norm, and each gain and bias whose output only enters such a kernel.
 
-    A batch norm whose input grows by c has c and c^2 times the statistics. Its gain compensates for epsilon.
+    If the input of a batch norm grows by c, its running mean grows by c and its running variance by c^2. Its gain compensates
+    for the constant epsilon.
     """
     new = dict(weights)
     rows = []
-    entering: dict[str, Tensor | float] = {}  # factor of the input of each kernel
+    entering: dict[str, Tensor | float] = {}  # by kernel, the factor of its input
     anchor = anchor or {}
     for key, weight in weights.items():
         names = _batch_norm_after(key, weights)
@@ -143,14 +144,14 @@ def _keeping_function(
             new[bias] = _times(weights[bias], factor)
     if not rows:
         raise UserError(
-            "NormRescale: the exact form requires a ResNet's names, with kernels before batch norms; leave out `exact`",
+            'NormRescale: the exact form requires a ResNet with kernels before batch norms; leave out `exact`',
             code='no-exact-kernel',
         )
     return new, rows
 
 
 def _joined(weights: Mapping[str, Tensor], gain: str, bias: str) -> Tensor | None:
-    """Return gain and bias of a batch norm as one tensor, or None if one is missing."""
+    """Return the gain and bias of a batch norm as one tensor, or None if one is missing."""
     if gain not in weights or bias not in weights:
         return None
     return torch.cat([weights[gain], weights[bias]])
@@ -162,16 +163,15 @@ def _change(
     """Return the change of a tensor, and its factor."""
     norm = weight.double().norm().item()
     if constant is not None:
-        return TensorChange(
-            name, norm, norm * constant, '' if norm else 'its norm is zero'
-        ), constant
+        why = '' if norm else 'its norm is zero'
+        return TensorChange(name, norm, norm * constant, why), constant
     why = _why_not(weight, other)
     target = None if other is None else other.double().norm().item()
     return TensorChange(name, norm, target, why), 1.0 if why else _factor(weight, other, per)
 
 
 def _batch_norm_after(kernel: str, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Return gain, bias, mean and variance of the batch norm after a ResNet's kernel; () if there is none."""
+    """Return the names of gain, bias, mean and variance of the batch norm after a ResNet's kernel; () without a norm."""
     norm = re.sub(r'downsample\.0\.weight$', 'downsample.1', kernel)
     norm = re.sub(r'conv(\d+)\.weight$', r'bn\1', norm)
     names = tuple(f'{norm}.{name}' for name in ('weight', 'bias', 'running_mean', 'running_var'))
@@ -179,12 +179,9 @@ def _batch_norm_after(kernel: str, weights: Mapping[str, Tensor]) -> tuple[str, 
 
 
 def _next_kernel(kernel: str) -> str:
-    """Return the kernel that alone reads the batch norm after this one, within a block of a ResNet."""
-    return (
-        re.sub(r'(?<=\.conv)\d+', lambda number: str(int(number[0]) + 1), kernel)
-        if '.conv' in kernel
-        else ''
-    )
+    """Return the name of the next kernel within a block of a ResNet; '' for a kernel outside the blocks."""
+    following, count = re.subn(r'(?<=\.conv)\d+', lambda number: str(int(number[0]) + 1), kernel)
+    return following if count else ''
 
 
 def _why_not(weight: Tensor, anchor: Tensor | None) -> str:
@@ -200,7 +197,7 @@ def _why_not(weight: Tensor, anchor: Tensor | None) -> str:
 
 
 def _factor(weight: Tensor, anchor: Tensor, per: str) -> Tensor:
-    """Return |a| / |w| in double precision, of the tensor or of each output channel; 1 for channels that are zero in either."""
+    """Return |a| / |w| in float64, for the tensor or for each output channel; 1 for channels that are zero in either."""
     w = weight.double()
     a = anchor.double()
     if per == 'tensor' or w.ndim < 2:
@@ -213,7 +210,7 @@ def _factor(weight: Tensor, anchor: Tensor, per: str) -> Tensor:
 
 
 def _times(weight: Tensor, factor: Tensor | float) -> Tensor:
-    """Multiply in double precision, rounded once."""
+    """Multiply in float64 and round once."""
     return (weight.double() * factor).to(weight.dtype)
 
 
@@ -232,10 +229,10 @@ def left_alone(rows: list[TensorChange]) -> str:
 
 @WEIGHT_INITIALIZERS.register_module()
 class NormRescaled(PretrainedBackbone):
-    """Initialize a backbone from a LARS-trained one with the norms of an anchor, without writing a file.
+    """Initialize a backbone from a LARS-trained checkpoint, rescaled to the norms of an anchor.
 
     For example ``init_cfg=dict(type='NormRescaled', checkpoint='byol_lars.pth', anchor='byol_sgd.pth')``. In mmdet and
-    mmseg the type is ``'mmairl.NormRescaled'``.
+    mmseg, the type is ``'mmairl.NormRescaled'``.
 
     Args:
         checkpoint: The LARS-trained checkpoint.
@@ -244,8 +241,8 @@ class NormRescaled(PretrainedBackbone):
         part: 'student' or 'teacher' of the checkpoint. Default: 'student'.
         anchor_part: 'student' or 'teacher' of the anchor. Default: 'student'.
         per: 'tensor' or 'channel'. Default: 'tensor'.
-        prefix: First part of the keys, for a module that is a single stage. Default: the whole backbone.
-        exact: Whether to keep the function of the network. Default: False.
+        prefix: Prefix of the keys to load, for a module that is a single stage. Default: load the whole backbone.
+        exact: Whether to preserve the function of the network. Default: False.
 
     Raises:
         UserError: If a tensor cannot be rescaled.
@@ -272,10 +269,11 @@ class NormRescaled(PretrainedBackbone):
         weights, origin = super().weights()
         anchor = read_backbone(self.anchor, self.anchor_part).weights if self.anchor else None
         rescaled, rows = normrescale(weights, anchor, self.constant, **self.options)
-        # A zero norm, such as that of a bias that never moved, stays zero. Other tensors that do not fit are another network's.
+        # A tensor that is zero in either network, such as an untrained bias, stays as it is. Any other skipped tensor means
+        # that the anchor is another network.
         if skipped := left_alone([row for row in rows if row.norm and row.anchor != 0]):
             raise UserError(
-                f'NormRescale of {self.checkpoint} by {self.anchor}: {skipped}; use an anchor of the same network',
+                f'NormRescale: {self.anchor} does not fit {self.checkpoint} ({skipped}); use an anchor of the same network',
                 code='other-anchor',
             )
         change = f'with the norms of {self.anchor}' if anchor else f'scaled by {self.constant}'

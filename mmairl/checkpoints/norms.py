@@ -1,4 +1,4 @@
-"""Norms of a backbone's weights, and whether they look trained by LARS without weight decay on batch norm."""
+"""Norms of a backbone's weights, and a test by which LARS-trained weights are recognized."""
 
 import statistics
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-# Norm of a 3x3 convolution over its norm at initialization. Weight decay of 1e-4 brings it below 1 within a few epochs.
-# Without decay, each step of a scale-invariant weight is orthogonal to it and increases its norm.
+# Ratio of the norm of a 3x3 convolution to its norm at initialization. With a weight decay of 1e-4, it falls below 1 within a
+# few epochs. Without decay, each step increases it, because the gradient is orthogonal to a scale-invariant weight.
 LARS_GROWTH = 1.5
 
 
@@ -18,7 +18,7 @@ class Norm:
     Attributes:
         name: Key of the weight.
         norm: Its L2 norm.
-        growth: Ratio of the norm to that of Kaiming initialization (fan out). None if it is no convolution.
+        growth: Ratio of the norm to the norm of Kaiming initialization (fan out). None if the weight is no convolution.
     """
 
     name: str
@@ -32,7 +32,7 @@ def is_statistic(key: str) -> bool:
 
 
 def weight_norms(weights: Mapping[str, Tensor], kernel: int | None = None) -> list[Norm]:
-    """Return the norms of learned tensors in the order of the network; with `kernel`, only of convolutions of that size.
+    """Return the norms of the learned tensors in order, or with `kernel` only of convolutions of that kernel size.
 
     >>> import torch
     >>> weight_norms({'conv.weight': torch.ones(2, 3, 3, 3)}, kernel=3)[0].norm
@@ -63,23 +63,20 @@ def typical_growth(weights: Mapping[str, Tensor]) -> float | None:
 
 def typical_gain(weights: Mapping[str, Tensor]) -> float | None:
     """Return the median, over batch norms, of the root mean square of the gain, or None if there are none."""
-    names = [
-        key
-        for key in weights
-        if f'{key.removesuffix("weight")}running_mean' in weights and 'weight' in key
-    ]
-    gains = [weights[name].double().square().mean().sqrt().item() for name in names]
-    return statistics.median(gains) if gains else None
+    norms = [key.removesuffix('running_mean') for key in weights if key.endswith('running_mean')]
+    gains = [weights[norm + 'weight'] for norm in norms if norm + 'weight' in weights]
+    typical = [gain.double().square().mean().sqrt().item() for gain in gains]
+    return statistics.median(typical) if typical else None
 
 
 def predicted_times(
     weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """Return by which factor the anchor's best learning rate should change for these weights, by kernels and by gains.
+    """Return the factors for the anchor's best learning rate that the kernels and the gains of these weights suggest.
 
-    A kernel before batch norm has a gradient proportional to 1 / |w| and turns by rate / |w|^2 per step, so a longer one
-    needs a higher rate. Features are proportional to the gains, and the curvature of a classifier's loss to their square,
-    so longer gains need a lower rate.
+    The gradient of a kernel before a batch norm is proportional to 1 / |w|. A step turns the kernel by rate / |w|^2, so a
+    longer kernel needs a higher rate. Features are proportional to the gains, and the curvature of a classifier's loss to
+    their square, so larger gains need a lower rate.
     """
     factors = {}
     kernels = typical_growth(weights), typical_growth(anchor)
@@ -92,20 +89,20 @@ def predicted_times(
 
 
 def looks_lars_trained(weights: Mapping[str, Tensor]) -> bool:
-    """Return whether the typical 3x3 convolution exceeds its initial norm by LARS_GROWTH.
+    """Return whether the median 3x3 convolution has over LARS_GROWTH times its initial norm.
 
-    SGD with L2 prevents that within a few epochs; after fewer, its norms can be as long.
+    SGD with weight decay can also reach such norms, but only within the first epochs.
     """
     ratio = typical_growth(weights)
     return ratio is not None and ratio > LARS_GROWTH
 
 
 def warning_before_fine_tuning(weights: Mapping[str, Tensor], origin: str) -> str:
-    """Return a warning for weights that look trained by LARS and are about to be fine-tuned, or ''."""
+    """Return a warning before fine-tuning weights that look LARS-trained, or ''."""
     if not looks_lars_trained(weights):
         return ''
     return (
         f'{origin} looks LARS-trained: the norms of its 3x3 convolutions are {typical_growth(weights):.1f} times those at '
-        "initialization, which hurts SGD's fine-tuning recipes; rescale it by tools/normrescale.py or by "
+        'initialization, with which fine-tuning by SGD works badly; rescale it by tools/normrescale.py or by '
         "init_cfg=dict(type='mmairl.NormRescaled', checkpoint=..., anchor=...)"
     )

@@ -1,9 +1,10 @@
 """The allow-list for reading checkpoints and .pkl files, and their conversion to plain types for writing.
 
-A pickle names functions and calls them with arguments of its choice. Even `np.ndarray` and `np.dtype` let it turn any
-address into an object. So each name that a checkpoint needs is mapped to a small class or function of this module, which
-builds numeric arrays from bytes. `plain` then copies the result and rejects everything that is not known to be plain.
-`portable` is the opposite direction: it returns a copy that plain `torch.load(weights_only=True)` accepts anywhere.
+A pickle can call any function with any arguments. Even with `np.ndarray` and `np.dtype` alone, it could read arbitrary memory
+as an object. So each name that checkpoints need is mapped to a small class or function of this module, which only builds
+numeric arrays from bytes. `plain` then copies the result and rejects everything that is not known to be plain.
+
+`portable` serves writing: it returns a copy that `torch.load(weights_only=True)` accepts in any process.
 """
 
 import io
@@ -28,8 +29,8 @@ from torch import Tensor, nn
 
 from mmairl.io import replacing
 
-ORIGIN = 'mmairl_origin'  # key of the record where converted weights came from
-HISTORIES = 'histories'  # key of a checkpoint for the logged values
+ORIGIN = 'mmairl_origin'  # key of the record of where converted weights come from
+HISTORIES = 'histories'  # key of the logged values
 NUMERIC = re.compile(r'[<>=|]?[biufc]\d{1,2}')
 VALUES = (bool, int, float, complex, str, bytes, bytearray, NoneType, torch.dtype, torch.device)
 # Opcodes of pickles.
@@ -37,25 +38,25 @@ CONSTANTS = {'NEWTRUE': True, 'NEWFALSE': False, 'BYTEARRAY8': None}
 CALLS = ('REDUCE', 'NEWOBJ', 'NEWOBJ_EX')
 GETS = ('GET', 'BINGET', 'LONG_BINGET')
 PUTS = ('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE')
-RECURSIVE = ('DUP', 'POP', 'POP_MARK')  # picklers write them for recursive objects only
+RECURSIVE = ('DUP', 'POP', 'POP_MARK')  # picklers only write them for recursive objects
 SEPARATORS = (pickletools.markobject, pickletools.stackslice)
-LARGEST = 1_000_000  # values, counted as a tree: a shared list counts each time it is referred to
+LARGEST = 1_000_000  # limit of values; a shared list counts as often as it is referenced
 TEXT = 64  # characters or bytes that count as one value
 LARGEST_KEY = 2**61 - 2  # Python hashes larger integers modulo 2**61 - 1, so they can collide
-COLLISIONS = 8  # different values with one hash; with many, a dictionary takes quadratic time
-LEGACY = 5  # pickles in a file of torch before 1.6
-# Attributes of a dictionary of weights that are read and written: torch's versions of modules, and our record.
+COLLISIONS = 8  # limit of different values with one hash, because many make a dictionary slow
+LEGACY = 5  # number of pickles in a file of torch before 1.6
+# Attributes of a dictionary of weights that are kept: torch's versions of modules, and the record of origin.
 ATTRIBUTES = ('_metadata', ORIGIN)
 
 
 class Refused(pickle.UnpicklingError):
-    """A file holds something that it must not. The message begins with 'it holds'."""
+    """A file has unsafe content. The message begins with 'it holds'."""
 
 
 class StandIn:
     """Base class of the safe replacements for the names in a pickle.
 
-    An instance accepts a state only if its class defines how, has no other attributes, and cannot be a key.
+    Instances have no attributes except `value` and, unless a subclass allows it, take no state and cannot be keys.
     """
 
     __slots__ = ('value',)
@@ -69,7 +70,7 @@ class StandIn:
 
 
 class ArrayType(StandIn):
-    """Replaces `numpy.dtype`. Only types of numbers are accepted."""
+    """Replaces `numpy.dtype`. Only numeric types are accepted."""
 
     __slots__ = ()
 
@@ -103,7 +104,8 @@ class Array(StandIn):
 class Scalar(StandIn):
     """Replaces the function that creates a NumPy number. `plain` extracts the number.
 
-    Numbers may be keys. Their hash is that of their bytes, which Python randomizes, so no file can make them collide.
+    Numbers can be keys. Their hash is the hash of their bytes, which Python randomizes, so that no file can provoke
+    collisions.
     """
 
     __slots__ = ()
@@ -119,7 +121,7 @@ class Scalar(StandIn):
 
 
 def encoded(text: str = '', encoding: str = 'latin1') -> bytes:
-    """Replace `_codecs.encode` and `bytes`, by which protocol 2 stores the bytes of an array."""
+    """Replace `_codecs.encode` and `bytes`, with which protocol 2 stores the bytes of an array."""
     if encoding != 'latin1':
         raise Refused('it holds text to be encoded')
     return text.encode('latin1')
@@ -135,20 +137,20 @@ class History(StandIn):
 
 
 class Skipped(StandIn):
-    """Replaces a script's options and foreign classes and functions. `plain` turns them and their results into None."""
+    """Replaces options of scripts, and foreign classes and functions. `plain` replaces them and their results with None."""
 
     __slots__ = ()
     __setstate__ = StandIn.__init__
 
 
 def statistic(owner: type, name: str) -> None:
-    """Replace the `getattr` by which a HistoryBuffer names its four statistics. A new buffer has them anyway."""
+    """Replace the `getattr` with which a HistoryBuffer looks up its four statistics. They need not be restored."""
     if owner is not History or name not in ('min', 'max', 'current', 'mean'):
         raise Refused(f'it holds a request for {name!r} of an object')
 
 
 class Storage(StandIn):
-    """Replaces the function that reads a tensor's memory. torch reads it as weights only."""
+    """Replaces the function that reads the memory of a tensor. It uses `torch.load` with `weights_only=True`."""
 
     __slots__ = ()
 
@@ -163,7 +165,7 @@ class Storage(StandIn):
 def tensor(
     storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *unused: object
 ) -> Tensor:
-    """Replace the function that creates a tensor from its memory. `as_strided` raises outside of the memory."""
+    """Replace the function that creates a tensor from its memory. `as_strided` raises if it would exceed the memory."""
     memory = storage.value
     flat = torch.empty(0, dtype=memory.dtype).set_(memory.untyped())
     return flat.as_strided(shape, strides, offset)
@@ -186,7 +188,7 @@ ALLOWED: dict[str, Callable] = {
     'argparse.Namespace': Skipped,
 }
 FOR_TORCH = [(stand_in, name) for name, stand_in in ALLOWED.items()]
-# torch.load creates tensors itself; a pickle that was written without torch.save names these functions.
+# Only pickles that were not written by torch.save name these functions; torch.load has its own.
 ALLOWED_IN_PICKLES: dict[str, Callable] = {
     **ALLOWED,
     'torch._utils._rebuild_tensor_v2': tensor,
@@ -194,10 +196,10 @@ ALLOWED_IN_PICKLES: dict[str, Callable] = {
 }
 
 
-# The public pickle.Unpickler, in C, allocates a memo as long as an index in the file asks for and sets attributes on
-# whatever the file names. Its Python twin has neither fault once BUILD is replaced.
+# The public pickle.Unpickler is written in C. It allocates a memo of any size that the file demands, and sets attributes of
+# any object. The implementation in Python has no such memo, and attributes can be prevented by replacing BUILD.
 class PlainUnpickler(pickle._Unpickler):
-    """An unpickler of the allowed names and no others."""
+    """An unpickler that only accepts the allowed names."""
 
     def find_class(self, module: str, name: str) -> Callable:
         if f'{module}.{name}' not in ALLOWED_IN_PICKLES:
@@ -215,30 +217,26 @@ class PlainUnpickler(pickle._Unpickler):
     dispatch = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}
 
 
-LEFT_OUT = object()  # marks a value that has no plain form
-UNKNOWN = object()  # marks a value other than a number, text or a tuple of these
+LEFT_OUT = object()  # in place of a value without a plain form
+UNKNOWN = object()  # in place of a value that is no number, text or tuple of these
 
 
 class SizedTuple(tuple):
-    """A tuple that counts its values, including those of nested tuples."""
+    """A tuple with the number of its values, including those of nested tuples."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.size = 1 + sum(map(size_of, items))
 
 
 def size_of(value: Any) -> int:
-    """Return a measure of the time to hash a value."""
+    """Return a size to which the time for hashing a value is proportional."""
     if type(value) is int:
         return 1 + value.bit_length() // 32
     return value.size if type(value) is SizedTuple else 1
 
 
 class UnpicklingCost:
-    """Counts the work of unpickling that C code does without a chance to interrupt it.
-
-    Raises:
-        Refused: If a small file causes a lot of work.
-    """
+    """Estimates the time of unpickling steps that cannot be interrupted, because they run in C."""
 
     def __init__(self) -> None:
         self.hashed = 0
@@ -246,9 +244,13 @@ class UnpicklingCost:
         self.colliding: dict[int, set] = defaultdict(set)
 
     def add(self, value: Any) -> None:
-        """Count a value that is created or referred to, and may be a key."""
+        """Count a value that is created or referenced, and may be used as a key.
+
+        Raises:
+            Refused: If a small file would take a long time.
+        """
         size = size_of(value)
-        if type(value) is not complex and size < 3:  # few integers of 64 bits share a hash
+        if type(value) is not complex and size < 3:  # 64-bit integers rarely share a hash
             return
         self.hashed += size
         if size > LARGEST or self.hashed > 10 * LARGEST:
@@ -261,9 +263,9 @@ class UnpicklingCost:
 
 
 def refuse_endless(file: IO[bytes]) -> None:
-    """Raise Refused if a small pickle would take its reader minutes, by nested tuples or by keys with one hash.
+    """Raise Refused if a small pickle would take minutes to read, because of nested tuples or keys with the same hash.
 
-    The file is not unpickled. Only numbers, text and tuples are followed.
+    The opcodes are simulated without unpickling anything. The simulation only tracks numbers, text and tuples.
     """
     cost = UnpicklingCost()
     stack: list[Any] = []
@@ -294,7 +296,7 @@ def refuse_endless(file: IO[bytes]) -> None:
                 raise Refused('it holds a size that is not made from a tuple')
             results = [value]
         elif 'TUPLE' in name or name in CALLS:
-            results = [SizedTuple(taken)]  # a call may return its arguments
+            results = [SizedTuple(taken)]  # the result of a call may contain its arguments
         elif results and not code.stack_before:
             results = [CONSTANTS.get(name, argument)]
         for value in results:
@@ -308,23 +310,23 @@ def _are_two_numbers(value: Any) -> bool:
 
 
 class PlainPickles(PickleHandler):
-    """mmengine's reader of .pkl files, such as annotations of a data set, restricted to the allow-list."""
+    """mmengine's reader of .pkl files, such as the annotations of a data set, restricted to the allow-list."""
 
     def load_from_fileobj(self, file: IO[bytes], **kwargs: Any) -> Any:
         content = file.read()
         refuse_endless(io.BytesIO(content))
         loaded = PlainUnpickler(io.BytesIO(content), **kwargs).load()
-        # Annotations of a large data set are more than a million values, and each takes at least a byte.
+        # A large data set has more than a million annotations. Each takes at least a byte of the file.
         return plain(loaded, max(LARGEST, len(content)))
 
 
 def plain(value: Any, largest: int = LARGEST) -> Any:
-    """Return a copy made of dictionaries, lists, numbers, text, tensors and numeric arrays.
+    """Return a copy that consists of dictionaries, lists, numbers, text, tensors and numeric arrays.
 
-    Shared lists are copied each time they are referred to.
+    A shared list is copied for each reference to it.
 
     Raises:
-        Refused: If the value holds anything else, or more than `largest` values.
+        Refused: If there is anything else in the value, or if it has more than `largest` values.
     """
     return _Copier(largest).copy(value)
 
@@ -358,7 +360,7 @@ class _Copier:
 
     def _dictionary(self, value: dict, kind: type[dict]) -> dict:
         new = kind()
-        for key, item in kind.items(value):  # an instance may hide its method
+        for key, item in kind.items(value):  # `value.items` could be an attribute from the file
             new[self._key(key)] = self.copy(item)
         for name in ATTRIBUTES if kind is OrderedDict else ():
             if isinstance(vars(value).get(name), dict):
@@ -369,9 +371,9 @@ class _Copier:
         if isinstance(key, Scalar) and key.value.dtype.kind in 'biuf':
             return key.value.item()
         if not isinstance(key, (str, bytes, int, float, tuple, NoneType)):
-            raise Refused(f'it holds a dictionary with a {type(key).__name__} for a key')
+            raise Refused(f'it holds a dictionary with a {type(key).__name__} as a key')
         if isinstance(key, int) and abs(key) > LARGEST_KEY:
-            raise Refused('it holds a dictionary with a number of more than 61 bits for a key')
+            raise Refused('it holds a dictionary with a number of more than 61 bits as a key')
         return self.copy(key)
 
 
@@ -406,9 +408,9 @@ def _tensor(value: Tensor) -> Tensor:
 
 
 def portable_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint as it is written: plain types, and the logged values as tensors under a key of their own.
+    """Convert a checkpoint to plain types, with the logged values as tensors under the key HISTORIES.
 
-    mmengine keeps them as `HistoryBuffer` in the message hub, which makes `torch.load(weights_only=True)` fail.
+    mmengine stores the logged values as `HistoryBuffer` in the message hub, which `torch.load(weights_only=True)` rejects.
     """
     hub = checkpoint.get('message_hub')
     scalars = hub.get('log_scalars') if isinstance(hub, dict) else None
@@ -422,8 +424,8 @@ def portable_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_checkpoint(content: dict, path: str | Path) -> None:
-    """Write a checkpoint atomically, as plain types that `torch.load(weights_only=True)` accepts without this package."""
-    # An open file instead of a path: torch would hide the cause of a failure.
+    """Write a checkpoint atomically, in plain types that `torch.load(weights_only=True)` accepts without this package."""
+    # torch gets an open file, because with a path it hides the cause of an error.
     with replacing(path) as temporary, temporary.open('wb') as file:
         torch.save(portable_checkpoint(content), file)
 
@@ -440,9 +442,9 @@ def restore_histories(checkpoint: dict[str, Any]) -> None:
 
 
 def portable(value: Any, place: str = '') -> Any:
-    """Return a copy that `torch.load(weights_only=True)` accepts in a process that knows nothing of mmairl.
+    """Return a copy that `torch.load(weights_only=True)` accepts in a process without mmairl.
 
-    NumPy's numbers and arrays become Python's numbers and tensors. Objects without a plain form are left out with a warning.
+    NumPy numbers and arrays become Python numbers and tensors. Objects without a plain form are left out with a warning.
     """
     if type(value) in VALUES or type(value) is torch.Size:
         return value

@@ -1,7 +1,6 @@
-"""Read a backbone out of a checkpoint of any known project. Every tensor must be accounted for."""
+"""Read a backbone from a checkpoint of any known project. Every tensor below its prefix must be recognized."""
 
 import ast
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -43,30 +42,31 @@ from mmairl.checkpoints.load import (
     name_faults,
     not_finite,
     other_architecture,
+    warn,
     wrong_kind,
 )
 from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.checkpoints.released import is_hub, is_released, released_file
 from mmairl.errors import UserError, printable
 
-# Ends of the names of trained weights and statistics, which must be floats. Counters and tables of positions may not be.
+# Suffixes of the tensors that must be floats: weights and statistics. Counters and tables of positions can be integers.
 FLOATS = ('weight', 'bias', 'running_mean', 'running_var')
 HUB_FILES = ('model.safetensors', 'pytorch_model.bin')
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """One network's backbone under our names.
+    """The weights of a backbone under mmairl's names.
 
     Args:
         weights: The tensors.
         path: The file, or the name of a released model.
         source: The format of the file.
         part: 'student' or 'teacher'.
-        renamed: Our name of each key of the file that was read.
+        renamed: For each key that was read from the file, the name in `weights`.
         dropped: The other keys of the file.
-        origin: The file's record of where its weights came from.
-        settings: Settings of the training run that wrote the file, as text.
+        origin: The file's record of the origin of its weights.
+        settings: Settings of the training run that wrote the file, as text by dotted key.
     """
 
     weights: dict[str, Tensor]
@@ -83,17 +83,19 @@ class Backbone:
 
     @cached_property
     def hub(self) -> HubConfig:
-        """The settings files next to a file that does not describe itself."""
+        """The settings files next to the checkpoint, unless it describes itself."""
         describes_itself = self.settings or 'source_format' in self.origin
-        if describes_itself or not self.path:
+        if describes_itself or not self.path or self._is_torchvision:
             return HubConfig(Path())
-        if is_released(self.path):
-            return hub_config(released_file(self.path)) if is_hub(self.path) else HubConfig(Path())
-        return hub_config(Path(self.path))
+        return hub_config(released_file(self.path) if is_hub(self.path) else Path(self.path))
+
+    @property
+    def _is_torchvision(self) -> bool:
+        return is_released(self.path) and not is_hub(self.path)
 
     @property
     def heads(self) -> int | None:
-        """Attention heads of a ViT by the file's record, its run's settings, config.json or its project, if stated."""
+        """Attention heads of a ViT, from the file's record, its run's settings, config.json or its project; None if unknown."""
         keys = ('num_heads', 'arch.num_heads', 'arch')
         number, in_arch, arch = (self.settings.get(f'model.backbone.{key}') for key in keys)
         stated = [self.origin.get('heads'), number, in_arch, arch]
@@ -109,7 +111,7 @@ class Backbone:
 
     @property
     def norm_eps(self) -> float | None:
-        """Epsilon of a ViT's layer norms by the file's record or config.json, if stated."""
+        """Epsilon of a ViT's layer norms, from the file's record or config.json; None if unknown."""
         if 'norm_eps' not in self.origin:
             return self.hub.norm_eps
         with suppress(ValueError):
@@ -118,7 +120,7 @@ class Backbone:
 
     @property
     def input(self) -> Input:
-        """The images that the backbone expects, by its run's settings, its record or the files next to it."""
+        """The images that the backbone expects, from its run's settings, its record or the files next to it."""
         if self.settings:
             return input_of(self.settings)
         if 'mean' in self.origin and 'std' in self.origin:
@@ -129,13 +131,13 @@ class Backbone:
                 size=int(size) if re.fullmatch(r'[1-9]\d{0,3}', size) else Input.size,
                 origin='its record',
             )
-        if is_released(self.path) and not is_hub(self.path):
+        if self._is_torchvision:
             return Input(origin='torchvision')
         return self.hub.input() or Input()
 
     @property
     def record(self) -> dict[str, Any]:
-        """The origin that a file made from this backbone stores."""
+        """The record of origin for a file that is written from this backbone."""
         record = dict(self.origin)
         if self.heads is not None:
             record['heads'] = self.heads
@@ -149,10 +151,10 @@ class Backbone:
 
     @property
     def network(self) -> dict[str, Any]:
-        """The `backbone=` of a config that has exactly these weights.
+        """The `backbone=` of a config for exactly these weights.
 
         Raises:
-            UserError: If it is no known network, or `config.json` next to the file describes another one.
+            UserError: If the network is unknown, or if `config.json` next to the file describes another network.
         """
         network = backbone_of(self.weights, self.path, self.heads, self.norm_eps)
         arch = network.get('arch', network)
@@ -169,33 +171,29 @@ class Backbone:
         return network
 
     def _with_padding(self, network: dict[str, Any]) -> dict[str, Any]:
-        """Return the network with the padding of its 3x3 stem, which weights do not show."""
+        """Return the network with the padding of its 3x3 stem, which does not follow from the weights."""
         if self.source.startswith('solo-learn'):
             return {**network, 'type': 'SoloLearnResNet'}
         warn(
-            f"{self.path}: the padding of the ResNet's 3x3 stem is unknown; 1 is used. solo-learn pads 2: give a config with "
-            "backbone type 'SoloLearnResNet' if it comes from there"
+            f"{self.path}: the padding of the ResNet's 3x3 stem is unknown, and 1 is used; if the file is from solo-learn, "
+            "which pads by 2, give a config with backbone type 'SoloLearnResNet'"
         )
         return network
 
 
-def warn(text: str) -> None:
-    print_log(printable(text), logger='current', level=logging.WARNING)
-
-
 def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
-    """Warn that ImageNet's statistics are used because none are stated; `how` says how to give others."""
+    """Warn that ImageNet's statistics are used because no others are stated. `how` tells users how to pass others."""
     mean, std = (', '.join(map(str, values)) for values in (Input.mean, Input.std))
     warn(
-        f"{backbone.path}: neither the file nor a config.json or preprocessor_config.json next to it states its images' "
-        f"statistics; ImageNet's are used (mean {mean}, std {std}): give others by {how}"
+        f'{backbone.path}: neither the file nor a config.json or preprocessor_config.json next to it states the mean and std '
+        f"of its images; ImageNet's are used (mean {mean}, std {std}); set others by {how}"
     )
 
 
 def input_of(settings: Mapping[str, str]) -> Input:
-    """Return the images of a training run of ours, as its settings state them.
+    """Return the images that the settings of a training run of mmairl state.
 
-    Settings come from a file: values of another type count as not stated.
+    The settings come from an untrusted file, so values of unexpected types are ignored.
     """
     stated = {}
     for name in ('mean', 'std'):
@@ -235,13 +233,13 @@ def read_backbone(
             'timm:NAME' or 'hf-hub:ORG/NAME'.
         part: 'student' or 'teacher'.
         prefix: Prefix of the backbone's keys. Default: detect it.
-        network: Tensors of the network to fill, if it is not a ResNet or a ViT. Heads beyond it are left out.
+        network: Tensors of the network to fill, if it is not a ResNet or a ViT. Heads of the file that it lacks are left out.
 
     Returns:
         The backbone.
 
     Raises:
-        UserError: If no backbone is found, if it is incomplete, or if a tensor of the file is not accounted for.
+        UserError: If no backbone is found, if it is incomplete, or if a tensor is not recognized.
 
     Example:
         >>> read_backbone('moco_v2_200ep.pth.tar', 'teacher').weights['conv1.weight'].shape  # doctest: +SKIP
@@ -249,7 +247,7 @@ def read_backbone(
     """
     if part not in ('student', 'teacher'):
         raise UserError(
-            f"part: expected student or teacher, got '{part}'; correct it", code='unknown-part'
+            f"part: expected student or teacher ('{part}'); correct it", code='unknown-part'
         )
     file = weights_file(path)
     tensors, origin, settings = read_tensors(file)
@@ -258,7 +256,7 @@ def read_backbone(
     broken = not_finite(match.weights)
     if broken:
         warn(
-            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}; the run that wrote them diverged'
+            f'{file}: {len(broken)} tensors contain NaN or infinity, such as {broken[0]}, because their training diverged'
         )
     return Backbone(
         weights=with_counters(match.weights),
@@ -288,7 +286,7 @@ def weights_file(path: str | Path) -> str | Path:
 
 @dataclass(frozen=True)
 class BackboneSearch:
-    """Find one backbone among the tensors of a file."""
+    """Search the tensors of a file for one backbone."""
 
     path: str
     tensors: Mapping[str, Any]
@@ -296,7 +294,7 @@ class BackboneSearch:
     network: Mapping[str, Tensor] | None = None
 
     def find(self) -> Named:
-        """Return the backbone below the prefix of a known format, or below the only prefix with a known network."""
+        """Return the backbone of a known format, or else the file's only known network."""
         form = detect_format(self.tensors)
         if form is None:
             return self._find_in_unknown_format()
@@ -318,7 +316,7 @@ class BackboneSearch:
         prefixes = self._prefixes()
         if self.part == 'teacher' or not prefixes:
             raise self._absent(None)
-        return self._only_network('') or self._read_known(prefixes[0], '')  # the latter raises
+        return self._only_network('') or self._read_known(prefixes[0], '')  # the second call raises
 
     def _absent(self, form: Format | None) -> UserError:
         """Return the error for a file without the requested part."""
@@ -337,11 +335,11 @@ class BackboneSearch:
         )
 
     def _read(self, prefix: str, source: str, pure: bool) -> Named:
-        """Read a known network below a prefix, the only one further below it, or, if `pure`, any network as it is stored."""
+        """Read a known network at a prefix, else the only one further below it, else, if `pure`, any network as stored."""
         try:
             return self._read_known(prefix, source)
         except UserError as error:
-            # A network outside of the prefix never replaces the student or the teacher.
+            # Only networks below the prefix are candidates; others are not the student or the teacher.
             match = self._only_network(prefix) if prefix and self.part == 'student' else None
             if match:
                 return match
@@ -363,7 +361,7 @@ class BackboneSearch:
                 )
         if len(found) > 1:
             raise UserError(
-                f'{self.path}: backbones are below {", ".join(map(repr, found))}; give the prefix of one (--prefix)',
+                f'{self.path}: several backbones, below {", ".join(map(repr, found))}; give the prefix of one (--prefix)',
                 code='several-backbones',
             )
         for prefix, match in found.items():
@@ -374,7 +372,7 @@ class BackboneSearch:
         return None
 
     def _prefixes(self) -> list[str]:
-        """Return the prefixes below which a known network, or the network to fill, may be; the shortest first."""
+        """Return the prefixes, the shortest first, at which a known network or the network to fill may be."""
         prefixes = set(layout_prefixes(self.tensors))
         if self.network:
             name = next(reversed(self.network)).removeprefix(TIMM_BACKBONE)
@@ -383,7 +381,7 @@ class BackboneSearch:
         return sorted(prefixes, key=len)
 
     def _below(self, prefix: str) -> dict[str, str]:
-        """Return the keys of the file below a prefix, by their names without it."""
+        """Return the keys of the file below a prefix, by their names without the prefix."""
         begins = [(prefix, ''), *(LAST_STAGES if prefix == 'backbone.' else ())]
         keys: dict[str, str] = {}
         for begin, stage in begins:
@@ -396,7 +394,7 @@ class BackboneSearch:
         """Read a known network, or the network to fill, below a prefix.
 
         Raises:
-            UserError: If the network is another one or incomplete, or if a tensor is not accounted for.
+            UserError: If the network is unknown or incomplete, or if a tensor is not recognized.
         """
         keys = self._below(prefix)
         required = self.network or {}
@@ -409,7 +407,7 @@ class BackboneSearch:
             in_timm = Named({nested[name]: value for name, value in stored.items()}, nested)
             named = self._closest([named, as_stored, in_timm])
         else:
-            # Tensors do not depend on the number of heads; 1 avoids a warning about an assumed number.
+            # The tensors are the same for every number of heads; 1 avoids a warning that the number is unknown.
             network = backbone_of(with_counters(named.weights), self.path, heads=1)
             require_complete(named.weights, network, self.path)
         renamed = {keys[name]: ours for name, ours in named.names.items()}
@@ -447,7 +445,7 @@ class BackboneSearch:
 
 
 def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the batch counters that some formats leave out. Batch norm with a fixed momentum does not use them."""
+    """Add the batch counters that some formats omit. Batch norms with a fixed momentum do not use them."""
     for key in [key for key in weights if key.endswith('.running_mean')]:
         weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
     return weights
@@ -456,11 +454,11 @@ def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]]:
     """Return the tensors of a checkpoint without wrappers, its record of origin, and its run's settings.
 
-    A value of another kind under a dotted name, which weights have, is kept: leaving it out would report it as missing.
+    Other values with dotted names, which are meant as weights, are also returned, so that errors can report their type.
     """
     loaded = load_checkpoint(path)
     inner = loaded
-    # DDP, torch.compile and training scripts each add an envelope.
+    # Training scripts nest the weights under one or several of these keys.
     while envelope := next((name for name in ENVELOPES if isinstance(inner.get(name), dict)), None):
         inner = inner[envelope]
     meta = loaded.get('meta')
@@ -471,7 +469,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]
     origin = dict(origin) if isinstance(origin, dict) else {}
     settings = settings if isinstance(settings, dict) else {}
     settings = {key: value for key, value in settings.items() if isinstance(key, str)}
-    # Older files stored the format of their source under the name that safetensors reserves for 'pt'.
+    # Files of earlier versions stored the source format as `format`, which safetensors reserves for 'pt'.
     stored_format = origin.pop('format', 'pt')
     if stored_format != 'pt':
         origin.setdefault('source_format', stored_format)
@@ -486,7 +484,7 @@ def _flat(values: dict, prefix: str = '') -> dict[str, Any]:
         while name.startswith(WRAPPERS):
             name = name.partition('.')[2]
         if isinstance(value, np.ndarray):
-            with suppress(TypeError, ValueError):  # torch lacks some of NumPy's kinds of numbers
+            with suppress(TypeError, ValueError):  # torch lacks some of NumPy's types of numbers
                 value = torch.from_numpy(value)
         if isinstance(value, dict):
             flat |= _flat(value, f'{name}.') if key in NESTED else {}

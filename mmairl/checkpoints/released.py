@@ -1,6 +1,6 @@
 """Released models by name: 'torchvision:NAME', 'timm:NAME' and 'hf-hub:ORG/NAME'.
 
-Weights and settings are downloaded once and cached. Code in a repository is neither downloaded nor run.
+Weights and settings are downloaded once and cached. Code in the repositories is never downloaded.
 """
 
 from functools import cache
@@ -15,7 +15,8 @@ from mmairl.errors import UserError, explained
 HUBS = ('timm:', 'hf-hub:')
 WEIGHTS = 'model.safetensors'
 UNKNOWN = 'unknown-model', 'no such repository or revision; check the name, or run `hf auth login`'
-FAULTS = {  # by the exceptions of huggingface_hub
+# Codes and messages by the name of huggingface_hub's exception.
+FAULTS = {
     'GatedRepoError': (
         'gated-model',
         'access is restricted; accept the license on its page and run `hf auth login`',
@@ -35,18 +36,18 @@ FAULTS = {  # by the exceptions of huggingface_hub
 
 
 def is_released(name: str | Path) -> bool:
-    """Return whether this names a released model, such as 'torchvision:resnet50', instead of a file."""
+    """Return whether a name is that of a released model, such as 'torchvision:resnet50', rather than a file."""
     return str(name).startswith(('torchvision:', *HUBS))
 
 
 def is_hub(name: str | Path) -> bool:
-    """Return whether this names a model of the Hugging Face hub, where timm's weights are, too."""
+    """Return whether a name is that of a model on the Hugging Face hub, which includes timm's."""
     return str(name).startswith(HUBS)
 
 
 @cache
 def released_file(name: str) -> Path:
-    """Return the file of a released model in a cache, downloading it the first time.
+    """Return the cached file of a released model. The first call downloads it.
 
     Args:
         name: 'torchvision:NAME' with ImageNet weights, 'timm:NAME' with or without a tag, or 'hf-hub:ORG/NAME[@REVISION]'.
@@ -79,7 +80,7 @@ def _torchvision_file(model: str) -> Path:
 
 
 def _timm_repository(model: str) -> str:
-    """Return the repository of a timm model. A name without a tag gets timm's default tag."""
+    """Return the repository of a timm model. Names without a tag get timm's default tag."""
     if '.' in model:
         return f'timm/{model}'
     try:
@@ -111,7 +112,7 @@ def _hub_file(repository: str, name: str) -> Path:
     repository, _, revision = repository.partition('@')
     where = dict(repo_id=repository, revision=revision or None)
     try:
-        # The weights come last: where they are cached, the settings are either cached, too, or do not exist.
+        # The weights come last, so that cached weights imply that the settings are cached, too, or do not exist.
         for file in (CONFIG, PREPROCESSOR):
             try:
                 hf_hub_download(filename=file, **where)
@@ -120,7 +121,7 @@ def _hub_file(repository: str, name: str) -> Path:
                 if is_offline and not try_to_load_from_cache(filename=WEIGHTS, **where):
                     raise
         return Path(hf_hub_download(filename=WEIGHTS, **where))
-    except Exception as error:  # of many kinds: a full disk, or an error of the HTTP client
+    except Exception as error:  # a full disk, any error of the HTTP client, ...
         reason = getattr(error, 'strerror', None) or type(error).__name__
         fault = 'download-failed', f'the download failed ({reason}); run it again'
         for kind in reversed(type(error).__mro__):

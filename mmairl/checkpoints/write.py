@@ -1,4 +1,4 @@
-"""Write a backbone in the format of another project. Each file records where its weights came from."""
+"""Write a backbone in the format of another project, with a record of where its weights come from."""
 
 import pickle
 import re
@@ -30,10 +30,10 @@ def write_backbone(
 
     Args:
         backbone: The backbone.
-        path: The file. It must differ from that of the backbone.
+        path: The file. It must not be the file of the backbone.
         to: One of `WRITERS`: 'mmairl', 'torchvision', 'timm', 'detectron2' or 'safetensors'.
         weights: Weights to write. Default: those of the backbone.
-        **record: Further facts for the file's record of its origin.
+        **record: Further facts for the file's record of origin.
 
     Raises:
         UserError: If the format has no names for this network.
@@ -57,20 +57,20 @@ def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 
 def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """Write a dictionary of tensors, as torch releases its models. The origin is an attribute of the dictionary."""
+    """Write a dictionary of tensors, as torchvision's models are stored. The origin is an attribute of the dictionary."""
     state = OrderedDict(weights)
     vars(state)[ORIGIN] = origin
     torch.save(state, file)
 
 
 def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """Write torchvision's names. Its ViT has a class token, positions and biases, but no registers, scales or gates."""
+    """Write torchvision's names. Its ViT has a class token, positions and biases, but no registers, layer scales or gates."""
     if any(key.endswith('cls_token') for key in weights):
         named = {rename(key, 'torchvision_vit'): value for key, value in weights.items()}
         unnamed = any(re.search(r'^(vit|pre_norm|layers)\.|\.(attn|ffn)\.', key) for key in named)
         if unnamed or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
             raise UserError(
-                "--to torchvision: this ViT does not fit torchvision's, which has biases, and no registers, layer "
+                "--to torchvision: this ViT does not fit torchvision's, which requires biases and has no registers, layer "
                 'scales or gates; use --to timm',
                 code='unwritable-network',
             )
@@ -96,9 +96,9 @@ def _of_timm(weights: Weights) -> Weights:
 
 
 def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """Write detectron2's names as NumPy arrays. `matching_heuristics` lets C4 and FPN models find them.
+    """Write NumPy arrays under detectron2's names. With `matching_heuristics`, C4 and FPN models load them.
 
-    NumPy has no bfloat16, so such weights become float32.
+    Weights in bfloat16, which NumPy lacks, become float32.
     """
     if 'conv1.weight' not in weights:
         raise UserError(
@@ -122,7 +122,7 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 
 def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """Write timm's names, since timm loads such files. A ResNet's are also torchvision's."""
+    """Write timm's names, because timm loads these files. For ResNets, they equal torchvision's."""
     from safetensors.torch import save
 
     metadata = {printable(key): printable(value) for key, value in origin.items()}

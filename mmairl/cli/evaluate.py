@@ -272,7 +272,7 @@ def write(args: argparse.Namespace, result: 'Result', out: Path) -> None:
     print_results([result], f'in percent, {Path(args.config).stem}{features}')
     if args.out is None and out.is_file():  # of other settings or images: keep both
         saved = read_json(out).get('identity') or {}
-        if difference(saved, result.identity, but=('weights', 'code', SOURCES)):
+        if difference(saved, result.identity, ignored=('weights', 'code', SOURCES)):
             out = out.with_name(f'{out.stem}_{key_of(result.identity)}.json')
     record = dict(
         protocol=args.protocol, config=args.config, checkpoint=args.checkpoint, part=args.part

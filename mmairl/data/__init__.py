@@ -1,4 +1,4 @@
-"""Data sets, augmentations, and the order in which images are seen; a class that a config names is found in its file."""
+"""Data sets, augmentations and samplers. Each class is imported from its module on first access."""
 
 from mmairl.registry import class_of
 

@@ -1,4 +1,4 @@
-"""The base of all data sets, and image folders with or without classes."""
+"""The base class of data sets, and image folders with or without classes."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -29,21 +29,21 @@ from mmairl.data.view_sets import expand_named_views
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS, TRANSFORMS
 
-# A list of transforms per view, or a name of mmairl.data.view_sets.
+# A list of transforms per view, or the name of a set in mmairl.data.view_sets.
 Views = Sequence[Sequence[dict]] | str
 Pipeline = list[Callable[[Tensor], Tensor]]
 # Images as paths below the root, their labels, and the names of the classes.
 Listing = tuple[list[str], list, list[str]]
-DEPTH_TRIES = 20  # most images to read to find the bit depth of a data set
-THREADS = 16  # threads that list folders in parallel, because network disks are slow
+DEPTH_TRIES = 20  # images that are tried to find the bit depth of a data set
+THREADS = 16  # folders that are listed in parallel, because network disks are slow
 
 
 def build_views(views: Views | None) -> list[Pipeline]:
-    """Build a list of transforms per view. Without views, return one empty pipeline: the image as it is.
+    """Build the pipeline of each view. Without views, return one empty pipeline, which leaves the image unchanged.
 
-    A step is a config of a registered transform, or a transform or function of another library.
+    A step is the config of a registered transform, or a transform or function of another library.
     """
-    # OpenCV's thread pool does not survive the fork of a data worker, and each worker has one core to itself.
+    # OpenCV's thread pool does not survive the fork of a data worker, and a worker has only one core anyway.
     cv2.setNumThreads(0)
     lists = expand_named_views(views) or [[]]
     return [[build_step(step) for step in steps] for steps in lists]
@@ -55,15 +55,16 @@ def build_step(step: dict | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Te
 
 
 class ViewDataset(Dataset):
-    """Base of the data sets: reads an image once and passes it through the pipeline of each view.
+    """Base class of data sets. An item reads an image once and passes it through the pipeline of each view.
 
-    A subclass sets `labels` and `classes`, and defines `raw`, or `encoded` if images are files. `labels` has one class
-    per image (-1 if unknown), or the shape (images, classes) if an image can have several: 1 is of the class, 0 is not,
-    -1 is not scored. `metric` is the usual score of the set.
+    A subclass sets `labels` and `classes`, and defines `raw`, or `encoded` if the images are files. `labels` has the class
+    of each image (-1 if unknown). If an image can have several classes, `labels` has the shape (images, classes), where 1
+    means that the image has the class, 0 that it does not, and -1 that the pair is not scored. `metric` is the customary
+    score of the data set.
 
     Args:
         views: A list of transforms per view, or the name of a view set.
-        channels: Read image files as they are stored, with this many channels. Default: 8-bit RGB.
+        channels: Number of channels of image files that are read as stored. Default: convert images to 8-bit RGB.
     """
 
     labels: Tensor
@@ -78,7 +79,7 @@ class ViewDataset(Dataset):
 
     def __init__(self, views: Views | None, channels: int | None = None) -> None:
         self.views = build_views(views)
-        # A spawned data worker has not imported the modules that register readers. Unpickling this copy imports them.
+        # Spawned data workers have not imported the modules that register readers. Unpickling this copy imports them.
         self.readers = dict(READERS)
         if channels is not None:
             self.channels = channels
@@ -102,7 +103,9 @@ class ViewDataset(Dataset):
         if ending := ending_by_reader(data, self.readers):
             image = self.readers[ending].decode(data, self.max_pixels, self.as_stored)
         elif self.as_stored:
-            from mmairl.data.raw_values import decode_stored  # only raw values need it
+            from mmairl.data.raw_values import (
+                decode_stored,
+            )  # which imports packages that RGB images do not need
 
             image = decode_stored(data, self.max_pixels)
         else:
@@ -110,7 +113,7 @@ class ViewDataset(Dataset):
         return self.checked_format(image, index) if self.as_stored else image
 
     def checked_format(self, image: Tensor, index: int) -> Tensor:
-        """Return the image. Raise if its channels or depth are not those of the set."""
+        """Return the image. Raise if it differs in channels or depth from the data set."""
         depth = self.depth or image.dtype
         if (len(image), image.dtype) != (self.channels, depth):
             raise UserError(
@@ -122,7 +125,7 @@ class ViewDataset(Dataset):
         return image
 
     def take_depth(self) -> None:
-        """Take the depth and the range of values from the first readable image."""
+        """Set depth and value range to those of the first readable image."""
         if not self.as_stored:
             return
         for index in range(min(len(self), DEPTH_TRIES)):
@@ -134,16 +137,16 @@ class ViewDataset(Dataset):
                 return
 
     def label(self, index: int) -> Tensor:
-        """Return the label of one image, without building all `labels`."""
+        """Return the label of one image. Subclasses can do so without computing all `labels`."""
         return self.labels[index]
 
     def name(self, index: int) -> str:
-        """Return the image's name for messages."""
+        """Return the name of the image in messages."""
         return f'image {index}'
 
     @property
     def metainfo(self) -> dict[str, list[str]]:
-        """The classes, which mmengine writes into a checkpoint."""
+        """The classes, which mmengine saves in checkpoints."""
         return dict(classes=self.classes)
 
     def __len__(self) -> int:
@@ -151,7 +154,7 @@ class ViewDataset(Dataset):
 
     def __getitem__(self, index: int) -> dict:
         image = self.raw(index)
-        if image.dtype is torch.uint16:  # torch has few functions for it
+        if image.dtype is torch.uint16:  # which few torch functions support
             image = to_unit(image)
         inputs = []
         for pipeline in self.views:
@@ -167,7 +170,7 @@ class ViewDataset(Dataset):
 
 
 def innermost_dataset(dataset: Dataset) -> Dataset:
-    """Return the innermost data set, without wrappers that select or relabel its images."""
+    """Return the data set inside all wrappers that select or relabel its images."""
     while hasattr(dataset, 'dataset'):
         dataset = dataset.dataset
     return dataset
@@ -178,15 +181,15 @@ def dtype_name(depth: torch.dtype) -> str:
 
 
 class FileDataset(ViewDataset):
-    """Images in files. In training, another image takes the place of one that cannot be read.
+    """Images in files. Training replaces unreadable images by other images.
 
     Args:
         root: The folder of all files.
-        files: Paths below the root.
+        files: Paths relative to the root.
         labels: The label of each file.
         views: As in `ViewDataset`.
-        max_unreadable: Training stops if a larger fraction of the files cannot be read.
-        max_pixels: An image of more pixels is not decoded.
+        max_unreadable: Training stops if a larger fraction of the files is unreadable.
+        max_pixels: Images with more pixels count as unreadable.
         channels: As in `ViewDataset`.
     """
 
@@ -204,7 +207,7 @@ class FileDataset(ViewDataset):
         self.root = Path(root)
         self.max_unreadable = max_unreadable
         self.max_pixels = max_pixels
-        # One buffer of bytes, not a list: workers that touch a million str objects would each copy their pages.
+        # An array, because a worker that touches a million str objects counts references in them and so copies their memory.
         self.files = np.array([os.fsencode(file) for file in files])
         self.labels = torch.tensor(labels, dtype=torch.int64)
         self.take_depth()
@@ -216,7 +219,7 @@ class FileDataset(ViewDataset):
         return str(self.path(index))
 
     def member(self, index: int) -> str:
-        """Return the file's path below the root."""
+        """Return the path of the file relative to the root."""
         return os.fsdecode(self.files[index])
 
     def encoded(self, index: int) -> bytes:
@@ -230,9 +233,9 @@ class ImageFolder(FileDataset):
     Args:
         root: The folder of the classes.
         views: A list of transforms per view, or the name of a view set.
-        max_unreadable: Training stops if a larger fraction of the images cannot be read.
-        max_pixels: An image of more pixels is not decoded.
-        channels: Read images as they are stored, with this many channels. Default: 8-bit RGB.
+        max_unreadable: Training stops if a larger fraction of the images is unreadable.
+        max_pixels: Images with more pixels count as unreadable.
+        channels: Number of channels of images that are read as stored. Default: convert images to 8-bit RGB.
 
     Raises:
         UserError: If the folder does not exist or has no image.
@@ -279,7 +282,10 @@ class ImageFolder(FileDataset):
 
 @DATASETS.register_module()
 class UnlabelledFolder(ImageFolder):
-    """All images below `root`, at any depth, without labels: all that pre-training needs. Takes ImageFolder's arguments."""
+    """All images below `root`, at any depth, without labels, which pre-training does not need.
+
+    The arguments are those of `ImageFolder`.
+    """
 
     layout = 'images at any depth'
 
@@ -289,7 +295,7 @@ class UnlabelledFolder(ImageFolder):
 
 
 def class_folders(root: str | Path, endings: tuple[str, ...]) -> Listing:
-    """Return the image files below the folder of each class, in sorted order."""
+    """Return the image files below the class folders, in sorted order, with their labels and the classes."""
     classes = sorted(
         entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.'
     )
@@ -299,9 +305,9 @@ def class_folders(root: str | Path, endings: tuple[str, ...]) -> Listing:
 
 
 def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
-    """List the files with these endings, relative to root. Sorted files of a folder precede those of its subfolders.
+    """List the files with these endings, relative to root. The sorted files of a folder precede those of its subfolders.
 
-    Hidden files and folders are left out; links to folders are followed.
+    Hidden files and folders are left out. Links to folders are followed.
     """
 
     def files_below(below: str, parents: tuple = ()) -> list[str]:
@@ -309,7 +315,7 @@ def image_files(root: str | Path, endings: tuple[str, ...]) -> list[str]:
         files, folders = [], []
         try:
             status = os.stat(folder)
-            this = status.st_dev, status.st_ino  # the same for a folder and for every link to it
+            this = status.st_dev, status.st_ino  # the same for a folder and all links to it
             if this in parents:
                 raise UserError(
                     f'{folder}: the link leads to a folder that contains it; remove the link',

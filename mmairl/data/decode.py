@@ -1,4 +1,4 @@
-"""Image files decoded to the pixels that a viewer would show, and the registry of readers for further formats."""
+"""Decoding of image files to the pixels that a viewer shows, and the registry of readers for other formats."""
 
 import ctypes
 import functools
@@ -27,11 +27,11 @@ except ImportError:
 
 # Pillow's own limit: half a gigabyte of RGB. The largest image of ImageNet has 61 million pixels.
 MAX_PIXELS = 178_956_970
-# A file may hold PLAUSIBLE_PIXELS (a page at 600 dpi has 35 million), or EXPANSION per byte if that is more: a blank
-# image of 100 kB can take a gigabyte and seconds. Photographs have 2 to 10 pixels per byte.
+# A file may have PLAUSIBLE_PIXELS pixels (a page at 600 dpi has 35 million), or EXPANSION pixels per byte if that is more.
+# Otherwise a blank image of 100 kB could take a gigabyte and several seconds. Photographs have 2 to 10 pixels per byte.
 PLAUSIBLE_PIXELS = 36 * 10**6
 EXPANSION = 32
-# Each scan of a progressive JPEG visits all pixels. Encoders write about 10 scans; an empty scan has 10 bytes.
+# Each scan of a progressive JPEG visits all pixels. Encoders write about 10 scans, but an empty scan takes only 10 bytes.
 ORDINARY_SCANS = 16
 MAX_SCANNED_PIXELS = 2**31  # about 2 seconds
 START_OF_SCAN = b'\xff\xda'
@@ -51,7 +51,7 @@ EXTENSIONS = (
     '.pgm',
     '.dcm',
 )
-# Extensions that are not the format's name; MPO is a JPEG of several pictures, as phones write.
+# Formats whose extension differs from their name. Phones write MPO, a JPEG file with several pictures.
 KINDS = {'JPEG': 'jpg', 'MPO': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}
 NPY = b'\x93NUMPY'
 ORIENTATION = 0x0112  # tag of EXIF
@@ -59,7 +59,7 @@ TIFF = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
 
 
 class Reason(IntEnum):
-    """Why an image cannot be read: a code that fits into one byte, and a phrase."""
+    """The reason why an image cannot be read, with a phrase for messages. A code fits into one byte."""
 
     phrase: str
 
@@ -78,23 +78,23 @@ class Reason(IntEnum):
     FORBIDDEN = 7, 'may not be read by this user'
     NO_FILE = 8, 'is not a regular file'
     NOT_FINITE = 9, 'holds NaN or infinite values'
-    NO_ARRAY = 10, 'is no array of height, width and channels in uint8, uint16 or floats'
+    NO_ARRAY = 10, 'is not an array of height, width and channels in uint8, uint16 or floats'
     NOT_RGB = (
         11,
-        'is damaged, or a TIFF of other channels than RGB (then set channels of the data set)',
+        'is damaged, or a TIFF that is not RGB (then set channels of the data set)',
     )
     PAGES = (
         12,
-        'is a TIFF of several pages (set channels of the data set to the number of pages, or keep one page)',
+        'is a TIFF with several pages (set channels of the data set to their number, or keep one page)',
     )
-    FRAMES = 13, 'is a DICOM file of several frames (save each frame as a file of its own)'
-    SCANS = 14, 'is a JPEG of too many scans (save it again)'
+    FRAMES = 13, 'is a DICOM file with several frames (save each frame to its own file)'
+    SCANS = 14, 'is a JPEG with too many scans (save it again)'
     WINDOW = 16, 'is a DICOM file without a usable window or rescale slope'
-    EXPANDS = 15, 'is compressed to far less than images are (save it without compression)'
+    EXPANDS = 15, 'has far more pixels than an image of its file size (save it without compression)'
 
 
 class UnreadableImage(UserError):
-    """An image file is at fault. Training takes another image in its place; evaluation counts it."""
+    """The error of a faulty image file. Training replaces the image by another one, and evaluation counts it."""
 
     def __init__(self, reason: Reason | str, name: str = 'an image') -> None:
         # torch recreates the error of a data worker from its text.
@@ -108,10 +108,9 @@ class Reader(NamedTuple):
     """A reader of one file format.
 
     Args:
-        matches: Return whether the content of a file is of this format.
-        decode: Take the content, `max_pixels` and `as_stored`, and return the image, channels first: uint8 RGB, or
-            with `as_stored` the values of the file as uint8, uint16 or float32. Raise UnreadableImage if the file is
-            at fault.
+        matches: Returns whether the content of a file has this format.
+        decode: Takes the content, `max_pixels` and `as_stored`. Returns the image, channels first: uint8 RGB, or with
+            `as_stored` the file's values as uint8, uint16 or float32. Raises UnreadableImage if the file is at fault.
     """
 
     matches: Callable[[bytes], bool]
@@ -121,8 +120,8 @@ class Reader(NamedTuple):
 READERS: dict[str, Reader] = {}
 """Readers of formats that Pillow does not open, by file ending with its dot.
 
-A module registers a reader when it is imported, and a config imports the module by ``custom_imports``. All functions of
-a reader must be importable, because data workers may be started without this process's memory.
+A module registers its readers when it is imported, and a config imports the module by ``custom_imports``. The functions of
+a reader must be importable by name, because spawned data workers do not share this process's memory.
 """
 
 
@@ -132,7 +131,7 @@ def extensions() -> tuple[str, ...]:
 
 
 def ending_by_reader(data: bytes, readers: dict[str, Reader]) -> str | None:
-    """Return the ending under which the reader for this content is registered; None if the content is for Pillow."""
+    """Return the ending under which a reader for this content is registered; None if Pillow should read it."""
     for ending, reader in readers.items():
         if reader.matches(data):
             return ending
@@ -146,7 +145,7 @@ def ending_by_reader(data: bytes, readers: dict[str, Reader]) -> str | None:
 
 
 def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
-    """Return a file as uint8 RGB, channels first, upright; the first frame of an animation.
+    """Decode a file to upright uint8 RGB, channels first. Of an animation, decode the first frame.
 
     >>> decode_bytes(Path('cat.jpg').read_bytes()).shape  # doctest: +SKIP
     torch.Size([3, 375, 500])
@@ -160,15 +159,15 @@ def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
             pixels = np.array(as_rgb(image))
         if not pixels.size:
             raise UnreadableImage(Reason.BROKEN)
-    # Memory stays pixel by pixel, the layout that the first transform of a view needs.
+    # The memory keeps the channels of a pixel together, the layout that the first transform of a view needs.
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 @contextmanager
 def open_image(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
-    """Open an image with Pillow, which reads its header, and hide Pillow's warnings."""
+    """Open an image with Pillow, which reads only its header, and hide Pillow's warnings."""
     before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = max_pixels / 2  # Pillow raises above twice its limit
+    Image.MAX_IMAGE_PIXELS = max_pixels / 2  # because Pillow raises above twice its limit
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -188,13 +187,13 @@ def require_plausible_size(pixels: int, data: bytes, least: int = PLAUSIBLE_PIXE
 
 
 def require_few_scans(data: bytes, pixels: int) -> None:
-    """Raise if a JPEG has so many scans that it takes minutes to decode. The pixels are not decoded."""
+    """Raise if a JPEG has so many scans that decoding would take minutes."""
     if data.count(START_OF_SCAN) > max(ORDINARY_SCANS, MAX_SCANNED_PIXELS // max(pixels, 1)):
         raise UnreadableImage(Reason.SCANS)
 
 
 def decoder() -> str:
-    """Return the package that decodes images, with its version."""
+    """Return the packages that decode images, with their versions."""
     pillow = f'Pillow {PIL.__version__}'
     if simplejpeg is None:
         return pillow
@@ -202,7 +201,7 @@ def decoder() -> str:
 
 
 def refuse_pages(image: Image.Image) -> None:
-    """Raise if the pages of a TIFF are channels, slices or times of one image. A smaller second page is a preview."""
+    """Raise if the second page of a TIFF has the size of the first. If it is smaller, it is a preview."""
     size = image.size
     image.seek(1)
     if image.size == size:
@@ -211,9 +210,9 @@ def refuse_pages(image: Image.Image) -> None:
 
 
 def decode_jpeg(image: Image.Image, data: bytes) -> np.ndarray | None:
-    """Decode an upright JPEG with simplejpeg if it is installed: bitwise equal to Pillow in two thirds of the time.
+    """Decode an upright JPEG with simplejpeg, bitwise equal to Pillow in two thirds of the time.
 
-    Return None for all other files, and if libjpeg warns; then Pillow decides.
+    Return None, so that Pillow decodes the file, if simplejpeg is not installed, for other files, and if libjpeg warns.
     """
     if simplejpeg is None or image.format != 'JPEG' or image.mode not in ('RGB', 'L'):
         return None
@@ -229,7 +228,7 @@ def turn_upright(image: Image.Image) -> None:
         ImageOps.exif_transpose(image, in_place=True)
     except MemoryError:
         raise
-    except Exception:  # a broken EXIF block raises many types, and the pixels are fine nevertheless
+    except Exception:  # a broken EXIF block raises many types, but its pixels are intact
         pass
 
 
@@ -238,7 +237,7 @@ def faults_explained(data: bytes) -> Iterator[None]:
     """Turn an exception of a decoder into an UnreadableImage with its reason."""
     try:
         yield
-    except (MemoryError, UserError):  # a file within max_pixels needs little memory
+    except (MemoryError, UserError):  # a file within max_pixels cannot exhaust the memory by itself
         raise
     except Exception as error:  # Pillow raises a dozen types for broken files: OSError, SyntaxError, struct.error, ...
         raise UnreadableImage(_reason_of(error, data)) from error
@@ -257,7 +256,7 @@ def _reason_of(error: Exception, data: bytes) -> Reason:
 def installed(packages: str, reads: str) -> AbstractContextManager[None]:
     """Turn a failing import into a UserError that names the packages to install."""
     name = packages.split()[0]
-    install = f"pip install {packages}, or 'mmairl[own]'"
+    install = f'pip install {packages}'
     return explained(f'{reads} require {name}', install, (ImportError,), code='no-package')
 
 
@@ -275,9 +274,9 @@ def file_kind(data: bytes) -> str:
 
 @functools.cache
 def formats() -> tuple[str, ...]:
-    """Return the formats of FORMATS that this Pillow is built with.
+    """Return the formats in FORMATS that this build of Pillow supports.
 
-    Silence Pillow's log and libtiff's prints: they do not name the file, and an exception follows anyway.
+    This also silences Pillow's log and libtiff's output, which do not name the file and precede an exception anyway.
     """
     Image.init()
     logging.getLogger('PIL').setLevel(logging.CRITICAL)
@@ -290,19 +289,19 @@ def formats() -> tuple[str, ...]:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """Return the image in RGB, with white behind transparent parts, as on the pages that such images are made for.
+    """Convert an image to RGB, with white behind transparent parts, as on a web page.
 
-    Otherwise the hidden color would show, which is mostly black. Color profiles are not applied, as in the data loaders
-    of published numbers.
+    Without the white, the hidden color of transparent pixels would show, which is usually black. Color profiles are not
+    applied, as in the data loaders behind published results.
     """
-    # Pillow may widen 16-bit PNG and PGM to its 32-bit mode, and converts 16 bits to 8 by clipping.
+    # Pillow may read 16-bit PNG and PGM files in its 32-bit mode, and it clips 16 bits to 8 instead of scaling them.
     if image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM')):
         gray = np.rint(np.asarray(image, dtype=np.float32) * (255 / 65535)).astype(np.uint8)
         return Image.fromarray(gray).convert('RGB')
     if image.mode in ('I', 'F'):  # value range is unknown
         raise UnreadableImage(Reason.NOT_RGB)
     if image.mode == 'CMYK' and image.format == 'JPEG' and 'adobe' not in image.info:
-        # Adobe's JPEGs store 255 for no ink and have a marker; Pillow treats every file as Adobe's.
+        # JPEGs with Adobe's marker store 255 for no ink, and Pillow assumes this of every file.
         image = ImageChops.invert(image)
     if not image.has_transparency_data:
         return image.convert('RGB')
@@ -312,7 +311,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def to_unit(images: Tensor) -> Tensor:
-    """Scale integers to floats in [0, 1], where 1 is the largest 8-bit or 16-bit number. Return floats unchanged."""
+    """Scale 8-bit or 16-bit integers to floats in [0, 1]. Return floats unchanged."""
     if images.is_floating_point():
         return images
     return images.float().div_(65535 if images.dtype is torch.uint16 else 255)

@@ -1,4 +1,4 @@
-"""Images with a class or a depth for every pixel: any data set of mmseg, and drawn scenes that need no download."""
+"""Images with a class or a depth for every pixel: mmseg's data sets, and drawn scenes that require no download."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,10 +22,10 @@ Target = Literal['classes', 'depth']
 
 
 class DenseDataset(Dataset):
-    """Base of the data sets with a target for every pixel. Subclasses set `classes` and define `__len__` and `pair`.
+    """Base class of data sets with a target for every pixel. Subclasses set `classes` and define `__len__` and `pair`.
 
     Args:
-        target: 'classes' (0, 1, ..., and 255 for pixels that do not count) or 'depth' in meters (0 if unknown).
+        target: 'classes' (0, 1, ..., and 255 for ignored pixels) or 'depth' in meters (0 if unknown).
     """
 
     label_kind = 'dense'
@@ -34,20 +34,19 @@ class DenseDataset(Dataset):
     def __init__(self, target: Target = 'classes') -> None:
         if target not in ('classes', 'depth'):
             raise UserError(
-                f"{type(self).__name__}.target: expected classes or depth ('{target}')",
+                f"{type(self).__name__}.target: unknown value ('{target}'); set classes or depth",
                 code='unknown-target',
             )
         self.target = target
 
     def pair(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return an image, uint8 (3, H, W), and its target, (H, W)."""
+        """Return a uint8 image (3, H, W) and its target (H, W)."""
         raise NotImplementedError
 
     def name(self, index: int) -> str:
         return f'image {index}'
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return a checked pair."""
         image, target = self.pair(index)
         if image.shape[1:] != target.shape:
             raise UserError(
@@ -68,13 +67,13 @@ class DenseDataset(Dataset):
 
 @DATASETS.register_module()
 class MMSegImages(DenseDataset):
-    """Images and targets of a data set of mmseg.
+    """Images and targets of one of mmseg's data sets.
 
     Args:
-        source: Config of mmseg's data set without a pipeline, such as ``dict(type='ADE20KDataset', data_root=...)``.
+        source: Config of the data set without a pipeline, such as ``dict(type='ADE20KDataset', data_root=...)``.
         target: 'classes' or 'depth'.
-        depth_scale: Meters per unit of the depth files. Default: 0.001.
-        count: The number of images, which lets a study's plan state hours before the data exist. Default: not checked.
+        depth_scale: Meters per unit of the depth files.
+        count: The expected number of images. With it, a study can plan hours before the data exist. Default: not checked.
 
     Raises:
         UserError: If mmseg is not installed, or if the number of images is not `count`.
@@ -132,7 +131,9 @@ class MMSegImages(DenseDataset):
 
 @DATASETS.register_module()
 class Scenes(DenseDataset):
-    """Drawn scenes of 2 to 5 shapes of 12 kinds, whose depth is inverse to their radius. Image i depends on (seed, i).
+    """Drawn scenes with up to 5 shapes of 12 kinds. The depth of a shape is inversely proportional to its radius.
+
+    Image i depends only on (seed, i).
 
     Args:
         count: Number of images.
@@ -155,9 +156,8 @@ class Scenes(DenseDataset):
         self.count = count
         self.size = size
         self.seed = seed
-        self.sample = self.pair(0)[
-            0
-        ]  # part of the data's identity, because the drawing code can change
+        # The data's identity includes this image, because the drawing code can change.
+        self.sample, _ = self.pair(0)
 
     def __len__(self) -> int:
         return self.count

@@ -1,4 +1,4 @@
-"""Steps of a view from other libraries: transforms of torchvision and albumentations, and functions."""
+"""Adapters for transforms of other libraries: torchvision, albumentations, and plain functions."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ from mmairl.data.transforms import interleaved
 from mmairl.errors import UserError, explained
 from mmairl.registry import TRANSFORMS
 
-# Transforms that were passed from Python, by the text that stands for them in a config.
+# Transforms that were passed as Python objects, by the name that configs use for them.
 OBJECTS: dict[str, Callable[..., Any]] = {}
 
 
 def as_configs(steps: Sequence[dict | Callable[..., Any]]) -> list[dict]:
-    """Return the configs of steps, in which an object of this process is named by a text."""
+    """Return the configs of steps. A Python object is stored in OBJECTS and replaced by its name."""
     configs = []
     for step in steps:
         if not isinstance(step, dict):
@@ -36,15 +36,15 @@ def as_configs(steps: Sequence[dict | Callable[..., Any]]) -> list[dict]:
 class ForeignTransform:
     """Applies a transform of torchvision v2 or albumentations, or a function, to one image at a time.
 
-    A seed repeats a run, as with the transforms of mmairl, if random numbers come from torch, NumPy, Python or
-    albumentations. A function receives the image as a tensor C x H x W, of bytes or of floats, and returns such a tensor.
+    A seed repeats a run exactly if the transform draws random numbers from torch, NumPy, Python's `random` or
+    albumentations. A function receives and returns a C x H x W tensor of bytes or floats.
 
     Args:
         transform: The transform, or the name 'module.name' of a class, an instance or a function.
         settings: Arguments of the class or the function.
 
     Raises:
-        UserError: If there is no such transform, or if it does not return one image of as many channels.
+        UserError: If the transform cannot be imported, or if it does not return one image with the same channels.
 
     Example:
         >>> step = ForeignTransform('torchvision.transforms.v2.RandomRotation', degrees=30)
@@ -57,7 +57,7 @@ class ForeignTransform:
         transform = OBJECTS.get(self.name, transform)
         if isinstance(transform, str):
             remedy = "set 'module.name' of an installed package, or pass the object from Python"
-            with explained(f'{transform}: there is no such transform', remedy, code='no-transform'):
+            with explained(f'{transform}: cannot be imported', remedy, code='no-transform'):
                 transform = resolve_name(transform)
         if isinstance(transform, type):
             transform = transform(**settings)
@@ -68,7 +68,7 @@ class ForeignTransform:
 
     def __call__(self, image: Tensor) -> Tensor:
         if self.is_albumentations:
-            # It has generators of its own, which neither torch nor the data loader seeds.
+            # It has its own random generators, which neither torch nor the data loader seeds.
             seed = int(torch.randint(2**62, ()))
             self.transform.set_random_state(np.random.default_rng(seed), random.Random(seed))
             pixels = self.transform(image=interleaved(image.cpu()))['image']
@@ -78,8 +78,8 @@ class ForeignTransform:
         if not isinstance(changed, Tensor) or changed.shape[:-2] != image.shape[:-2]:
             kind = list(getattr(changed, 'shape', ())) or type(changed).__name__
             raise UserError(
-                f"{self.name}: a transform of a view must return one image of {len(image)} channels ('{kind}'); correct it, "
-                'or use another transform',
+                f"{self.name}: must return one image with {len(image)} channels ('{kind}'); correct the transform, or use "
+                'another',
                 code='not-one-image',
             )
         return changed

@@ -1,4 +1,4 @@
-"""Several data sets as one: how often an epoch sees each, and from which of them an image is."""
+"""Mixtures of several data sets, with a weight for each set."""
 
 import math
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ from mmairl.registry import DATASETS
 
 @DATASETS.register_module()
 class Mixture(ViewDataset):
-    """The images of several data sets, each set under a name.
+    """The images of several named data sets.
 
-    Evaluation sees each image once. Classes with the same name are one class. A set without classes, or with several
-    per image, has no labels here.
+    Classes with the same name become one class. The images of a set without classes, or with several classes per image,
+    are unlabeled in the mixture. Evaluation ignores the weights and sees each image once.
 
     Args:
         sets: Name and config of each data set.
-        weights: How often a training epoch sees each image of a set: 2 is twice, 0.3 is three images in ten, and other
-            images in the next epoch. Default: 1.
-        views: A list of transforms per view, or the name of a view set, for all sets.
+        weights: How often a training epoch sees each image of a set. With 2, an epoch sees each image twice. With 0.3, it
+            sees three in ten images, and the next epoch sees others. Default: 1.
+        views: A list of transforms per view, or the name of a view set. All sets have the same views.
 
     Raises:
-        UserError: If the images do not fit into one batch, or if a set has views of its own or a weight is not positive.
+        UserError: If images differ in channels or depth, if a set has views of its own, or if a weight is not positive.
 
     Example:
         >>> photos = dict(type='ImageFolder', root='photos')
@@ -47,7 +47,9 @@ class Mixture(ViewDataset):
         inner = {name: innermost_dataset(part) for name, part in self.sets.items()}
         require_one_kind(inner)
         sizes = {name: len(part) for name, part in self.sets.items()}
-        self.bounds = np.cumsum([0, *sizes.values()])  # of each set, in the images of all
+        self.bounds = np.cumsum(
+            [0, *sizes.values()]
+        )  # index of the first image of each set, and the end
         self.per_epoch = images_per_epoch(sizes, weights) if weights else None
         first = next(iter(inner.values()))
         self.channels = first.channels
@@ -63,7 +65,7 @@ class Mixture(ViewDataset):
             dict.fromkeys(name for part in self.sets.values() for name in part.classes)
         )
         number = {name: index for index, name in enumerate(self.classes)}
-        # The classes of each set as numbers among those of all. The last entry serves the label -1.
+        # The label in the mixture of each class of a set. The last entry, -1, belongs to the label -1.
         self.numbers = {
             name: torch.tensor([*map(number.get, part.classes), -1])
             for name, part in self.sets.items()
@@ -72,7 +74,7 @@ class Mixture(ViewDataset):
     @property
     def labels(self) -> Tensor:
         if not self.classes:
-            return torch.tensor(-1).expand(len(self))  # one number, however many images
+            return torch.tensor(-1).expand(len(self))  # takes the memory of one label
         return torch.cat([self.joint_labels(name, part.labels) for name, part in self.sets.items()])
 
     def label(self, index: int) -> Tensor:
@@ -80,7 +82,7 @@ class Mixture(ViewDataset):
         return self.joint_labels(name, part.label(inner)[None])[0]
 
     def joint_labels(self, name: str, labels: Tensor) -> Tensor:
-        """Return labels of a set as classes of all sets; -1 if an image has several."""
+        """Convert the labels of a set to those of the mixture: -1 if an image can have several."""
         if labels.ndim > 1:
             return torch.full((len(labels),), -1)
         return self.numbers[name][labels]
@@ -90,20 +92,20 @@ class Mixture(ViewDataset):
 
     @property
     def origins(self) -> Tensor:
-        """The number of each image's set."""
+        """The position of each image's set in `sets`."""
         sizes = torch.from_numpy(np.diff(self.bounds))
         return torch.arange(len(self.sets)).repeat_interleave(sizes)
 
     @property
     def shard_bounds(self) -> list[np.ndarray] | None:
-        """The first image of each shard and the end, for each set; None unless all sets are shards."""
+        """For each set, the index of the first image of each shard, and the end. None unless all sets are Shards."""
         parts = self.sets.values()
         if not all(hasattr(part, 'contents') for part in parts):
             return None
         return [part.contents.units for part in parts]
 
     def locate(self, index: int) -> tuple[str, ViewDataset, int]:
-        """Return the name of the image's set, the set, and the image's index in it."""
+        """Return the name of the set that contains an image, the set, and the image's index in the set."""
         number = int(np.searchsorted(self.bounds, index, 'right')) - 1
         name = list(self.sets)[number]
         return name, self.sets[name], index - int(self.bounds[number])
@@ -117,17 +119,17 @@ class Mixture(ViewDataset):
         return part.name(inner)
 
     def member(self, index: int) -> str:
-        """Return the name of the image's set, and the image's name in it."""
+        """Return the name of the set, followed by the name of the image in the set."""
         name, part, inner = self.locate(index)
         return f'{name}/{part.member(inner) if hasattr(part, "member") else part.name(inner)}'
 
 
 def images_per_epoch(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarray:
-    """Return the number of images of each set in an epoch."""
+    """Return how many images of each set an epoch has."""
     for name, weight in weights.items():
         if name not in sizes:
             raise UserError(
-                f"Mixture.weights: there is no set ('{name}'); the sets are {', '.join(sizes)}{closest(name, sizes)}",
+                f"Mixture.weights: unknown set ('{name}'); use one of {', '.join(sizes)}{closest(name, sizes)}",
                 code='unknown-set',
             )
         if not 0 < weight < math.inf:
@@ -140,7 +142,7 @@ def images_per_epoch(sizes: Mapping[str, int], weights: Mapping[str, float]) -> 
 
 
 def require_one_kind(sets: Mapping[str, ViewDataset]) -> None:
-    """Raise if images do not fit into one batch, or if a set has views or weights that would not be used."""
+    """Raise if images differ in channels or depth, or if a set has views or weights, which would be ignored."""
     kinds = {
         name: f'{part.channels} channels of {dtype_name(part.depth or torch.uint8)}'
         for name, part in sets.items()
@@ -149,17 +151,17 @@ def require_one_kind(sets: Mapping[str, ViewDataset]) -> None:
     for name, part in sets.items():
         if isinstance(part, Mixture):
             raise UserError(
-                f"Mixture: a set is a Mixture itself ('{name}'); list its sets",
+                f"Mixture: a set must not be a Mixture itself ('{name}'); list its sets instead",
                 code='nested-mixture',
             )
         if any(part.views):
             raise UserError(
-                f"Mixture: a set has views of its own ('{name}'); set the views of the Mixture",
+                f"Mixture: a set must not have views of its own ('{name}'); set views of the Mixture",
                 code='views-of-set',
             )
         if kinds[name] != kinds[first]:
             raise UserError(
-                f"the images of the set '{name}' have {kinds[name]}, and those of '{first}' {kinds[first]}; set channels of "
-                'both to the same, convert the images, or train on the sets separately',
+                f"Mixture: the images of '{name}' have {kinds[name]}, but those of '{first}' have {kinds[first]}; set the "
+                'same channels for both, convert the images, or train on the sets separately',
                 code='mixed-images',
             )

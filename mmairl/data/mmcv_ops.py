@@ -1,8 +1,8 @@
-"""Run mmdet and mmseg without mmcv's compiled ops: torchvision's RoIAlign and NMS stand in for mmcv's.
+"""Replacement of mmcv's compiled ops by torchvision's RoIAlign and NMS, so that mmdet and mmseg run with mmcv-lite.
 
-mmcv-lite has the Python of `mmcv.ops`, but not the compiled module `mmcv._ext` that it calls. Building it takes 20 minutes, so
-this module replaces it. torchvision computes what a ResNet detector needs; any other op raises when it is called. mmcv's own
-ops are used if they are installed and fit the machine.
+mmcv-lite contains the Python code of `mmcv.ops`, but not the compiled module `mmcv._ext`, whose build takes 20 minutes. The
+module here takes its place. It has the ops that a ResNet detector requires, and any other op raises when it is called. If
+mmcv's own ops are installed and support the machine, they are used.
 """
 
 import sys
@@ -23,7 +23,7 @@ NAME = 'mmcv._ext'
 
 
 def use_torchvision_ops() -> bool:
-    """Make `mmcv.ops` importable and return whether torchvision's ops are used. Call this before importing mmdet or mmseg."""
+    """Make `mmcv.ops` importable. Return whether it uses torchvision's ops. Call this before importing mmdet or mmseg."""
     if NAME in sys.modules:
         return isinstance(sys.modules[NAME], TorchvisionOps)
     try:
@@ -36,7 +36,7 @@ def use_torchvision_ops() -> bool:
     except ImportError:  # mmcv-lite, or ops built for another torch
         pass
     sys.modules[NAME] = TorchvisionOps()
-    # mmdet imports one op's class from here. It is missing if the module was imported before this replacement.
+    # mmdet imports this class from there. It is missing if the module was imported before this replacement.
     if transformer := sys.modules.get('mmcv.cnn.bricks.transformer'):
         transformer.MultiScaleDeformableAttention = import_module(
             'mmcv.ops'
@@ -49,14 +49,14 @@ class TorchvisionOps(ModuleType):
 
     def __init__(self) -> None:
         super().__init__(NAME, 'torchvision in place of the compiled ops')
-        self.__spec__ = ModuleSpec(NAME, None)  # importlib asks for it
+        self.__spec__ = ModuleSpec(NAME, None)  # which importlib requires
         self.nms = nms
         self.roi_align_forward = roi_align_forward
         self.roi_align_backward = roi_align_backward
         self.get_compiler_version = self.get_compiling_cuda_version = lambda: 'not available'
 
     def __getattr__(self, name: str) -> Callable:
-        """Return any other op, which raises when called. `mmcv.ops` imports all ops at once, so each must exist."""
+        """Return a function that raises when called, because `mmcv.ops` imports all ops at once, so each must exist."""
         if name.startswith('__'):
             raise AttributeError(name)
 
@@ -70,9 +70,9 @@ class TorchvisionOps(ModuleType):
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
-    """Return the indices of the selected boxes, best first; with `offset` 1 a box includes its last pixel."""
+    """Return the indices of the selected boxes, best first. With `offset` 1, a box includes its last pixel."""
     corners = boxes + boxes.new_tensor([0, 0, offset, offset])
-    # mmcv compares in float32, where 0.7 is a little less than in Python's float64.
+    # mmcv compares in float32, where the threshold can differ slightly from its value in float64.
     return torchvision.ops.nms(corners, scores, float(np.float32(iou_threshold)))
 
 
@@ -97,7 +97,7 @@ def roi_align_backward(
 ) -> None:
     """Compute the gradient from zeros: the op is linear in its input, so any input gives the same gradient.
 
-    torchvision's own backward has no public name. This costs one more forward pass, which is small next to the heads.
+    torchvision's own backward op is not public. The additional forward pass is cheap compared with the heads.
     """
     with torch.enable_grad():
         zeros = torch.zeros_like(grad_input, requires_grad=True)

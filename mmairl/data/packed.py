@@ -1,7 +1,7 @@
-"""Data sets written as shards: plain tar archives that WebDataset and Shards read, and any tar program unpacks.
+"""Packing of data sets into shards: tar archives that WebDataset, Shards and any tar program can read.
 
-The bytes depend only on the images and the settings. Shards are written atomically, and a killed packing resumes after
-the last one.
+The bytes of the archives depend only on the images and the settings. Each shard is written atomically, so packing that was
+killed resumes after the last complete shard.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ from mmairl.io import replacing
 # The first and the last member of a shard.
 HEAD = f'{ABOUT.decode()}about.json'
 TAIL = f'{ABOUT.decode()}done.json'
-OVERHEAD = 4 * tarfile.BLOCKSIZE  # headers and padding of an image and its label
+OVERHEAD = 4 * tarfile.BLOCKSIZE  # most bytes of headers and padding of an image and its label
 
 
 @dataclass
 class Smaller:
-    """Downscales images to a given shorter side, and saves them as JPEG. Smaller images stay unchanged."""
+    """Downscales images to a shorter side of `short_side` pixels, as JPEG files. Smaller images stay unchanged."""
 
     short_side: int
     quality: int
@@ -54,7 +54,7 @@ class Smaller:
 
 @dataclass
 class Packable:
-    """An image as it will be stored, or the reason why it cannot be read."""
+    """The content of an image file as it will be stored, or the reason why the image is unreadable."""
 
     index: int
     data: bytes = b''
@@ -63,7 +63,7 @@ class Packable:
 
 
 def read_packable(index: int, dataset: FileDataset | Shards, smaller: Smaller | None) -> Packable:
-    """Read and decode an image, in a data worker."""
+    """Read an image in a data worker, and decode it to find faults."""
     try:
         data = dataset.encoded(index)
         image = dataset.decoded(data, index)
@@ -81,14 +81,14 @@ def pack(
     size: int | None = None,
     smaller: Smaller | None = None,
 ) -> Iterator[tuple[str, str | None]]:
-    """Write the shards. Yield each file and, if it is left out, why it cannot be read.
+    """Write the shards. Yield the name of each image, and the reason why it is left out or None.
 
     Args:
         dataset: Images in files or shards.
-        out: The archive. With a `size`, OUT.tar becomes OUT-000000.tar and so on.
-        workers: Processes that read and decode.
-        size: Largest size of a shard in bytes.
-        smaller: How to downscale images. Default: not at all.
+        out: Path of the archive. With a `size`, the archives of OUT.tar are OUT-000000.tar and so on.
+        workers: Number of processes that read and decode images.
+        size: Largest size of a shard in bytes. Default: write a single archive.
+        smaller: How to downscale images. Default: keep their size.
 
     Raises:
         UserError: If more images are unreadable than the data set allows, or if `out` exists.
@@ -137,24 +137,23 @@ def require_allowed(dataset: FileDataset | Shards, left_out: int, image: Packabl
     """Raise if more images are unreadable than the data set allows."""
     if left_out > unreadable_allowed(len(dataset), dataset.max_unreadable):
         raise UserError(
-            f'{dataset.root}: {left_out} of the first {image.index + 1} images cannot be read '
+            f'{dataset.root}: {left_out} of the first {image.index + 1} images are unreadable '
             f'(the latest: {dataset.member(image.index)} {image.fault}); fix or remove them, or raise --max-unreadable',
             code='too-many-unreadable',
         )
 
 
 def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
-    """Append a member."""
     info = tarfile.TarInfo(path)
     info.size = len(data)
     archive.addfile(info, io.BytesIO(data))
-    archive.members.clear()  # a million of them would fill the memory
+    archive.members.clear()  # because a list of millions of members would fill the memory
 
 
 def member_key(name: str, taken: set[str]) -> str:
-    """Return the name without its extension, as WebDataset requires: no dot in the last part, and unique in a shard.
+    """Return the name without its extension, unique in its shard and without dots in the file name, as WebDataset requires.
 
-    The name cannot point outside the folder that the archive is unpacked into.
+    Leave out parts of the path that could lead out of the folder where the archive is unpacked.
     """
     parts = [part for part in name.split('/') if part not in ('', '.', '..')]
     folder, slash, base = '/'.join(parts).rpartition('/')
@@ -173,7 +172,7 @@ def shard_path(out: Path, size: int | None, number: int) -> Path:
 
 
 def finished_shards(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
-    """Return how many complete shards an earlier run wrote, how many images it read, and how many it left out."""
+    """Return how many shards an earlier run completed, how many images it read for them, and how many it left out."""
     number = 0
     done = dict(done=0, left_out=0)
     while (shard := shard_path(out, size, number)).exists():
@@ -188,7 +187,7 @@ def finished_shards(out: Path, size: int | None, about: dict) -> tuple[int, int,
 
 
 def notes_in(shard: Path) -> tuple[dict | None, dict | None]:
-    """Return the first and the last member of a shard that `pack` wrote; None for other files."""
+    """Return the first and the last member of a shard that `pack` wrote; (None, None) for other files."""
     with suppress(tarfile.TarError, KeyError), tarfile.open(shard) as archive:
         return json.load(archive.extractfile(HEAD)), json.load(archive.extractfile(TAIL))
     return None, None

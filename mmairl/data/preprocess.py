@@ -1,4 +1,4 @@
-"""Batches on the device: normalization, batched views, and whether images fit the network and the views."""
+"""Preprocessing of batches on the device, and checks that images fit the network and the views."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,17 +18,17 @@ from mmairl.registry import MODELS
 class ViewPreprocessor(BaseDataPreprocessor):
     """Moves a batch to the device, augments it there if `views` is set, and normalizes it.
 
-    With `views`, batched operations augment a training batch. A data set with `views=None` returns one image each, from
-    which every pipeline starts. If files differ in size, the data set's views are the crops alone, and each pipeline
-    continues with its own (configs/_base_/views/on_device.py). Without `views`, data workers do all of it.
+    With `views`, batched operations augment a training batch. If the data set has no views, every pipeline starts from
+    the same images. If image files differ in size, the data set's views contain only the crops, and each pipeline starts
+    from the crop of its view (configs/_base_/views/on_device.py). Without `views`, data workers do all augmentation.
 
     Args:
         mean: Mean of each channel, for values in [0, 1].
         std: Standard deviation of each channel, for values in [0, 1].
         views: A list of transforms per view, or the name of a view set. Default: None.
         channels_last: Whether batches are in channels-last layout.
-        single_view: Whether to pass the only view as a tensor instead of a list, as models of one view such as
-            mmpretrain's MAE require.
+        single_view: Whether to return the only view as a tensor instead of a list, as mmpretrain's MAE and other models
+            of a single view require.
 
     Raises:
         UserError: If `mean` and `std` differ in length, or if a deviation is 0.
@@ -49,7 +49,7 @@ class ViewPreprocessor(BaseDataPreprocessor):
                 'std of 0; measure them by mmairl pack --statistics, and leave out channels that never change',
                 code='bad-statistics',
             )
-        # Not persistent: a checkpoint holds what was learned, and its keys do not depend on the preprocessor.
+        # Not persistent, so that the keys of a checkpoint do not depend on the preprocessor.
         self.register_buffer('mean', torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer('std', torch.tensor(std).view(-1, 1, 1), persistent=False)
         self.views = build_views(views) if views else None
@@ -59,12 +59,12 @@ class ViewPreprocessor(BaseDataPreprocessor):
     def forward(self, data: dict, training: bool = False) -> dict:
         samples = data.get('data_samples')
         if isinstance(samples, dict):
-            # Hooks read the indices of the images on the host; the device does not need them.
+            # Hooks read the indices of the images on the host, so they need not go to the device.
             samples = {key: value for key, value in samples.items() if key != 'index'}
             data = dict(data, data_samples=samples)
         data = self.cast_data(data)
         inputs = data['inputs']
-        # Regardless of the step's precision: autocast and TF32 round to coarser steps than a byte.
+        # In float32 whatever the precision of the step, because autocast and TF32 would round more coarsely than bytes.
         with float32_precision('float32'), torch.autocast(self.mean.device.type, enabled=False):
             if isinstance(inputs, Tensor):
                 return dict(data, inputs=self.normalize(to_unit(inputs)))
@@ -82,11 +82,11 @@ class ViewPreprocessor(BaseDataPreprocessor):
             return dict(data, inputs=images[0])
 
     def augment(self, images: Sequence[Tensor]) -> list[Tensor]:
-        """Return one augmented batch per view. Every image has its own parameters."""
+        """Return one augmented batch per view."""
         if len(images) not in (1, len(self.views)):
             raise UserError(
-                f'data_preprocessor.views: expected as many pipelines as the data set has views ({len(self.views)} and '
-                f'{len(images)}); set as many of both, or views=None of the data set',
+                f'data_preprocessor.views: has {len(self.views)} pipelines, but the data set has {len(images)} views; set '
+                'as many of both, or views=None of the data set',
                 code='views-differ',
             )
         starts = images if len(images) == len(self.views) else [images[0]] * len(self.views)
@@ -104,7 +104,7 @@ class ViewPreprocessor(BaseDataPreprocessor):
 def normalize(
     images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor
 ) -> Tensor:
-    """Return (x - mean) / std of images in integers or in [0, 1], the input of all our networks."""
+    """Scale integers to [0, 1], then return (x - mean) / std."""
     mean_c11, std_c11 = (
         torch.as_tensor(values, device=images.device).view(-1, 1, 1) for values in (mean, std)
     )
@@ -113,9 +113,9 @@ def normalize(
 
 @contextmanager
 def float32_precision(precision: str | None) -> Iterator[None]:
-    """Set whether float32 products and convolutions may use TF32 ('tf32') or not ('float32'), and restore it afterwards.
+    """Allow ('tf32') or forbid ('float32') TF32 in float32 products and convolutions within the block.
 
-    With None, nothing changes.
+    With None, keep the current settings.
     """
     products = torch.get_float32_matmul_precision()
     convolutions = torch.backends.cudnn.allow_tf32
@@ -135,9 +135,9 @@ def require_channels(
     backbone: nn.Module | None = None,
     views: Sequence[Pipeline] = (),
 ) -> None:
-    """Raise if images do not fit the statistics, the first convolution or a transform."""
+    """Raise if the images do not fit the mean, the first convolution or a transform."""
     images = innermost_dataset(dataset)
-    if not isinstance(images, ViewDataset):  # other data sets do not state their channels
+    if not isinstance(images, ViewDataset):  # the channels of other data sets are unknown
         return
     channels = images.channels
     if mean is not None and len(mean) != channels:
@@ -158,7 +158,7 @@ def require_channels(
 
 
 def require_fitting_views(images: ViewDataset, steps: Sequence) -> None:
-    """Raise if a transform cannot change images of this range or of these channels."""
+    """Raise if a transform does not support the value range or the channels of the images."""
     low, high = images.value_range
     clipping = [type(step).__name__ for step in steps if getattr(step, 'clips', False) and step.p]
     if clipping and (low < 0 or high > 1):
@@ -179,7 +179,7 @@ def require_fitting_views(images: ViewDataset, steps: Sequence) -> None:
 
 
 def channels_of(backbone: nn.Module) -> int | None:
-    """Return the channels that the first convolution takes; None without a convolution."""
+    """Return the number of input channels of the first convolution, or None if there is no convolution."""
     return next(
         (part.in_channels for part in backbone.modules() if isinstance(part, nn.Conv2d)), None
     )

@@ -1,6 +1,6 @@
-"""Published labeled sets, one class each: its splits, its files below the root, and how they list images.
+"""Public labeled data sets, with a class for each that defines its splits, its file layout and how its lists are read.
 
-To add one, write a class in this file and a config in configs/evaluation.
+To add a data set, write a class in this file and a config in configs/evaluation.
 """
 
 import csv
@@ -34,9 +34,9 @@ SPLITS = ('train', 'val', 'train+val', 'test')
 
 
 def rows_of_split(split: str, count: int, held_out: tuple[int, int], seed: int) -> Tensor:
-    """Return the indices of a split among `count` images, in ascending order. The test list is used as a whole.
+    """Return the sorted indices of a split of `count` images. The split 'test' selects all images.
 
-    `held_out=(n_val, n_total)`: hold out `n_val` of `n_total` training images, or the same fraction of another number.
+    `held_out=(n_val, n_total)`: hold out `n_val` of `n_total` images, or the same fraction if `count` differs.
     """
     if split == 'test':
         return torch.arange(count)
@@ -46,10 +46,12 @@ def rows_of_split(split: str, count: int, held_out: tuple[int, int], seed: int) 
 
 
 class Published:
-    """Base of a published set: its splits, and the layout of its files below the root.
+    """Base class of public data sets.
 
     Attributes:
-        downloads: Functions of torchvision that download the set into a folder, in this layout.
+        splits: Names of the splits.
+        layout: The expected files below the root, for messages.
+        downloads: Functions of torchvision that download the files into a folder in this layout.
     """
 
     splits: tuple[str, ...] = SPLITS
@@ -58,19 +60,19 @@ class Published:
 
     @classmethod
     def download(cls, root: str | Path, split: str = 'train') -> None:
-        """Download the set by torchvision, which verifies checksums, unless it can be read.
+        """Download the data set with torchvision, which verifies checksums, unless it is readable already.
 
-        Files appear below `root` when the download is complete, and no existing file is replaced.
+        The files appear below `root` after the download is complete, and replace no existing file.
 
         Raises:
-            UserError: If torchvision does not download the set, if the download fails or if the disk is full.
+            UserError: If torchvision cannot download the data set, if the download fails or if the disk is full.
         """
         if cls.is_readable(root, split):
             return
         name = cls.__name__
         if not cls.downloads:
             raise UserError(
-                f'{name}: torchvision does not download this set; put its files below {root} yourself ({cls.layout})',
+                f'{name}: torchvision cannot download this data set; put its files below {root} yourself ({cls.layout})',
                 code='no-download',
             )
         folder = Path(root) / '.download'
@@ -79,7 +81,7 @@ class Published:
         with explained(failed, remedy, code='download-failed'), explained_disk_errors(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f'{folder}.lock'):
-                if cls.is_readable(root, split):  # by another process in the meantime
+                if cls.is_readable(root, split):  # because another process has downloaded it
                     return
                 shutil.rmtree(folder, ignore_errors=True)  # left over from a killed download
                 try:
@@ -101,19 +103,19 @@ class Published:
 
     @contextmanager
     def reading(self, root: str | Path, split: str) -> Iterator[None]:
-        """Raise a UserError for an unknown split, and for missing or broken lists."""
+        """Raise a UserError if the split is unknown, or if files are missing or damaged."""
         name = type(self).__name__
         if split not in self.splits:
             known = ', '.join(self.splits)
             raise UserError(
-                f"{name}: there is no split '{split}'; use one of {known}", code='unknown-split'
+                f"{name}.split: unknown value ('{split}'); set one of {known}", code='unknown-split'
             )
         try:
             yield
         except (OSError, RuntimeError, ValueError, LookupError, SyntaxError) as error:
             if isinstance(error, UserError) and not isinstance(error, UnreadableFile):
                 raise
-            # torchvision's RuntimeErrors only advise a download.
+            # torchvision's RuntimeErrors say only how to download the data set.
             cause = '' if isinstance(error, RuntimeError) else f' ({type(error).__name__}: {error})'
             fetch = ', download them by `mmairl evaluate ... --download`' if self.downloads else ''
             raise UserError(
@@ -131,14 +133,14 @@ def publish_files(folder: Path, root: Path) -> None:
     for path in folder.iterdir():
         if (root / path.name).exists():
             raise UserError(
-                f'{root / path.name}: the file exists and is not a complete set; remove it, or set another root',
+                f'{root / path.name}: already exists, but is not a complete data set; remove it, or set another root',
                 code='download-exists',
             )
         path.rename(root / path.name)
 
 
 def download_missing(config: Any) -> None:
-    """Download each published set in a config, or in a part of one, that cannot be read."""
+    """Download each public data set that a config, or a part of a config, names and that is not readable."""
     for _, part in walk(config):
         if isinstance(part, dict):
             kind = DATASETS.module_dict.get(str(part.get('type')).removeprefix('mmairl.'))
@@ -147,20 +149,21 @@ def download_missing(config: Any) -> None:
 
 
 class ListedDataset(Published, FileDataset):
-    """Base of sets of files with a list for each part. A subclass has `listing`, or `lists` if torchvision reads them.
+    """Base class of public data sets whose images are files in lists, with a list for each part.
 
-    If the authors list no validation images, `held_out` of the training images are drawn by `seed`. The published numbers
-    come from one such split, of which only the size is known (BYOL's appendix); ours has that size.
+    A subclass sets `lists` to a function that returns a part as a data set of torchvision, or defines `listing`. If the
+    authors list no validation images, `held_out` images are sampled from the training images. Published results use one
+    such sample, of which only the size is published (BYOL's appendix). Ours has the same size.
 
     Args:
         root: The folder of the files.
         split: One of `splits`.
         views: A list of transforms per view, or the name of a view set.
-        max_unreadable: Training stops if a larger fraction of the images cannot be read.
-        seed: Seed of the validation images.
+        max_unreadable: Training stops if a larger fraction of the images is unreadable.
+        seed: Seed of the sample of validation images.
 
     Raises:
-        UserError: If the split is unknown, or files are missing or broken.
+        UserError: If the split is unknown, or if files are missing or damaged.
     """
 
     lists: Callable[[Path, str], Dataset]
@@ -179,8 +182,8 @@ class ListedDataset(Published, FileDataset):
             files, labels, self.classes = self.select(Path(root), split)
         if not files:
             raise UserError(
-                f"{type(self).__name__}: no image of split '{split}' in {Path(root).resolve()}; check that the set is "
-                'complete',
+                f"{type(self).__name__}: {Path(root).resolve()} has no image of the split ('{split}'); check that the data "
+                'set is complete',
                 code='empty-split',
             )
         super().__init__(root, files, labels, views, max_unreadable)
@@ -188,7 +191,7 @@ class ListedDataset(Published, FileDataset):
     def listing(self, root: Path, part: str) -> Listing:
         """Return the images, labels and classes of one part ('train', 'val' or 'test')."""
         listed = self.lists(root, part)
-        # torchvision's lists are private: its public access to a file's name decodes the image.
+        # torchvision's lists are private attributes. Its public interface decodes an image to return its label.
         if hasattr(listed, '_samples'):
             files, labels = zip(*listed._samples)
         else:
@@ -243,7 +246,7 @@ class FGVCAircraft(ListedDataset):
 
 @DATASETS.register_module()
 class DTD(ListedDataset):
-    """47 textures, 1 880 images in each split of the first of the authors' ten partitions, the usual one."""
+    """47 textures in the first of the authors' ten partitions, as is customary. Each split has 1 880 images."""
 
     layout = 'dtd/dtd/labels/{train,val,test}N.txt and dtd/dtd/images/CLASS/NAME.jpg'
     lists = datasets.DTD
@@ -275,9 +278,9 @@ class Flowers102(ListedDataset):
 
 @DATASETS.register_module()
 class SUN397(ListedDataset):
-    """397 scenes by the authors' first partition: 15 880 training, 3 970 validation and 19 850 test images.
+    """397 scenes in the authors' first partition: 15 880 training, 3 970 validation and 19 850 test images.
 
-    Most of the archive is in no split.
+    Most images in the archive belong to no split.
     """
 
     layout = 'SUN397/ with ClassName.txt and its images, and splits/{Training_01,Testing_01}.txt from Partitions.zip'
@@ -285,7 +288,7 @@ class SUN397(ListedDataset):
     held_out = 3_970, 19_850
 
     def listing(self, root: Path, part: str) -> Listing:
-        # A line is /a/apartment_building/outdoor/sun_NAME.jpg; the class is all but the first and the last part.
+        # In the line /a/apartment_building/outdoor/sun_NAME.jpg, the class is apartment_building/outdoor.
         names = read_text(root / 'SUN397' / 'ClassName.txt').split()
         images = read_text(root / 'splits' / self.partition[part]).split()
         label = {name: number for number, name in enumerate(names)}
@@ -296,12 +299,12 @@ class SUN397(ListedDataset):
 
 @DATASETS.register_module()
 class Birdsnap(ListedDataset):
-    """500 birds of North America: 42 405 training, 4 981 validation and 2 443 test images if all were downloaded.
+    """500 birds of North America: 42 405 training, 4 981 validation and 2 443 test images if none is missing.
 
-    Photographs that no longer exist on Flickr are left out of every split, and the validation part shrinks in proportion.
+    The splits leave out photographs that no longer exist on Flickr, and the validation images decrease in proportion.
     """
 
-    images = 'download/images'  # where the authors' script puts them
+    images = 'download/images'  # the folder that the authors' script creates
     layout = f'species.txt, images.txt, test_images.txt and {images}/SPECIES/NAME.jpg, as get_birdsnap.py leaves them'
     held_out = 4_981, 47_386
 
@@ -319,24 +322,24 @@ class Birdsnap(ListedDataset):
 
 
 def tab_separated(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table of tab-separated fields with a header."""
+    """Return the rows of a tab-separated table with a header."""
     lines = StringIO(read_text(path))
     return list(csv.DictReader(lines, delimiter='\t', quoting=csv.QUOTE_NONE))
 
 
 @DATASETS.register_module()
 class Caltech101(ListedDataset):
-    """25 training and 5 validation images of each class, drawn by `seed`; the rest are test images.
+    """25 training and 5 validation images of each class, sampled by `seed`. The other images are the test images.
 
-    The published sizes of 2 550, 510 and 6 084 count BACKGROUND_Google as the 102nd class, and so do we; torchvision leaves
-    it out. Which images were drawn for the published numbers is not public.
+    As in the published sizes of 2 550, 510 and 6 084 images, BACKGROUND_Google is the 102nd class. torchvision omits it.
+    The samples behind the published results are not public.
     """
 
     metric = 'mean per class'
     folder = 'caltech101/101_ObjectCategories'
     layout = f'{folder}/CLASS/NAME.jpg, BACKGROUND_Google among the classes'
     downloads = (datasets.Caltech101,)
-    # Of the shuffled images of each class.
+    # Ranges of the shuffled images of each class.
     rows = {
         'train': slice(25),
         'val': slice(25, 30),
@@ -360,7 +363,7 @@ class Caltech101(ListedDataset):
 
 @DATASETS.register_module()
 class Places205(ListedDataset):
-    """205 scenes, 2 448 873 training and 20 500 validation images, in the folders of the two archives."""
+    """205 scenes, with 2 448 873 training and 20 500 validation images, in the layout of the two archives."""
 
     splits = ('train', 'val')
     folder = 'data/vision/torralba/deeplearning/images256'
@@ -371,7 +374,7 @@ class Places205(ListedDataset):
         lines = list(filter(str.strip, read_text(path, LARGEST_LIST).splitlines()))
         images = [line.rpartition(' ')[0] for line in lines]
         labels = [int(line.rpartition(' ')[2]) for line in lines]
-        # The list names classes only by their folders; a/abbey is abbey.
+        # The lists name classes only by their folders: a/abbey for abbey.
         folders = dict(zip(labels, (image.rpartition('/')[0] for image in images)))
         names = {label: folder.partition('/')[2] for label, folder in folders.items()}
         classes = [names.get(label, str(label)) for label in range(max(labels) + 1)]
@@ -380,7 +383,7 @@ class Places205(ListedDataset):
 
 @DATASETS.register_module()
 class INaturalist2018(ListedDataset):
-    """8 142 species, long-tailed: 437 513 training and 24 426 validation images."""
+    """8 142 species in a long-tailed distribution: 437 513 training and 24 426 validation images."""
 
     splits = ('train', 'val')
     layout = 'train2018.json, val2018.json and train_val2018/'
@@ -405,10 +408,10 @@ VOC_CLASSES = [
 
 @DATASETS.register_module()
 class VOC2007(ListedDataset):
-    """20 kinds of objects in the official splits of 2 501, 2 510 and 4 952 images; labels of shape (images, 20).
+    """20 kinds of objects in the official splits of 2 501, 2 510 and 4 952 images.
 
-    1: the image shows an object of the class; 0: it does not; -1: only objects marked as difficult, which the official
-    score leaves out.
+    The labels have the shape (images, 20). 1 means that the image shows an object of the class, 0 that it does not, and -1
+    that all its objects of the class are marked as difficult, in which case the official score ignores the label.
     """
 
     metric = '11-point mAP'
@@ -424,7 +427,7 @@ class VOC2007(ListedDataset):
 
 
 def labels_in_annotation(annotation: str | Path) -> list[int]:
-    """Return 1, 0 or -1 for each class from the objects of an image's annotation."""
+    """Return the label (1, 0 or -1) of each class from the annotation file of an image."""
     row = [0] * len(VOC_CLASSES)
     for thing in ElementTree.parse(annotation).iter('object'):
         label = VOC_CLASSES.index(thing.findtext('name'))
@@ -439,14 +442,14 @@ def labels_in_annotation(annotation: str | Path) -> list[int]:
 class CIFAR10(Published, ViewDataset):
     """10 classes of 32 x 32 pixels: 45 000 training, 5 000 validation and 10 000 test images.
 
-    'val' is drawn from the training images by `seed`, because the published split is not public. The files are pickles,
-    which torchvision opens only if their md5 is the published one.
+    'val' is sampled from the training images by `seed`, because the split behind published results is not public. The
+    files are pickles, which torchvision opens only if their MD5 digests are the published ones.
 
     Args:
         root: The folder of the files.
         split: One of `splits`.
         views: A list of transforms per view, or the name of a view set.
-        seed: Seed of the validation images.
+        seed: Seed of the sample of validation images.
     """
 
     published: type[datasets.CIFAR10] = datasets.CIFAR10
@@ -471,7 +474,7 @@ class CIFAR10(Published, ViewDataset):
 
 @DATASETS.register_module()
 class CIFAR100(CIFAR10):
-    """100 classes of 32 x 32 pixels: 44 933 training, 5 067 validation and 10 000 test images, drawn as for CIFAR10."""
+    """100 classes of 32 x 32 pixels: 44 933 training, 5 067 validation and 10 000 test images, as for CIFAR10."""
 
     published = datasets.CIFAR100
     held_out = 5_067, 50_000
@@ -485,7 +488,7 @@ class CIFAR100(CIFAR10):
 class STL10(Published, ViewDataset):
     """10 classes of 96 x 96 pixels: 5 000 training, 8 000 test and 100 000 unlabeled images.
 
-    The files are mapped and shared by all processes; torchvision's reader would load 2.8 GB in each.
+    All processes share the files as memory maps. torchvision would load 2.8 GB in each process.
 
     Args:
         root: The folder of the files.
@@ -509,27 +512,27 @@ class STL10(Published, ViewDataset):
             self.images = np.memmap(folder / f'{split}_X.bin', np.uint8, 'r').reshape(shape)
             self.labels = torch.full((len(self.images),), -1)
             if split != 'unlabeled':
-                # Assigned in place, so that two files of unequal length are an error.
+                # Assigned in place, which raises an error if the two files differ in length.
                 from_one = np.fromfile(folder / f'{split}_y.bin', np.uint8)
                 self.labels[:] = torch.from_numpy(from_one.astype(np.int64) - 1)
 
     def raw(self, index: int) -> Tensor:
-        # In the file, the columns of an image follow one another, not its rows.
+        # The files store images column by column.
         return torch.from_numpy(self.images[index].transpose(0, 2, 1).copy())
 
 
 @DATASETS.register_module()
 class Landmarks(Published, FileDataset):
-    """Oxford 5k or Paris 6k by their public layouts, for `retrieval`.
+    """Oxford 5k or Paris 6k in their public layouts, for the protocol `retrieval`.
 
-    `query` has the query images, and `test` all images with a column of labels for each query: 1 for good and ok images, -1
-    for junk, 0 for others. Queries are whole images, as DINO evaluates them; their boxes are not used.
+    The split 'query' has the query images, and 'test' all images. The labels have a column for each query: 1 for good and
+    ok images, -1 for junk, 0 for others. As in DINO's evaluation, queries are whole images and their boxes are ignored.
 
     Args:
         root: The folder with the images in `images/` and the text files of the queries in `groundtruth/`.
         split: 'query' or 'test'.
         views: A list of transforms per view, or the name of a view set.
-        max_unreadable: Training stops if a larger fraction of the images cannot be read.
+        max_unreadable: Training stops if a larger fraction of the images is unreadable.
     """
 
     splits = ('query', 'test')
@@ -561,6 +564,6 @@ class Landmarks(Published, FileDataset):
 
 
 def listed_images(path: Path) -> list[str]:
-    """Return the images of a list, one per line before the first space. Oxford 5k prefixes those of queries."""
+    """Return the image names in a list: the first word of each line, without Oxford 5k's prefix of query images."""
     lines = read_text(path, LARGEST_LIST).splitlines()
     return [line.split()[0].removeprefix('oxc1_') for line in lines if line.strip()]

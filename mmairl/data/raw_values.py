@@ -1,4 +1,4 @@
-"""Image files as stored, for data sets with `channels=C`: nothing is converted or scaled."""
+"""Decoding of image files without conversion or scaling, for data sets with `channels=C`."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -25,15 +25,14 @@ from mmairl.data.decode import (
 from mmairl.errors import UserError
 
 PNG = b'\x89PNG\r\n\x1a\n'
-# Bytes of a PNG's header, and the color types with several channels: RGB without and with transparency.
-DEPTH = 24
-COLOR_TYPE = 25
-RGB_TYPES = (2, 6)
-MODES = ('L', 'LA', 'RGB', 'RGBA', 'I;16')  # modes of Pillow that keep the values in the file
+DEPTH = 24  # offset in a PNG file
+COLOR_TYPE = 25  # offset in a PNG file
+RGB_TYPES = (2, 6)  # color types without and with transparency
+MODES = ('L', 'LA', 'RGB', 'RGBA', 'I;16')  # Pillow's modes that keep the stored values
 
 
 def decode_stored(data: bytes, max_pixels: int) -> Tensor:
-    """Return a file as uint8, uint16 or float32, channels first. A TIFF's channels are its samples or its pages."""
+    """Decode a file to uint8, uint16 or float32, channels first. The channels of a TIFF are its samples or its pages."""
     if data.startswith(NPY):
         read = from_npy
     elif data.startswith(TIFF):
@@ -45,7 +44,7 @@ def decode_stored(data: bytes, max_pixels: int) -> Tensor:
 
 
 def channels_first(pixels: np.ndarray) -> Tensor:
-    """Convert an array H x W or H x W x C of uint8, uint16 or floats to a tensor C x H x W of uint8, uint16 or float32."""
+    """Convert an H x W or H x W x C array to a C x H x W tensor, and floats of any width to float32."""
     if pixels.dtype.kind == 'f':
         pixels = pixels.astype(np.float32)
         if not np.isfinite(pixels).all():
@@ -61,13 +60,13 @@ def channels_first(pixels: np.ndarray) -> Tensor:
 def require_size(
     shape: Sequence[int], height_width: Sequence[int], itemsize: int, max_pixels: int
 ) -> None:
-    """Raise if the header states too large an image, before memory is allocated."""
+    """Raise if the header states too large an image. Call this before memory is allocated."""
     if prod(height_width) > max_pixels or itemsize * prod(shape) > BYTES_PER_PIXEL * max_pixels:
         raise UnreadableImage(Reason.TOO_LARGE)
 
 
 def from_npy(data: bytes, max_pixels: int) -> np.ndarray:
-    """Return an array H x W or H x W x C, as numpy.save writes it."""
+    """Read an H x W or H x W x C array that numpy.save wrote."""
     file = BytesIO(data)
     if np.lib.format.read_magic(file) == (1, 0):
         shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
@@ -83,10 +82,10 @@ def from_npy(data: bytes, max_pixels: int) -> np.ndarray:
 
 
 def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
-    """Return the first image of a TIFF. Pillow and OpenCV read four channels at most, and some of those wrongly."""
+    """Read the first image of a TIFF with tifffile. Pillow and OpenCV support at most four channels, some incorrectly."""
     with installed('tifffile', 'TIFF files as they are stored'):
         from tifffile import TiffFile
-    # Its log does not name the file, and an exception follows.
+    # Its log does not name the file and precedes an exception anyway.
     logging.getLogger('tifffile').setLevel(logging.CRITICAL)
     with TiffFile(BytesIO(data)) as file:
         image = file.series[0]
@@ -118,11 +117,11 @@ def codec_installed(name: str) -> Iterator[None]:
 
 
 def from_picture(data: bytes, max_pixels: int) -> np.ndarray:
-    """Return a JPEG, PNG or another format of Pillow, upright."""
+    """Read a JPEG, a PNG or another format that Pillow supports, upright."""
     with open_image(data, max_pixels) as image:
         turn_upright(image)
         if data.startswith(PNG) and data[DEPTH] == 16 and data[COLOR_TYPE] in RGB_TYPES:
-            # Pillow keeps 8 bits of these, and OpenCV has blue first.
+            # Pillow keeps only 8 of the 16 bits. OpenCV keeps them all, with blue first.
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
             return pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]
         if image.mode not in MODES:

@@ -1,4 +1,4 @@
-"""Reads from disks and storages: which failures are retried, for how long, and which are the file's own fault."""
+"""Reads from disks and remote storage, which retry temporary failures and report faults of a file itself at once."""
 
 import errno
 import os
@@ -14,9 +14,9 @@ from mmairl.errors import UserError
 from mmairl.io import FULL, open_without_waiting
 
 Answer = TypeVar('Answer')
-FIRST_PAUSE = 0.1  # seconds, twice as long after each try
-PATIENCE = 3.2  # seconds for a file system: six tries, about as long as a fail-over takes
-# Other system errors (ESTALE, EIO, ETIMEDOUT, EREMOTEIO, ENETDOWN, EMFILE, ...) are not the file's fault.
+FIRST_PAUSE = 0.1  # seconds, doubled after each try
+PATIENCE = 3.2  # seconds for a file system: six tries, about the duration of a fail-over
+# Other system errors (ESTALE, EIO, ETIMEDOUT, EREMOTEIO, ENETDOWN, EMFILE, ...) are not faults of the file.
 FAULTS_OF_THE_FILE = {
     errno.ENOENT: Reason.VANISHED,
     errno.ENOTDIR: Reason.VANISHED,
@@ -31,7 +31,7 @@ FAULTS_OF_THE_FILE = {
 def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
     """Return the bytes of an image file below `root`.
 
-    The file is not mapped: a decoder that reads a mapped file dies by SIGBUS if its file system goes away.
+    The file is read and not mapped into memory, because SIGBUS kills a process whose mapped file becomes unavailable.
     """
 
     def read() -> bytes:
@@ -55,7 +55,7 @@ def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
 
 
 def require_root(root: Path) -> None:
-    """Raise if the root is missing or empty, as a lost mount is; otherwise a missing file is the file's own fault."""
+    """Raise if the root is missing or empty, as after a lost mount. Otherwise only the file is missing."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as entries:
         if any(entries):
             return
@@ -66,12 +66,12 @@ def require_root(root: Path) -> None:
 
 
 def retried(read: Callable[[], Answer], name: Path | str, patience: float | None = None) -> Answer:
-    """Return what `read` returns. Retry it on OSError, after growing pauses.
+    """Call `read` and return its result. On OSError, call it again after growing pauses.
 
     Args:
         read: The function to call.
         name: What it reads, for the error message.
-        patience: Seconds for all tries of a storage. Default: those for a file system.
+        patience: Seconds for all tries to read from remote storage. Default: the source is a file system, for PATIENCE.
 
     Raises:
         UserError: If all tries fail.
@@ -83,7 +83,7 @@ def retried(read: Callable[[], Answer], name: Path | str, patience: float | None
         try:
             return read()
         except OSError as error:
-            if error.errno in FULL:  # the disk of a copy
+            if error.errno in FULL:  # the disk that a copy is written to
                 raise
             tries += 1
             seconds = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""The order of an epoch's images: resumable anywhere, the same for any number of processes, and readable shard by shard."""
+"""The order of the images in an epoch: resumable at any image, and the same for any number of processes."""
 
 import math
 from collections.abc import Callable, Iterator, Sized
@@ -13,34 +13,34 @@ from mmairl.data.training_images import TrainingImages
 from mmairl.errors import UserError
 from mmairl.registry import DATA_SAMPLERS
 
-Order = Callable[[np.ndarray], np.ndarray]  # from positions in an epoch to images
-BLOCK = 2**14  # images whose order is computed at once: 3 ms
-TORCH_COUNT = 2**24  # images whose permutation is torch's, of 128 MB
-ROUNDS = 8
+Order = Callable[[np.ndarray], np.ndarray]  # maps positions in an epoch to images
+BLOCK = 2**14  # images whose order is computed at once, which takes 3 ms
+TORCH_COUNT = 2**24  # most images that torch permutes, with 128 MB of memory
+ROUNDS = 8  # of the Feistel network
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @DATA_SAMPLERS.register_module()
 class ResumableSampler(Sampler):
-    """A permutation of the data set per epoch, dealt in turn to the processes.
+    """Permutes the data set in each epoch, and deals the images to the processes in turn.
 
-    The order follows from seed and epoch alone, and an epoch can start at any image. With the total batch unchanged, the
-    n-th batch is the same set of images for any number of processes. TrainingImages also receive a seed for the views of
-    each image; it depends on the position in the epoch, not on the worker. If the data set is a Mixture with weights, an
-    epoch has as many images of each set as the weights say.
+    The order depends only on seed and epoch, and an epoch can start at any image. If the total batch size is the same, the
+    n-th batch contains the same images for any number of processes. TrainingImages also receive a seed for the views of
+    each image, which depends on the position in the epoch and not on the worker. If the data set is a Mixture with
+    weights, the weights determine how many images of each set an epoch has.
 
-    mmengine's DefaultSampler uses the seed `seed + epoch`, so neighboring seeds share most orders. `by_sum` restores
-    that for runs that were started this way.
+    mmengine's DefaultSampler permutes with the seed `seed + epoch`, so neighboring seeds share most orders. `by_sum`
+    selects this rule, to resume runs that were started with it.
 
     Args:
         dataset: The data set.
-        shuffle: Whether to permute. Default: True.
-        seed: The seed of all orders. Default: one that all processes agree on.
-        order: 'images', or 'shards' for an order that remote storage can serve, a few shards at a time.
+        shuffle: Whether to permute.
+        seed: The seed of all orders. Default: a random seed that all processes share.
+        order: 'images', or 'shards' for an order that reads a few shards at a time, as remote storage requires.
         window: How many shards are read at a time.
 
     Raises:
-        UserError: If `order` is unknown, or 'shards' and the data set is not made of shards.
+        UserError: If `order` is unknown, or if it is 'shards' and the data set does not consist of shards.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class ResumableSampler(Sampler):
         has_shards = getattr(dataset, 'shard_bounds', None) is not None
         if order not in ('images', 'shards') or (order == 'shards' and not has_shards):
             raise UserError(
-                f"ResumableSampler.order={order!r} does not fit {type(dataset).__name__}; set 'images', or 'shards' for a "
-                'data set of type=Shards, or a Mixture of such',
+                f"ResumableSampler.order: is not supported for {type(dataset).__name__} ('{order}'); set images, or shards "
+                'for Shards and Mixtures of them',
                 code='bad-order',
             )
         self.counts = getattr(dataset, 'per_epoch', None) if shuffle else None
@@ -71,16 +71,16 @@ class ResumableSampler(Sampler):
 
     @property
     def images(self) -> int:
-        """Images of an epoch: each one once, unless the data set has weights."""
+        """Number of images in an epoch: that of the data set, unless it has weights."""
         return len(self.dataset) if self.counts is None else int(self.counts.sum())
 
     @property
     def total(self) -> int:
-        """Images of an epoch in all processes. Each process has the same number, so a few may come twice."""
+        """Number of images that all processes see in an epoch. A few may come twice, so that all have the same number."""
         return math.ceil(self.images / self.world_size) * self.world_size
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Go to an epoch of which all processes together have seen `start` images."""
+        """Set the epoch, and how many of its images all processes together have seen already."""
         self.epoch = epoch
         self.start = start
 
@@ -109,30 +109,30 @@ class ResumableSampler(Sampler):
             yield from zip(indices, self.seeds_of(positions).tolist()) if with_seeds else indices
 
     def seeds_of(self, positions: np.ndarray) -> np.ndarray:
-        """Return 32 well-mixed bits of (seed, epoch, position): neighbors must not draw similar views."""
+        """Return 32 well-mixed bits of (seed, epoch, position), so that neighbors do not draw similar views."""
         run = (self.seed * 0x9E3779B97F4A7C15 + self.epoch * 0xD1B54A32D192ED03) % 2**64
         bits = positions.astype(np.uint64) * np.uint64(0x8CB92BA72F3D8DD7) + np.uint64(run)
         return mix_bits(bits) % np.uint64(2**32)
 
     def __len__(self) -> int:
-        """Return the images of this process in a full epoch, the length that schedules are made for."""
+        """Return the number of images of this process in a full epoch, from which schedules are computed."""
         return len(range(self.rank, self.total, self.world_size))
 
 
 def mix_bits(bits: np.ndarray) -> np.ndarray:
-    """Return 64 well-mixed bits (the finalizer of splitmix64)."""
+    """Mix 64-bit integers with the finalizer of splitmix64."""
     bits = (bits ^ bits >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return bits ^ bits >> np.uint64(31)
 
 
 def seed_of(seed: int, epoch: int) -> int:
-    """Return the seed of an epoch's order, a hash: runs of different seeds share no order."""
+    """Return a hash of seed and epoch, so that runs with different seeds share no order."""
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
 
 
 def permutation(count: int, seed: int) -> Order:
-    """Return torch's permutation for up to 2^24 images, and a keyed one for more, which takes no memory.
+    """Return torch's permutation for up to 2^24 images, and for more a keyed permutation, which takes no memory.
 
     >>> permutation(5, seed=0)(np.arange(5))
     array([4, 0, 1, 3, 2])
@@ -143,10 +143,11 @@ def permutation(count: int, seed: int) -> Order:
 
 
 def keyed_permutation(positions: np.ndarray, count: int, seed: int | list[int]) -> np.ndarray:
-    """Return the images at these positions of a permutation, each computed by itself.
+    """Return the images at these positions of a permutation, without computing the rest of it.
 
-    A Feistel network on the rows and columns of a table that has just enough cells (Black and Rogaway 2002): each round
-    shifts one by a hash of the other. A cell past the last image goes through again until it is an image.
+    This is a Feistel network on the rows and columns of a table with at least `count` cells (Black and Rogaway 2002). Each
+    round shifts the row by a hash of the column, or the column by a hash of the row. A result beyond the last image passes
+    through the network again until it is an image.
     """
     rows = math.isqrt(count - 1) + 1
     columns = -(-count // rows)
@@ -166,14 +167,14 @@ def keyed_permutation(positions: np.ndarray, count: int, seed: int | list[int]) 
 
 
 def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -> Order:
-    """Permute the shards, and the images of each `window` consecutive shards among each other.
+    """Permute the shards, then the images within each window of `window` consecutive shards.
 
-    Remote storage is then read a few shards at a time. Two neighbors come from one shard with probability 1 / window if
-    the shards are equally large.
+    So a few shards are read at a time. If all shards have the same size, two consecutive images come from one shard with
+    probability 1 / window.
     """
     shards = permutation(len(firsts), seed)(np.arange(len(firsts)))
     firsts = firsts[shards]
-    ends = np.cumsum(sizes[shards])  # positions in the epoch
+    ends = np.cumsum(sizes[shards])  # of the shards, as positions in the epoch
     edges = np.unique([0, *ends[window - 1 :: window], ends[-1]])  # of the windows
 
     def order(positions: np.ndarray) -> np.ndarray:
@@ -197,8 +198,8 @@ def weighted_order(
 ) -> Order:
     """Return an order with `counts` images of each set, mixed by `order_of_epoch`.
 
-    Each set is an endless sequence of passes, each a permutation of all its images, and an epoch takes the next images.
-    So the images of a set come equally often in the long run, for any weight.
+    The images of a set come from an endless sequence of permutations of the set, which each epoch continues. So in the
+    long run all images of a set come equally often, for any weight.
     """
     ends = np.cumsum(counts)
     sizes = np.diff(bounds)
@@ -221,7 +222,7 @@ def weighted_order(
 def shards_of_epoch(
     sets: list[np.ndarray], counts: np.ndarray | None, seed: int, epoch: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return first images and sizes of the shards of an epoch: all, or of each set those with its next `counts` images."""
+    """Return the first images and the sizes of an epoch's shards: all shards, or those with the next `counts` images."""
     firsts, sizes = [], []
     offset = 0
     for number, bounds in enumerate(sets):
@@ -237,9 +238,10 @@ def shards_of_epoch(
 def next_shards(
     bounds: np.ndarray, count: int, seed: list[int], epoch: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shards with the next `count` images of a set: passes as in `weighted_order`, of shards.
+    """Return first images and sizes of the shards with the next `count` images of a set.
 
-    The first and the last shard may be a part.
+    As in `weighted_order`, they come from an endless sequence of permutations, here of shards. Of the first and the last
+    shard, the epoch may use only a part.
     """
     size = int(bounds[-1])
     start = epoch * count

@@ -1,4 +1,4 @@
-"""Drawn scenes: several shapes of `Shapes` in one image, with the pixels and the depth of each."""
+"""Drawn scenes: images of several shapes from `Shapes`, with the pixels and the depth of each shape."""
 
 from typing import NamedTuple
 
@@ -8,19 +8,19 @@ from PIL import Image
 from mmairl.data.shapes import CONTRAST, KINDS, NOISE, PATCHES, contrasting, coverage
 
 COPIES = (2, 5)
-RADIUS = (7, 15)  # pixels
-REACH = 1.2  # radii from the center of a shape to its farthest point
-NEAR = 30.0  # depth in meters of a shape of one pixel's radius
-FAR = 8.0  # depth of the background
+RADIUS = (7, 15)  # in pixels
+REACH = 1.2  # largest distance of a shape's points from its center, in radii
+NEAR = 30.0  # depth in meters of a shape with a radius of one pixel
+FAR = 8.0  # depth in meters of the background
 
 
 class DrawnScene(NamedTuple):
-    """An image of K shapes.
+    """An image of K shapes that do not touch.
 
     Attributes:
         image: The image.
-        kinds: Number of each shape's kind, (K,).
-        covered: Whether each shape covers each pixel, (K, H, W). No two shapes touch.
+        kinds: Position of each shape's kind in KINDS, (K,).
+        covered: Whether each shape covers each pixel, (K, H, W).
         depths: Depth of each shape in meters, (K,).
     """
 
@@ -31,7 +31,6 @@ class DrawnScene(NamedTuple):
 
 
 def scene(random: np.random.Generator, size: int) -> DrawnScene:
-    """Draw a scene."""
     corners = Image.fromarray(random.integers(0, 256, (PATCHES, PATCHES, 3), dtype=np.uint8))
     pixels = np.asarray(corners.resize((size, size), Image.Resampling.BILINEAR), np.float32) / 255
     centers, radii = _places(random, size)
@@ -50,7 +49,7 @@ def scene(random: np.random.Generator, size: int) -> DrawnScene:
 
 
 def _places(random: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return centers and radii of shapes inside the image that do not touch. A shape without room is left out."""
+    """Return centers and radii of shapes inside the image that do not touch. Leave out shapes that do not fit."""
     centers = []
     radii = []
     for _ in range(random.integers(COPIES[0], COPIES[1] + 1)):

@@ -1,8 +1,8 @@
-"""Two data sets without a download: Shapes, drawn here, and scikit-learn's handwritten digits.
+"""Two data sets that require no download: Shapes, which this module draws, and scikit-learn's handwritten digits.
 
-An image of Shapes shows many copies of one kind of shape, each with its own position, angle, size and color, on a background
-of changing color. The kind is all that two crops of an image share, so a network that matches crops has to learn shape.
-Color, position and single pixels are independent of the label.
+An image of Shapes contains many copies of one kind of shape, each with its own position, angle, size and color, on a
+background of varying color. Two crops of an image share only the kind of shape, so a network that matches crops has to learn
+shapes. Color, position and single pixels are independent of the label.
 """
 
 import hashlib
@@ -22,18 +22,18 @@ from mmairl.io import replacing
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val')
-CELLS = 3  # copies are near the middles of a CELLS x CELLS lattice, which is shifted at random
-PATCHES = 4  # random colors per side that the background interpolates
-RADIUS = (0.11, 0.17)  # of the image's side
+CELLS = 3  # copies are near the centers of the cells of a CELLS x CELLS lattice with a random shift
+PATCHES = 4  # random colors per side, between which the background interpolates
+RADIUS = (0.11, 0.17)  # as a fraction of the image's side
 CONTRAST = (0.25, 0.6)  # difference in luminance between a copy and the background behind it
-NOISE = 0.03
+NOISE = 0.03  # standard deviation
 LUMA = np.array([0.2989, 0.587, 0.114], np.float32)
-CHUNK = 256  # images drawn at once, so that they fit into the processor's cache
+CHUNK = 256  # images that are drawn at once, few enough for the processor's cache
 
 
 @DATASETS.register_module()
 class Shapes(ViewDataset):
-    """Drawn images of shapes. Image i depends only on (seed, split, i); its class is i modulo their number.
+    """Drawn images of shapes. Image i depends only on (seed, split, i), and the classes follow one another in turn.
 
     Args:
         split: 'train' or 'val'.
@@ -64,7 +64,7 @@ class Shapes(ViewDataset):
         self.gray = gray
         if split not in SPLITS:
             raise UserError(
-                f"Shapes: there is no split '{split}'; use 'train' or 'val'", code='unknown-split'
+                f"Shapes.split: unknown value ('{split}'); set train or val", code='unknown-split'
             )
         self.classes = list(KINDS)
         self.labels = torch.arange(count) % len(KINDS)
@@ -79,7 +79,7 @@ class Shapes(ViewDataset):
 
 
 def cached_shapes(split: str, count: int, size: int, seed: int) -> np.ndarray:
-    """Return the images from the user's cache. Draw them if they are missing or broken."""
+    """Return the images from the user's cache. If they are missing or damaged, draw them."""
     folder = cache() / 'shapes'
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]  # of the drawing code
     path = folder / f'{split}-{count}-{size}-{seed}-{version}.npy'
@@ -107,7 +107,7 @@ class Scene:
     """The random parameters of one image; lengths are fractions of its side."""
 
     def __init__(self, random: np.random.Generator, size: int) -> None:
-        # A row and a column more than fit, because the shift moves them partly out.
+        # The shift moves copies partly out of the image, so the lattice has one more row and column.
         side = np.arange(CELLS + 1)
         lattice = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
         copies = len(lattice)
@@ -122,10 +122,12 @@ class Scene:
 
 
 def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
-    """Paint one copy after the other, the n-th copies of all images at once, each in a patch around its center."""
+    """Paint the copies one after another, each in a patch around its center, in all images at once."""
     stacked = {key: np.stack([getattr(scene, key) for scene in scenes]) for key in vars(scenes[0])}
     reach = int(np.ceil(RADIUS[1] * size * 1.15)) + 1
-    margin = 2 * reach + size // CELLS  # copies may be partly or wholly outside of the image
+    margin = (
+        2 * reach + size // CELLS
+    )  # because copies may be partly or completely outside the image
     position = np.linspace(0, PATCHES - 1, size)
     weights = np.maximum(0, 1 - np.abs(position[:, None] - np.arange(PATCHES))).astype(np.float32)
     background = weights @ stacked.pop('background') @ weights.T  # smooth interpolation
@@ -144,7 +146,7 @@ def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
         patch = images, channels, rows[:, None, :, None], columns[:, None, None, :]
         behind = canvas[patch]
         color = contrasting(placed['color'], behind[:, :, reach, reach], placed['contrast'])
-        # The cover is partial in an edge of one pixel.
+        # At the edge of the shape, over the width of a pixel, the cover is partial.
         canvas[patch] = behind + cover[:, None] * (color[:, :, None, None] - behind)
     inside = slice(margin, margin + size)
     noisy = canvas[:, :, inside, inside] + NOISE * noise
@@ -154,9 +156,9 @@ def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
 def coverage(
     kinds: np.ndarray, dx: np.ndarray, dy: np.ndarray, radius: np.ndarray, angle: np.ndarray
 ) -> np.ndarray:
-    """Return the fraction of each pixel that the rotated and scaled shape covers: (N, P, P).
+    """Return the fraction of each pixel that the rotated and scaled shape covers, (N, P, P).
 
-    dx and dy are distances from its center in pixels.
+    dx and dy are the distances of the pixels from the center of the shape.
     """
     values = np.stack([np.cos(angle), np.sin(angle), radius]).astype(np.float32)
     cos, sin, radius = values[..., None, None]
@@ -170,7 +172,7 @@ def coverage(
 
 
 def contrasting(color: np.ndarray, behind: np.ndarray, contrast: np.ndarray) -> np.ndarray:
-    """Return the colors at a luminance that differs by `contrast` from the background, or by its opposite if that fits."""
+    """Shift each color to the luminance of the background plus `contrast`, or minus `contrast` if the sum is out of range."""
     ground = behind @ LUMA
     fits = (ground + contrast > 0.02) & (ground + contrast < 0.98)
     luminance = (ground + np.where(fits, contrast, -contrast)).clip(0.02, 0.98)
@@ -186,16 +188,16 @@ def box(x: np.ndarray, y: np.ndarray, half_width: float, half_height: float) -> 
 
 
 def triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the largest of the distances to its three sides."""
+    """Return the largest of the distances to the three sides."""
     turns = [2 * np.pi * (k / 3 + 0.25) for k in range(3)]
     sides = [x * np.float32(np.cos(turn)) + y * np.float32(np.sin(turn)) for turn in turns]
     return np.maximum.reduce(sides) - 0.56
 
 
 def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Fold the plane into half of one of five points, and return the distance to its side."""
+    """Return the distance to the nearest side, after folding the plane onto one half of one of the five points."""
     sector = 2 * np.pi / 5
-    # 0 in a notch, half a sector at a point.
+    # The angle is 0 at a notch and half a sector at a point.
     angle = np.abs(np.mod(np.arctan2(y, x), sector) - sector / 2)
     radius = np.sqrt(x * x + y * y)
     notch = 0.42
@@ -207,7 +209,7 @@ def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Unite a square on its corner with a disc on each of its upper sides."""
+    """Join a square that stands on its corner with a disc on each of its upper sides."""
     u = (x + y) * 0.7071
     v = (y - x) * 0.7071
     lobes = np.minimum(circle(u, v - 0.55, 0.55), circle(u - 0.55, v, 0.55))
@@ -219,7 +221,7 @@ def arrow_shape(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.minimum(box(x + 0.45, y, 0.55, 0.22), head)
 
 
-# Each kind as a signed distance in its own unit frame: negative inside, about one unit wide.
+# The signed distance from the edge of each kind, negative inside. The shapes have a radius of about 1.
 KINDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = dict(
     disc=lambda x, y: circle(x, y, 0.9),
     ring=lambda x, y: np.abs(circle(x, y, 0.74)) - 0.22,
@@ -238,10 +240,10 @@ KINDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = dict(
 
 @DATASETS.register_module()
 class Digits(ViewDataset):
-    """1 797 handwritten digits of 8 x 8 pixels, enlarged.
+    """scikit-learn's 1 797 handwritten digits of 8 x 8 pixels, enlarged.
 
     Args:
-        split: 'train' or 'val', a fifth of each class.
+        split: 'train', or 'val' for a fifth of each class.
         size: Height and width in pixels.
         seed: Seed of the split.
         views: A list of transforms per view, or the name of a view set.
@@ -253,7 +255,7 @@ class Digits(ViewDataset):
         self, split: str = 'train', size: int = 32, seed: int = 0, views: Views | None = None
     ) -> None:
         super().__init__(views)
-        # Imported here, because scikit-learn takes a second to import.
+        # Imported here because the import of scikit-learn takes a second.
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
 

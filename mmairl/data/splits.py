@@ -1,4 +1,4 @@
-"""Data splits: by class, by group (a patient, a flight), and images that look alike on both sides."""
+"""Data splits by class and by group (such as a patient), and images that look alike on both sides of a split."""
 
 import csv
 import re
@@ -22,46 +22,47 @@ from mmairl.data.decode import UnreadableImage, to_unit
 from mmairl.errors import UserError, closest, explained
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 
-HELD_OUT = 0.2
+HELD_OUT = 0.2  # fraction of the images
 HASH = 64  # bits of a hash
-BITS = 4  # of a hash that may differ
-ALIKE = 0.1  # the largest difference of thumbnails, of the deviation of all thumbnails
-# The same for colors. JPEG of quality 20 reaches 0.27 on images of 32 x 32; other colors of one drawing start at 0.71.
+BITS = 4  # bits that may differ between the hashes of look-alikes
+# Largest difference of look-alikes in gray and in color, in standard deviations of all thumbnails. In color, JPEG of quality
+# 20 reaches 0.27 on images of 32 x 32 pixels, and drawings that differ only in color start at 0.71.
+ALIKE = 0.1
 COLORS = 0.4
 BLOCK = 128  # hashes that are compared with all others at once
-INDEX_HEADERS = ('', 'Unnamed: 0')  # of the row numbers that pandas and R write
+INDEX_HEADERS = ('', 'Unnamed: 0')  # headers of the row numbers that R and pandas write
 Groups = str | Mapping[str, str] | Callable[[str], str]
 
 
 def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
-    """Return a column of a CSV, by default the second, keyed by the first, which names the images."""
+    """Return the values of a CSV column (default: the second) by image, which the first column names."""
     try:
         lines = StringIO(read_text(path, LARGEST_LIST, 'utf-8-sig')).readlines() or ['']
-        separator = max(',;\t', key=lines[0].count)  # all that spreadsheets write
+        separator = max(',;\t', key=lines[0].count)  # the separators that spreadsheets write
         header, *rows = csv.reader(lines, delimiter=separator, strict=True)
     except (UnreadableFile, csv.Error) as error:
         code = getattr(error, 'code', 'not-csv')
         raise UserError(
-            f'{path}: the table cannot be read ({error}); give a CSV in UTF-8', code=code
+            f'{path}: the table cannot be read ({error}); save it as CSV in UTF-8', code=code
         ) from error
     if len(header) > 2 and header[0] in INDEX_HEADERS:
         header = header[1:]
         rows = [row[1:] for row in rows if row]
     if header and header[0].lower().endswith(('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.dcm')):
         raise UserError(
-            f"{path}: the first line names an image ('{header[0]}'); add a line of headers before it, as file,class",
+            f"{path}: the first line names an image ('{header[0]}'); add a header line before it, such as file,class",
             code='no-header',
         )
     if len(header) < 2:
         raise UserError(
-            f'{path}: the table has one column; write the names of images in the first and a value for each in another',
+            f'{path}: the table has only one column; put image names in the first column and their values in another',
             code='one-column',
         )
     column = header[1] if column is None else column
     if column not in header[1:]:
         known = ', '.join(header[1:])
         raise UserError(
-            f"{path}: the table has no column '{column}' after the first; it has {known}{closest(column, header[1:])}",
+            f"{path}: no column has this name ('{column}'); use one of {known}{closest(column, header[1:])}",
             code='no-column',
         )
     position = header.index(column)
@@ -73,10 +74,10 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
 
 
 def _set_once(values: dict[str, str], image: str, value: str, path: str | Path) -> None:
-    """Set the value of an image. Raise if it has another value."""
+    """Set the value of an image. Raise if the image already has a different value."""
     if values.setdefault(image, value) != value:
         raise UserError(
-            f"{path}: {image} has two values ('{values[image]}' and '{value}'); keep one line of it",
+            f"{path}: {image} has two values ('{values[image]}' and '{value}'); remove one of its lines",
             code='two-values',
         )
 
@@ -84,10 +85,10 @@ def _set_once(values: dict[str, str], image: str, value: str, path: str | Path) 
 def values_of(
     names: Sequence[str], table: Mapping[str, str], path: str | Path, folder: str = ''
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the values of the images that a table names, and the names in it that match none or several images.
+    """Return the values of the images that a table names, and the table's names that do not match exactly one image.
 
-    A table names an image by its path below the folder or by its file alone, with or without its extension: with the
-    folder in front, with slashes of either kind, in any case, and with accents in either Unicode form.
+    A table may name an image by its path relative to the folder or by its file name, with or without the extension. It may
+    put the folder in front, and use either kind of slash, any case, and either Unicode form of accents.
     """
     exact = set(names)
     by_short_name = defaultdict(set)
@@ -114,7 +115,7 @@ def _plain(name: str) -> str:
 
 
 def image_names(dataset: Dataset) -> list[str]:
-    """Return the images' names: below the root of a folder, or as messages name them."""
+    """Return the name of each image: its path relative to the root of the data set, or else its name in messages."""
     if hasattr(dataset, 'indices'):
         inner = image_names(dataset.dataset)
         return [inner[index] for index in dataset.indices.tolist()]
@@ -122,13 +123,15 @@ def image_names(dataset: Dataset) -> list[str]:
 
 
 def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
-    r"""Return each image's group by its name.
+    r"""Return the group of each image, determined from the image's name.
 
     Args:
         names: Names of the images.
-        groups: A regular expression, whose first bracket, or else whole match, is the group; a CSV whose first column
-            names the images, as dict(csv=FILE, column=NAME); or a function, in a config as
-            dict(function='module.function').
+        groups: One of:
+
+            - a regular expression: the group is the first capturing group, or the whole match if there is none
+            - dict(csv=FILE, column=NAME): a CSV file whose first column names the images
+            - dict(function='module.function') or a function, which returns the group of a name
 
     Raises:
         UserError: If an image has no group.
@@ -143,16 +146,16 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
 
 
 def groups_or_none(names: Sequence[str], groups: Groups) -> list[str | None]:
-    """Return each image's group, as `groups_of`, or None."""
+    """Return the group of each image as in `groups_of`, or None for an image without a group."""
     if isinstance(groups, str):
         fault = f'groups={groups}: not a regular expression'
-        with explained(fault, r'correct it, as (p\d+)/', (re.error,), code='bad-pattern'):
+        with explained(fault, r'set one such as (p\d+)/', (re.error,), code='bad-pattern'):
             matches = [re.search(groups, name) for name in names]
         result = [match and (match[1] if match.re.groups else match[0]) for match in matches]
     elif callable(groups):
         result = list(map(groups, names))
     elif 'function' in groups:
-        fault = f'groups={groups}: there is no such function'
+        fault = f'groups={groups}: the function cannot be imported'
         kinds = (ImportError, AttributeError)
         with explained(fault, "set 'module.function'", kinds, code='no-function'):
             function = resolve_name(groups['function'])
@@ -163,7 +166,8 @@ def groups_or_none(names: Sequence[str], groups: Groups) -> list[str | None]:
         result = list(map(table.get, names))
     else:
         raise UserError(
-            f'groups={groups}: no table; set dict(csv=FILE, column=NAME)', code='no-table'
+            f'groups={groups}: has neither csv nor function; set dict(csv=FILE, column=NAME)',
+            code='no-table',
         )
     return [None if group in (None, '') else str(group) for group in result]
 
@@ -175,20 +179,20 @@ def require_groups(
     without = [name for name, group in zip(names, groups_found) if group is None]
     if without:
         raise UserError(
-            f'groups={groups}: {len(without)} of the {len(names)} images have no group, first {without[0]}; name the group of '
-            'every image',
+            f'groups={groups}: {len(without)} of {len(names)} images have no group, first {without[0]}; set groups that '
+            'include every image',
             code='no-group',
         )
 
 
 def refuse_shared(groups: Mapping[str, Sequence[str]]) -> None:
-    """Raise if two parts have images of one group. `groups` has the groups of each part's images."""
+    """Raise if two parts share a group. `groups` maps the name of a part to the groups of its images."""
     for (one, first), (other, second) in combinations(groups.items(), 2):
         shared = sorted(set(first) & set(second))
         if shared:
             name = shared[0]
             raise UserError(
-                f'{len(shared)} groups have images among both the {one} and the {other} images, first '
+                f'groups: {len(shared)} groups have both {one} and {other} images, first '
                 f"'{name}' with {Counter(first)[name]} and {Counter(second)[name]}; move each group to one side",
                 code='shared-groups',
             )
@@ -197,9 +201,10 @@ def refuse_shared(groups: Mapping[str, Sequence[str]]) -> None:
 def split_by_class(
     y: Tensor, seed: int = 0, fraction: float = HELD_OUT, groups: Sequence[str] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return indices to fit on and indices held out: a fraction of every class, and at least one image of each.
+    """Return the indices to fit on and the held-out indices.
 
-    If an image has several labels, the fraction is of all images. With `groups`, no group is on both sides.
+    Hold out a fraction of every class, at least one image of each. If images have several labels, hold out a fraction of
+    all images. With `groups`, no group is on both sides.
     """
     generator = torch.Generator().manual_seed(seed)
     if groups is not None:
@@ -213,8 +218,8 @@ def split_by_class(
         members = (y == label).nonzero().flatten()
         if len(members) < 2:
             raise UserError(
-                f'class {int(label)} has one training image, and validation needs another; add images of it, leave the '
-                'class out, or set validation data as evaluation.val',
+                f'class {int(label)} has only one training image, but a validation split requires two; add images, leave '
+                'the class out, or set validation data as evaluation.val',
                 code='class-of-one',
             )
         members = members[torch.randperm(len(members), generator=generator)]
@@ -227,9 +232,9 @@ def split_by_class(
 def _split_by_group(
     y: Tensor, fraction: float, groups: Sequence[str], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Hold out groups in a random order, each if it brings the classes closer to the fraction.
+    """Visit the groups in random order, and hold out each one that brings the classes closer to the fraction.
 
-    scikit-learn's StratifiedGroupKFold does not keep a class with few groups on both sides.
+    scikit-learn's StratifiedGroupKFold does not ensure that a class with few groups is on both sides.
     """
     names, inverse = np.unique(groups, return_inverse=True)
     numbers = torch.from_numpy(inverse)
@@ -244,7 +249,7 @@ def _split_by_group(
     held = torch.zeros(len(names), dtype=torch.bool)
 
     def hold(group: int) -> bool:
-        """Hold out a group if each of its classes has another one to fit on."""
+        """Hold out a group if another group of each of its classes remains to fit on. Return whether it was held out."""
         if one_label and (fit_groups[has_class[group]] <= 1).any():
             return False
         held[group] = True
@@ -261,8 +266,8 @@ def _split_by_group(
         by_size = sorted(with_class, key=lambda group: counts[group].sum())
         if not held[with_class].any() and not any(map(hold, by_size)):
             raise UserError(
-                f'class {name.item()} has training images of {len(with_class)} groups, and none can be held out so that every '
-                'class keeps another to fit on; add groups of it, leave the class out, or set validation data as '
+                f'class {name.item()}: its training images are in {len(with_class)} groups, and holding out any of them would '
+                'leave a class without images to fit on; add groups, leave the class out, or set validation data as '
                 'evaluation.val',
                 code='few-groups',
             )
@@ -271,10 +276,11 @@ def _split_by_group(
 
 
 def look_alikes(train: Dataset, test: Dataset, workers: int = 0) -> dict[int, int]:
-    """Return the indices of test images that look like a training image, each with that image's index.
+    """Map the index of each test image that looks like a training image to the index of the most similar one.
 
-    No network is used. Two images look alike if their gray difference hashes differ in at most BITS of 64, their gray
-    thumbnails by less than ALIKE on average, and their colors, without the gray, by less than COLORS (root mean square).
+    No neural network is used. Two images look alike if their gray difference hashes differ in at most BITS of 64 bits,
+    the mean difference of their gray thumbnails is below ALIKE, and the root-mean-square difference of their colors, with
+    the gray subtracted, is below COLORS.
     """
     bank = _thumbnails(train, workers)
     queries = _thumbnails(test, workers)
@@ -300,9 +306,10 @@ def look_alikes(train: Dataset, test: Dataset, workers: int = 0) -> dict[int, in
 def split_conflicts(
     alike: Mapping[int, int], train_labels: Tensor, test_labels: Tensor
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Split pairs of look-alikes into near duplicates, whose labels are equal, and label conflicts.
+    """Split pairs of look-alikes into near duplicates with equal labels, and label conflicts.
 
-    A conflict may be two images that differ in what the class depends on, so it is no reason to leave out a test image.
+    Images in conflict may differ in just the detail that determines the class, so a conflict alone does not justify
+    leaving out the test image.
     """
     duplicates, conflicts = {}, {}
     for test, train in alike.items():
@@ -318,14 +325,14 @@ def _thumbnails(dataset: Dataset, workers: int) -> Tensor:
         num_workers=workers,
         collate_fn=partial(_thumbnail, dataset),
     )
-    # A tensor that comes from a worker keeps a file open, and its copy does not.
+    # Copied, because a tensor that comes from a worker keeps a file open.
     images = [image.clone() for image in track(loader, 'looking for duplicates', len(dataset))]
     shape = next((image.shape for image in images if image.ndim), (3, 16, 16))
     return torch.stack([image.expand(shape) for image in images])
 
 
 def _thumbnail(dataset: Dataset, index: int) -> Tensor:
-    """Return a thumbnail of an image, gray images as RGB; NaN if it cannot be read."""
+    """Return a thumbnail of an image, in RGB if it is gray, or NaN if it is unreadable."""
     try:
         image = to_unit(dataset.raw(index))
     except UnreadableImage:
@@ -335,7 +342,7 @@ def _thumbnail(dataset: Dataset, index: int) -> Tensor:
 
 
 def _hashes(thumbnails: Tensor) -> Tensor:
-    """Return for each of 8 x 9 grays whether it is darker than the next, as 1 or -1."""
+    """Return difference hashes: for each of 8 x 8 pixels, 1 if the right neighbor is brighter, else -1."""
     small = F.interpolate(
         thumbnails.mean(1, keepdim=True), (8, 9), mode='bilinear', antialias=True
     )[:, 0]

@@ -1,4 +1,4 @@
-"""Mean and standard deviation of each channel of a data set, the values of `data_preprocessor.mean` and `std`."""
+"""Mean and standard deviation of each channel of a data set, for `data_preprocessor.mean` and `std`."""
 
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from mmairl.errors import UserError
 
 
 class Statistics(NamedTuple):
-    """Statistics of values in [0, 1] (floats unchanged), with the numbers of images read and unreadable."""
+    """Statistics of the values as in `to_unit`, and the numbers of readable and unreadable images."""
 
     mean: list[float]
     std: list[float]
@@ -22,9 +22,9 @@ class Statistics(NamedTuple):
 
 
 def moments(dataset: ViewDataset, index: int) -> tuple[int, list[float], list[float]] | None:
-    """Return the pixels of an image, and mean and variance of each channel; None if it cannot be read.
+    """Return the number of pixels of an image, and mean and variance of each channel; None if it is unreadable.
 
-    They are plain numbers, because a tensor from a worker keeps a file open.
+    The results are plain numbers, because a tensor from a worker keeps a file open.
     """
     try:
         values = to_unit(dataset.raw(index)).double().flatten(1)
@@ -36,14 +36,14 @@ def moments(dataset: ViewDataset, index: int) -> tuple[int, list[float], list[fl
 def channel_statistics(
     dataset: ViewDataset, workers: int = 0, most: int | None = None
 ) -> Statistics:
-    """Measure all pixels of the readable images, or of `most` images at equal distances.
+    """Measure mean and standard deviation over all pixels of the readable images, or of `most` evenly spaced images.
 
     >>> channel_statistics(UnlabelledFolder('cells/train', channels=2)).mean  # doctest: +SKIP
     [0.0213, 0.1871]
     """
     count = min(len(dataset), most or len(dataset))
     indices = torch.linspace(0, len(dataset) - 1, count, dtype=torch.float64).long().tolist()
-    # A worker receives the index of an image and collates it to the image's moments.
+    # The collate function receives the index of an image in a worker and returns the moments of the image.
     loader = DataLoader(
         indices, batch_size=None, num_workers=workers, collate_fn=partial(moments, dataset)
     )
@@ -52,7 +52,7 @@ def channel_statistics(
     for image in track(loader, 'measuring', count):
         if image is None:
             continue
-        # Welford's update by a group of values, here the pixels of an image.
+        # Welford's update by a group of values: the pixels of an image.
         size, image_mean, image_variance = image
         images += 1
         pixels += size
@@ -62,7 +62,7 @@ def channel_statistics(
         squares = squares + change.square() * size * (pixels - size) / pixels
     if not images:
         raise UserError(
-            f'none of the {count} images can be read, first {dataset.name(0)}; fix or remove them',
+            f'all {count} images are unreadable, first {dataset.name(0)}; fix or remove them',
             code='none-readable',
         )
     return Statistics(mean.tolist(), (squares / pixels).sqrt().tolist(), images, count - images)

@@ -1,4 +1,4 @@
-"""Data sets that select images of another data set, or change their labels."""
+"""Data sets that select images of another data set or change their labels."""
 
 import os
 from collections import Counter
@@ -14,14 +14,14 @@ from mmairl.errors import UserError
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_json, read_text
 from mmairl.registry import DATASETS
 
-ARTIFACT = 'n00021939'  # WordNet's node
+ARTIFACT = 'n00021939'  # WordNet's node of all artifacts
 
 
 class ImageSubset(ViewDataset):
-    """Base: the images of `dataset` at `indices`, under other classes if `renamed` is set."""
+    """Base class: the images of `dataset` at `indices`, with other labels if `renamed` is set."""
 
     indices: Tensor
-    # The new class of each class. The last entry, -1, is for the label -1.
+    # The new label of each class. The last entry, -1, belongs to the label -1.
     renamed: Tensor | None = None
 
     def __init__(self, dataset: dict) -> None:
@@ -58,14 +58,14 @@ class ImageSubset(ViewDataset):
 
 @DATASETS.register_module()
 class Part(ImageSubset):
-    """The images to fit on, or those held out. For one seed, both parts make up the whole data set.
+    """One side of a split: the images to fit on, or the held-out images.
 
     Args:
         dataset: Config of the data set.
-        held: Whether to take the images that are held out.
-        seed: Seed of the split.
+        held: Whether to select the held-out images.
+        seed: Seed of the split. Use the same one for both sides.
         fraction: Fraction of each class to hold out.
-        groups: Groups that stay on one side (`mmairl.data.splits.groups_of`).
+        groups: How to group images that must stay on one side (see `mmairl.data.splits.groups_of`).
     """
 
     def __init__(
@@ -84,18 +84,18 @@ class Part(ImageSubset):
 
 @DATASETS.register_module()
 class LongTailed(ImageSubset):
-    """All images of class 0, and of each next class exponentially fewer, down to 1 / `imbalance` of that number.
+    """All images of class 0, and exponentially fewer images of each next class.
 
-    As Cao et al. 2019 make CIFAR-10-LT and -100-LT: n_i = int(n_0 (1 / imbalance)^(i / (C - 1))). The images are drawn
-    class by class: for one seed, a smaller imbalance has the images of a larger one and more.
+    As in CIFAR-10-LT and CIFAR-100-LT (Cao et al. 2019), class i of C has n_i = int(n_0 (1 / imbalance)^(i / (C - 1)))
+    images. For one seed, a smaller imbalance selects a superset of the images.
 
     Args:
         dataset: Config of the data set.
-        imbalance: Ratio of the first class to the last.
-        seed: Seed of the draw.
+        imbalance: Ratio of the sizes of the first and the last class.
+        seed: Seed of the selection.
 
     Raises:
-        UserError: If a class would have no image, or has too few.
+        UserError: If a class has fewer images than n_i, or if n_i is 0.
     """
 
     def __init__(self, dataset: dict, imbalance: float, seed: int = 0) -> None:
@@ -110,8 +110,8 @@ class LongTailed(ImageSubset):
             count = int(largest * (1 / imbalance) ** (label / steps))
             if not 0 < count <= len(images):
                 raise UserError(
-                    f'LongTailed.imbalance={imbalance}: class {name} has {len(images)} images and {count} are needed, from '
-                    f'{largest} of class {self.classes[0]}; set another imbalance or data set',
+                    f'LongTailed.imbalance={imbalance}: class {name} has {len(images)} images but requires {count}, because '
+                    f'class {self.classes[0]} has {largest}; set another imbalance or data set',
                     code='bad-imbalance',
                 )
             drawn.append(images[torch.randperm(len(images), generator=generator)[:count]])
@@ -120,17 +120,18 @@ class LongTailed(ImageSubset):
 
 @DATASETS.register_module()
 class ClassSubset(ImageSubset):
-    """A uniform sample of the classes (App. B.2, Fig. 8). A smaller fraction is part of a larger one.
+    """The images of a random fraction of the classes (App. B.2, Fig. 8).
 
-    Classes are numbered from 0, so that a classifier has no empty outputs.
+    For one seed, a smaller fraction selects a subset of the classes. They are numbered from 0, so that a classifier has
+    no unused outputs.
 
     Args:
         dataset: Config of the data set.
         fraction: Fraction of the classes.
-        seed: Seed of the sample.
+        seed: Seed of the selection.
 
     Raises:
-        UserError: If no class remains, or if the fraction is above 1.
+        UserError: If the fraction selects no class or is above 1.
     """
 
     def __init__(self, dataset: dict, fraction: float, seed: int = 0) -> None:
@@ -139,8 +140,8 @@ class ClassSubset(ImageSubset):
         count = round(fraction * total)
         if not 0 < fraction <= 1 or count == 0:
             raise UserError(
-                f'ClassSubset.fraction={fraction} keeps {max(count, 0)} of {total} classes; '
-                'set a fraction in (0, 1] that keeps one or more',
+                f"ClassSubset.fraction: must be in (0, 1] and select at least one of {total} classes ('{fraction}'); "
+                'change it',
                 code='bad-fraction',
             )
         order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
@@ -156,7 +157,7 @@ class NamedClasses(ImageSubset):
         names: A file with one class name per line.
 
     Raises:
-        UserError: If a name is no class of the data set.
+        UserError: If a name is not a class of the data set.
     """
 
     def __init__(self, dataset: dict, names: str | Path) -> None:
@@ -166,7 +167,7 @@ class NamedClasses(ImageSubset):
         unknown = sorted(selected - set(classes))
         if unknown:
             raise UserError(
-                f'{len(unknown)} of the {len(selected)} names in {names} are no class of {dataset["type"]}, first '
+                f'{names}: {len(unknown)} of {len(selected)} names are not classes of {dataset["type"]}, first '
                 f'{unknown[0]!r}; write them as the data set does, such as {classes[0]!r}',
                 code='unknown-class',
             )
@@ -175,14 +176,14 @@ class NamedClasses(ImageSubset):
 
 @DATASETS.register_module()
 class ListedSubset(ImageSubset):
-    """The images of an ImageFolder or of Shards that a file lists, as SimCLR publishes 1 % and 10 % of ImageNet.
+    """The images in a list, such as SimCLR's lists of 1 % and 10 % of ImageNet.
 
     Args:
-        dataset: Config of the data set.
-        list_file: A file name per line, with or without the folders below the root.
+        dataset: Config of an ImageFolder or of Shards.
+        list_file: A file with one image per line: its file name, or its path relative to the root.
 
     Raises:
-        UserError: If a name matches no image or several.
+        UserError: If a name does not match exactly one image.
 
     Example:
         >>> ListedSubset(dict(type='ImageFolder', root='imagenet/train'), '1percent.txt')  # doctest: +SKIP
@@ -199,7 +200,7 @@ class ListedSubset(ImageSubset):
 
 
 def match_names(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
-    """Return the ascending indices in `files` of the names. Every name must match one image of its own."""
+    """Return the sorted indices in `files` of the names. Raise unless each name matches exactly one file of its own."""
     matches: dict[str, list[int]] = {name: [] for name in names}
     for index, file in enumerate(files):
         for name in {file, file.rpartition('/')[2]}:
@@ -209,46 +210,45 @@ def match_names(names: list[str], files: Iterable[str], source: str | Path) -> T
     wrong = [name for name in names if [uses[index] for index in matches[name]] != [1]]
     if wrong:
         raise UserError(
-            f'{len(wrong)} of the {len(names)} names in {source} are absent, in several folders or doubled, first '
-            f'{wrong[0]}; correct the list, or set root of the data set to the images it was made for',
+            f'{source}: {len(wrong)} of {len(names)} names match no image or several, or are repeated, first {wrong[0]}; '
+            'correct the list, or set root of the data set to the images that the list is for',
             code='unmatched-names',
         )
     return torch.tensor(sorted(uses))
 
 
 def read_lines(path: str | Path, kind: str) -> list[str]:
-    """Return the lines of a list, without blank lines and comments."""
+    """Return the lines of a list file, without blank lines and comments."""
     path = Path(path).resolve()
     try:
         text = read_text(path, LARGEST_LIST, 'utf-8-sig')
     except UnreadableFile as error:
-        message = (
-            f'the list of {kind} at {path} cannot be read ({error}); give a text file in UTF-8'
-        )
+        message = f'{path}: the list of {kind} cannot be read ({error}); set a text file in UTF-8'
         raise UserError(message, code=error.code) from error
     lines = [line.strip() for line in text.splitlines()]
     names = [line for line in lines if line and not line.startswith('#')]
     if not names:
         raise UserError(
-            f'the list of {kind} at {path} is empty; write one name per line', code='empty-list'
+            f'{path}: the list of {kind} is empty; write one name per line', code='empty-list'
         )
     return names
 
 
 @DATASETS.register_module()
 class Relabelled(ImageSubset):
-    """A data set under coarser labels (App. B.2, Tab. 6). The images stay the same.
+    """All images of a data set with coarser labels (App. B.2, Tab. 6).
 
     Args:
         dataset: Config of the data set.
-        taxonomy: A file of `parent child` lines.
-        groups: Number of groups that the classes are merged into along the taxonomy, or 'artifact' for the two classes
-            of artifacts and all else.
-        labels: In place of a taxonomy, a file of `CLASS GROUP` or `CLASS/IMAGE GROUP` lines, such as the training lists of
-            Huh et al. (github.com/minyoungg/wmigftl, `label_sets/hierarchy`).
+        taxonomy: A file with lines `parent child`.
+        groups: Number of groups to merge the classes into along the taxonomy, or 'artifact' for two groups: artifacts
+            and everything else.
+        labels: Instead of a taxonomy, a file with lines `CLASS GROUP` or `CLASS/IMAGE GROUP`, such as the training lists
+            of Huh et al. (github.com/minyoungg/wmigftl, `label_sets/hierarchy`).
 
     Raises:
-        UserError: If the taxonomy has no level of so many groups, or if the labels lack a class or divide one.
+        UserError: If no level of the taxonomy has this number of groups, or if the labels omit a class or put its images
+            into several groups.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class Relabelled(ImageSubset):
 
 
 def read_pairs(path: str | Path, kind: str, code: str) -> list[list[str]]:
-    """Return the two words of each line."""
+    """Return the two words of each line of a file."""
     pairs = list(map(str.split, read_lines(path, f"'{kind}' pairs")))
     wrong = next((words for words in pairs if len(words) != 2), None)
     if wrong is not None:
@@ -282,19 +282,19 @@ def read_pairs(path: str | Path, kind: str, code: str) -> list[list[str]]:
 
 
 def read_groups(path: str | Path, classes: Sequence[str]) -> list[str]:
-    """Return the group of each class from a file of `CLASS GROUP` or `CLASS/IMAGE GROUP` lines."""
+    """Return the group of each class from a file with lines `CLASS GROUP` or `CLASS/IMAGE GROUP`."""
     groups: dict[str, str] = {}
     for image, group in read_pairs(path, 'class group', 'bad-labels'):
         name = image.partition('/')[0]
         if groups.setdefault(name, group) != group:
             raise UserError(
-                f"labels {path}: a class is in two groups ('{name}'); correct its lines",
+                f"{path}: a class is in two groups ('{name}'); correct its lines",
                 code='class-in-two-groups',
             )
     missing = [name for name in classes if name not in groups]
     if missing:
         raise UserError(
-            f"labels {path}: a class is missing ('{missing[0]}'); add a line for each of the {len(missing)} missing ones",
+            f"{path}: {len(missing)} classes are missing, first '{missing[0]}'; add a line for each",
             code='class-without-group',
         )
     return [groups[name] for name in classes]
@@ -303,31 +303,32 @@ def read_groups(path: str | Path, classes: Sequence[str]) -> list[str]:
 def merge_classes(
     classes: Sequence[str], taxonomy: str | Path, groups: int | str | None
 ) -> list[str]:
-    """Return the group of each class: whether it is an artifact, or one of `groups` nodes of the taxonomy."""
+    """Return the group of each class: one of `groups` nodes of the taxonomy, or whether the class is an artifact."""
     parents: dict[str, str] = {}
     for parent, child in read_pairs(taxonomy, 'parent child', 'bad-taxonomy'):
-        # The first of several parents, which makes the hierarchy a tree.
-        parents.setdefault(child, parent)
+        parents.setdefault(
+            child, parent
+        )  # only the first of several parents, so that the hierarchy is a tree
     lines = [ancestors(name, parents) for name in classes]
     if groups == 'artifact':
         return ['artifact' if ARTIFACT in line else 'not artifact' for line in lines]
     alone = next((name for name, line in zip(classes, lines) if len(line) == 1), None)
     if alone is not None:
         raise UserError(
-            f"taxonomy: a class is missing ('{alone}'); the folder names must be its node names",
+            f"{taxonomy}: a class is missing ('{alone}'); name the folders of the classes like the taxonomy's nodes",
             code='class-not-in-tree',
         )
-    # Bottom-up as in the paper: the deepest groups are lifted to their parent together, level by level, until at most
-    # `groups` remain. The paper does not print its own cuts; this is the rule stated there.
+    # The paper's bottom-up rule: merge the deepest groups into their parents, one level at a time, until at most `groups`
+    # remain. The paper does not publish the resulting groups.
     for level in range(max(map(len, lines)), 0, -1):
-        # The node at most `level` - 1 steps below its root.
+        # The ancestor that is at most `level` - 1 steps below the root.
         merged = [line[max(0, len(line) - level)] for line in lines]
         reached = len(set(merged))
         if reached <= groups:
             break
     if reached != groups:
         raise UserError(
-            f'Relabelled.groups: merging {taxonomy} bottom-up never gives {groups} groups (the nearest number is '
+            f'Relabelled.groups: merging {taxonomy} bottom-up never gives {groups} groups (it stops at '
             f'{reached}); set another number of groups, or another taxonomy',
             code='no-level-of-groups',
         )
@@ -335,7 +336,7 @@ def merge_classes(
 
 
 def ancestors(name: str, parents: dict[str, str]) -> list[str]:
-    """Return the name and all above it, bottom up."""
+    """Return the name followed by its ancestors, from its parent to the root."""
     line = [name]
     while (parent := parents.get(line[-1])) is not None:
         if parent in line:
@@ -348,13 +349,13 @@ def ancestors(name: str, parents: dict[str, str]) -> list[str]:
 
 @DATASETS.register_module()
 class ReaL(ImageSubset):
-    """ImageNet's validation images with reassessed labels, of which an image can have several (Beyer et al. 2020).
+    """ImageNet's validation images with reassessed labels, possibly several per image (Beyer et al. 2020).
 
-    A prediction is right if it is one of the labels. Images without a label are left out.
+    A prediction is correct if it is one of the labels. Images without a label are left out.
 
     Args:
-        dataset: Config of the validation images, in files ..._00000001.JPEG and so on.
-        file: The authors' real.json: a list of labels for each image.
+        dataset: Config of the validation images, whose file names end in the number of the image (..._00000001.JPEG).
+        file: The authors' real.json, which lists the labels of each image.
     """
 
     def __init__(self, dataset: dict, file: str | Path) -> None:

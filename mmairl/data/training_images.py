@@ -1,4 +1,4 @@
-"""The data set that training reads: it seeds each image's views and replaces unreadable images."""
+"""The wrapper of training sets, which seeds the views of each image and replaces unreadable images."""
 
 import random
 import time
@@ -17,27 +17,27 @@ from mmairl.data.decode import Reason, UnreadableImage
 from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
 
-ALWAYS_ALLOWED = 10  # unreadable images
-WORKERS = 1024  # counted separately
+ALWAYS_ALLOWED = 10  # unreadable images in a data set of any size
+WORKERS = 1024  # with a row of their own in the tally
 
 
 class TrainingImages(Dataset):
     """Wraps a data set for training. ResumableSampler passes each index with a seed, as (index, seed).
 
-    A worker's generators advance with every image that it happens to get, and cannot be resumed. With a seed per image,
-    the views do not depend on the number of workers or processes, or on an interruption.
+    The random state of a data worker depends on the images that it happened to read and cannot be restored. With a seed
+    per image, the views do not depend on the number of workers or processes, or on interruptions.
 
-    The next readable image replaces an unreadable one.
+    An unreadable image is replaced by the next readable one.
 
     Args:
         dataset: The data set.
         workers: Whether data workers share the counts.
 
     Attributes:
-        reasons: A byte per image: 0 or its Reason. Shared with data workers.
+        reasons: A byte per image: 0, or the Reason why it is unreadable. Shared with data workers.
         allowed: How many images may be unreadable.
-        tally: A row per worker: unreadable images, all images, and the seconds spent on them. A separate count is kept
-            because counting a hundred million marks after each image is slow.
+        tally: A row per worker: the number of unreadable images, of all images, and the seconds spent on them. It gives
+            the number of unreadable images after each image, because a sum over `reasons` would be too slow.
     """
 
     def __init__(self, dataset: Dataset, workers: bool = True) -> None:
@@ -52,13 +52,13 @@ class TrainingImages(Dataset):
         )
 
     def __deepcopy__(self, memo: dict) -> 'TrainingImages':
-        """Return itself: mmengine copies a config, with the data set in it, before it starts the workers."""
+        """Return itself, so that the counts stay shared when mmengine copies a config with the data set in it."""
         return self
 
     def __getitems__(self, items: Sequence[int | tuple[int, int]]) -> list[Any]:
-        """Return a batch. With seeds, the generators of the process stay unchanged.
+        """Return a batch. If the items have seeds, restore the random generators of the process afterwards.
 
-        Without seeds they must advance, or they would draw the same views for every batch.
+        Without seeds, the generators must advance, or every batch would have the same views.
         """
         pairs = [item if isinstance(item, tuple) else (item, None) for item in items]
         began = time.perf_counter()
@@ -78,7 +78,7 @@ class TrainingImages(Dataset):
 
     @property
     def rate(self) -> float:
-        """Images per second of all workers together, if they never wait."""
+        """Images per second that all workers together can deliver."""
         _, images, seconds = self.tally[self.tally[:, 2] > 0].T
         return (images / seconds).sum().item()
 
@@ -89,7 +89,7 @@ class TrainingImages(Dataset):
             if self.reasons[current]:
                 continue
             if seed is not None:
-                # torch.manual_seed would also queue a GPU call for every image.
+                # Not torch.manual_seed, which would also queue a GPU call for every image.
                 torch.default_generator.manual_seed(seed)
                 np.random.seed(seed)
                 random.seed(seed)
@@ -98,13 +98,13 @@ class TrainingImages(Dataset):
             except UnreadableImage as fault:
                 self.reasons[current] = fault.reason
                 self.worker_tally[0] += 1
-                # An upper bound: two workers may have met the same image.
+                # The sum is an upper bound, because two workers may have met the same image.
                 if self.tally[:, 0].sum() > self.allowed:
                     self.refuse_too_many(self.met())
-        raise AssertionError('the limit is below the number of images, so one of them was readable')
+        raise AssertionError('unreachable: allowed is less than the number of images')
 
     def met(self) -> Tensor:
-        """Return index and reason of each unreadable image that this process has met: rows of two numbers."""
+        """Return the index and the reason of each unreadable image that this process has met, (images, 2)."""
         if not self.tally[:, 0].any():
             return torch.zeros(0, 2, dtype=torch.int64)
         unreadable = self.reasons.nonzero()
@@ -132,13 +132,13 @@ class TrainingImages(Dataset):
 
     def __getattr__(self, name: str) -> Any:
         """Return any other attribute of the data set, such as labels and classes."""
-        if name == 'dataset':  # not set yet while being unpickled
+        if name == 'dataset':  # which is not set yet during unpickling
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
 
 def require_a_batch(loader: DataLoader) -> None:
-    """Raise if an epoch has no batch; mmengine's schedules would fail with an assertion."""
+    """Raise if an epoch has no batch, in which case mmengine's schedules would fail with an assertion."""
     if len(loader) == 0:
         raise UserError(
             f'the training set has {len(loader.dataset)} images, fewer than one batch of {loader.batch_size} on each of '
@@ -148,6 +148,6 @@ def require_a_batch(loader: DataLoader) -> None:
 
 
 def unreadable_allowed(count: int, fraction: float) -> int:
-    """Return how many of `count` images may be unreadable: ten at least, unless the fraction is 0, but never all."""
+    """Return how many of `count` images may be unreadable: at least ten unless the fraction is 0, but never all."""
     allowed = max(ALWAYS_ALLOWED, int(fraction * count)) if fraction else 0
     return min(allowed, count - 1)

@@ -1,4 +1,4 @@
-"""All augmentations. Each draws its parameters once and applies them in a data worker or to a batch on the device."""
+"""Augmentations. Each draws random parameters and applies them to one image in a data worker or to a batch on a device."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,19 +20,18 @@ to_bytes = cv2.convertScaleAbs
 
 
 class Augmentation:
-    """Base of the random changes: `augment(uint8 CHW)` in a data worker, `augment.batch(float BCHW)` on any device.
+    """Base class: `augment(image)` changes a CHW image in a data worker, `augment.batch(images)` a float BCHW batch.
 
-    Both draw from torch's global CPU generator, one parameter per image. So a seed repeats a run exactly on any device,
-    and the two forms have the same distribution: `single` is `apply` rounded to bytes.
-
-    `single` is for 8-bit RGB. A worker changes images of other channels or depths as floats, by `apply`.
+    Both forms draw the parameters of each image from torch's global CPU generator, so a seed gives the same views on any
+    device. In a worker, `single` changes 8-bit RGB images: it is `apply` rounded to bytes. Images with other channels or
+    depths are changed as floats, by `apply`.
 
     Args:
-        p: Probability that an image is changed. A worker returns the others unchanged.
+        p: Probability that an image is changed.
 
     Attributes:
-        clips: Whether the result is clipped to [0, 1]; then a run raises for images with other values.
-        rgb_alone: Whether the change is defined for RGB only.
+        clips: Whether the result is clipped to [0, 1]. If so, a run with other image values is an error.
+        rgb_alone: Whether the change is defined for RGB images only.
     """
 
     clips = False
@@ -42,26 +41,26 @@ class Augmentation:
         self.p = p
 
     def draw(self, count: int, height: int, width: int) -> Params:
-        """Draw parameters for `count` images of this size: CPU tensors whose first axis is the image.
+        """Draw parameters for `count` images of this size: CPU tensors with one row per image.
 
-        The mask `on` selects the images that are changed.
+        The mask `on` selects the images to change.
         """
         return dict(on=torch.rand(count) < self.p)
 
     def single(self, image: Tensor, params: Params) -> Tensor:
-        """Change one uint8 CHW image. A subclass may define a faster form."""
+        """Change one uint8 CHW image. Subclasses may override this with a faster form."""
         return (255 * self.exact(image, params)).round().byte()
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        """Change a float BCHW batch in [0, 1], each image by its own parameters."""
+        """Change a float BCHW batch in [0, 1], each image with its own parameters."""
         raise NotImplementedError
 
     def exact(self, image: Tensor, params: Params) -> Tensor:
-        """Change one image of any channels or depth."""
+        """Change one image with any number of channels and any depth."""
         return self.apply(to_unit(image)[None], params)[0]
 
     def only_rgb(self) -> str:
-        """Name what is defined for RGB only, and how a config leaves it out; '' if there is nothing."""
+        """Return the change that is defined for RGB only and how to disable it; '' if there is none."""
         return f'{type(self).__name__} (leave it out)' if self.rgb_alone and self.p else ''
 
     def describe(self, params: Params) -> str:
@@ -91,14 +90,14 @@ def uniform(low: float, high: float, *shape: int) -> Tensor:
 
 
 def to_device_of(values: Tensor, images: Tensor) -> Tensor:
-    """Copy parameters to the device of the images, from pinned memory so that the host does not wait for a GPU."""
+    """Copy parameters to the device of the images. Pinned memory spares the host from waiting for a GPU."""
     if images.is_cuda:
         values = values.pin_memory()
     return values.to(images.device, non_blocking=True)
 
 
 def change_selected(images: Tensor, on: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Change the images that a CPU mask selects, without waiting for a GPU."""
+    """Change only the images that a CPU mask selects, without waiting for a GPU."""
     if not on.any():
         return images
     rows = to_device_of(on.nonzero().squeeze(1), images)
@@ -106,12 +105,12 @@ def change_selected(images: Tensor, on: Tensor, change: Callable[[Tensor], Tenso
 
 
 def take_changed(on: Tensor, changed: Tensor, images: Tensor) -> Tensor:
-    """Take the changed images where a CPU mask is set."""
+    """Return the changed image where a CPU mask is set, and the original elsewhere."""
     return torch.where(to_device_of(on, images).view(-1, 1, 1, 1), changed, images)
 
 
 def interleaved(image: Tensor) -> np.ndarray:
-    """Return a CHW image in OpenCV's layout, HWC: a view if memory has that layout already, else a copy."""
+    """Return a CHW image in OpenCV's HWC layout, without a copy if its memory already has that layout."""
     pixels = image.permute(1, 2, 0)
     if pixels.stride()[1:] == (len(image), 1):
         return pixels.numpy()
@@ -119,7 +118,7 @@ def interleaved(image: Tensor) -> np.ndarray:
 
 
 def planes(pixels: np.ndarray) -> Tensor:
-    """Return an HWC image as a CHW tensor, by OpenCV's split, ten times as fast as a strided copy."""
+    """Convert an HWC image to a CHW tensor. OpenCV's split is ten times as fast as a strided copy."""
     height, width, channels = pixels.shape
     image = np.empty((channels, height, width), pixels.dtype)
     cv2.split(pixels, list(image))
@@ -131,15 +130,15 @@ ATTEMPTS = 10
 
 @TRANSFORMS.register_module()
 class RandomResizedCrop(Augmentation):
-    """Cut a box of random area and aspect ratio and resize it, antialiased, to a square.
+    """Crop a box of random area and aspect ratio, and resize it to a square with antialiasing.
 
     The batched form is one matrix product per axis, `rows @ image @ columns`. The matrices hold the weights of the
-    antialiased bilinear filter inside each image's box: exact, and faster than sampling a grid on small images.
+    antialiased bilinear filter inside each image's box. This is exact, and faster than grid sampling on small images.
 
     Args:
         size: Height and width of the result.
         scale: Range of the area, as a fraction of the image.
-        ratio: Range of width / height; its logarithm is uniform.
+        ratio: Range of width / height, which is drawn log-uniformly.
     """
 
     def __init__(
@@ -153,7 +152,7 @@ class RandomResizedCrop(Augmentation):
         self.ratio = tuple(ratio)
 
     def draw(self, count: int, height: int, width: int) -> Params:
-        # In numpy: for one image its calls take a fifth of the time of torch's.
+        # In NumPy, because for one image its calls take a fifth of the time of torch's.
         chance = torch.rand(count, 2 * ATTEMPTS + 2, dtype=torch.float64).numpy()
         area = between(*self.scale, chance[:, :ATTEMPTS]) * height * width
         ratio = np.exp(between(*np.log(self.ratio), chance[:, ATTEMPTS:-2]))
@@ -168,7 +167,7 @@ class RandomResizedCrop(Augmentation):
         left = np.floor(chance[:, -1] * (width - w + 1))
         none_fits = ~fits.any(1)
         if none_fits.any():
-            # A very long image: the largest box of an allowed aspect ratio, in the middle.
+            # For very long images, use the largest centered box with an allowed aspect ratio.
             largest_height = min(height, round(width / self.ratio[0]))
             largest_width = min(width, round(height * self.ratio[1]))
             h[none_fits] = largest_height
@@ -209,7 +208,7 @@ def between(low: float, high: float, chance: np.ndarray) -> np.ndarray:
 
 
 def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> Tensor:
-    """Return (B, target, source) weights of antialiased bilinear resizing of the interval [start, start + length)."""
+    """Return the (B, target, source) weights that resize the interval [start, start + length), antialiased and bilinear."""
     start = start[:, None, None]
     length = length[:, None, None]
     step = length / target
@@ -222,10 +221,10 @@ def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> T
 
 @TRANSFORMS.register_module()
 class RandomFlip(Augmentation):
-    """Mirror left and right.
+    """Mirror the image left to right.
 
     Args:
-        p: Probability of the change. Default: 0.5.
+        p: Probability of the change.
     """
 
     def __init__(self, p: float = 0.5) -> None:
@@ -240,7 +239,7 @@ class RandomFlip(Augmentation):
 
 @TRANSFORMS.register_module()
 class RandomTurn(Augmentation):
-    """Rotate by quarter turns and mirror: one of the eight symmetries of a square, equally likely. Batches are squares.
+    """Apply one of the eight rotations and reflections of a square, drawn uniformly. Batches must contain square images.
 
     Args:
         p: Probability of the change.
@@ -261,18 +260,18 @@ class RandomTurn(Augmentation):
 
 
 def turned(images: Tensor, turn: int) -> Tensor:
-    """Apply one of eight symmetries: quarter turns, from the fourth on after mirroring."""
+    """Apply one of eight symmetries: `turn` % 4 quarter turns, after mirroring if `turn` is above 3."""
     mirrored = images.flip(-1) if turn > 3 else images
     return torch.rot90(mirrored, turn % 4, (-2, -1))
 
 
 @TRANSFORMS.register_module()
 class Resize(v2.Resize):
-    """Resize, antialiased.
+    """Resize with antialiasing.
 
     Args:
-        size: The shorter side, or height and width.
-        interpolation: torchvision's name of the filter. Default: 'bilinear'.
+        size: Length of the shorter side, or height and width.
+        interpolation: torchvision's name of the filter.
     """
 
     def __init__(self, size: int | tuple[int, int], interpolation: str = 'bilinear') -> None:
@@ -284,7 +283,7 @@ class Resize(v2.Resize):
 
 @TRANSFORMS.register_module()
 class CenterCrop(v2.CenterCrop):
-    """Cut the square of `size` pixels in the middle."""
+    """Crop the central square of `size` pixels."""
 
     def batch(self, images: Tensor) -> Tensor:
         return self(images)
@@ -299,18 +298,20 @@ OPERATIONS = ('brightness', 'contrast', 'saturation', 'hue')
 
 @TRANSFORMS.register_module()
 class ColorJitter(Augmentation):
-    """Change brightness, contrast, saturation and hue, in an order drawn per image.
+    """Change brightness, contrast, saturation and hue, in a random order per image.
 
-    A factor of strength s is uniform in [max(0, 1 - s), 1 + s], the hue shift in [-hue, hue] of the circle. Nothing is
-    rounded between the four, in either form. Brightness and contrast are defined for any channels. If these are not RGB,
-    the contrast of each channel is relative to its own mean, and saturation and hue must be 0.
+    With strength s, a factor is uniform in [max(0, 1 - s), 1 + s]. The hue shift is uniform in [-hue, hue] turns of the
+    color circle. Values are not rounded between the four changes.
+
+    Brightness and contrast apply to any number of channels. For images that are not RGB, the contrast of each channel is
+    relative to the channel's own mean, and saturation and hue must be 0.
 
     Args:
         p: Probability of the change.
-        brightness: Strength.
-        contrast: Strength.
-        saturation: Strength.
-        hue: Largest shift.
+        brightness: Strength of the brightness factor.
+        contrast: Strength of the contrast factor.
+        saturation: Strength of the saturation factor.
+        hue: Largest hue shift, in turns of the color circle.
     """
 
     clips = True
@@ -354,14 +355,15 @@ class ColorJitter(Augmentation):
         return planes(to_bytes(pixels))
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        """Change all images at once, in 40 kernels on a GPU, regardless of their orders.
+        """Change all images at once, in 40 kernels on a GPU, whatever their orders.
 
-        Each change but the hue's is a matrix over the channels: at most three before the hue changes, and three after.
+        Each change except the hue shift is a matrix over the channels. At most three of them come before the hue shift
+        and at most three after it, so six matrices per image, some of them identities, cover every order.
         """
         count, channels = images.shape[:2]
         step = params['order'].argsort(1)  # of each change
         linear, hue = step[:, :3], step[:, 3:]
-        linear = linear + 2 * (linear > hue)  # steps 0 to 2 come before the hue's, and 3 to 5 after
+        linear = linear + 2 * (linear > hue)  # 0 to 2 before the hue shift, 3 to 5 after it
         changes = torch.eye(channels).repeat(2, count, 6, 1, 1)
         changes[1] = 0
         rows = torch.arange(count).unsqueeze(1)
@@ -380,16 +382,16 @@ class ColorJitter(Augmentation):
 
 
 def to_gray(images: Tensor) -> Tensor:
-    """Return float RGB images with the luminance in all three channels."""
+    """Replace all three channels of float RGB images by the luminance."""
     red, green, blue = images.split(1, dim=1)
     gray = (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
     return gray.expand(-1, 3, -1, -1)
 
 
 def channel_matrices(factors: Tensor, channels: int) -> Tensor:
-    """Return the matrices of brightness, contrast and saturation for an image's channels and for its mean: (2, B, 3, C, C).
+    """Return the matrices of brightness, contrast and saturation, (2, B, 3, C, C), for the pixels and for their mean.
 
-    Contrast and saturation keep a factor of the image and take the rest from the mean or from the pixel, in gray.
+    Contrast blends the image with the gray of its mean, and saturation with the gray of each pixel.
     """
     identity = torch.eye(channels)
     gray = torch.tensor(LUMA).expand(3, 3) if channels == 3 else identity
@@ -403,8 +405,8 @@ def channel_matrices(factors: Tensor, channels: int) -> Tensor:
 def shift_hue(pixels: Tensor, turns: Tensor) -> Tensor:
     """Change the hue of (B, 3, N) pixels at fixed saturation and value.
 
-    With V the largest channel, C the chroma and h in [0, 6) the hue, a channel is V - C clip(min(k, 4 - k), 0, 1),
-    k = (h + n) mod 6, n = 5, 3, 1 for red, green, blue: no table of sectors. `turns` is n plus the change of h.
+    With value V (the largest channel), chroma C and hue h in [0, 6), a channel is V - C clip(min(k, 4 - k), 0, 1), where
+    k = (h + n) mod 6 and n = 5, 3, 1 for red, green and blue. `turns` is n plus the change of h.
     """
     value, largest = pixels.max(dim=1, keepdim=True)
     chroma = value - pixels.amin(dim=1, keepdim=True)
@@ -416,9 +418,9 @@ def shift_hue(pixels: Tensor, turns: Tensor) -> Tensor:
 
 
 def change_pixels(pixels: np.ndarray, operation: str, amount: float) -> np.ndarray:
-    """Apply one of OPERATIONS to one image: float32 HWC in [0, 255]."""
+    """Apply one of OPERATIONS to a float32 HWC image in [0, 255]."""
     if operation == 'hue':
-        hsv = cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)  # hue in degrees, value unchanged
+        hsv = cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)  # of float32, with the hue in degrees
         # OpenCV accepts a hue above 360 degrees, but not one below 0.
         shifted = cv2.add(hsv, (360 * (amount % 1), 0, 0, 0))
         return cv2.cvtColor(shifted, cv2.COLOR_HSV2RGB)
@@ -435,9 +437,9 @@ def change_pixels(pixels: np.ndarray, operation: str, amount: float) -> np.ndarr
 
 @TRANSFORMS.register_module()
 class ReleaseColorJitter(ColorJitter):
-    """`ColorJitter` as in BYOL's release: brightness is added, and each channel has a contrast to its own mean.
+    """`ColorJitter` as in BYOL's released code, where a brightness uniform in [-brightness, brightness] is added.
 
-    The added brightness is uniform in [-brightness, brightness].
+    The contrast of each channel is relative to the channel's own mean.
     """
 
     def draw(self, count: int, height: int, width: int) -> Params:
@@ -483,17 +485,17 @@ class RandomGrayscale(Augmentation):
         return change_selected(images, params['on'], to_gray)
 
 
-# The light that hematoxylin, eosin and DAB absorb from red, green and blue (Ruifrok and Johnston 2001).
+# Absorption of red, green and blue light by hematoxylin, eosin and DAB (Ruifrok and Johnston 2001).
 STAINS = torch.tensor([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
 
 
 @TRANSFORMS.register_module()
 class StainJitter(Augmentation):
-    """Multiply the amount of each stain of a microscope's slide by a factor in [1 - strength, 1 + strength].
+    """Multiply the amount of each stain on a microscope slide by a random factor in [1 - strength, 1 + strength].
 
     Args:
         p: Probability of the change.
-        strength: Half the range of the factors.
+        strength: Largest distance of a factor from 1.
     """
 
     clips = True
@@ -509,7 +511,7 @@ class StainJitter(Augmentation):
         return {**params, 'factors': factors}
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        # One matrix per image: to amounts of stain, times the factors, and back.
+        # One matrix per image converts absorption to stain amounts, multiplies them, and converts back.
         factors = params['factors'][params['on'], :, None]
         matrices = to_device_of(torch.linalg.inv(STAINS) @ (factors * STAINS), images)
 
@@ -527,7 +529,7 @@ class Solarize(Augmentation):
 
     Args:
         p: Probability of the change.
-        threshold: The threshold, of 255. Default: 128.
+        threshold: The threshold, on the scale from 0 to 255.
     """
 
     clips = True
@@ -540,7 +542,7 @@ class Solarize(Augmentation):
         return F.solarize(image, self.threshold)
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        # Half a byte lower: the worker form rounds such a value up to the threshold.
+        # A worker rounds values up to half a byte below the threshold to the threshold itself.
         bright = images >= (self.threshold - 0.5) / 255
         bright &= to_device_of(params['on'], images).view(-1, 1, 1, 1)
         return torch.where(bright, 1 - images, images)
@@ -551,7 +553,7 @@ MAX_SIGMAS = 5.5  # the rest of a kernel weighs less than 1e-6 and changes no by
 
 @TRANSFORMS.register_module()
 class GaussianBlur(Augmentation):
-    """Blur by a Gaussian of a width drawn per image. The kernel is a tenth of the image long.
+    """Blur with a Gaussian whose standard deviation is drawn per image. The kernel is a tenth of the image long.
 
     Args:
         p: Probability of the change.
@@ -585,7 +587,7 @@ def taps_for(images: Tensor) -> int:
 
 
 def gaussian(sigma: float, taps: int) -> np.ndarray:
-    """Return the normalized kernel of this many taps, without the ends that change nothing."""
+    """Return the normalized kernel, without ends that are too small to change a byte."""
     reach = taps // 2
     offset = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (offset / sigma) ** 2)
@@ -594,7 +596,7 @@ def gaussian(sigma: float, taps: int) -> np.ndarray:
 
 
 def blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Blur each image by its own sigma: two depthwise convolutions over (image, channel), edges reflected."""
+    """Blur each image by its own sigma: two depthwise convolutions over (image, channel), with reflected edges."""
     count, channels, height, width = images.shape
     taps = taps_for(images)
     reach = taps // 2

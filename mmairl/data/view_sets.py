@@ -1,4 +1,4 @@
-"""Views by name, for images that are not photographs of objects. view_sets.yaml holds the transforms and the reasons."""
+"""Named view sets for images that are not photographs of objects. view_sets.yaml lists their transforms with reasons."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ def reasons(name: str) -> list[tuple[dict, str]]:
     if name not in DOMAINS:
         known = ', '.join(DOMAINS)
         raise UserError(
-            f"there are no views '{name}'{closest(name, DOMAINS)}; set one of {known}, or a list",
+            f"views: unknown name ('{name}'){closest(name, DOMAINS)}; set one of {known}, or a list",
             code='unknown-views',
         )
     pairs = []
@@ -28,7 +28,7 @@ def reasons(name: str) -> list[tuple[dict, str]]:
 
 
 def named_views(name: str, like: Sequence[Sequence[dict]] = ((CROP,), (CROP,))) -> list[list[dict]]:
-    """Return the views of this name, with the number and the crops of the views `like`."""
+    """Return the views of a view set: as many as in `like`, each with the crop of its view in `like`."""
     transforms = [transform for transform, _ in reasons(name)]
     views = []
     for view in like:
@@ -38,5 +38,5 @@ def named_views(name: str, like: Sequence[Sequence[dict]] = ((CROP,), (CROP,))) 
 
 
 def expand_named_views(views: Any) -> Any:
-    """Return the list that a name of views stands for, and other views unchanged."""
+    """Replace the name of a view set by its views. Return other views unchanged."""
     return named_views(views) if isinstance(views, str) else views

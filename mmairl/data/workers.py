@@ -1,4 +1,4 @@
-"""Readable errors for data workers that run out of memory or file handles, die or hang."""
+"""Clear errors for data workers that run out of memory or file handles, die or hang."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from mmairl.errors import UserError, chain
 
 
 def safe(loader: DataLoader) -> DataLoader:
-    """Return the loader, whose workers now fail with an error in cases where torch's would leave the run waiting."""
+    """Make the loader raise an error in cases where torch would leave the run waiting, and return it."""
     if loader.num_workers:
         require_handles(loader.num_workers)
         loader.collate_fn = partial(shared_batch, loader.collate_fn)
@@ -22,15 +22,15 @@ def safe(loader: DataLoader) -> DataLoader:
 
 
 def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
-    """Collate a batch and move it to shared memory, in the worker itself.
+    """Collate a batch and move it to shared memory in the main thread of the worker.
 
-    torch moves it in a thread of the worker. If /dev/shm is full, that thread only prints an error and drops the batch, and
-    the run waits for it.
+    torch would move the batch in another thread, which only prints an error and drops the batch if /dev/shm is full. The
+    run would then wait for the batch.
     """
     try:
         return apply_to(collate(items), torch.is_tensor, torch.Tensor.share_memory_)
     except RuntimeError as error:
-        # torch's collate function allocates shared memory itself. Its other errors are raised unchanged.
+        # torch's collate function allocates shared memory, too. Its other errors are raised unchanged.
         if not any(words in str(error) for words in ('shared memory', 'No space left', '/torch_')):
             raise
         raise UserError(
@@ -41,22 +41,22 @@ def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
 
 
 def require_handles(workers: int) -> None:
-    """Raise the soft limit of open files if the workers need it: without handles, batches are lost and the run waits."""
-    needed = 64 + 32 * workers  # a worker's pipes, and a handle for each queued tensor
+    """Raise the soft limit of open files if the workers require more. Without handles, batches would be lost."""
+    needed = 64 + 32 * workers  # for the pipes of each worker and a handle per queued tensor
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= needed or soft == resource.RLIM_INFINITY:
         return
     if needed > hard != resource.RLIM_INFINITY:
         raise UserError(
-            f'num_workers: {workers} data workers need {needed} open files and the limit is {hard}; raise it (ulimit -n '
-            '65536), or lower num_workers',
+            f'num_workers: {workers} data workers require {needed} open files, but the limit is {hard}; raise the limit '
+            '(ulimit -n 65536), or lower num_workers',
             code='few-file-handles',
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def delivered(loader: DataLoader) -> Iterator[Any]:
-    """Yield the loader's batches. Raise a UserError if workers cannot start, die or hang."""
+    """Yield the batches of the loader. Raise a UserError if its workers cannot start, die or hang."""
     try:
         yield from loader
     except (RuntimeError, OSError, EOFError) as error:
@@ -69,7 +69,7 @@ def delivered(loader: DataLoader) -> Iterator[Any]:
 def explained_deaths() -> Iterator[None]:
     """Turn the death of a data worker into a UserError.
 
-    torch notices it by a signal and raises wherever the main process is: in most cases within a training step.
+    torch raises it from a signal handler, so wherever the main process happens to be, usually within a training step.
     """
     try:
         yield

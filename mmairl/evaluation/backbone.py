@@ -1,6 +1,6 @@
-"""The backbone under test: every weight is loaded, or it is an error.
+"""Load the backbone to evaluate. A weight that is missing or left over is an error.
 
-Silently evaluating the wrong network is a classic error of the field.
+Evaluations of partly loaded networks are a common mistake, which no score reveals.
 """
 
 import logging
@@ -16,13 +16,10 @@ from torch import Tensor, nn
 from mmairl.checkpoints.init import fitted
 from mmairl.checkpoints.load import require_same_keys
 from mmairl.checkpoints.read import Backbone, read_backbone, warn
-from mmairl.models.norm import (
-    measure_statistics,
-    norms_of,
-)  # which registers mmpretrain's backbones as well
+from mmairl.models.norm import measure_statistics, norms_of  # also registers mmpretrain's backbones
 from mmairl.registry import MODELS
 
-# A hidden factor: the default of `load_backbone` and `pooled`.
+# The defaults of `load_backbone` and `pooled`, which a study states as a hidden factor.
 FEATURES = "the student's, pooled after the backbone"
 
 
@@ -33,14 +30,14 @@ def load_backbone(
     seed: int = 0,
     prefix: str | None = None,
 ) -> nn.Module:
-    """Return the config's backbone, frozen and in eval mode, with a checkpoint's weights or a seeded random start.
+    """Return the config's backbone, frozen and in eval mode, with the weights of a checkpoint or random ones.
 
     Args:
         cfg: The config that has the network as `model.backbone`.
-        checkpoint: A path, or a `Backbone` that has been read before. None is a random start.
+        checkpoint: A path, or a `Backbone` from `read_backbone`. None initializes the backbone at random.
         part: 'student' or 'teacher'.
-        seed: Seed of the random start.
-        prefix: The beginning of the backbone's keys in the checkpoint. None finds it.
+        seed: Seed of the random initialization.
+        prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
 
     Raises:
         UserError: If the checkpoint does not fill every weight.
@@ -74,7 +71,7 @@ def load_backbone(
 
 
 def build_backbone(cfg: Config) -> nn.Module:
-    """Build the config's backbone, without a pre-trained start, which would hide what a checkpoint lacks."""
+    """Build the config's backbone without its `init_cfg`, whose weights could fill gaps of a checkpoint."""
     description = cfg.model.backbone.copy()
     description.pop('init_cfg', None)
     return MODELS.build(description)
@@ -87,7 +84,7 @@ def tensors_of_config(cfg: Config) -> dict[str, Tensor]:
 
 
 def warn_of_other_statistics(cfg: Config, source: Backbone) -> None:
-    """Warn if the checkpoint states another mean or standard deviation than the config normalizes images with."""
+    """Warn if a checkpoint states another mean or standard deviation than the config's."""
     stated = source.input
     normal = cfg.model.get('data_preprocessor')
     if not stated.origin or normal is None or stated.channels is not None:
@@ -104,7 +101,7 @@ def warn_of_other_statistics(cfg: Config, source: Backbone) -> None:
 
 
 def refresh_statistics(backbone: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Measure batch norm's statistics on these images, because NormRescale's weights invalidate the stored ones."""
+    """Measure the statistics of batch norms on these images, because NormRescale invalidates the stored ones."""
     backbone.eval()
     for layer in norms_of(backbone):
         layer.train()

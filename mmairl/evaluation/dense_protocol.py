@@ -1,13 +1,12 @@
-"""Probes of a frozen backbone on a target per pixel: heads on the features of each cell of its map."""
+"""Probes of a frozen backbone on targets per pixel. Their heads see the features of one cell of the feature map."""
 
-import dataclasses
 import shutil
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from math import ceil, prod
 from pathlib import Path
@@ -36,8 +35,8 @@ from mmairl.evaluation.sources import room_source
 from mmairl.io import replacing
 from mmairl.models.layers import joined_map, layer_outputs
 
-POINTS = 4  # per side of a cell, at which a head is compared with the target in training
-SCALES = (0.5, 2.0)  # of random crops, as in mmseg
+POINTS = 4  # points per side of a cell at which the target is sampled in training
+SCALES = (0.5, 2.0)  # scales of random crops, as in mmseg
 Batches = Iterator[tuple[Tensor, Tensor]]
 Window = tuple[slice, slice]
 Head = Callable[[Tensor], Tensor]
@@ -45,27 +44,28 @@ Head = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class DenseProtocol(Protocol):
-    """Base class of probes on a target per pixel. Subclasses define the heads, their loss and the scores.
+    """Base class of probes on targets per pixel. Subclasses define the heads, their loss and the scores.
 
-    By default, the features of the central window of each training image are computed once, stored in float16 and read
-    in every epoch. DINOv2's protocol trains on random crops with the backbone in the loop, as `random_crops` does. The
-    names of scores from stored features say so.
+    By default, the features of the central window of each training image are computed once, stored in float16, and read in
+    every epoch. The names of the scores then end in '(stored features)'. With `random_crops`, the backbone runs on new
+    random crops in every epoch, as in DINOv2's protocol.
 
     Args:
-        layers: Layers whose maps are joined: stages of a ResNet, blocks of a ViT, from 0 or from the end.
+        layers: Layers whose feature maps are concatenated: stages of a ResNet or blocks of a ViT. Negative numbers count
+            from the end.
         size: The shorter side that images are resized to.
-        crop: Side of the square windows that the backbone sees. None resizes each image to size x size instead.
+        crop: Side of the square windows that the backbone receives. With None, images are resized to size x size instead.
         stride: Distance of the windows of a test image, whose predictions are averaged. Default: two thirds of `crop`.
-        mask_size: The side that targets are resized to before they are scored. Default: their own size.
+        mask_size: The side that targets are resized to before scoring. Default: their own size.
         upsample: How predictions are resized: 'bilinear' or 'nearest'.
         random_crops: Whether to train on random crops and flips. Default: False.
-        permuted: Whether to shuffle the cells of each image, the control of a probe that uses no position.
+        permuted: Whether to shuffle the cells of each image, as a control without positions. Default: False.
         epochs: Passes over the training images.
         batch: Training images per step.
-        lr: Learning rate of AdamW; falls to 0 by a half cosine.
+        lr: Initial learning rate of AdamW, which falls to 0 by a half cosine.
         weight_decay: Weight decay of AdamW.
         seed: Seed of the heads, of the order of the images and of random crops.
-        heads: Heads to measure; the first gives the main score. Default: all.
+        heads: Heads to measure. The first gives the main score. Default: all.
 
     Class attributes:
         known_heads: Names of all heads.
@@ -111,18 +111,18 @@ class DenseProtocol(Protocol):
 
     @abstractmethod
     def widths(self, classes: Sequence[str]) -> dict[str, int]:
-        """Return the number of outputs of each head that is trained."""
+        """Return the number of outputs of each trained head."""
 
     @abstractmethod
     def loss(self, head: str, outputs: Tensor, points: Tensor) -> Tensor:
-        """Return the loss of a head's outputs, (cells, width), against the targets, (cells, POINTS^2)."""
+        """Return the loss of a head's outputs (cells, width) for the targets (cells, POINTS^2)."""
 
     @abstractmethod
     def measure(self, prediction: Tensor, target: Tensor, classes: Sequence[str]) -> Tensor:
-        """Return statistics of one image, which are summed, in float64.
+        """Return the statistics of one image in float64. They are summed over the images.
 
         Args:
-            prediction: What `predict` returns, (width, H, W).
+            prediction: The output of `predict`, resized: (width, H, W).
             target: The target, (H, W).
             classes: Names of the classes.
         """
@@ -131,23 +131,23 @@ class DenseProtocol(Protocol):
     def summarize(
         self, head: str, statistics: Tensor, classes: Sequence[str]
     ) -> tuple[Scores, dict]:
-        """Return the scores and details of a head from the sum of the statistics of all images."""
+        """Return the scores and details of a head from the summed statistics."""
 
     def predict(self, head: str, outputs: Tensor) -> Tensor:
-        """Return the values that are resized to the target's size, (cells, width), from a head's outputs."""
+        """Return the predictions (cells, width), which are then resized, from the outputs of any head."""
         return outputs
 
     def untrained_heads(self, cells: 'Cells', classes: Sequence[str]) -> dict[str, Head]:
-        """Return the heads that need no training, from the stored features."""
+        """Return the heads without training, such as k-NN on the stored features."""
         return {}
 
     def prepared(self, target: Tensor) -> Tensor:
-        """Return a target in which pixels that do not count are marked."""
+        """Return a target in which ignored pixels are marked as `unknown`."""
         return target
 
     @property
     def side(self) -> int:
-        """The side of the images that enter the backbone."""
+        """Side of the images that the backbone receives."""
         return self.crop or self.size
 
     def input_size(self, cfg: Config) -> int:
@@ -161,7 +161,7 @@ class DenseProtocol(Protocol):
     ) -> Outcome:
         if subject == 'pixels':
             raise UserError(
-                f'{self.name}: pixels have no layers; use --init random as the baseline',
+                f'{self.name}: raw pixels are not a baseline, because they have no layers; use --init random',
                 code='no-spatial-features',
             )
         backbone = load_backbone(cfg, None if subject == 'random' else subject)
@@ -188,9 +188,8 @@ class DenseProtocol(Protocol):
             of_head, details[head] = self.summarize(head, statistics[head], test.classes)
             for name, value in of_head.items():
                 scores[f'{self.name}, {head} {name}{way}'] = value
-        main = details[self.heads[0]]
-        if 'per_class' in main:
-            details['per_class'] = main['per_class']
+        if per_class := details[self.heads[0]].get('per_class'):
+            details['per_class'] = per_class
         return scores, details, {}
 
     def _features_key(self, identity: Mapping[str, Any]) -> str:
@@ -203,7 +202,7 @@ class DenseProtocol(Protocol):
     def trained_heads(
         self, train: DenseDataset, features: 'CellFeatures', cells: 'Cells'
     ) -> dict[str, Head]:
-        """Train all heads in one pass. They share nothing but the features."""
+        """Train all heads on the same batches. They share only the features."""
         widths = self.widths(train.classes)
         if not widths:
             return {}
@@ -224,21 +223,15 @@ class DenseProtocol(Protocol):
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         for x, points in show_progress(batches, 'heads', steps):
             points = self.prepared(points)
-            loss = 0
-            for name, head in heads.items():
-                loss = loss + self.loss(name, head(x), points)
+            loss = sum(self.loss(name, head(x), points) for name, head in heads.items())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
-        heads.eval()
-        return {name: partial(self._predicted, name, head) for name, head in heads.items()}
-
-    def _predicted(self, name: str, head: nn.Module, x: Tensor) -> Tensor:
-        return self.predict(name, head(x))
+        return dict(heads.eval())
 
     def _crops(self, train: DenseDataset, features: 'CellFeatures') -> Batches:
-        """Yield features and targets of random crops, which depend only on seed, epoch and image."""
+        """Yield features and targets of random crops. The crops depend only on seed, epoch and image."""
         features.restart(self.seed)
         for epoch in range(self.epochs):
             order = self.order(epoch, len(train)).tolist()
@@ -270,7 +263,7 @@ class DenseProtocol(Protocol):
             if self.mask_size is not None:
                 target = nearest_resized(target, (self.mask_size, self.mask_size))
             for name, head in heads.items():
-                outputs = head(flat_cells(x))
+                outputs = self.predict(name, head(flat_cells(x)))
                 by_window = outputs.unflatten(0, (len(x), *x.shape[2:]))
                 maps = self._upsampled(by_window.permute(0, 3, 1, 2), (self.side, self.side))
                 joined = self._joined(maps, windows, image.shape[1:])
@@ -280,7 +273,7 @@ class DenseProtocol(Protocol):
         return statistics
 
     def _joined(self, maps: Tensor, windows: Sequence[Window], size: Sequence[int]) -> Tensor:
-        """Return the mean of the maps of overlapping windows, at the size of their image."""
+        """Return a map of the image: the mean of the maps of its overlapping windows."""
         total = maps.new_zeros(maps.shape[1], *size)
         count = maps.new_zeros(size)
         for (rows, columns), of_window in zip(windows, maps):
@@ -292,7 +285,7 @@ class DenseProtocol(Protocol):
         return F.interpolate(maps, tuple(size), mode=self.upsample)
 
     def resized(self, image: Tensor, scale: float = 1.0) -> Tensor:
-        """Return an image of the protocol's size."""
+        """Return an image resized to the protocol's size, times `scale`."""
         size = [self.size, self.size]
         if self.crop is not None:
             sides = image.shape[1:]
@@ -301,7 +294,7 @@ class DenseProtocol(Protocol):
         return T.resize(image, size, antialias=True)
 
     def _windows(self, image: Tensor) -> list[Window]:
-        """Return windows that cover an image, as mmseg places them."""
+        """Return windows that cover an image, at the positions that mmseg uses."""
         stride = self.stride or max(1, 2 * self.side // 3)
         by_side = []
         for length in image.shape[1:]:
@@ -312,14 +305,13 @@ class DenseProtocol(Protocol):
 
 
 class Windows(Dataset):
-    """One training window of each image: the central one, or a random one with a random flip if `epoch` is given."""
+    """The central window of each training image, or with `epoch` a random window that may be flipped."""
 
     def __init__(
         self, dataset: DenseDataset, protocol: DenseProtocol, epoch: int | None = None
     ) -> None:
         self.dataset = dataset
-        # Only the geometry is needed, and workers receive a copy.
-        self.protocol = dataclasses.replace(protocol, cache=None)
+        self.protocol = protocol
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -351,12 +343,12 @@ class Windows(Dataset):
 
 
 def start_of_window(spare: int, random: np.random.Generator | None) -> int:
-    """Return where a window starts that leaves `spare` pixels: in the center, or anywhere."""
+    """Return the start of a window that is `spare` pixels shorter than the image: central, or random."""
     return spare // 2 if random is None else int(random.integers(spare + 1))
 
 
 class CellFeatures:
-    """Computes the joined map of the protocol's layers for batches of images of bytes."""
+    """Compute the concatenated feature maps of the protocol's layers, from batches of uint8 images."""
 
     def __init__(self, backbone: nn.Module, how: Extraction, protocol: DenseProtocol) -> None:
         self.backbone = backbone.to(how.device)
@@ -365,7 +357,7 @@ class CellFeatures:
         self.random = torch.Generator()
 
     def restart(self, seed: int) -> None:
-        """Restart the permutations, which must not depend on features that were stored before."""
+        """Restart the permutations, so that they do not depend on whether features were already stored."""
         self.random.manual_seed(seed)
 
     @torch.no_grad()
@@ -373,13 +365,12 @@ class CellFeatures:
         """Return features, (B, C, rows, columns)."""
         how = self.how
         x = normalize(images.to(how.device), how.mean, how.std)
-        in_bfloat16 = how.precision == 'bfloat16'
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=in_bfloat16):
+        with how.autocast():
             outputs = layer_outputs(self.backbone, x, self.protocol.layers)
             features = joined_map(outputs).float()
         if not features.isfinite().all():
             raise Diverged(
-                'the backbone has NaN or infinite features; the pre-training has diverged, use an earlier checkpoint',
+                'the features are NaN or infinite, because the pre-training diverged; use an earlier checkpoint',
                 code='features-not-finite',
             )
         if self.protocol.permuted:
@@ -400,7 +391,7 @@ class CellFeatures:
 
 
 class Cells:
-    """Features and targets of the central window of each training image, in two files that are written when first read."""
+    """Features and targets of the central window of each training image, in two files. The first access writes them."""
 
     def __init__(
         self, path: Path, features: CellFeatures, train: DenseDataset, protocol: DenseProtocol
@@ -476,7 +467,7 @@ def flat_cells(features: Tensor) -> Tensor:
 
 
 def points_of(targets: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return targets (B, H, W) at POINTS x POINTS points of each cell, as (B, cells, POINTS^2)."""
+    """Return targets (B, H, W) at the POINTS x POINTS points of each cell, as (B, cells, POINTS^2)."""
     rows, columns = shape
     size = (rows * POINTS, columns * POINTS)
     sampled = F.interpolate(targets[:, None], size, mode='nearest-exact')
@@ -486,6 +477,6 @@ def points_of(targets: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def nearest_resized(target: Tensor, size: Sequence[int]) -> Tensor:
-    """Return a target (H, W) at another size as float32."""
+    """Return a target (H, W) resized to another size, as float32."""
     batch = target[None, None].float()
     return F.interpolate(batch, tuple(size), mode='nearest-exact')[0, 0]

@@ -12,7 +12,7 @@ from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
 HEADS = ('bins', 'regression')
-EIGEN_CROP = (slice(45, 471), slice(41, 601))  # of NYUv2's 480 x 640 pixels
+EIGEN_CROP = (slice(45, 471), slice(41, 601))  # rows and columns of NYUv2's 480 x 640 pixels
 
 
 @PROTOCOLS.register_module('depth_probe')
@@ -20,14 +20,15 @@ EIGEN_CROP = (slice(45, 471), slice(41, 601))  # of NYUv2's 480 x 640 pixels
 class DepthProbe(DenseProtocol):
     """Predict depth by linear heads on the features of cells, as in DINOv2: a mixture of bins, and a regression.
 
-    Scores are the percentage of pixels within a factor of 1.25 of their depth, and RMSE in meters; the details have the
-    factors 1.25^2 and 1.25^3 and the absolute relative error. As in mmseg, each is a mean over images.
+    Scores are the percentage of pixels whose predicted depth is within a factor of 1.25 of the target, and the RMSE in
+    meters. The details have the percentages for 1.25^2 and 1.25^3 and the absolute relative error. As in mmseg, each is a
+    mean over images.
 
     Args:
         bins: Number of bins between the limits.
         min_depth: Lower limit of scored depths in meters.
         max_depth: Upper limit of scored depths in meters.
-        nyu_crop: Whether to score the part of NYUv2's images that the Eigen crop keeps. Default: False.
+        nyu_crop: Whether to score only the Eigen crop of NYUv2's images. Default: False.
     """
 
     heads: Sequence[str] = HEADS
@@ -61,7 +62,7 @@ class DepthProbe(DenseProtocol):
         return depth.clamp(self.min_depth, self.max_depth)
 
     def loss(self, head: str, outputs: Tensor, points: Tensor) -> Tensor:
-        """Return the scale-invariant log loss with the factors of AdaBins."""
+        """Return the scale-invariant log loss of AdaBins."""
         counted = points > 0
         if not counted.any():
             return 0 * outputs.sum()

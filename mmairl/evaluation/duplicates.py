@@ -1,4 +1,4 @@
-"""Test images that nearly equal a training image, by their pixels and by their features."""
+"""Find near duplicates of training images among the test images, by their pixels and by their features."""
 
 import base64
 from collections.abc import Iterable
@@ -18,19 +18,20 @@ from mmairl.errors import printable
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.neighbors import nearest
 
-CHANCE = 1e-4  # fraction of independent images that are marked
-SAME = 1e-6  # rounding of a cosine in float32
-NEIGHBORS = 10  # that measure the density around an image
-SHOWN = 12  # pairs on a page
-SIDE = 96  # pixels of a picture
+CHANCE = 1e-4  # fraction of independent images that are marked by mistake
+SAME = 1e-6  # rounding error of a cosine in float32
+NEIGHBORS = 10  # neighbors to estimate the density around an image with
+SHOWN = 12  # pairs shown on a page
+SIDE = 96  # side of a picture in pixels
 
 
 def too_near(distances: Tensor) -> Tensor:
-    """Mark test images that are closer to a training image than CHANCE explains.
+    """Return which test images are closer to a training image than is likely by chance.
 
-    Around an image the number of others within r grows as r^d, at any density. So the d-th power of the distance to the
-    nearest, over that to the k-th, has a known distribution, close to exponential. Median and upper quartile give d, as
-    long as less than half of the images are duplicates. More than k copies of one image are not marked.
+    Around a test image, the number of training images within distance r grows as r^d. So the d-th power of the ratio of the
+    nearest to the k-th distance is almost exponentially distributed, whatever the density. If less than half of the test
+    images are duplicates, the median and the upper quartile of the ratio determine d. A test image with k or more near
+    copies is not found.
 
     Args:
         distances: Distances to the nearest training images, (N, k), ascending.
@@ -39,23 +40,25 @@ def too_near(distances: Tensor) -> Tensor:
     nearness = logs[:, 0] - logs[:, -1]
     median = nearness.quantile(0.5)
     upper = nearness.quantile(0.75)
-    mean = (upper - median) / log(2)
-    rare = nearness < median + mean * log(CHANCE / log(2))
+    per_dimension = (upper - median) / log(2)  # 1 / d
+    rare = nearness < median + per_dimension * log(CHANCE / log(2))
     return rare | (distances[:, 0] <= SAME)
 
 
 def near_duplicates(
     sets: tuple[Dataset, Dataset], features: tuple[Features, Features], device: str, workers: int
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return a mask of test rows with a near duplicate in training, and counts with example pairs.
+    """Return a mask of the test rows with a near duplicate in the training set, and counts with example pairs.
 
-    Images whose labels differ from their look-alike's are label conflicts. They are counted and shown, but not masked.
+    If the two labels differ, the pair is a label conflict, which is counted and shown but not masked.
     """
     train, test = sets
     bank, query = features
     bank_rows = _rows(train, bank)
     rows = _rows(test, query)
-    center = bank.x.mean(0)  # without it, features of a collapsed network have hardly any angles
+    center = bank.x.mean(
+        0
+    )  # the angles between features of a collapsed network are tiny unless they are centered
     queries = query.x - center
     similarity, position = nearest(queries, bank.x - center, NEIGHBORS, device)
     close = too_near(1 - similarity).nonzero().flatten()
@@ -80,7 +83,7 @@ def near_duplicates(
 
 
 def _rows(dataset: Dataset, features: Features) -> np.ndarray:
-    """Return the position in the data set of each row of features."""
+    """Return the index in the data set of each row of features."""
     every = np.arange(len(dataset))
     return np.delete(every, list(features.unreadable))
 
@@ -88,7 +91,7 @@ def _rows(dataset: Dataset, features: Features) -> np.ndarray:
 def pictures(
     train: Dataset, test: Dataset, twins: Iterable[tuple[int, int]]
 ) -> list[list[tuple[str, str]]]:
-    """Return the first test images and their twins, each as a picture and a name, for a page."""
+    """Return the first pairs of a test image and its twin for a page. An image is a picture and a name."""
     pairs = []
     for here, there in islice(twins, SHOWN):
         pairs.append([_shown(test, here), _shown(train, there)])

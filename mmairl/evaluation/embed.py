@@ -28,9 +28,9 @@ from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import output, replacing
 
-PLANES = set(range(5, 17))  # sizes of a last axis that may be channels rather than columns
-One = str | Path | Image.Image | np.ndarray | Tensor
-Images = One | Sequence[One]
+PLANES = set(range(5, 17))  # sizes of a last axis that may be channels or columns
+SingleImage = str | Path | Image.Image | np.ndarray | Tensor
+Images = SingleImage | Sequence[SingleImage]
 
 
 @cleared_frames()
@@ -54,29 +54,31 @@ def embed(
 
     Args:
         checkpoint: A checkpoint of a ResNet or ViT, of any project that `tools/evaluate.py` reads.
-        images: A folder, an archive of tools/pack.py, a file, an image, or a list of these. Images are Pillow's, arrays
-            H x W or H x W x C, or tensors C x H x W, of uint8 unless the network was trained on images as they are stored.
+        images: A folder, an archive written by `tools/pack.py`, a file, an image, or a list of these. An image is a Pillow
+            image, an array H x W or H x W x C, or a tensor C x H x W. Arrays and tensors must be uint8 unless the network
+            was trained on images as they are stored.
         part: 'student' or 'teacher'.
-        prefix: First part of the backbone's keys. Default: found.
-        size: Side of the central crop. Default: that of the training's crops, if the checkpoint or a file next to it
+        prefix: Prefix of the backbone's keys. Default: detect it.
+        size: Side of the central crop. Default: the crop size of the training, if the checkpoint or a file next to it
             (`config.json`, `preprocessor_config.json`) states it, else 224.
-        mean: Mean of each channel, of values from 0 to 1. Default: that of the training, stated like the size, else
-            ImageNet's, with a warning.
-        std: Standard deviation of each channel, like the mean.
-        config: Config of another kind of network, or of a ViT whose heads differ from those in a warning.
+        mean: Mean of each channel, for values from 0 to 1. Default: the mean that the checkpoint or a file next to it
+            states, else ImageNet's, with a warning.
+        std: Standard deviation of each channel. Default: found like the mean.
+        config: The config of the network. It is required if the network is no ResNet or ViT, or if a warning states the
+            wrong number of attention heads.
         batch: Images per batch.
         workers: Number of processes that load images.
         device: Device of the network. Default: the GPU, if there is one.
-        patches: Whether to return features of a ResNet's cells or a ViT's patches instead of pooled ones.
-        out: The .npy file for the patches.
+        patches: Whether to return the features of a ResNet's cells or a ViT's patches instead of pooled features.
+        out: The .npy file for the features of patches.
 
     Returns:
-        Features (images, C) and names, without unreadable images, which raise a warning. With `patches`: features
-        (images, cells, C) mapped from `out`, in which unreadable images are NaN; all names; and the cells' centers
-        (cells, 2) as y and x from 0 to 1 of the crop.
+        Features (images, C) and names of the readable images; unreadable images cause a warning. With `patches`: features
+        (images, cells, C), memory-mapped from `out`, with NaN for unreadable images; the names of all images; and the
+        centers of the cells (cells, 2), as y and x relative to the crop, from 0 to 1.
 
     Raises:
-        UserError: If the checkpoint has no known network, an image has an unknown format, or a number is out of range.
+        UserError: If the network is unknown, an image has an unknown format, or a number is out of range.
 
     Example:
         >>> features, names = mmairl.embed('runs/a/epoch_100.pth', 'images/')  # doctest: +SKIP
@@ -131,7 +133,7 @@ def require_device(name: str) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"device: not available here ('{name}': {reason}); give cpu, cuda or cuda:N",
+            f"device: not available on this machine ('{name}': {reason}); use cpu, cuda or cuda:N",
             code='no-device',
         ) from error
 
@@ -139,9 +141,12 @@ def require_device(name: str) -> None:
 def write_patches(
     out: str | Path | None, cfg: Config, weights: Backbone, dataset: ViewDataset, how: Extraction
 ) -> tuple[np.ndarray, np.ndarray, Tensor]:
-    """Write the features of each cell of the backbone's last map; return them mapped, the centers, and what was readable.
+    """Write the features of each cell of the backbone's last map.
 
-    Rows are written, not mapped, so that a full disk raises an error instead of a signal.
+    A full disk raises an error here. Writing through a memory map would end the process by a signal.
+
+    Returns:
+        The memory-mapped features, the centers of the cells, and which images were readable.
     """
     if out is None:
         raise UserError(
@@ -157,7 +162,7 @@ def write_patches(
                 last = backbone(images)[-1]
             if last.ndim != 4:
                 raise UserError(
-                    f'{cfg.model.backbone.type} returns no map of features; set its out_type to one',
+                    f'{cfg.model.backbone.type}: does not return a feature map; set its out_type',
                     code='no-feature-map',
                 )
             if not all_readable:
@@ -182,7 +187,7 @@ def embedding_network(
     std: Sequence[float] | None = None,
     size: int | None = None,
 ) -> tuple[Config, Backbone, dict, Views, int | None]:
-    """Return a config with the network, its weights, and the statistics, view and channels of its images."""
+    """Return a config with the network, the weights, and the statistics, view and channels of the images."""
     register()
     cfg = load_config(config) if config else None
     tensors = tensors_of_config(cfg) if cfg else None
@@ -245,8 +250,8 @@ def _is_collection(item: object) -> bool:
     return Path(item).is_dir() or str(item).endswith(SUFFIXES)
 
 
-def as_array(image: One) -> str | Path | Image.Image | np.ndarray:
-    """Return a tensor, whose channels are first, as an array, whose channels are last; anything else as it is."""
+def as_array(image: SingleImage) -> str | Path | Image.Image | np.ndarray:
+    """Return a tensor (channels first) as an array (channels last), and any other image unchanged."""
     if not isinstance(image, Tensor):
         return image
     image = image.detach().cpu()
@@ -258,7 +263,7 @@ def as_array(image: One) -> str | Path | Image.Image | np.ndarray:
 
 
 class ListedImages(ViewDataset):
-    """Images by their paths, or in memory as Pillow images or arrays."""
+    """Images given by paths, as Pillow images or as arrays."""
 
     def __init__(
         self,
@@ -274,7 +279,7 @@ class ListedImages(ViewDataset):
         self.classes = []
 
     def require_image(self, image: object, number: int) -> None:
-        """Raise unless an item is an image. Values of more than 8 bits have no defined brightness, except as stored."""
+        """Raise unless an item is an image of 8 bits; only a network trained on stored values accepts others."""
         kind = type(image).__name__
         if isinstance(image, (str, Path, Image.Image)):
             return

@@ -1,4 +1,4 @@
-"""Protocols on features of a frozen backbone. All of them share one extraction of each data set."""
+"""Protocols on features of a frozen backbone. They share the features extracted from each data set."""
 
 import dataclasses
 import tempfile
@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,7 +34,7 @@ class Split:
     Attributes:
         train: Features of the training images.
         test: Features of the test images.
-        val: Features of the validation images, if the protocol chooses by them and the config has them.
+        val: Features of the validation images, if the config has some and the protocol chooses hyperparameters on them.
         metric: Metric of the data set, for `metrics.scores_of`.
         cfg: The config of the evaluation.
     """
@@ -50,11 +51,11 @@ class FeatureProtocol(Protocol):
     """Base class of protocols on frozen features. Subclasses implement `score`.
 
     Class attributes:
-        everywhere: Whether all processes call `score` together. If not, the main process calls it and the others wait.
+        everywhere: Whether all processes call `score`. Otherwise the main process calls it while the others wait.
 
     Args:
-        near_duplicates: Whether to look for test images with a near duplicate among the training images, and to add the
-            score without them.
+        near_duplicates: Whether to search for test images with a near duplicate among the training images, and to report
+            the score without them, too.
     """
 
     near_duplicates: bool = field(default=False, metadata=NEUTRAL)
@@ -65,9 +66,10 @@ class FeatureProtocol(Protocol):
     def score(self, split: Split) -> tuple[Scores, dict]:
         """Return scores in percent, the main one first, and details as plain values.
 
-        `details['predicted']`, if present, has the class of each test image. The confusion matrix, the score of each set of
-        a mixture, the score without near duplicates and the noise of test images need it. If only which images are
-        recognized is known, `details['right']` has a bit for each (`metrics.packed`).
+        A protocol that predicts one class per test image returns the classes as `details['predicted']`. From them follow
+        the confusion matrix, the scores of the sets in a mixture, the score without near duplicates, and the noise of the
+        test set. A protocol without predictions may return which images are correct as `details['right']`, one bit per
+        image (`metrics.packed`).
         """
 
     def run(
@@ -113,7 +115,7 @@ class FeatureProtocol(Protocol):
     def _features(
         self, cfg: Config, subject: Backbone | str, sets: Sets, identity: dict[str, Any]
     ) -> dict[str, Features]:
-        """Return the features of each data set, from the store or by an extraction of all processes."""
+        """Return the features of each data set, from the store or extracted by all processes."""
         backbone = None
         if subject != 'pixels':
             backbone = load_backbone(cfg, None if subject == 'random' else subject)
@@ -122,19 +124,19 @@ class FeatureProtocol(Protocol):
         with ExitStack() as stack:
             root = self.cache
             if root is None:
-                # The processes exchange their shares through a folder in any case.
+                # Even without a cache, the processes exchange features through files.
                 root = on_main_process(lambda: stack.enter_context(tempfile.TemporaryDirectory()))
             for name, (described, dataset) in sets.items():
                 path = Path(root) / f'{features_key(identity, name, described)}.npy'
                 if self.remeasure:
-                    _remove(path)
+                    on_main_process(partial(path.unlink, missing_ok=True))
                 features[name] = stored(path, backbone, dataset, how)
         return features
 
     def _without_duplicates(
         self, datasets: dict[str, Dataset], split: Split, scores: Scores, details: dict
     ) -> tuple[Scores, dict]:
-        """Return the main score without near duplicates of training images, and the duplicates."""
+        """Return the main score without the near duplicates of training images, and details about these duplicates."""
         from mmairl.evaluation.duplicates import near_duplicates  # imports OpenCV
 
         both = (datasets['train'], datasets['test'])
@@ -153,7 +155,7 @@ class FeatureProtocol(Protocol):
 
 
 def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence[int]) -> Scores:
-    """Return the score on each set of a mixture."""
+    """Return the score on each data set of a mixture."""
     origins = np.delete(mixture.origins.numpy(), list(unreadable))
     scores = {}
     for number, name in enumerate(mixture.sets):
@@ -161,12 +163,8 @@ def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence
     return scores
 
 
-def _remove(path: Path) -> None:
-    on_main_process(lambda: path.unlink(missing_ok=True))
-
-
 def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
-    """Return and log the names of unreadable images, usually their files."""
+    """Return and log the names of unreadable images."""
     name = getattr(dataset, 'name', 'image {}'.format)
     names = [printable(name(position)) for position in positions]
     print_log(

@@ -1,7 +1,7 @@
 """A cache of features on disk: one file per data set, named by a hash of everything the features depend on.
 
-Every protocol and every later run reads what one extraction wrote. Several processes fill a file together. Of several runs
-that need the same file, one fills it and the others wait.
+All protocols and later runs share the file of one extraction. The processes of a run fill a file together. If several runs
+need the same file, one fills it and the others wait.
 """
 
 import os
@@ -25,12 +25,12 @@ from mmairl.io import explained_disk_errors, replacing
 
 
 def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
-    """Return the features in a file, which all processes fill together if it is missing.
+    """Return the features of a data set from a file. If the file is missing, all processes fill it together.
 
-    The file appears under its name only once it is complete.
+    The file gets its name only once it is complete.
     """
     require_labeled_images(dataset)
-    # The system frees the lock of a killed process.
+    # The operating system releases the lock of a killed process.
     lock = FileLock(path.with_name(f'.{path.name}.lock'))
     try:
         if not on_main_process(lambda: _is_filled(path, lock)):
@@ -42,7 +42,7 @@ def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
 
 
 def read_rows(path: Path, images: int) -> Tensor:
-    """Return the features in a file, memory-mapped. The file holds plain numbers and nothing is unpickled."""
+    """Return the memory-mapped features in a file. Nothing is unpickled."""
     what = f'the features in {path} cannot be read'
     with explained(what, 'remove the file to extract again', code='unreadable-features'):
         x = np.load(path, mmap_mode='c', allow_pickle=False)
@@ -52,7 +52,7 @@ def read_rows(path: Path, images: int) -> Tensor:
 
 
 def _is_filled(path: Path, lock: FileLock) -> bool:
-    """Return whether the file exists, now or after waiting for the lock."""
+    """Return whether the file exists; if it does not, first take the lock, which may mean to wait for another run."""
     if path.is_file():
         return True
     with explained_disk_errors(path):
@@ -69,9 +69,9 @@ def _is_filled(path: Path, lock: FileLock) -> bool:
 
 
 def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> None:
-    """Write the rows of this process's contiguous share of the images.
+    """Extract a contiguous share of the images in each process, and write the rows into one file.
 
-    Rows are written, not mapped, so that a full disk raises an error instead of a signal.
+    A full disk raises an error here. Writing through a memory map would end the process by a signal.
     """
     images = len(dataset)
     first = images * get_rank() // get_world_size()
@@ -92,6 +92,6 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
 
 
 def write_header(file: BinaryIO, shape: Sequence[int], kind: str = '<f4') -> None:
-    """Write NumPy's header of an array whose rows follow. Its length depends only on shape and kind."""
+    """Write the header of a NumPy file before its rows. Its length depends only on shape and kind."""
     header = dict(descr=kind, fortran_order=False, shape=tuple(shape))
     np.lib.format.write_array_header_1_0(file, header)

@@ -1,4 +1,4 @@
-"""Features of labeled images: pooled outputs of a frozen backbone, or raw pixels as the baseline without one."""
+"""Features of labeled images: pooled outputs of a frozen backbone, or raw pixels as the baseline."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from mmengine import Config
-from mmengine.dist import is_main_process
+from mmengine.dist import is_distributed, is_main_process
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
@@ -25,9 +25,9 @@ from mmairl.evaluation.sets import precision_of
 from mmairl.models.backbones import pooled
 from mmairl.registry import DATASETS
 
-Answer = TypeVar('Answer')
+Result = TypeVar('Result')
 Batch = tuple[Tensor, Tensor, Tensor]
-SECONDS = 30  # between two progress lines in a log
+SECONDS = 30  # interval of progress lines in a log
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Features:
     Attributes:
         x: float32 features, (N, D).
         y: int64 class of each row, (N,), or (N, classes) with 1, 0, and -1 for labels that do not count.
-        unreadable: Positions in the data set of images that could not be read. They have no row.
-        groups: Group of each row. Images of a group stay together when rows are held out.
+        unreadable: Positions in the data set of the images that could not be read and have no row.
+        groups: Group of each row. Rows of one group are held out together.
     """
 
     x: Tensor
@@ -49,10 +49,10 @@ class Features:
 
 @DATASETS.register_module()
 class Readable(Dataset):
-    """A data set that marks unreadable images as such instead of failing on them.
+    """Wrap a data set so that an unreadable image is marked instead of raising an error.
 
-    An unreadable image is replaced with the next readable one, so that batches keep their shape, and its sample has
-    ``readable=False``, so that it is not scored.
+    The next readable image takes its place, so that batches keep their shape. Its sample has ``readable=False``, so that it
+    is not scored.
 
     Args:
         dataset: The data set, or its config.
@@ -84,10 +84,10 @@ class Readable(Dataset):
 
 @dataclass(frozen=True)
 class Extraction:
-    """How images become features.
+    """The settings that turn images into features.
 
-    With ``precision='bfloat16'`` the backbone's products and convolutions run in bfloat16; sums, batch statistics and
-    pooling stay in float32.
+    With ``precision='bfloat16'``, the matrix products and convolutions of the backbone run in bfloat16. Sums, batch
+    statistics and pooling stay in float32.
     """
 
     mean: Sequence[float]
@@ -101,11 +101,11 @@ class Extraction:
     def batches(
         self, backbone: nn.Module | None, dataset: Dataset, first: int = 0
     ) -> Iterator[Batch]:
-        """Yield features, labels and readability batch by batch, in order.
+        """Yield features, labels and readability of each batch, in order.
 
         Args:
-            backbone: The network. None uses the normalized pixels as features.
-            dataset: The labeled images. Unreadable images have NaN features.
+            backbone: The network. If it is None, the normalized pixels are the features.
+            dataset: The labeled images. The features of unreadable ones are NaN.
             first: Number of the first image, for error messages.
         """
         require_channels(dataset, self.mean, backbone)
@@ -119,7 +119,7 @@ class Extraction:
             broken = (~x.isfinite().all(dim=1)).nonzero()
             if len(broken):
                 raise Diverged(
-                    f'image {number + int(broken[0])} has NaN or infinite features; the pre-training has diverged, '
+                    f'image {number + int(broken[0])}: the features are NaN or infinite, because the pre-training diverged; '
                     'use an earlier checkpoint',
                     code='features-not-finite',
                 )
@@ -128,7 +128,7 @@ class Extraction:
             yield x, y, readable
 
     def started(self, backbone: nn.Module | None, dataset: Dataset) -> Iterator[tuple]:
-        """Yield features that are being copied to the host, the end of the copy, labels and readability."""
+        """Yield features on their way to the host, the event that ends their copy, labels and readability."""
         for images, *labels in self.images(dataset):
             x = images.flatten(1) if backbone is None else self.pooled(backbone, images)
             x = x.float().to('cpu', non_blocking=True)
@@ -136,16 +136,19 @@ class Extraction:
 
     def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
         """Return one vector per image, averaged over space in float32."""
-        with torch.autocast(
-            images.device.type, torch.bfloat16, enabled=self.precision == 'bfloat16'
-        ):
+        with self.autocast():
             features = backbone(images)
         if isinstance(features, (tuple, list)):
             features = features[-1]
         return pooled(features.float())
 
+    def autocast(self) -> torch.autocast:
+        """Return the context in which the backbone runs."""
+        kind = torch.device(self.device).type
+        return torch.autocast(kind, torch.bfloat16, enabled=self.precision == 'bfloat16')
+
     def images(self, dataset: Dataset, label: str = 'features') -> Iterator[Batch]:
-        """Yield normalized images on the device, labels and readability batch by batch."""
+        """Yield normalized images on the device, labels and readability of each batch."""
         pinned = torch.device(self.device).type == 'cuda'
         loader = DataLoader(
             Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned
@@ -163,7 +166,7 @@ class Extraction:
 
 
 def delayed(items: Iterator, late: bool) -> Iterator:
-    """Yield each item after the next has been created if `late`, so that a GPU computes while the host reads."""
+    """If `late`, yield each item after the next one has been created, so that a GPU computes while the host reads."""
     waiting = []
     for item in items:
         waiting.append(item)
@@ -173,7 +176,7 @@ def delayed(items: Iterator, late: bool) -> Iterator:
 
 
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:
-    """Return how a config's images become features: normalized as in its training."""
+    """Return a config's settings of the extraction. Images are normalized as in its training."""
     normal = cfg.model.data_preprocessor
     size = cfg.evaluation.get('batch_size', 256)
     return Extraction(normal.mean, normal.std, size, device, workers, precision_of(cfg))
@@ -193,27 +196,27 @@ def readable_rows(x: Tensor, y: Tensor, readable: Tensor) -> Features:
     return Features(x[readable], y[readable], tuple(unreadable))
 
 
-def on_main_process(compute: Callable[[], Answer]) -> Answer:
-    """Run on the first process and broadcast its result or its UserError; the others wait for up to a day."""
-    if not (dist.is_available() and dist.is_initialized()):
+def on_main_process(compute: Callable[[], Result]) -> Result:
+    """Call `compute` on the first process and broadcast its result or its UserError. The others wait for up to a day."""
+    if not is_distributed():
         return compute()
     group = dist.new_group(backend='gloo', timeout=timedelta(days=1))
-    answer: list = [None, None, '']
+    outcome: list = [None]
     if is_main_process():
         try:
-            answer[0] = compute()
+            outcome = [compute()]
         except UserError as error:
-            answer[1:] = [str(error), error.code]
-    dist.broadcast_object_list(answer, src=0, group=group)
+            outcome = [error]
+    dist.broadcast_object_list(outcome, src=0, group=group)
     dist.destroy_process_group(group)
-    result, message, code = answer
-    if message is not None:
-        raise UserError(message, code=code)
+    [result] = outcome
+    if isinstance(result, UserError):
+        raise result
     return result
 
 
 def show_progress(items: object, label: str, total: int | None = None) -> Iterator:
-    """Show a bar on a terminal, or print a line every half minute to a log."""
+    """Show a progress bar on a terminal, or print a line to a log every half minute."""
     console = Console(stderr=True)
     if console.is_terminal:
         yield from track(items, label, total, console=console, transient=True)

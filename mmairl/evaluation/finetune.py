@@ -10,6 +10,6 @@ from mmairl.registry import PROTOCOLS
 @PROTOCOLS.register_module('finetune')
 @dataclass(frozen=True)
 class FineTuning(TrainingProtocol):
-    """Train backbone and classifier together, by BYOL's recipe of 20 000 steps or the config's `recipes.finetune`."""
+    """Train backbone and classifier together, by BYOL's recipe of 20 000 steps or `recipes.finetune` of the config."""
 
     recipe_name: ClassVar = 'finetune_20k'

@@ -1,12 +1,13 @@
 """The identity of a result: everything that it depends on.
 
-`identity_of` creates it, `difference` compares two, and `key_of` names it. An identity is a nested dictionary of plain values,
-stored with the result. Results with equal identities are the same measurement; a result with another identity is never
-reused. The identity excludes what cannot change a score: paths, worker count, device. Data that are not on this machine are
-ABSENT, which counts as unchanged. Data that exist and cannot be read are UNKNOWN, which equals nothing.
+An identity is a nested dictionary of plain values, stored with the result. `identity_of` creates it, `difference` compares
+two, and `key_of` returns a short digest. Results with equal identities are the same measurement; a result with another
+identity is never reused. The identity excludes settings that cannot change a score: paths, worker count, device. Data that
+are not on this machine are ABSENT, which counts as unchanged. Data that exist but cannot be read are UNKNOWN, which never
+matches.
 
-Results of earlier versions do not record their source code (SOURCES). They stay readable: their other parts are compared, and
-`is_verified` is False, so that pages can label them "identity unknown".
+Results of earlier versions do not record their source code (SOURCES). Only their other parts are compared, and `is_verified`
+returns False for them, so that pages can label them "identity unknown".
 """
 
 import hashlib
@@ -30,13 +31,13 @@ import mmairl
 from mmairl.checkpoints.read import Backbone
 from mmairl.config import flat, walk
 from mmairl.errors import UserError
-from mmairl.evaluation.overlap import in_threads
+from mmairl.evaluation.overlap import file_stat, in_threads
 from mmairl.evaluation.sets import PARTS, described_sets, innermost, precision_of, with_views
 from mmairl.evaluation.sources import key_of, outside_sources, protocol_source, room_source
 from mmairl.io import read_json, write_json
 from mmairl.registry import DATASETS
 
-REVISION = 5  # raise it with a change outside the protocols' modules that changes scores
+REVISION = 5  # increment it when a change outside the protocols' modules changes scores
 PACKAGES = (
     'torch',
     'torchvision',
@@ -47,18 +48,18 @@ PACKAGES = (
     'pillow',
     'simplejpeg',
 )
-# Bytes up to which files are read. Of larger data only names, sizes and times count.
+# Up to this many bytes, the digest covers the content of files; beyond, only names, sizes and modification times.
 WHOLE = 256 * 2**20
 NAME = 'identity.json'
-# Keys of locations. Images count by their content.
+# Keys that are left out because they are locations; images are identified by their content.
 PLACES = ('root', 'data_root', 'cache', 'cache_size')
-RESULTS = ('scores.json', 'last_checkpoint')  # files of a run in its folder
+RESULTS = ('scores.json', 'last_checkpoint')  # files in the folder of a run
 ABSENT = 'not on this machine'
 UNKNOWN = 'unknown: '
 FILE = 'file '
 SOURCES = 'sources'
 FEATURE_CODE = ('features', 'backbone')  # modules of this room that turn images into features
-# For each digest of weights, the digests that earlier versions stored for the same weights.
+# For each digest of weights, the digests that earlier versions computed for the same weights.
 EARLIER: dict[str, set[str]] = {}
 
 
@@ -75,15 +76,15 @@ def identity_of(
         cfg: The config with the network and the data.
         settings: The protocol with its settings.
         subject: The backbone of a checkpoint, or the name of a baseline.
-        asked: Further facts that the result depends on, such as how a study made the weights.
-        data: A replacement for `data_identity`, for data sets that are already known.
+        asked: Further facts that the result depends on, such as how a study trained the weights.
+        data: A function to use instead of `data_identity`, for instance one that reuses data sets.
     """
     network = {key: value for key, value in cfg.model.backbone.items() if key != 'init_cfg'}
     normal = cfg.model.data_preprocessor
     sets = described_sets(cfg, settings.name)
     protocol = dict(name=settings.name, **settings.identity(cfg, subject))
     images = dict(mean=list(normal.mean), std=list(normal.std))
-    # Left out at their defaults, so that results from before these options still match.
+    # These options are left out at their defaults, so that results of versions without them still match.
     if 'groups' in cfg.evaluation:
         protocol['groups'] = config_identity(cfg.evaluation.groups)
     if precision_of(cfg) != 'float32':
@@ -93,7 +94,7 @@ def identity_of(
         weights=subject if isinstance(subject, str) else weights_identity(subject.weights),
         network='none' if subject == 'pixels' else config_identity(network),
         input=images,
-        # The data sets of the config, before a protocol joins some of them, so that all protocols have the same entry.
+        # The config's data sets before a protocol joins some of them, so that this entry is the same for all protocols.
         data={
             part: (data or data_identity)(cfg.evaluation[part])
             for part in PARTS
@@ -112,7 +113,7 @@ def identity_of(
 
 
 def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str, Any]) -> str:
-    """Return the name of the stored features of one data set: a digest of everything that they depend on."""
+    """Return a digest of everything that the features of one data set depend on, the name of their file."""
     joined = described.get('split') == 'train+val' and 'val' in identity['data']
     parts = [name, 'val'] if joined else [name]
     shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code')}
@@ -123,9 +124,10 @@ def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str,
 
 
 def weights_identity(weights: Mapping[str, Tensor]) -> str:
-    """Return a digest of the names, shapes and float32 values of weights, whatever the file format or precision.
+    """Return a digest of the names, shapes and float32 values of weights.
 
-    Batch counters are left out: some formats lack them, and no output depends on them.
+    It does not depend on the file format. Batch counters are left out: some formats lack them, and no output depends on
+    them.
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
@@ -139,7 +141,7 @@ def weights_identity(weights: Mapping[str, Tensor]) -> str:
 
 
 def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
-    """Return the digest that versions up to revision 5 stored."""
+    """Return the digest of versions up to revision 5."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(f'{name} {tensor.dtype} {tuple(tensor.shape)}\n'.encode())
@@ -150,13 +152,13 @@ def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
 def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
     """Return a data set's settings without its views, and a digest of its images, labels and classes.
 
-    The digest covers labels and arrays in memory, and files: all bytes of up to 256 MiB; of more, each name below the root
-    with size and time of change. So one change goes unnoticed: a file of a large set that is rewritten with its size and
-    time kept.
+    The digest covers the labels, the arrays in memory, and the files. If the files have up to 256 MiB in all, their bytes
+    count; beyond, only the name, size and modification time of each. Only one change goes unnoticed: in a large data set, a
+    file is rewritten with the same size and time.
 
     Args:
         described: The config of the data set.
-        dataset: The data set, if it has been built before.
+        dataset: The data set, if it is already built.
     """
     settings = config_identity(with_views(described, None))
     if dataset is None:
@@ -183,7 +185,7 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
 
 
 def _add_arrays(digest: Any, dataset: Dataset) -> set[str]:
-    """Add the arrays in memory and return their names. Names of files are left out: files count by their content."""
+    """Add the arrays in memory and return their names. The list of file names is left out; `_add_images` adds the files."""
     added = set()
     for name, value in sorted(vars(dataset).items()):
         if name == 'files' or not isinstance(value, (Tensor, np.ndarray)):
@@ -212,7 +214,7 @@ def _add_images(
             paths += [os.fspath(dataset.target_path(int(row))) for row in rows]
         digest.update(files_identity(paths, getattr(dataset, 'root', '/')).encode())
     elif arrays <= {'labels'}:
-        # The class does not state where its images are: every file below a location in its config counts.
+        # The class does not state where its images are, so every file below a path in its config counts.
         for keys, value in walk(dict(described)):
             if keys and _is_location(keys[-1], value):
                 place = str(value)
@@ -236,7 +238,7 @@ def _add_shards(digest: Any, contents: Any) -> None:
 
 
 def is_absent(described: Mapping[str, Any]) -> bool:
-    """Return whether a location of a data set is missing or empty, as if a disk is not mounted."""
+    """Return whether a folder of a data set is missing or empty, as when a disk is not mounted."""
     for keys, value in walk(dict(described)):
         if (
             not {'root', 'data_root'} & set(keys)
@@ -244,7 +246,9 @@ def is_absent(described: Mapping[str, Any]) -> bool:
             or '://' in str(value)
         ):
             continue
-        fixed = re.split(r'[*?\[{]', str(value))[0]  # the folder, if it is a pattern of shards
+        fixed = re.split(r'[*?\[{]', str(value))[
+            0
+        ]  # the part before the wildcards of a pattern of shards
         place = fixed if fixed == str(value) else os.path.dirname(fixed) or '.'
         if not os.path.exists(place):
             return True
@@ -254,7 +258,7 @@ def is_absent(described: Mapping[str, Any]) -> bool:
 
 
 def files_identity(paths: Sequence[str], root: str | Path) -> str:
-    """Return a digest of files by name below `root`, and by their bytes or, above 256 MiB, by size and time."""
+    """Return a digest of files: of their names below `root`, and of their bytes or, above 256 MiB in all, sizes and times."""
     digest = hashlib.sha256()
     inside = os.path.join(root, '')
     stats = in_threads(file_stat, paths)
@@ -269,7 +273,7 @@ def files_identity(paths: Sequence[str], root: str | Path) -> str:
 
 
 def config_identity(value: Any, key: str = '') -> Any:
-    """Return a config as plain values. A named file counts by its content, and a location of images not at all."""
+    """Return a config as plain values. The path of a file is replaced by a digest; keys of image folders are left out."""
     if isinstance(value, Mapping):
         plain = {}
         for name, inner in sorted(value.items()):
@@ -288,7 +292,7 @@ def config_identity(value: Any, key: str = '') -> Any:
 
 
 def code_identity() -> dict[str, str]:
-    """Return the versions of everything that turns files into numbers, the image decoder included."""
+    """Return the versions of the packages and of the image decoder."""
     code = {'mmairl': f'{mmairl.__version__}, revision {REVISION}', **versions(PACKAGES)}
     if pillow.check_feature('libjpeg_turbo'):
         code['jpeg'] = f'libjpeg-turbo {pillow.version("libjpeg_turbo")}'
@@ -298,7 +302,7 @@ def code_identity() -> dict[str, str]:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Return the versions of the installed ones of these packages."""
+    """Return the version of each of these packages that is installed."""
     installed = {}
     for package in packages:
         with suppress(PackageNotFoundError):
@@ -306,17 +310,18 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
     return installed
 
 
-def difference(there: Mapping[str, Any], here: Mapping[str, Any], but: Collection[str] = ()) -> str:
-    """Return what differs between a stored identity and the current one, without the parts `but`; '' if nothing.
+def difference(
+    saved: Mapping[str, Any], current: Mapping[str, Any], ignored: Collection[str] = ()
+) -> str:
+    """Return what differs between two identities, without the `ignored` parts; '' if nothing.
 
-    >>> difference(dict(weights='3f2a', k=20, code='1'), dict(weights='9b1c', k=20, code='2'), but=['code'])
-    'weights (3f2a there, 9b1c here)'
+    >>> difference(dict(weights='3f2a', k=20, code='1'), dict(weights='9b1c', k=20, code='2'), ignored=['code'])
+    'weights (3f2a vs. 9b1c)'
     """
-    ignored = set(but)
-    if SOURCES not in there:
-        ignored.add(SOURCES)  # not recorded by earlier versions
-    old = _flat(there, ignored)
-    new = _flat(here, ignored)
+    if SOURCES not in saved:
+        ignored = [*ignored, SOURCES]  # not recorded by earlier versions
+    old = _flat(saved, ignored)
+    new = _flat(current, ignored)
     names = dict.fromkeys([*old, *new])
     absent = [name for name in names if ABSENT in (old.get(name), new.get(name))]
     absent = tuple(name.removesuffix('content') for name in absent)
@@ -326,14 +331,14 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any], but: Collectio
         now = new.get(name)
         is_file = str(before).startswith(FILE) or str(now).startswith(FILE)
         if name.startswith(absent) and (is_file or ABSENT in (before, now)):
-            return False  # files that list data are absent with the data
+            return False  # lists of images are absent together with the images
         if str(before) in EARLIER.get(str(now), ()):
             return False
         return before != now or str(now).startswith(UNKNOWN)
 
     differing = [name for name in names if differs(name)]
     words = [
-        f'{name} ({old.get(name, "nothing")} there, {new.get(name, "nothing")} here)'
+        f'{name} ({old.get(name, "absent")} vs. {new.get(name, "absent")})'
         for name in differing[:2]
     ]
     more = f' and {len(differing) - 2} more' if len(differing) > 2 else ''
@@ -347,15 +352,15 @@ def _flat(identity: Mapping[str, Any], ignored: Collection[str]) -> dict[str, An
 
 
 def is_verified(identity: Mapping[str, Any]) -> bool:
-    """Return whether an identity records its source code; those of earlier versions do not."""
+    """Return whether an identity records its source code. Identities of earlier versions do not."""
     return SOURCES in identity
 
 
 def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RESULTS) -> None:
-    """Mark a folder as this result's.
+    """Reserve a folder for one result by writing its identity there.
 
     Raises:
-        UserError: If the folder holds another result, or results without an identity. Nothing in it is touched.
+        UserError: If the folder holds another result, or results without an identity. The folder is not changed.
     """
     path = folder / NAME
     if path.is_file():
@@ -384,17 +389,8 @@ def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-def file_stat(path: str | Path) -> tuple[int, int]:
-    """Return size and time of change; -1 and 0 if there is no file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return -1, 0
-    return status.st_size, status.st_mtime_ns
-
-
 def _add_file(digest: Any, path: str | Path) -> None:
-    """Add all bytes of a file, or size and time of change of a large one."""
+    """Add the bytes of a file, or of a large file its size and modification time."""
     size, changed = file_stat(path)
     if size > WHOLE:
         digest.update(f'{size} {changed}\n'.encode())
@@ -406,7 +402,7 @@ def _add_file(digest: Any, path: str | Path) -> None:
 
 
 def _is_location(key: str, value: Any) -> bool:
-    """Return whether a value of a config names an existing file or folder, not a split or a class."""
+    """Return whether a config value is the path of a file or folder, rather than the name of a split or class."""
     if not isinstance(value, (str, Path)):
         return False
     return (key in ('root', 'csv') or os.sep in str(value)) and os.path.exists(value)

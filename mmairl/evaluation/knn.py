@@ -26,7 +26,7 @@ KS = (20, 200)
 class KNN(FeatureProtocol):
     """Weighted k-nearest-neighbor classification by cosine similarity (Wu et al., 2018).
 
-    A test image of a class without a training image counts as wrong. Scores are top-1, whatever the data set's metric.
+    A test image whose class has no training image counts as wrong. Scores are top-1 for every data set.
 
     Args:
         ks: Numbers of neighbors; the first gives the main score. Default: the config's `evaluation.ks`, or 20 and 200.
@@ -65,7 +65,7 @@ def knn_right(
     ks: Sequence[int] = KS,
     device: str | torch.device = 'cpu',
 ) -> dict[int, Tensor]:
-    """Return, for each k, which test images are recognized.
+    """Return, for each k, which test images are classified correctly.
 
     Example:
         >>> features = Features(torch.eye(3), torch.tensor([0, 1, 2]))
@@ -84,7 +84,7 @@ def knn_predictions(
     temperature: float = TEMPERATURE,
     device: str | torch.device = 'cpu',
 ) -> dict[int, Tensor]:
-    """Return, for each k, the class of each test image. Each process searches for its share of the test images."""
+    """Return, for each k, the predicted class of each test image. Each process handles a share of the test images."""
     if train.y.ndim == 2:
         raise UserError(
             'k-NN: expected one class per image, and these images have several; use svm or logreg',

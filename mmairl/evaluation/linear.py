@@ -17,8 +17,8 @@ class LinearEvaluation(TrainingProtocol):
     """Train a linear classifier on a frozen backbone, by the recipe of the MoCo or BYOL paper.
 
     Args:
-        sweep: Whether to train a head for every rate and decay of the recipe's `sweep` in one pass, and to test the one
-            that is best on held-out images. Default: the config's `evaluation.sweep`.
+        sweep: Whether to train a head for every learning rate and weight decay of the recipe's `sweep` in one run, and to
+            test the head that is best on held-out images. Default: the config's `evaluation.sweep`.
     """
 
     sweep: bool | None = None

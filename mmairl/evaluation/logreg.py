@@ -1,8 +1,8 @@
 """L2-regularized logistic regression on frozen features, as in BYOL's transfer table.
 
-Each fit reaches the minimum: Newton's method with gradients in float64, and conjugate gradients with products in float32
-for its linear systems (Nocedal and Wright 2006, ch. 7). L-BFGS, which BYOL names, has the same minimum and stops far from it
-at both ends of the grid.
+Each fit reaches the minimum by Newton's method with gradients in float64. Conjugate gradients with products in float32 solve
+its linear systems (Nocedal and Wright 2006, ch. 7). L-BFGS, which BYOL uses, stops far from the minimum at both ends of the
+grid of strengths.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,18 +25,18 @@ from mmairl.evaluation.metrics import scores_of
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
-# BYOL's 45 strengths, from strong to weak, so that each fit starts from the previous one.
+# BYOL's 45 strengths, from strong to weak, because each fit starts from the previous one.
 EXPONENTS = torch.linspace(5, -6, 45, dtype=torch.float64)
 STRENGTHS = tuple((10**EXPONENTS).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 ROWS = 65536  # features converted to float64 at a time
-WIDEST = 8192  # the smaller of features and images, up to which principal axes are computed; more take minutes
-TOLERANCE = 1e-4  # last step relative to the weights; with FORCING, the remaining error is a twentieth of it
+WIDEST = 8192  # above this number of features and of images, principal axes would take minutes and are left out
+TOLERANCE = 1e-4  # largest last step relative to the weights; with FORCING, the remaining error is a twentieth of it
 FORCING = 0.01  # relative residual of each linear system
-STEPS = 100  # at most, of Newton's method
-INNER = 300  # at most, of conjugate gradients in each
+STEPS = 100  # limit of Newton's steps
+INNER = 300  # limit of the conjugate gradient steps per Newton step
 BALANCE = (
-    1e-5  # gradient relative to strength |W|, the size of the terms that cancel at the minimum
+    1e-5  # largest last gradient relative to strength |W|, the terms that cancel at the minimum
 )
 NEVER = 1e6  # minus the score of a class without a training image
 
@@ -46,12 +46,12 @@ NEVER = 1e6  # minus the score of a class without a training image
 class LogisticRegressionProtocol(FeatureProtocol):
     """L2-regularized logistic regression (BYOL's transfer table).
 
-    The strength is chosen on validation images: the config's, or a fifth of the training images. A test image of a class
-    without a training image counts as wrong.
+    The strength is chosen on the config's validation images, or on a held-out fifth of the training images. A test image
+    whose class has no training image counts as wrong.
 
     Args:
         standardise: Whether to scale features to mean 0 and deviation 1. Default: False.
-        seed: Seed of the images that are held out. Default: 0.
+        seed: Seed of the choice of held-out images. Default: 0.
     """
 
     standardise: bool = False
@@ -85,10 +85,10 @@ class LogisticRegression:
 
     Attributes:
         scores: Test scores in percent.
-        strength: The L2 strength that validation images chose.
+        strength: The L2 strength with the best validation score.
         held_out: Validation score of each strength.
-        gradient: Norm of the objective's gradient at the end of each fit; 0 is the key of the last one.
-        predicted: Class of each test image, if each has one.
+        gradient: Norm of the objective's gradient at the end of each fit, by strength; the final fit has the key 0.
+        predicted: Predicted class of each test image, unless images have several classes.
     """
 
     scores: dict[str, float]
@@ -108,7 +108,7 @@ def logistic_regression(
     standardise: bool = False,
     seed: int = 0,
 ) -> LogisticRegression:
-    """Choose the strength on validation images, fit again on all images, and score the test images once.
+    """Choose the strength on validation images, fit again on training and validation images, and score the test images.
 
     Args:
         train: Training images.
@@ -118,7 +118,7 @@ def logistic_regression(
         strengths: L2 strengths to choose from.
         device: Device of the fits.
         standardise: Whether to scale features to mean 0 and deviation 1.
-        seed: Seed of the images that are held out.
+        seed: Seed of the choice of held-out images.
     """
     if val is None:
         fit_part, held_part = split_by_class(train.y, seed, groups=train.groups)
@@ -131,7 +131,7 @@ def logistic_regression(
         classes = int(max(highest)) + 1
 
     def fitted(x: Tensor, y: Tensor) -> tuple[Objective, Callable[[Tensor], Tensor]]:
-        """Return the objective of these images, and the preparation of further ones."""
+        """Return the objective for these images, and the function that prepares the features of others."""
         prepare = _standardiser(x) if standardise else Tensor.float
         objective = Objective(prepare(x).to(device), y.to(device), classes)
         return objective, prepare
@@ -144,7 +144,7 @@ def logistic_regression(
     previous = None
     for strength in sorted(strengths, reverse=True):
         fit = objective.minimise(strength, start)
-        start = fit.inner if previous is None else 2 * fit.inner - previous  # extrapolated
+        start = fit.inner if previous is None else 2 * fit.inner - previous  # extrapolation
         previous = fit.inner
         gradient[strength] = fit.gradient
         if not fit.solved:
@@ -163,10 +163,10 @@ def logistic_regression(
             code='no-strength-solved',
         )
     highest = max(held_out.values())
-    # Small validation sets leave ties. The middle one is neither close to vanishing nor to overfitting.
+    # On small validation sets, several strengths tie. The middle one is far from both over- and underfitting.
     tied = [strength for strength, score in held_out.items() if score == highest]
     best = tied[len(tied) // 2]
-    del objective, x_val  # frees the device for the second training set
+    del objective, x_val  # frees device memory for the larger training set
     objective, prepare = fitted(torch.cat([train.x, val.x]), torch.cat([train.y, val.y]))
     fit = objective.minimise(best)
     gradient[0.0] = fit.gradient
@@ -182,7 +182,7 @@ def logistic_regression(
 
 
 def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a function that scales each dimension to mean 0 and deviation 1. A constant dimension becomes zero."""
+    """Return a function that scales each dimension to mean 0 and deviation 1, and constant dimensions to 0."""
     mean = x.mean(dim=0)
     std = x.std(dim=0)
     std = std.where(std > 1e-6, 1)
@@ -191,7 +191,7 @@ def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True)
 class Minimum:
-    """The weights of a fit, (classes, D + 1) with the bias last, in the features' and in the objective's axes."""
+    """The result of a fit: weights (classes, D + 1) with the bias last, in the axes of the features and of the objective."""
 
     weight: Tensor
     inner: Tensor
@@ -202,9 +202,9 @@ class Minimum:
 class Objective:
     """The mean cross-entropy of `x` (N, D) and `y`, plus strength/2 |W|^2. The bias is not penalized.
 
-    scikit-learn's `C` is 1 / (N strength). If images have several labels, each class is a binary problem, in which -1 does
-    not count. Internally, features are centered and rotated to their principal axes. This changes no minimum and makes
-    the diagonal of the Hessian a good preconditioner.
+    scikit-learn's `C` is 1 / (N strength). If images have several classes, each class is a binary problem, and labels of -1
+    do not count. Internally, features are centered and rotated to their principal axes. The minimum stays the same, and
+    the diagonal of the Hessian becomes a good preconditioner.
     """
 
     def __init__(self, x: Tensor, y: Tensor, classes: int) -> None:
@@ -228,7 +228,7 @@ class Objective:
         if min(x.shape) <= WIDEST:
             self.axes = _principal_axes(x, self.mean)
             size = self.axes.shape[1]
-        # Filled in place, because joined blocks would need the memory twice.
+        # Blocks are written in place, because joining them would need twice the memory.
         self.x = torch.ones(len(x), size + 1, device=x.device)
         for rows, block in zip(self.x.split(ROWS), _centered(x, self.mean)):
             rows[:, :-1] = block if self.axes is None else block @ self.axes
@@ -253,7 +253,7 @@ class Objective:
     def hessian(self, p: Tensor, direction: Tensor, strength: float) -> Tensor:
         """Return the Hessian times a direction.
 
-        Everything but the products is in float64, because 1 - p vanishes in float32 for certain classes.
+        Only the matrix products are in float32. In float32, 1 - p would vanish for probabilities close to 1.
         """
         total = _penalty(direction, strength)
         for x, counted, q in self._blocks(p):
@@ -271,7 +271,7 @@ class Objective:
         for x, counted, q in self._blocks(p):
             variance = q * (1 - q) * counted
             total += variance.T.float() @ x.square() / len(self.x)
-        # If every image is certain of its class, the bias has no curvature, and a division by it would give NaN.
+        # If all probabilities are 0 or 1, the bias has no curvature, and a division by it would give NaN.
         return total.clamp_min(strength)
 
     def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
@@ -290,7 +290,7 @@ class Objective:
             slope = (gradient * step).sum().abs()
             while True:
                 after, p_after = self.gradient(weight + length * step, strength)
-                # The slope locates the minimum along the step, where the objective itself is too flat.
+                # Near the minimum, the objective is too flat to compare its values; its slope is not.
                 if (after * step).sum() <= slope / 2 or length < 1e-4:
                     break
                 length /= 2
@@ -330,12 +330,12 @@ class Objective:
                 break
             towards = downhill + product / before * towards
         if not self.several:
-            # A shift of all classes' scores changes no probability.
+            # Shifting the scores of all classes by the same amount changes no probability.
             step = step - step.mean(dim=0)
         return step * scale
 
     def _plain(self, weight: Tensor) -> Tensor:
-        """Return the weights in the axes of the features, with a constant score for classes without a training image."""
+        """Return the weights in the axes of the features. Classes without a training image get a constant score."""
         inner = weight[:, :-1]
         if self.axes is not None:
             inner = inner @ self.axes.T
@@ -347,7 +347,7 @@ class Objective:
 
 
 def _principal_axes(x: Tensor, mean: Tensor) -> Tensor:
-    """Return axes as columns: all D, or with fewer images those along which the images differ."""
+    """Return the principal axes as columns: all D, or with fewer images only those along which the images differ."""
     if len(x) < x.shape[1]:
         parts = torch.linalg.svd(x.double() - mean, full_matrices=False)
         return parts.Vh.T

@@ -1,4 +1,4 @@
-"""Classification metrics from class scores and labels, at once or batch by batch in a runner."""
+"""Classification metrics from class scores and labels: functions, and a metric for mmengine's evaluator."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +12,13 @@ from torch import Tensor
 from mmairl.errors import Diverged, UserError
 from mmairl.registry import METRICS
 
-MANY = 100  # training images of a class, above which it is many-shot
-FEW = 20  # and below which it is few-shot
-LARGEST_MATRIX = 50  # classes of a confusion matrix that can be read
+MANY = 100  # a class with more training images is many-shot
+FEW = 20  # a class with fewer training images is few-shot
+LARGEST_MATRIX = 50  # classes; a larger confusion matrix is hard to read
 
 
 def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return the scores in percent by which a data set with this metric is usually reported.
+    """Return the scores in percent that are usually reported for a data set with this metric.
 
     Args:
         metric: The data set's metric: 'top-1', 'mean per class', '11-point mAP' or 'any label'.
@@ -38,13 +38,13 @@ def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def packed(right: Tensor) -> dict[str, Any]:
-    """Return which images are recognized as one bit per image, for a JSON file."""
+    """Return for a JSON file which images are correct, as one bit per image."""
     bits = np.packbits(right.cpu().numpy())
     return dict(images=len(right), bits=base64.b64encode(bits).decode())
 
 
 def unpacked(bitmap: Mapping[str, Any]) -> np.ndarray:
-    """Return the booleans of `packed`.
+    """Return the booleans that `packed` has stored.
 
     >>> unpacked(packed(torch.tensor([True, False, True])))
     array([ True, False,  True])
@@ -54,7 +54,7 @@ def unpacked(bitmap: Mapping[str, Any]) -> np.ndarray:
 
 
 def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str, Any] | None:
-    """Return the images of each class (rows) by predicted class (columns); None for many classes.
+    """Return the number of images by class (rows) and predicted class (columns), or None if there are too many classes.
 
     >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), ['cat', 'dog'])
     {'classes': ['cat', 'dog'], 'counts': [[1, 1], [0, 1]]}
@@ -68,14 +68,14 @@ def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str,
 
 
 def best_five(scores: Tensor) -> Tensor:
-    """Return the classes with the highest scores, best first; fewer if there are fewer classes."""
+    """Return the up to five classes with the highest scores, best first."""
     return scores.topk(min(5, scores.shape[-1]), dim=-1).indices
 
 
 def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[str, float]:
-    """Return the scores from each image's best classes, or from class scores if it can have several classes.
+    """Return the scores, from each image's best classes or, if images can have several classes, from class scores.
 
-    Top-5 is left out with five classes or fewer.
+    With five classes or fewer, top-5 is left out.
     """
     if metric == 'any label':
         predicted = best.argmax(dim=1, keepdim=True)
@@ -104,7 +104,7 @@ def mean_percent(values: Tensor) -> float:
 
 
 def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
-    """Return the fraction recognized of each class in `y`.
+    """Return the recall of each class in `y`.
 
     >>> recalls(torch.tensor([0, 0, 0]), torch.tensor([0, 0, 1]))
     {0: tensor(1., dtype=torch.float64), 1: tensor(0., dtype=torch.float64)}
@@ -127,7 +127,7 @@ def shot_report(predicted: Tensor, y: Tensor, train_counts: Tensor) -> dict[str,
 
 
 def average_precision(scores: Tensor, y: Tensor) -> float:
-    """Return the sum of (R_n - R_{n-1}) P_n: the precision at each step of recall, weighted by the step.
+    """Return the sum of (R_n - R_{n-1}) P_n: the mean of the precisions, weighted by the steps of recall.
 
     >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]))
     0.8333333333333333
@@ -139,7 +139,7 @@ def average_precision(scores: Tensor, y: Tensor) -> float:
 
 
 def ap11(scores: Tensor, y: Tensor) -> float:
-    """Return VOC2007's average precision: the mean, over recalls 0, 0.1, ..., 1, of the best precision from there on."""
+    """Return VOC2007's average precision: the mean over r = 0, 0.1, ..., 1 of the best precision at a recall of r or more."""
     from sklearn.metrics import precision_recall_curve
 
     is_positive = y.numpy() == 1
@@ -156,7 +156,8 @@ def mean_ap(
 ) -> float:
     """Return the mean over classes of the average precision, or of `ap11`.
 
-    An image with label -1 for a class (VOC's 'difficult') does not count there. Classes without a positive are left out.
+    An image with label -1 for a class (VOC's 'difficult') does not count for that class. Classes without a positive are
+    left out.
     """
     is_present = (labels == 1).any(dim=0)
     present = is_present.nonzero().squeeze(1).tolist()
@@ -175,17 +176,19 @@ def mean_ap(
 
 @METRICS.register_module()
 class HeadAccuracy(BaseMetric):
-    """The scores of a data set in percent, collected per image, so that padding and processes change nothing.
+    """The scores of a data set in percent.
 
-    Unreadable images are counted instead of scored. With several heads, the name of each score ends in ``@`` and the
-    number of the head.
+    Predictions are collected image by image, so that the scores do not depend on padding or on the number of processes.
+    Unreadable images are counted but not scored. With several heads, the name of each score ends in ``@`` and the number of
+    the head.
 
     Args:
         metric: The data set's metric. Default: 'top-1'.
-        train_counts: Training images of each class; adds the accuracies of many-, medium- and few-shot classes.
-        halves: Whether to add the main score of each half of every class, so that one half can choose and the other
-            report. Default: False.
-        columns: The classifier's class of each class of the data set; other classes cannot be predicted. Default: all.
+        train_counts: Number of training images of each class, to add the accuracies of many-, medium- and few-shot classes.
+        halves: Whether to add the main score on each half of every class, so that one half can choose hyperparameters and
+            the other estimate their score. Default: False.
+        columns: For each class of the data set, the index of the classifier's class; other outputs are ignored. Default:
+            all outputs in order.
     """
 
     default_prefix = ''
@@ -213,7 +216,7 @@ class HeadAccuracy(BaseMetric):
             require_finite(scores.flatten(1))
             self.classes = scores.shape[2]
             if labels.ndim == 1:
-                scores = best_five(scores)  # a two hundredth of ImageNet's scores
+                scores = best_five(scores)  # 200 times fewer numbers for ImageNet
             readable = samples.get('readable', torch.ones(len(labels)))
             self.results += zip(scores, labels, readable.bool().cpu())
 
@@ -263,7 +266,8 @@ def require_finite(scores: Tensor) -> None:
     broken = int(is_broken.sum())
     if broken:
         raise Diverged(
-            f'{broken} of {len(scores)} images have NaN or infinite scores, because the training diverged; lower its rate',
+            f'{broken} of {len(scores)} images have NaN or infinite scores, because the training diverged; reduce the learning '
+            'rate',
             code='scores-not-finite',
         )
 

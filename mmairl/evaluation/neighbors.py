@@ -1,4 +1,4 @@
-"""Nearest neighbors by cosine similarity: exact, and in blocks, so that device memory does not grow with the bank."""
+"""Exact nearest neighbors by cosine similarity, in blocks, so that device memory does not grow with the bank."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ from torch import Tensor
 
 TEMPERATURE = 0.07
 QUERY_BLOCK = 2048
-BANK_BLOCK = 8192  # rows; in float64 with 2048 features, 128 MiB
-RESOLUTION = 1e-6  # cosines in float32 that differ by less may be in the wrong order
-LEAST_EXPONENT = -126  # of a normal number in float32
+BANK_BLOCK = 8192  # rows; 128 MiB in float64 with 2048 features
+RESOLUTION = 1e-6  # float32 may order cosines wrongly that differ by less
+LEAST_EXPONENT = -126  # of normal numbers in float32
 
 
 @torch.inference_mode()
@@ -23,15 +23,15 @@ def nearest(
 ) -> tuple[Tensor, Tensor]:
     """Return the cosine similarities and positions, both (N, k), of the k bank rows nearest to each query row.
 
-    The search is in float32. Rows of which float32 cannot tell the last neighbor from the next are searched again in
-    float64, such as those of collapsed networks.
+    The search is in float32. It is repeated in float64 for queries whose last neighbor and the next are too similar for
+    float32, which is common in collapsed networks.
 
     Args:
         query: Rows to find neighbors of.
         bank: Rows to search.
-        k: Number of neighbors; with a smaller bank, all of its rows.
-        device: Device of the search. The queries stay there, and each block of the bank is moved there once.
-        cuts: Numbers of first neighbors that are used. Default: k.
+        k: Number of neighbors. A bank with fewer rows returns all of them.
+        device: Device of the search. It keeps all queries and receives each block of the bank once.
+        cuts: The numbers of nearest neighbors that the caller uses, if it does not only use all k.
     """
     similarity, position = _search(query, bank, k + 1, device, torch.float32)
     similarity = similarity.double()
@@ -48,7 +48,7 @@ def nearest(
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Return rows of length 1, at any scale: squares of numbers like 1e20 overflow in float32."""
+    """Return rows of length 1, at any scale. Without rescaling, squares of numbers like 1e20 would overflow in float32."""
     largest = x.abs().amax(1, keepdim=True)
     exponent = torch.frexp(largest).exponent.clamp_min(LEAST_EXPONENT)
     return F.normalize(torch.ldexp(x, -exponent))
@@ -70,7 +70,7 @@ def _search(
         block = unit_rows(block).T
         for number, rows in enumerate(queries):
             similarity, position = _top(rows @ block, k)
-            # A row outside a block's best k can never be among the best of all.
+            # A row that is not among the best k of its block cannot be among the best k of the bank.
             candidates = torch.cat([similarities[number], similarity], dim=1)
             origins = torch.cat([positions[number], position + start], dim=1)
             similarities[number], order = _top(candidates, k)
@@ -79,7 +79,7 @@ def _search(
 
 
 def _top(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the values and columns of the k largest of each row, or of all if there are fewer."""
+    """Return the values and columns of the up to k largest entries of each row."""
     return similarity.topk(min(k, similarity.shape[1]))
 
 
@@ -88,7 +88,7 @@ def vote(
 ) -> Tensor:
     """Return class scores (N, classes): each neighbor adds exp(similarity / temperature) to its class.
 
-    The weights of a row are divided by its largest, which changes no order and cannot overflow.
+    The weights of each row are divided by the largest, so that they cannot overflow. The order of the scores is the same.
     """
     similarity = similarity.double()
     nearness = similarity - similarity.amax(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Hooks that measure the features while they are trained: k-NN every few epochs, and a linear probe at every step."""
+"""Hooks that measure features during training: k-NN every few epochs, and a linear probe at every step."""
 
 import copy
 import math
@@ -22,7 +22,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.feature_store import stored
 from mmairl.evaluation.features import Extraction, Features
 from mmairl.evaluation.knn import knn_right
-from mmairl.evaluation.sets import held_out
+from mmairl.evaluation.sets import evaluation_data, held_out
 from mmairl.models.backbones import pooled
 from mmairl.models.norm import first_view
 from mmairl.models.processes import network_of
@@ -31,12 +31,12 @@ from mmairl.registry import DATASETS, HOOKS
 
 UNKNOWN = -1  # label of an image of unknown class
 TEST_SCORE = 'knn_accuracy_on_test_images'
-# (share of the run, factor of the rate) of the release, which drops the rate after epochs 60 and 80.
+# From each fraction of the run on, the factor of the learning rate.
 STEPS = ((0.8, 0.01), (0.6, 0.1), (0.0, 1.0))
 
 
 class SelectionHook(Hook):
-    """Base of hooks whose measurements serve `save_best` of the checkpoint hook and early stopping."""
+    """Base class of hooks whose measurements the checkpoint hook (`save_best`) and early stopping can use."""
 
     measured: dict[str, float] | None = None
 
@@ -47,7 +47,7 @@ class SelectionHook(Hook):
         self.report(runner)
 
     def report(self, runner: Runner) -> None:
-        """Pass on the last measurement between two steps, when the counts of epochs and steps are correct."""
+        """Pass the last measurement on between two steps, when the runner's counters are correct."""
         metrics = self.measured
         self.measured = None
         for hook in runner.hooks if metrics else ():
@@ -55,7 +55,7 @@ class SelectionHook(Hook):
                 hook.after_val_epoch(runner, metrics)
             if isinstance(hook, CheckpointHook) and _chooses_by(hook, metrics):
                 last = hook.last_ckpt
-                hook.last_ckpt = None  # mmengine would write the last checkpoint again
+                hook.last_ckpt = None  # otherwise mmengine writes the last checkpoint again
                 hook.after_val_epoch(runner, metrics)
                 hook.last_ckpt = last
 
@@ -66,19 +66,19 @@ def _chooses_by(hook: CheckpointHook, metrics: Mapping[str, float]) -> bool:
 
 @HOOKS.register_module()
 class OnlineKNNHook(SelectionHook):
-    """Measure k-NN accuracy during training, on images held out of the training labels of the config's `evaluation`.
+    """Measure k-NN accuracy during training, on held-out images of the config's `evaluation`.
 
-    `evaluation.val` serves as the held-out images if it exists, and `evaluation.groups` keeps groups together. The test
-    images are not read, so that `default_hooks.checkpoint.save_best='knn_accuracy'` chooses without them.
+    These are `evaluation.val`, or else a part of the training images; `evaluation.groups` keeps groups together. Test images
+    are not read, so that `default_hooks.checkpoint.save_best='knn_accuracy'` chooses a checkpoint without them.
 
-    Each process extracts a share of the features with a copy of the backbone, and searches for a share of the test images.
-    They exchange features through a file in the work dir, which is removed afterwards. Training is bit-identical with and
-    without the hook: the student is not touched and the random state is restored.
+    Each process extracts a share of the features with a copy of the backbone, and classifies a share of the images. The
+    processes exchange features through a file in the work dir, which is then removed. Training is bit-identical with and
+    without the hook, because it changes neither the student nor the random state.
 
     Args:
         interval: Epochs between two measurements. Default: 10.
         k: Number of neighbors. Default: 20.
-        images: 'held_out', or 'test' to watch the test images, which pages then state. Default: 'held_out'.
+        images: 'held_out', or 'test' to measure on the test images, which pages then report. Default: 'held_out'.
 
     Raises:
         UserError: If `images` is unknown, or if the config has no labeled data.
@@ -100,15 +100,8 @@ class OnlineKNNHook(SelectionHook):
         self.score = 'knn_accuracy' if images == 'held_out' else TEST_SCORE
 
     def before_train(self, runner: Runner) -> None:
-        settings = runner.cfg.get('evaluation') or {}
-        if not settings.get('train') or not settings.get('test'):
-            raise UserError(
-                'OnlineKNNHook requires labeled data; set evaluation = dict(train=..., test=...)',
-                code='no-evaluation-data',
-            )
-        bank, queries = settings['train'], settings['test']
-        if self.images == 'held_out':
-            bank, queries = held_out(settings)
+        data = evaluation_data(runner.cfg)
+        bank, queries = held_out(data) if self.images == 'held_out' else (data.train, data.test)
         self.data = dict(bank=DATASETS.build(bank), queries=DATASETS.build(queries))
         model = network_of(runner)
         for dataset in self.data.values():
@@ -117,7 +110,7 @@ class OnlineKNNHook(SelectionHook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
     ) -> None:
-        # Counts iterations, because mmengine sees a run by iterations as one long epoch.
+        # The interval is in iterations, because a run by iterations is one long epoch for mmengine.
         if not self.every_n_train_iters(runner, self.interval * len(runner.train_dataloader)):
             return
         with same_randomness():
@@ -156,16 +149,18 @@ class OnlineKNNHook(SelectionHook):
 class OnlineProbeHook(SelectionHook):
     """Train a linear classifier on the detached pooled features of the student's first view, with its own SGD.
 
-    The default rates are the release's: 30 in two steps by a tenth, or 0.2 along a cosine with LARS. The steps are after 60
-    and 80 % of the run; the release, which probes the last view, has them after epochs 60 and 80 of a run of any length.
     The student gets no gradient and is bit-identical with and without the hook. The probe is saved and resumed with the run.
+
+    The learning rates are those of the paper's release: 30, divided by 10 after 60 and again after 80 % of the run, or with
+    LARS 0.2 along a cosine. The release differs in two points: it probes the last view, and it divides the rate after epochs
+    60 and 80 whatever the length of the run.
 
     Args:
         classes: Number of classes of the training set. Images with a negative label are left out.
         lr: Learning rate of the probe. Default: 30.
         schedule: 'steps' or 'cosine'. Default: 'steps'.
-        held_out: Fraction of each class that the probe does not learn from. The accuracy on these images is logged after
-            each epoch as `probe_held_out_accuracy`, by which `save_best` can choose. `evaluation.groups` keeps groups
+        held_out: Fraction of each class that is held out of the probe's training. After each epoch, the accuracy on these
+            images is logged as `probe_held_out_accuracy`, which `save_best` can use. `evaluation.groups` keeps groups
             together. Default: 0.
 
     Raises:
@@ -197,16 +192,16 @@ class OnlineProbeHook(SelectionHook):
         self.handle = model.backbone.register_forward_hook(partial(self._keep, model))
         self.features: Tensor | None = None
         if not runner.iter:
-            self.resumed = None  # belongs to the run that `load_from` took weights from
+            self.resumed = None  # a probe from `load_from` belongs to another run
         if self.held_out:
-            self._require_labels(runner, torch.tensor(-1))
+            self._require_labels(runner, torch.tensor(UNKNOWN))
             settings = runner.cfg.get('evaluation') or {}
             dataset = runner.train_dataloader.dataset
             self.held = self.hold_out(dataset, settings.get('groups'))
             self.counts = torch.zeros(2)  # held-out images of this epoch: recognized, and all
 
     def hold_out(self, dataset: Dataset, groups: Groups | None) -> Tensor:
-        """Return which images the probe does not learn from. A table of groups may list labeled images only."""
+        """Return which images are held out of the probe's training. A table of groups need only list labeled images."""
         rows = (dataset.labels > UNKNOWN).nonzero().flatten()
         group_names = None
         if groups:
@@ -221,7 +216,7 @@ class OnlineProbeHook(SelectionHook):
     def _keep(
         self, model: nn.Module, module: nn.Module, inputs: tuple, output: Tensor | tuple
     ) -> None:
-        """Store the first training-mode output of the step, which is the first view's."""
+        """Store the step's first output in training mode, which belongs to the first view."""
         if self.features is None and module.training:
             features = first_view(model, pooled(output).detach())
             precision = torch.promote_types(features.dtype, torch.float32)
@@ -234,7 +229,7 @@ class OnlineProbeHook(SelectionHook):
         self.features = None
         samples = data_batch.get('data_samples') or {}
         labels = samples.get('label')
-        highest = torch.tensor(-1) if labels is None else labels.max()
+        highest = torch.tensor(UNKNOWN) if labels is None else labels.max()
         if highest >= self.classes:
             raise UserError(
                 f"OnlineProbeHook.classes: the training set has label {highest} ('{self.classes}'); "
@@ -270,7 +265,7 @@ class OnlineProbeHook(SelectionHook):
         runner.message_hub.update_scalar('train/probe_held_out_accuracy', accuracy)
 
     def _require_labels(self, runner: Runner, highest: Tensor) -> None:
-        all_reduce(highest, 'max')  # the first batch of another process may have labels
+        all_reduce(highest, 'max')  # only another process may have labels in its first batch
         labels = getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)
         if max(highest, torch.as_tensor(labels).max()) <= UNKNOWN:
             raise UserError(
@@ -279,7 +274,7 @@ class OnlineProbeHook(SelectionHook):
             )
 
     def _build(self, features: Tensor) -> None:
-        """Start from small normal weights, equal in all processes, without using the run's own random numbers."""
+        """Start from small normal weights, equal in all processes, without changing the run's random state."""
         width = features.shape[1]
         self.probe = nn.Linear(width, self.classes, device='meta', dtype=features.dtype)
         self.probe.to_empty(device=features.device)
@@ -298,7 +293,7 @@ class OnlineProbeHook(SelectionHook):
     def _step(self, features: Tensor, labels: Tensor, progress: float) -> Tensor:
         """Take one step and return the accuracy before it.
 
-        Unknown labels are ignored by the loss instead of removed from the batch, which would synchronize with the device.
+        The loss ignores unknown labels. Removing them from the batch would wait for the device.
         """
         self.optimizer.param_groups[0]['lr'] = self.lr_at(progress)
         scores = self.probe(features)
@@ -307,7 +302,7 @@ class OnlineProbeHook(SelectionHook):
         gradients = torch.autograd.grad(loss, list(self.probe.parameters()))
         for parameter, gradient in zip(self.probe.parameters(), gradients):
             all_reduce(gradient, 'mean')
-            # A batch whose step is skipped moves nothing.
+            # A batch with a non-finite loss, whose step the optimizer skips, must not change the probe.
             parameter.grad = gradient.nan_to_num_(0.0, 0.0, 0.0)
         self.optimizer.step()
         right = scores.detach().argmax(dim=1) == labels
@@ -316,12 +311,10 @@ class OnlineProbeHook(SelectionHook):
         return accuracy
 
     def lr_at(self, progress: float) -> float:
-        """Return the rate at this share of the run."""
+        """Return the learning rate after this fraction of the run."""
         if self.schedule == 'cosine':
             return self.lr * (1 + math.cos(math.pi * progress)) / 2
-        for share, factor in STEPS:
-            if progress >= share:
-                return self.lr * factor
+        return self.lr * next(factor for start, factor in STEPS if progress >= start)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if self.probe is not None:

@@ -1,4 +1,4 @@
-"""Images that two data sets share, by content: the same file, a copy under another path, or equal pixels in memory."""
+"""Find images that two data sets share: the same file, a copy under another path, or equal pixels in memory."""
 
 import hashlib
 import os
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, pairwise
+from pathlib import Path
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -14,13 +15,15 @@ from mmairl.data.datasets import FileDataset, ViewDataset
 from mmairl.data.decode import UnreadableImage
 from mmairl.data.shards.dataset import Shards
 
-THREADS = 16  # reads in flight on a network disk
+THREADS = 16  # parallel reads, which hide the latency of a network disk
 BLOCK = 256  # items per task of a thread
-Leaf = tuple[Dataset, np.ndarray]  # a data set that holds images itself, and the rows taken from it
+Leaf = tuple[
+    Dataset, np.ndarray
+]  # a data set without an inner one, and the rows that are selected from it
 
 
 def in_threads(function: Callable, items: Sequence, threads: int = THREADS) -> list:
-    """Apply a function to many items in threads, block by block, because a task per item would be slow."""
+    """Apply a function to many items in threads. A task has a block of items, because a task per item would be slow."""
     starts = range(0, len(items), BLOCK)
 
     def block_from(start: int) -> list:
@@ -30,10 +33,19 @@ def in_threads(function: Callable, items: Sequence, threads: int = THREADS) -> l
         return list(chain.from_iterable(pool.map(block_from, starts)))
 
 
+def file_stat(path: str | Path) -> tuple[int, int]:
+    """Return the size and modification time of a file, or -1 and 0 if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1, 0
+    return status.st_size, status.st_mtime_ns
+
+
 def shared_images(
     one: Dataset, two: Dataset, rows: Sequence[int] | None = None
 ) -> list[tuple[str, str]]:
-    """Return the name of each image of `one` (or of its `rows`) that is also in `two`, with its name there.
+    """Return the names in both data sets of each image of `one`, or of its `rows`, that is also in `two`.
 
     Only files whose size occurs in both data sets are read.
     """
@@ -49,7 +61,7 @@ def shared_images(
 
 
 def _of_common_size(first: list[Leaf], second: list[Leaf]) -> tuple[list[Leaf], list[Leaf]]:
-    """Leave out images whose size does not occur on the other side; all stay if a size is unknown."""
+    """Return the images whose size occurs on the other side, or all images if a size is unknown."""
     sizes = [_sizes(*leaf) for leaf in first + second]
     if any(known is None for known in sizes):
         return first, second
@@ -65,7 +77,7 @@ def _of_common_size(first: list[Leaf], second: list[Leaf]) -> tuple[list[Leaf], 
 
 
 def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Leaf]:
-    """Yield the data sets below those that select, relabel or mix images."""
+    """Yield the innermost data sets, inside those that select, relabel or mix images."""
     if rows is None:
         rows = np.arange(len(dataset))
     rows = np.asarray(rows)
@@ -83,20 +95,13 @@ def _leaves(dataset: Dataset, rows: Sequence[int] | None = None) -> Iterator[Lea
 
 
 def _sizes(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
-    """Return the bytes of each image's file, -1 if there is no file, or None if only reading the images would tell."""
+    """Return the size of each image's file (-1 if it is missing), or None if sizes are unknown without reading images."""
     if isinstance(dataset, FileDataset):
-        size = partial(_size, dataset)
-        return np.array(in_threads(size, rows.tolist()))
+        paths = [dataset.path(row) for row in rows.tolist()]
+        return np.array([size for size, _ in in_threads(file_stat, paths)])
     if isinstance(dataset, Shards) and not _has_parquet(dataset):
         return np.asarray(dataset.contents.sizes)[rows]
     return None
-
-
-def _size(dataset: FileDataset, row: int) -> int:
-    try:
-        return os.stat(dataset.path(row)).st_size
-    except OSError:
-        return -1
 
 
 def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
@@ -112,7 +117,7 @@ def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
 
 
 def _has_parquet(dataset: Dataset) -> bool:
-    """Return whether images are in Parquet files, whose index has no sizes and whose reader supports one thread."""
+    """Return whether images are in Parquet files, whose index has no sizes and whose reader is limited to one thread."""
     if not isinstance(dataset, Shards):
         return False
     return any(shard.endswith('.parquet') for shard in dataset.contents.shards)

@@ -1,7 +1,7 @@
-"""Evaluation protocols: the base class of all, and `evaluate`, which scores one model by one protocol.
+"""The base class of evaluation protocols, and `evaluate`, which scores one model by one protocol.
 
 A protocol is a dataclass registered in `PROTOCOLS`. Its fields are its settings.
-docs/how-to/add_data_and_protocols.md explains how to add one.
+docs/how-to/add_data_and_protocols.md explains how to add a protocol.
 """
 
 import time
@@ -35,8 +35,8 @@ Scores = dict[str, float]
 # Scores, details, and the number of excluded items by reason.
 Outcome = tuple[Scores, dict, dict[str, int]]
 Sets = Mapping[str, tuple[dict, Dataset]]
-NEUTRAL = {'neutral': True}  # metadata of a setting that changes no score
-WATCHED = ', whose run watched the test images'  # at the end of a subject's name
+NEUTRAL = {'neutral': True}  # metadata of a setting that cannot change a score
+WATCHED = ', whose run watched the test images'  # suffix of a subject's name
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Result:
     """The scores of one subject.
 
     Attributes:
-        subject: How tables call the model or baseline.
-        scores: Scores in percent by name. The first is the main one.
-        seconds: Time of the measurement.
-        details: Further values of the protocol, such as what it chose.
+        subject: Name of the model or baseline in tables.
+        scores: Scores in percent by name. The first is the main score.
+        seconds: Duration of the measurement.
+        details: Further values of the protocol, such as the hyperparameters that it chose.
         identity: Everything that the scores depend on (`mmairl.evaluation.identity`).
-        left_out: Counts of unreadable images, and of classes without an image.
+        left_out: Numbers of unreadable images and of classes without an image.
     """
 
     subject: str
@@ -71,23 +71,23 @@ class Protocol:
         class NearestClassMean(FeatureProtocol): ...
 
     Class attributes:
-        validation: What the validation images of a config are for: ``'join'`` them to the training images, ``'choose'``
-            hyperparameters by them, or ``'recipe'``, where the recipe decides.
-        labels: The labels it can score: ``'single'``, ``'multi'`` (several classes per image) and ``'dense'`` (one per pixel).
-        metric: ``'dataset'`` if scores follow the metric of the data set, else the name of its only metric; ``'none'`` if
-            it uses no labels.
+        validation: Use of the config's validation images: ``'join'`` adds them to the training images, ``'choose'`` chooses
+            hyperparameters on them, and ``'recipe'`` leaves the decision to the recipe.
+        labels: Supported labels: ``'single'``, ``'multi'`` (several classes per image) and ``'dense'`` (one per pixel).
+        metric: ``'dataset'`` if the data set defines the metric, the name of the metric if the protocol defines it, or
+            ``'none'`` if the protocol uses no labels.
         null_rows: The baselines that a study adds to this protocol's tables.
-        trains: Whether it trains a network by a recipe. If not, it shares extracted features with other protocols.
-        columns: The papers' columns for ImageNet, with the score of each.
-        published: Names of published ImageNet scores, with the score next to which a study shows each; '' is the main one.
+        trains: Whether the protocol trains a network by a recipe. Other protocols share extracted features.
+        columns: For each ImageNet column of the paper's tables, the name of the score that fills it.
+        published: For each name of a published ImageNet score, the score that a study shows it with; '' is the main score.
         unit: Unit of the scores.
 
     Args:
-        device: Device that features are computed on.
+        device: Device of the feature extraction.
         workers: Number of processes that load images.
-        launcher: How the processes of a distributed evaluation were started.
+        launcher: Launcher of a distributed evaluation, as mmengine names it.
         remeasure: Whether to replace stored features or runs.
-        cache: Folder of stored features. None stores none.
+        cache: Folder of stored features. With None, features are not kept.
         work_dir: Folder of the training runs.
     """
 
@@ -122,18 +122,18 @@ class Protocol:
         return config_identity(chosen)
 
     def chooses(self, cfg: Config, trials: bool = False) -> bool:
-        """Return whether validation or held-out images choose anything; `trials` if a study tunes this protocol."""
+        """Return whether validation or held-out images choose hyperparameters. `trials` states that a study tunes them."""
         return self.validation == 'choose' and bool(cfg.get('evaluation', {}).get('val'))
 
     def images_seen(self, cfg: Config, images: int | None, trials: int | None = None) -> int | None:
-        """Return how many images pass through the network, given the number of training images. None is unknown.
+        """Return how many images pass through the network, given the number of training images; None if it is unknown.
 
-        A study's plan computes hours from it. Test images are not counted.
+        The plan of a study estimates hours from this number. Test images do not count.
         """
         return images
 
     def input_size(self, cfg: Config) -> int | None:
-        """Return the side of the images that enter the network, if the config states it."""
+        """Return the side of the images that the network receives, or None if the config does not state it."""
         tested = innermost(cfg.evaluation.test)
         steps = chain([tested], *tested.get('views', []))
         sizes = [step['size'] for step in steps if 'size' in step]
@@ -147,7 +147,7 @@ class Protocol:
 
 
 def protocol_class(name: str) -> type[Protocol]:
-    """Return a registered protocol's class; raise a `UserError` if there is none."""
+    """Return the class of a registered protocol; raise a `UserError` for an unknown name."""
     if not is_protocol(name):
         known = PROTOCOLS.names()
         raise UserError(
@@ -164,7 +164,7 @@ def is_protocol(name: str) -> bool:
 
 
 def settings_for(protocol: str, cfg: Config | None = None, **options: Any) -> Protocol:
-    """Return a protocol with these settings; an option that is None keeps its default.
+    """Return a protocol with these settings. An option that is None keeps its default.
 
     Args:
         protocol: Name of a registered protocol.
@@ -208,17 +208,17 @@ def evaluate(
     Args:
         cfg: The config with the network as `model.backbone` and the data as `evaluation`.
         protocol: Name of a registered protocol.
-        subject: A checkpoint, a `Backbone` that has been read before, or a baseline: 'random' or 'pixels'.
+        subject: A checkpoint, a `Backbone` from `read_backbone`, or a baseline: 'random' or 'pixels'.
         part: 'student' or 'teacher'.
-        settings: The protocol's settings, from `settings_for`.
+        settings: The protocol's settings, from `settings_for`. Default: those of the config.
         asked: Further facts that the result depends on.
-        prefix: First part of the backbone's keys in the checkpoint. None finds it.
+        prefix: Prefix of the backbone's keys in the checkpoint. Default: detect it.
 
     Returns:
         The scores in percent, with the identity of the result.
 
     Raises:
-        UserError: If the protocol is unknown, or if checkpoint, config and data do not fit together.
+        UserError: If the protocol is unknown, or if the checkpoint or the data do not fit the config.
 
     Example:
         >>> evaluate(cfg, 'knn', 'work_dirs/demo/epoch_10.pth').scores  # doctest: +SKIP
@@ -231,7 +231,9 @@ def evaluate(
         )
     began = time.perf_counter()
     start_processes(settings.launcher)
-    loaded = _loaded(cfg, subject, part, prefix)
+    loaded = subject
+    if not isinstance(subject, Backbone) and subject not in BASELINES:
+        loaded = read_backbone(subject, part, prefix, tensors_of_config(cfg))
     sets = evaluation_sets(cfg, protocol)
     if settings.validation == 'choose' and 'val' in sets:
         on_main_process(
@@ -253,20 +255,12 @@ def evaluate(
 
 
 def watched_test_images(settings: Mapping[str, Any]) -> bool:
-    """Return whether a run with these settings, by dotted key, measured test images while it trained."""
+    """Return whether a training run with these settings (by dotted key) measured itself on test images."""
     for key, value in settings.items():
         hook = key.removesuffix('.type')
         if 'OnlineKNN' in str(value) and settings.get(f'{hook}.images') == 'test':
             return True
     return False
-
-
-def _loaded(
-    cfg: Config, subject: str | Path | Backbone, part: str, prefix: str | None
-) -> Backbone | str:
-    if isinstance(subject, Backbone) or subject in BASELINES:
-        return subject
-    return read_backbone(subject, part, prefix, tensors_of_config(cfg))
 
 
 def _data_key(described: Mapping) -> str:
@@ -278,12 +272,12 @@ def default_device() -> str:
 
 
 def default_workers() -> int:
-    """Return the number of processes that load images: none on a CPU, where the network needs every core."""
+    """Return the default number of processes that load images: 0 without a GPU, because the network needs every core."""
     return min(8, cores()) if torch.cuda.is_available() else 0
 
 
 def subject_name(subject: str | Path | Backbone, part: str) -> str:
-    """Return how a table calls a subject."""
+    """Return the name of a subject in tables."""
     names = {'pixels': 'raw pixels', 'random': 'random initialisation'}
     if isinstance(subject, Backbone):
         subject = subject.path

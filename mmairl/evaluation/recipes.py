@@ -1,6 +1,6 @@
-"""Recipes of protocols that train: a recipe, the network of one config and the data of its evaluation make a run.
+"""Recipes of protocols that train. A recipe, and the network and data of a config, are combined into the config of a run.
 
-Twenty data sets and ten recipes are thirty files instead of two hundred.
+So twenty data sets and ten recipes need thirty files instead of two hundred.
 """
 
 import copy
@@ -20,13 +20,15 @@ from mmairl.evaluation.sets import precision_of, with_views
 from mmairl.registry import DATASETS, PROTOCOLS
 
 REQUIRED = ('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'train_cfg')
-LONG_TAIL = 10  # the largest class over the smallest, from which scores of rare classes are added
+LONG_TAIL = (
+    10  # ratio of the largest to the smallest class, from which scores by class size are added
+)
 
 _read_shipped = cache(load_config)
 
 
 def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
-    """Return the recipe `name`, else the config's, else the protocol's for the optimizer of the pre-training."""
+    """Return the recipe `name`, else the config's recipe, else the protocol's default for the pre-training's optimizer."""
     chosen = name or cfg.get('recipes', {}).get(protocol)
     if chosen is None:
         kind = PROTOCOLS.get(protocol)
@@ -45,7 +47,7 @@ def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
     lacking = [key for key in REQUIRED if key not in recipe]
     if lacking:
         raise UserError(
-            f"{protocol}: not a recipe, because it lacks {', '.join(lacking)} ('{chosen}'); use one of {names}",
+            f"{protocol}: the recipe lacks {', '.join(lacking)} ('{chosen}'); use one of {names}",
             code='no-recipe',
         )
     return recipe
@@ -67,7 +69,7 @@ def compose(
         recipe: The recipe of the training.
         train: Config of the training images.
         test: Config of the test images.
-        start: The `init_cfg` of the backbone. None starts at random.
+        start: The `init_cfg` of the backbone. None initializes it at random.
         work_dir: Folder of the run.
         workers: Number of processes that load images.
     """
@@ -75,7 +77,7 @@ def compose(
     composed.model.merge(_network(cfg, recipe, start))
     images = DATASETS.build(train)
     composed.model.classes = len(images.classes)
-    # Training crops get the size of the test images.
+    # Training crops have the size of the test images.
     size = Readable(DATASETS.build(test))[0]['inputs'][0].shape[-1]
     view = []
     for step in recipe.train_view:
@@ -104,11 +106,11 @@ def compose(
         sampler=dict(type='ResumableSampler', shuffle=False),
     )
     composed.test_dataloader = dict(test_loader, dataset=dict(type='Readable', dataset=test))
-    if test == cfg.evaluation.test:  # not a run that only chooses
+    if test == cfg.evaluation.test:  # not a run on held-out images
         composed.robustness = robustness_parts(cfg, images.classes, test_loader)
     composed.test_cfg = dict()
     composed.test_evaluator = dict(
-        type=HeadAccuracy.__name__,  # imported, so that its source is part of the protocol's
+        type=HeadAccuracy.__name__,  # the import makes its source part of the protocol's digest
         metric=images.metric,
         train_counts=_long_tail(images.labels, len(images.classes)),
         halves=recipe.get('halves', False),
@@ -118,7 +120,7 @@ def compose(
 
 
 def _long_tail(labels: Tensor, classes: int) -> list[int] | None:
-    """Return the training images of each class if their numbers differ by LONG_TAIL, else None."""
+    """Return the number of training images of each class if the class sizes differ by LONG_TAIL, else None."""
     if labels.ndim != 1:
         return None
     counts = labels.bincount(minlength=classes)
@@ -127,7 +129,7 @@ def _long_tail(labels: Tensor, classes: int) -> list[int] | None:
 
 
 def _network(cfg: Config, recipe: Config, start: dict | None) -> dict:
-    """Return the config's backbone with the recipe's settings of it, if a backbone of its kind has them."""
+    """Return the config's backbone with those settings of the recipe's backbone that it also has."""
     backbone = copy.deepcopy(cfg.model.backbone)
     backbone.pop('init_cfg', None)
     overrides = recipe.model.get('backbone', {})

@@ -20,13 +20,14 @@ QUERIES = 512  # ranked at a time
 @PROTOCOLS.register_module('retrieval')
 @dataclass(frozen=True)
 class Retrieval(FeatureProtocol):
-    """Rank a gallery by cosine similarity to each query: mAP, and the share of queries with a match among the first k.
+    """Rank a gallery by cosine similarity to each query.
 
-    A match is an image of the query's class. In `Landmarks`, the training images are the queries, and column q of the test
-    labels states which images match query q (1), do not (0), or do not count (-1).
+    Scores are mAP and recall@k, the fraction of queries with a match among the first k images. A match is an image of the
+    query's class. In the data set `Landmarks`, the training images are the queries, and column q of the test labels states
+    which images match query q (1), do not (0), or do not count (-1).
 
     Args:
-        gallery: 'test' ranks all other test images for each test image, 'train' the training images. Default: 'test'.
+        gallery: The images to rank for each test image: 'test' for all other test images, or 'train'. Default: 'test'.
         ks: Values of k. Default: 1, 5 and 10.
     """
 
@@ -81,10 +82,10 @@ class Retrieval(FeatureProtocol):
 
 
 def ranked(similarity: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each query's average precision, NaN without a match, and the rank of its first match.
+    """Return each query's average precision (NaN without a match), and the rank of its first match.
 
-    As in the evaluation of Oxford and Paris, the precision is averaged over both ends of each step of recall, and images
-    with a relevance of -1 are removed from the ranking.
+    As in the evaluation of Oxford and Paris, each step of recall counts with the mean of the precisions before and after
+    it, and images with a relevance of -1 are removed from the ranking.
     """
     counted = relevance >= 0
     order = similarity.masked_fill(~counted, -torch.inf).argsort(

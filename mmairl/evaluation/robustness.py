@@ -1,4 +1,4 @@
-"""Robustness sets: further test images for a classifier that has been trained, such as ImageNet-V2, -A, -R and -Sketch."""
+"""Robustness sets: further test sets for a trained classifier, such as ImageNet-V2, -A, -R and -Sketch."""
 
 from collections.abc import Sequence
 
@@ -29,10 +29,10 @@ def robustness_parts(cfg: Config, classes: Sequence[str], loader: dict) -> dict[
 
 
 def columns_of(name: str, dataset: Dataset, classes: Sequence[str]) -> list[int] | None:
-    """Return the head's class of each class of a data set; None if they are the same.
+    """Return, for each class of a data set, the index of the classifier's class; None if both have the same classes.
 
-    Scores of other classes are left out, as is usual for ImageNet-A and -R, which have 200 of its classes. Classes that are
-    whole numbers, as in ImageNet-V2, are indices.
+    The classifier's other outputs are ignored, as is usual for ImageNet-A and -R, which have 200 of ImageNet's classes.
+    Class names that are whole numbers, as in ImageNet-V2, are indices.
     """
     own = list(map(str, dataset.classes))
     if own == list(map(str, classes)):
@@ -43,8 +43,8 @@ def columns_of(name: str, dataset: Dataset, classes: Sequence[str]) -> list[int]
     unknown = [label for label in own if index.get(label, len(classes)) >= len(classes)]
     if unknown:
         raise UserError(
-            f"evaluation.robustness.{name}: the classifier has no such class ('{unknown[0]}'), and {len(unknown) - 1} more "
-            f'are unknown; it has {len(classes)} classes, such as {classes[0]}; name folders by class, or by its index',
+            f"evaluation.robustness.{name}: {len(unknown)} classes are not among the classifier's {len(classes)}, first "
+            f"('{unknown[0]}'); name folders by class, such as {classes[0]}, or by the index of the class",
             code='other-classes',
         )
     return [index[label] for label in own]

@@ -17,22 +17,22 @@ from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
 HEADS = ('linear', 'k-NN')
-BLOCK = 1024  # images at a time
+BLOCK = 1024  # images per read
 
 
 @PROTOCOLS.register_module('segment')
 @dataclass(frozen=True)
 class Segmentation(DenseProtocol):
-    """Segment images by a linear head (batch norm and a 1x1 convolution, DINOv2) and by k-NN on the features of cells.
+    """Segment images by two heads on the features of cells: a linear one (batch norm and a linear layer, DINOv2), and k-NN.
 
     Scores are mIoU by mmseg's definition. The details have the IoU of each class, the pixel accuracy, and `chance`: the
-    mIoU of the better of two predictions that use no image, the most frequent class and random classes at the frequencies
-    of the test targets.
+    higher mIoU of two predictions that use no image. One is always the most frequent class; the other is random, with the
+    class frequencies of the test targets.
 
     Args:
         ignore: Classes that are neither learned nor scored. Default: none.
-        k: Neighbors of the k-NN head.
-        bank: At most this many cells of training images, drawn at random, that the k-NN head searches.
+        k: Number of neighbors of the k-NN head.
+        bank: Largest number of cells that the k-NN head searches, a random sample of the training images' cells.
     """
 
     heads: Sequence[str] = HEADS
@@ -80,7 +80,7 @@ class Segmentation(DenseProtocol):
     def bank_cells(self, points: np.ndarray) -> tuple[np.ndarray, Tensor]:
         """Return positions and labels of the cells to search, from the points (images, cells, POINTS^2) of all cells.
 
-        Positions are drawn block by block: integers for all cells of a large data set would fill the memory.
+        Positions are selected block by block, because those of all cells of a large data set would fill the memory.
         """
         center = POINTS // 2 * (POINTS + 1)  # the point next to the center of a cell
         images, cells, _ = points.shape
@@ -113,7 +113,7 @@ class Segmentation(DenseProtocol):
 
         predicted = prediction.argmax(0)
         areas = IoUMetric.intersect_and_union(predicted, target.long(), len(classes), IGNORED)
-        return torch.stack(areas).double()  # the sums of all pixels exceed float32
+        return torch.stack(areas).double()  # sums over all pixels exceed the precision of float32
 
     def summarize(
         self, head: str, statistics: Tensor, classes: Sequence[str]

@@ -1,40 +1,47 @@
-"""The labeled data of a config's `evaluation`: its training, validation and test images, as a protocol uses them."""
+"""The training, validation and test images of a config's `evaluation`, as a protocol uses them."""
 
 import copy
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from mmengine import Config
+from mmengine import Config, ConfigDict
 from mmengine.logging import print_log
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from mmairl.config import walk
 from mmairl.data.preprocess import require_channels
-from mmairl.data.splits import HELD_OUT, groups_of, image_names, refuse_shared
+from mmairl.data.splits import HELD_OUT, Groups, groups_of, image_names, refuse_shared
 from mmairl.data.view_sets import expand_named_views
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.overlap import shared_images
 from mmairl.registry import DATASETS, PROTOCOLS
 
-PARTS = dict(train='training', val='validation', test='test')  # and how messages call them
-# The keys of `evaluation` that state which images are used for what.
+PARTS = dict(train='training', val='validation', test='test')  # names in messages, by key
+# The keys of `evaluation` that assign images to these parts.
 SPLITS = (*PARTS, 'held_out', 'groups')
 PRECISIONS = ('float32', 'bfloat16')
-SAMPLE = 1000  # images looked up in the training set
+# Pairs of parts: up to SAMPLE images of the first are searched in the second. A larger fraction than COPIES is an error.
 COMPARED = (('val', 'train'), ('train', 'val'), ('test', 'train'), ('train', 'test'))
-COPIES = 0.1  # the fraction of them found there that is an error
-FEW = 0.01  # the fraction of test images that published validation splits may contain
+SAMPLE = 1000
+COPIES = 0.1
+FEW = 0.01  # fraction of a published validation split that may be copies of test images
 
 
-def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:
-    """Return the configs of the protocol's data sets: train, test and, unless validation images join train, val."""
+def evaluation_data(cfg: Config) -> ConfigDict:
+    """Return a config's `evaluation`, or raise a `UserError` if it has no training or test images."""
     data = cfg.get('evaluation')
     if not data or not data.get('train') or not data.get('test'):
         raise UserError(
-            f'{cfg.filename} names no data to evaluate on; add evaluation = dict(train=..., test=...)',
+            f'{cfg.filename}: no data to evaluate on; add evaluation = dict(train=..., test=...)',
             code='no-evaluation-data',
         )
+    return data
+
+
+def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:
+    """Return the configs of the protocol's data sets: train, test, and val unless the protocol joins it to train."""
+    data = evaluation_data(cfg)
     if PROTOCOLS.get(protocol).validation == 'join':
         described = {'train': refit(data), 'test': data.test}
     else:
@@ -46,7 +53,7 @@ def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:
 
 
 def precision_of(cfg: Config) -> str:
-    """Return the precision of frozen backbones, from `evaluation.precision`."""
+    """Return `evaluation.precision`, the precision of frozen backbones."""
     precision = cfg.evaluation.get('precision', 'float32')
     if precision not in PRECISIONS:
         raise UserError(
@@ -60,7 +67,8 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     """Build the protocol's data sets and return each with its config.
 
     Raises:
-        UserError: If a data set is empty, unlabeled, of other classes, or of labels that the protocol cannot score.
+        UserError: If a data set is empty or unlabeled, if their classes differ, or if the protocol does not support the
+            labels.
     """
     sets = {
         name: (dataset, DATASETS.build(dataset))
@@ -72,12 +80,12 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
         _require_scorable(dataset, protocol)
     _require_same_classes({name: dataset for name, (_, dataset) in sets.items()})
     if 'groups' in cfg.evaluation:
-        # Checks every part, even if the protocol ignores `val` or joins it to `train`.
-        groups = {}
-        for part, name in PARTS.items():
+        # All parts of the config are checked, even if the protocol ignores `val` or joins it to `train`.
+        parts = {}
+        for part in PARTS:
             if described := cfg.evaluation.get(part):
-                groups[name] = own_groups(cfg, DATASETS.build(described))
-        refuse_shared(groups)
+                parts[part] = DATASETS.build(described)
+        _refuse_shared_groups(parts, cfg.evaluation.groups)
     return sets
 
 
@@ -131,13 +139,13 @@ def _require_same_classes(datasets: Mapping[str, Dataset]) -> None:
 
 
 def own_groups(cfg: Config, dataset: Dataset) -> list[str] | None:
-    """Return the groups of a data set's images, or None if the config has none."""
+    """Return the groups of a data set's images, or None if the config defines no groups."""
     groups = cfg.evaluation.get('groups')
     return None if groups is None else groups_of(image_names(dataset), groups)
 
 
 def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -> dict[str, int]:
-    """Count what no score covers: unreadable images, and classes of the data set that `labels` lacks."""
+    """Return the numbers that are not 0 of unreadable images and of classes of the data set without a label."""
     present = labels.unique().numel()
     if labels.ndim == 2:
         present = int((labels == 1).any(0).sum())
@@ -151,11 +159,13 @@ def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -
 
 
 def held_out(data: Mapping) -> tuple[dict, dict]:
-    """Return the images to fit on and to choose by: the config's validation set, or `held_out`, a fraction of each class.
+    """Return the configs of the images to fit on and of the images that choose hyperparameters.
+
+    The latter are the validation set, or else a fraction `held_out` of each class of the training images.
 
     Raises:
-        UserError: If the config names test images, or images to fit on, as images to choose by.
-            `require_apart` compares the images themselves.
+        UserError: If two of the training, validation and test sets overlap according to their configs. `require_apart`
+            compares the images themselves.
     """
     if _overlap_by_config(data['train'], data['test']):
         raise UserError(
@@ -184,19 +194,15 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
 
 
 def require_apart(data: Mapping) -> None:
-    """Raise if images to choose by are test images, by content, or if a group is on two sides.
+    """Raise if images that choose hyperparameters are test images, by content, or if two parts share a group.
 
-    Copies between the training images and the others do not bias a choice. They are an error only if they are a tenth
-    of either side.
+    Copies of training images do not bias the choice, so they are an error only if they make up over a tenth of a part.
     """
     fit, held = held_out(data)
     described = dict(train=fit, val=held, test=data['test'])
     parts = {part: DATASETS.build(of_part) for part, of_part in described.items()}
     if 'groups' in data:
-        groups = {}
-        for part, dataset in parts.items():
-            groups[PARTS[part]] = groups_of(image_names(dataset), data['groups'])
-        refuse_shared(groups)
+        _refuse_shared_groups(parts, data['groups'])
     require_no_test_images(data, parts['val'], parts['test'])
     if data.get('val'):
         for one, other in COMPARED:
@@ -207,11 +213,19 @@ def require_apart(data: Mapping) -> None:
                 raise _overlap_error(one, other, copies, len(rows))
 
 
-def require_no_test_images(data: Mapping, held: Dataset, test: Dataset) -> None:
-    """Raise if an image to choose by is a test image, or a copy of one.
+def _refuse_shared_groups(parts: Mapping[str, Dataset], groups: Groups) -> None:
+    """Raise if images of two parts belong to one group."""
+    names = {}
+    for part, dataset in parts.items():
+        names[PARTS[part]] = groups_of(image_names(dataset), groups)
+    refuse_shared(names)
 
-    Published data sets have a few copies between their own splits. Copies of up to a hundredth of the images are only
-    logged if both are splits of one data set, or if the images to choose by are held out of the training images.
+
+def require_no_test_images(data: Mapping, held: Dataset, test: Dataset) -> None:
+    """Raise if an image that chooses hyperparameters is a test image or a copy of one.
+
+    The splits of published data sets share a few images. If both are splits of one data set, or if `held` was held out of
+    the training images, copies of up to a hundredth of the images are only logged.
     """
     copies = shared_images(held, test)
     tolerant = not data.get('val') or _splits_of_one(data['val'], data['test'])
@@ -244,7 +258,7 @@ def _overlap_error(
 
 
 def _overlap_by_config(one: Mapping, other: Mapping) -> bool:
-    """Return whether one data set is, or is made from, the other, views aside."""
+    """Return whether one data set equals or contains the other, regardless of views."""
     return _contains(one, other) or _contains(other, one)
 
 
@@ -255,7 +269,7 @@ def _contains(described: Mapping, other: Mapping) -> bool:
 
 
 def refit(data: Mapping) -> dict:
-    """Return the images that a tested classifier learns from: with `val`, if both are splits of one data set."""
+    """Return the images that train the classifier to be tested: `train`, with `val` if both are splits of one data set."""
     splits = [data[name].get('split') for name in ('train', 'val') if data.get(name)]
     if splits == ['train', 'val']:
         return {**copy.deepcopy(data['train']), 'split': 'train+val'}
@@ -263,7 +277,7 @@ def refit(data: Mapping) -> dict:
 
 
 def with_views(described: Mapping, views: Sequence | None) -> dict:
-    """Return a data set's config with other views of its images; None removes its views."""
+    """Return a data set's config with other views of its images, or with None without views."""
     described = copy.deepcopy(described)
     inner = innermost(described)
     inner.pop('views', None)
@@ -273,7 +287,7 @@ def with_views(described: Mapping, views: Sequence | None) -> dict:
 
 
 def innermost(described: Mapping) -> Mapping:
-    """Return the config of the data set below those that select or relabel its images."""
+    """Return the config of the innermost data set, inside those that select or relabel its images."""
     while 'dataset' in described:
         described = described['dataset']
     return described

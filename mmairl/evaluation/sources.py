@@ -1,7 +1,7 @@
 """Digests of the source code that a result depends on.
 
-They cover three things: the modules outside the installed packages that a config imports, with all that these import in turn;
-the implementation of a protocol; and the whole package. Comments, docstrings and formatting do not count.
+There are digests of the modules outside the installed packages that a config imports, directly or not; of the implementation
+of a protocol; and of the whole package. Comments, docstrings and formatting do not change them.
 """
 
 import ast
@@ -22,22 +22,22 @@ from mmairl.config import walk
 
 PACKAGE = Path(__file__).resolve().parents[1]
 OURS = 'mmairl'
-# Their versions are recorded, also where they are installed from a checkout.
+# Packages whose versions are recorded instead of their source, even if they are installed from a checkout.
 VERSIONED = (OURS, 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg', 'torch', 'torchvision')
 INSTALLED = ('site-packages', 'dist-packages')
 STANDARD_LIBRARY = tuple(Path(sysconfig.get_path(name)) for name in ('stdlib', 'platstdlib'))
 NOT_FOUND = 'not found'
 ROOM = f'{OURS}.evaluation'
-# Modules that decide which results match, not what a score is. Identities have a revision of their own.
+# Modules that compare results but do not affect scores. A change of identities increments their REVISION.
 BOOKKEEPING = tuple(
     f'{ROOM}.{name}' for name in ('identity', 'protocol', 'sources', 'duplicates', 'overlap')
 )
 
 
 def outside_sources(cfg: Config) -> dict[str, str]:
-    """Return a digest of each module outside the installed packages that a config imports, directly or not, by its name.
+    """Return a digest of each module, by its name, that a config imports from outside the installed packages.
 
-    A config imports by `custom_imports`, by a `type` with dots and by the path of a Python file.
+    Indirect imports count. A config imports by `custom_imports`, by a `type` with dots and by the path of a Python file.
     """
     files: dict[str, Path] = {}
     custom = cfg.get('custom_imports') or {}
@@ -52,8 +52,7 @@ def outside_sources(cfg: Config) -> dict[str, str]:
             direct.add(value)
         elif value.endswith('.py') and os.path.isfile(value):
             files[Path(value).name] = Path(value).resolve()
-    parents = {str(path.parent) for path in files.values()}
-    folders = sorted(parents)
+    folders = sorted({str(path.parent) for path in files.values()})
 
     def find(name: str) -> Path | None:
         return files.get(name) or _outside_file(name, folders)
@@ -65,7 +64,7 @@ def outside_sources(cfg: Config) -> dict[str, str]:
 
 
 def changed_sources(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> str:
-    """Name the modules whose source differs; '' if none does, or if it is unknown of `before`."""
+    """Return a text with the modules whose source differs; '' if none does, or if `before` was not recorded."""
     if before is None:
         return ''
     now = now or {}
@@ -75,9 +74,9 @@ def changed_sources(before: Mapping[str, str] | None, now: Mapping[str, str] | N
 
 
 def protocol_source(kind: type) -> str:
-    """Return a digest of a protocol: the modules of its class and its bases, and what these import of the evaluation room.
+    """Return a digest of the modules of a protocol's class and bases, and of the modules of `mmairl.evaluation` they import.
 
-    Modules that do not affect scores, such as those of identities, do not count.
+    Modules in BOOKKEEPING do not count.
     """
     modules = {base.__module__ for base in kind.__mro__} - {'builtins', 'abc'}
 
@@ -95,7 +94,7 @@ def protocol_source(kind: type) -> str:
 
 
 def room_source(names: Iterable[str]) -> str:
-    """Return a digest of files of the evaluation room."""
+    """Return a digest of modules of `mmairl.evaluation`."""
     digests = {}
     for name in names:
         path = _package_file(f'{ROOM}.{name}')
@@ -114,7 +113,7 @@ def package_source() -> str:
 
 
 def _closure(names: Iterable[str], find: Callable[[str], Path | None]) -> dict[str, str]:
-    """Return the digest of each module that `find` locates, of these names and of all that they import in turn."""
+    """Return the digests of these modules and of all that they import in turn, as far as `find` locates them."""
     digests: dict[str, str] = {}
     seen: set[str] = set()
     waiting = [part for name in names for part in _with_parents(name)]
@@ -131,7 +130,7 @@ def _closure(names: Iterable[str], find: Callable[[str], Path | None]) -> dict[s
 
 
 def _with_parents(name: str) -> list[str]:
-    """Return the name of a module and of the packages around it.
+    """Return the name of a module, preceded by those of the packages that contain it.
 
     >>> _with_parents('a.b')
     ['a', 'a.b']
@@ -149,7 +148,7 @@ def _package_file(name: str) -> Path | None:
 
 
 def _outside_file(name: str, folders: list[str]) -> Path | None:
-    """Return the file of a module, unless it is part of Python, of an installed package or of a versioned one."""
+    """Return the file of a module; None for Python's own modules, installed packages and those in VERSIONED."""
     top = name.partition('.')[0]
     if not top or top in VERSIONED or top in sys.stdlib_module_names:
         return None
@@ -164,7 +163,7 @@ def _outside_file(name: str, folders: list[str]) -> Path | None:
 
 
 def _spec(name: str, folders: list[str]) -> Any:
-    """Find a module as a new process would, without importing the packages around it."""
+    """Find a module as a new process would, without importing its parent packages."""
     top, *inner = name.split('.')
     spec = None
     for finder in sys.meta_path:
@@ -184,7 +183,7 @@ def _is_missing(name: str, folders: list[str]) -> bool:
 
 
 def _source(path: Path, name: str) -> tuple[str, tuple[str, ...]]:
-    """Return the digest of a file, and the names of all that it imports."""
+    """Return the digest of a file, and the names of the modules and objects that it imports."""
     status = path.stat()
     return _parsed(path, name, (status.st_size, status.st_mtime_ns))
 
@@ -197,13 +196,13 @@ def _parsed(path: Path, name: str, version: tuple[int, int]) -> tuple[str, tuple
         above, _, _ = name.rpartition('.')
         package = name if path.stem == '__init__' else above
         return key_of(_essence(tree)), tuple(_imports(tree, package))
-    # The file may be compiled, of another Python, or nested too deeply.
+    # The file may be compiled, written for another Python version, or nested too deeply.
     except (SyntaxError, ValueError, RecursionError):
         return key_of(content.hex()), ()
 
 
 def _essence(node: Any) -> Any:
-    """Return a syntax tree as plain values, without docstrings and empty fields, which differ between Python versions."""
+    """Return a syntax tree as plain values, without docstrings and without empty fields, which depend on Python's version."""
     if isinstance(node, ast.AST):
         fields = {}
         for name, value in ast.iter_fields(node):
@@ -221,7 +220,7 @@ def _is_text(node: Any) -> bool:
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:
-    """Yield the names that a module imports, inside of functions too, and by `import_module` of a literal name."""
+    """Yield the names that a module imports, also inside functions and by `import_module` with a literal name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -249,6 +248,6 @@ def _imported_from(node: ast.ImportFrom, package: str) -> str:
 
 
 def key_of(content: Any) -> str:
-    """Return 16 hexadecimal digits that stand for nested plain values."""
+    """Return a digest of nested plain values, as 16 hexadecimal digits."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,14 +1,14 @@
 """One linear SVM per class on frozen features, in full and with few positives (Goyal et al. 2019, VOC07).
 
-Scores are scikit-learn's average precision. Two deviations from Goyal's code: it interpolates the precision, and it counts
-an image that is 'difficult' for a class as a negative in training.
+Scores are scikit-learn's average precision. Goyal's code differs in two points: it interpolates the precision, and in
+training it counts an image that is 'difficult' for a class as a negative.
 """
 
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,16 +24,15 @@ from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
-if TYPE_CHECKING:  # scikit-learn takes a second to import, so functions import it
+if TYPE_CHECKING:  # importing scikit-learn takes a second, so functions import it
     from sklearn.svm import LinearSVC
 
-# The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Of equally good costs the smallest wins.
+# The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Ties go to the smallest cost.
 TENS = [10.0**power for power in range(-7, 3)]
 TWOS = [2.0**power for power in range(-19, -3)]
 COSTS = tuple(sorted(TENS + TWOS))
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 96)
-# Fixed: k positives are too few to choose by, and the test set is not for choosing.
-LOW_SHOT_COST = 0.5
+LOW_SHOT_COST = 0.5  # fixed, because a few positives are not enough to choose a cost
 FOLDS = 3
 ITERATIONS = 2000
 
@@ -43,12 +42,12 @@ ITERATIONS = 2000
 class LinearSVM(FeatureProtocol):
     """One-vs-rest linear SVMs, the VOC07 protocol.
 
-    Each class chooses its cost by cross-validation on the training images, so each needs three images, and validation
-    images join the training images. Scores are mAP, and top-1 if each image has one class.
+    The cost of each class is chosen by 3-fold cross-validation on the training and validation images, so each class needs
+    three images. Scores are mAP, and top-1 if each image has one class.
 
     Args:
-        low_shot: Whether to also train with few positive images per class. Default: False.
-        seed: Seed of the folds and of the low-shot draws. Default: 0.
+        low_shot: Whether to also train on few positive images per class. Default: False.
+        seed: Seed of the folds and of the low-shot samples. Default: 0.
     """
 
     low_shot: bool = False
@@ -76,8 +75,8 @@ class SVMResult:
         map: Mean average precision.
         map11: Mean of VOC2007's 11-point average precision.
         per_class: Average precision of each class with a test image.
-        cost: The cost that each class chose.
-        accuracy: Top-1 by the highest decision value. None if images can have several classes.
+        cost: The chosen cost of each class.
+        accuracy: Top-1 accuracy, by the highest decision value. None if images can have several classes.
     """
 
     map: float
@@ -90,10 +89,10 @@ class SVMResult:
 def svm(
     train: Features, test: Features, costs: Sequence[float] = COSTS, seed: int = 0, jobs: int = 1
 ) -> SVMResult:
-    """Choose the cost of each class by 3-fold average precision, fit on all training images, and score on test.
+    """Choose the cost of each class by cross-validation, fit on all training images, and score the test images.
 
     Raises:
-        UserError: If a class has too few training images, or groups, for the folds.
+        UserError: If a class has too few training images, or groups of them, for the folds.
 
     Example:
         >>> svm(train, test, jobs=16).per_class[14]  # doctest: +SKIP
@@ -129,20 +128,20 @@ def svm(
 
 
 def _require_folds(labels: Tensor, label: int, groups: np.ndarray | None) -> None:
-    """Raise unless every fold can have an image of the class and one of the others."""
+    """Raise unless every fold can have an image of the class and an image of another class."""
     for kind, value in (('of', 1), ('not of', 0)):
         rows = (labels == value).numpy()
         if groups is not None and len(set(groups[rows])) == 1:
             raise UserError(
-                f'svm: the training images {kind} class {label} are all of one group, and each fold needs some; '
+                f'svm: all training images {kind} class {label} are in one group, but each fold requires some; '
                 'add images of another group or leave the class out',
                 code='one-group',
             )
         count = int(rows.sum())
         if count < FOLDS:
             raise UserError(
-                f'svm: {count} training images are {kind} class {label}, and its SVM chooses the cost by {FOLDS} folds '
-                'with one in each; add images or leave the class out',
+                f'svm: only {count} training images are {kind} class {label}, but each of {FOLDS} folds requires one; '
+                'add images or leave the class out',
                 code='few-images',
             )
 
@@ -156,10 +155,10 @@ def low_shot_map(
     seed: int = 0,
     jobs: int = 1,
 ) -> dict[str, dict[int, float]]:
-    """Return mean and standard deviation over `samples` independent draws of the test mAP in percent, for each k.
+    """Return mean and standard deviation of the test mAP in percent over `samples` random samples, for each k of `shots`.
 
-    Each class learns from k positives and (classes - 1) k negatives, or all there are. Within a draw the images of a
-    smaller k are among those of a larger one. A k that exceeds the positives of a class is left out.
+    Each class is trained on k positives and (classes - 1) k negatives, or on all negatives if there are fewer. The sample
+    for a k includes the samples for smaller ones. A k that exceeds the positives of a class is left out.
     """
     y, y_test = label_matrices(train, test)
     shots = _possible_shots(shots, y)
@@ -175,18 +174,16 @@ def low_shot_map(
     scored = _in_parallel(_ap_from, tasks, 'low-shot SVM', jobs)
     by_class = np.array(scored).reshape(samples, len(classes), len(shots))
     maps = by_class.mean(axis=1)
-    mean = maps.mean(axis=0).tolist()
-    std = maps.std(axis=0).tolist()
     return {
-        'mean': dict(zip(shots, mean)),
-        'std': dict(zip(shots, std)),
+        'mean': dict(zip(shots, maps.mean(axis=0).tolist())),
+        'std': dict(zip(shots, maps.std(axis=0).tolist())),
     }
 
 
 def draw_shots(
     labels: Tensor, shots: Sequence[int], others: int, seed: tuple[int, ...]
 ) -> list[np.ndarray]:
-    """Return, for each k of `shots`, rows of k positives and `others` k negatives of a class, or all there are."""
+    """Return, for each k of `shots`, the rows of k positives and of up to `others` k negatives of a class."""
     generator = np.random.default_rng(seed)
     positive = generator.permutation(np.flatnonzero(labels == 1))
     negative = generator.permutation(np.flatnonzero(labels == 0))
@@ -198,7 +195,7 @@ def draw_shots(
 
 
 def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
-    """Return labels (images, classes) of 1, 0, or -1 for images that do not count; single labels become one-vs-rest."""
+    """Return labels (images, classes) of 1, 0, and -1 for images that do not count. Single labels become one-vs-rest."""
     if train.y.ndim == 2:
         return train.y, test.y
     classes = int(train.y.max()) + 1
@@ -207,7 +204,7 @@ def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
 
 
 def classifier(cost: float, seed: int) -> 'LinearSVC':
-    """Return Goyal's SVM: positives weigh twice, and the dual is solved if there are fewer images than features."""
+    """Return Goyal's SVM: positives have weight 2, and the dual is solved if there are fewer images than features."""
     from sklearn.svm import LinearSVC
 
     return LinearSVC(
@@ -227,7 +224,6 @@ def _fit_class(
     x: np.ndarray, labels: np.ndarray, costs: Sequence[float], seed: int, groups: np.ndarray | None
 ) -> tuple['LinearSVC', float]:
     """Return the SVM of one class, and the cost that cross-validation chose."""
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, StratifiedKFold
 
     counted = labels != -1
@@ -239,11 +235,17 @@ def _fit_class(
         groups = groups[counted]
     model = classifier(1.0, seed)
     grid = GridSearchCV(model, {'C': costs}, scoring='average_precision', cv=folds)
-    with warnings.catch_warnings():
-        # The largest costs reach the limit, as published.
-        warnings.simplefilter('ignore', ConvergenceWarning)
-        grid.fit(x[counted], y, groups=groups)
+    _fit(grid, x[counted], y, groups=groups)
     return grid.best_estimator_, grid.best_params_['C']
+
+
+def _fit(model: Any, *data: np.ndarray, **options: Any) -> None:
+    """Fit a model without warnings that it reached ITERATIONS, which the largest costs do in the published protocol, too."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', ConvergenceWarning)
+        model.fit(*data, **options)
 
 
 def _ap_from(
@@ -255,13 +257,9 @@ def _ap_from(
     cost: float,
     seed: int,
 ) -> float:
-    """Return the test AP in percent of one class, trained on these rows."""
-    from sklearn.exceptions import ConvergenceWarning
-
-    y = np.where(labels.numpy()[rows] == 1, 1, -1)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore', ConvergenceWarning)
-        model = classifier(cost, seed).fit(x[rows], y)
+    """Return the test AP in percent of the SVM of one class that is trained on these rows."""
+    model = classifier(cost, seed)
+    _fit(model, x[rows], np.where(labels.numpy()[rows] == 1, 1, -1))
     return _ap(torch.tensor(model.decision_function(x_test)), test_labels)
 
 
@@ -271,7 +269,7 @@ def _ap(decisions: Tensor, labels: Tensor) -> float:
 
 
 def _possible_shots(shots: Sequence[int], labels: Tensor) -> list[int]:
-    """Return the numbers of positives that every class has."""
+    """Return the `shots` for which every class has enough positives."""
     positives = (labels == 1).sum(dim=0)
     scarce = int(positives.argmin())
     least = int(positives[scarce])
@@ -279,8 +277,7 @@ def _possible_shots(shots: Sequence[int], labels: Tensor) -> list[int]:
     reason = f'class {scarce} has {least} positive training images'
     if not possible:
         raise UserError(
-            f'svm: low-shot SVMs with {list(shots)} positives are not possible, because {reason}; add images or leave the '
-            'class out',
+            f'svm: low-shot SVMs require {min(shots)} positives or more, but {reason}; add images or leave the class out',
             code='few-images',
         )
     dropped = [shot for shot in shots if shot > least]
@@ -292,7 +289,7 @@ def _possible_shots(shots: Sequence[int], labels: Tensor) -> list[int]:
 
 
 def _classes_with_test_image(labels: Tensor) -> list[int]:
-    """Return the classes with a test image, and log the others, which have no average precision."""
+    """Return the classes with a test image, and log the classes without, whose average precision is undefined."""
     present = (labels == 1).any(dim=0)
     absent = (~present).nonzero().squeeze(1).tolist()
     if absent:

@@ -1,6 +1,7 @@
-"""Protocols that train: each is an ordinary run of mmengine in its own folder.
+"""Base class of the protocols that train a network, by runs of mmengine.
 
-A finished run is read again, and an unfinished one is resumed, so that a killed evaluation continues where it stopped.
+The scores of a finished run are read from its folder, and an unfinished run is resumed, so that a killed evaluation
+continues where it stopped.
 """
 
 import copy
@@ -30,8 +31,8 @@ from mmairl.evaluation.sets import held_out, left_out, refit, require_apart
 from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json
 
-SEED = 0  # if neither the settings nor the recipe have one, so that a repeated evaluation has the same result
-# The keys of a recipe that decide which classifier is trained. Others concern where a run is stored and what it prints.
+SEED = 0  # default of the settings and of the recipe, so that a repeated evaluation has the same result
+# The keys of a recipe that affect the trained classifier. Other keys concern the folder of a run and its log.
 RECIPE_KEYS = (
     'model',
     'train_view',
@@ -45,8 +46,8 @@ RECIPE_KEYS = (
     'fast',
 )
 OF_OPTIMIZER = ('lr', 'weight_decay')
-GRID = (*OF_OPTIMIZER, 'layers', 'pooling')  # keys that a recipe's `sweep` may vary
-# Called with a recipe, training data, test data and the name of the run's folder.
+GRID = (*OF_OPTIMIZER, 'layers', 'pooling')  # keys that a recipe's `sweep` can vary
+# Arguments: a recipe, training data, test data and the name of the run's folder.
 Measure = Callable[..., Scores]
 
 
@@ -56,12 +57,12 @@ class TrainingProtocol(Protocol):
 
     Class attributes:
         recipe_name: The default recipe, in `configs/_base_/recipes`.
-        lars_recipe_name: The default recipe for weights that LARS trained. None uses `recipe_name`.
+        lars_recipe_name: The default recipe for weights that LARS trained. Default: `recipe_name`.
 
     Args:
         recipe: Name or path of a recipe. Default: the config's `recipes`, or the protocol's own.
         seed: Seed of the classifier. Default: the recipe's, or 0.
-        trials: Options of the recipe, among which held-out images choose. Default: the recipe's `trials`.
+        trials: Options of the recipe, of which held-out images choose the best. Default: the recipe's `trials`.
     """
 
     recipe: str | None = None
@@ -75,13 +76,14 @@ class TrainingProtocol(Protocol):
     lars_recipe_name: ClassVar[str | None] = None
 
     def sweeps(self, cfg: Config) -> bool:
-        """Return whether one run trains many heads, of which held-out images choose one."""
+        """Return whether one run trains many heads, of which held-out images choose the best."""
         return False
 
     def recipe_for(self, cfg: Config, subject: Backbone | str = 'random') -> Config:
-        """Return the recipe, completed by the settings.
+        """Return the recipe with the settings merged in.
 
-        If neither the settings nor the config decide, the weights tell whether LARS trained them.
+        If neither the settings nor the config name a recipe or optimizer, the norms of the weights decide whether LARS
+        trained them.
         """
         name = self.recipe
         known = 'optim_wrapper' in cfg or self.name in cfg.get('recipes', {})
@@ -99,9 +101,7 @@ class TrainingProtocol(Protocol):
         recipe = self.recipe_for(cfg, subject)
         sweeps = self.sweeps(cfg)
         keys = {key: recipe[key] for key in RECIPE_KEYS if key in recipe}
-        sweep = False
-        if sweeps:
-            sweep = config_identity(recipe.sweep)
+        sweep = sweeps and config_identity(recipe.sweep)
         chosen = dict(recipe=config_identity(keys), sweep=sweep)
         if further := cfg.evaluation.get('robustness'):
             chosen['robustness'] = {name: data_identity(data) for name, data in further.items()}
@@ -149,15 +149,14 @@ class TrainingProtocol(Protocol):
             dataset = sets[part][1]
             counts |= left_out(part, dataset, dataset.labels)
         named = {f'{self.name}, {name}': value for name, value in scores.items()}
-        # A finished run may have the identity of an earlier version.
-        stored = read_json(self.work_dir / NAME)
         details['recipe'] = recipe_name
         details['work_dir'] = str(self.work_dir)
-        details['identity'] = stored
+        # An earlier version may have finished the run, and its identity then differs.
+        details['identity'] = read_json(self.work_dir / NAME)
         return named, details, counts
 
     def _start(self, identity: dict[str, Any], subject: Backbone | str) -> dict | None:
-        """Claim the folder, write the weights that all runs start from, and return the `init_cfg` that reads them."""
+        """Claim the folder, write the weights that all runs start from, and return the `init_cfg` to load them."""
         folder = self.work_dir
         if self.remeasure and (folder / NAME).is_file():
             shutil.rmtree(folder)
@@ -172,7 +171,7 @@ class TrainingProtocol(Protocol):
     def _train_and_test(
         self, cfg: Config, recipe: Config, start: dict | None
     ) -> tuple[Scores, dict]:
-        """Return the scores on the test images, and the selected settings. The backbone starts from `start`."""
+        """Return the scores on the test images and the selected settings."""
         data = cfg.evaluation
 
         def measure(recipe: Config, train_data: dict, test_data: dict, name: str = '') -> Scores:
@@ -191,11 +190,11 @@ class TrainingProtocol(Protocol):
 
 
 def run_recipe(cfg: Config, launcher: str) -> Scores:
-    """Train and test one config in its folder. A folder with scores is finished; one with checkpoints is resumed."""
+    """Train and test a config in its folder. A run with scores is finished; a run with a checkpoint is resumed."""
     folder = Path(cfg.work_dir)
     done = folder / 'scores.json'
     if done.is_file():
-        print_log(f'{folder} is finished; remove it to measure again', logger='current')
+        print_log(f'{folder}: the run is finished; remove it to measure again', logger='current')
         return read_json(done)
     cfg.resume = (folder / 'last_checkpoint').is_file()
     runner = train(cfg, launcher)
@@ -211,13 +210,13 @@ def run_recipe(cfg: Config, launcher: str) -> Scores:
 
 
 def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
-    """Train one head for each point of the recipe's grid in one run, then test the best."""
+    """Train a head for each point of the recipe's grid in one run, then train and test the best point."""
     names = [name for name in GRID if name in recipe.sweep]
     choices = [recipe.sweep[name] for name in names]
     points = [dict(zip(names, values)) for values in itertools.product(*choices)]
     fit, held = held_out(data)
     on_held = measure(_many_heads(recipe, points), fit, held, 'sweep')
-    main, *_ = next(iter(on_held)).partition('@')  # the first score of a data set decides
+    main, *_ = next(iter(on_held)).partition('@')  # the first score is the main score
     heads = [main]
     if len(points) > 1:
         heads = [f'{main}@{head}' for head in range(len(points))]
@@ -233,7 +232,7 @@ def _sweep(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dic
 
 
 def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
-    """Return a recipe with a head for each point. All heads learn from one set of features, of which each sees a part."""
+    """Return a recipe with a head for each point. The heads share the features; each uses the blocks of its own layers."""
     optimizer = recipe.optim_wrapper.optimizer
     many = copy.deepcopy(recipe)
     many.model.heads = len(points)
@@ -258,7 +257,7 @@ def _many_heads(recipe: Config, points: Sequence[Mapping[str, Any]]) -> Config:
 
 
 def _search(measure: Measure, recipe: Config, data: Mapping) -> tuple[Scores, dict]:
-    """Run the recipe's trials on held-out images, and the best again on all. A trial that diverges scores 0."""
+    """Score the recipe's trials on held-out images, then train the best on all images. A trial that diverges scores 0."""
     tried: dict[str, float] = {}
     halves: dict[str, list[float]] = {}
     options = {}

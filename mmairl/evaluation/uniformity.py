@@ -1,4 +1,4 @@
-"""Uniformity of a model's features as a task of studies."""
+"""Uniformity of a model's features."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +10,7 @@ from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
-SCALE = 2.0  # of the Gaussian potential, as in the paper
+SCALE = 2.0  # factor in the exponent, as in the paper
 
 
 @PROTOCOLS.register_module('uniformity')
@@ -20,7 +20,7 @@ class Uniformity(FeatureProtocol):
 
         log( mean over pairs of exp(-2 |x - y|^2) )
 
-    Lower is more uniform; the bound for the whole sphere is about -4.
+    Lower values are more uniform. The uniform distribution on the sphere has about -4.
 
     Args:
         images: Number of test images, evenly spaced. Default: 5000.

@@ -1,4 +1,4 @@
-"""Norms of a backbone's weights as a task of studies."""
+"""Norms of a backbone's weights."""
 
 import math
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from mmairl.registry import PROTOCOLS
 @PROTOCOLS.register_module('norms')
 @dataclass(frozen=True)
 class WeightNorms(Protocol):
-    """How long the weights of a model are, from its checkpoint alone.
+    """Measure the norms of a checkpoint's weights. No image is used.
 
-    The main score is the base-10 logarithm of the median norm of the 3x3 convolutions over their norm at initialization, so
-    that a difference of 1 is a factor of 10. The second is the median root mean square of batch norm's gains.
+    The main score is the median, over the 3x3 convolutions, of the norm relative to the norm at initialization, as base-10
+    logarithm: a difference of 1 is a factor of 10. The second score is the median root mean square of batch norm's gains.
     """
 
     metric: ClassVar = 'none'

@@ -1,4 +1,4 @@
-"""The network and its parts. Classes are imported on first access, after mmpretrain's backbones."""
+"""The model and its parts. Each class is imported from its module on first access, after mmpretrain's backbones."""
 
 import sys
 import warnings
@@ -13,11 +13,11 @@ def __getattr__(name: str) -> type:
 
 
 def import_mmpretrain() -> None:
-    """Register mmpretrain's backbones without its multimodal half.
+    """Register mmpretrain's backbones without its multimodal models.
 
-    That half imports internals of `transformers` that move between releases, and then even ResNet cannot be imported.
-    mmpretrain skips it if `transformers` is not installed. It has no switch, so this function hides the package from
-    its check, `importlib_metadata.distribution`, during the import.
+    The multimodal models import internals of `transformers` that move between releases, in which case not even ResNet can
+    be imported. mmpretrain skips them if `transformers` is not installed, and has no other switch. So this function hides
+    the package from mmpretrain's check, `importlib_metadata.distribution`, during the import.
     """
     if 'mmpretrain.models' in sys.modules:
         return
@@ -31,7 +31,9 @@ def import_mmpretrain() -> None:
     importlib_metadata.distribution = without_transformers
     try:
         with warnings.catch_warnings():
-            message = 'Fail to import ``MultiScaleDeformable'  # mmcv-lite has no ops
+            message = (
+                'Fail to import ``MultiScaleDeformable'  # because mmcv-lite has no compiled ops
+            )
             warnings.filterwarnings('ignore', message=message)
             import mmpretrain.models
     finally:

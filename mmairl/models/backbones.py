@@ -1,4 +1,4 @@
-"""Backbones that mmpretrain lacks, their pooled features, and their stages and blocks."""
+"""Backbones that mmpretrain lacks, and functions that pool features or list the stages and blocks of any backbone."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -15,14 +15,14 @@ from mmpretrain.models.backbones.vision_transformer import (
 )
 from torch import Tensor, nn
 
-from mmairl.errors import UserError
+from mmairl.errors import explained
 from mmairl.registry import MODELS
 
 
 def pooled(features: Tensor | tuple) -> Tensor:
     """Return one vector per image from the output of a backbone.
 
-    Of several stages it takes the last one. Feature maps are averaged over space.
+    If the output has several stages, take the last one. Average feature maps over space.
     """
     last = features[-1] if isinstance(features, tuple | list) else features
     return last.mean(dim=(2, 3)) if last.ndim == 4 else last
@@ -30,7 +30,7 @@ def pooled(features: Tensor | tuple) -> Tensor:
 
 @MODELS.register_module()
 class ResNet(ResNetOfMMPretrain):
-    """ResNet-18 to ResNet-152 of mmpretrain, and ResNet-200 (BYOL's largest).
+    """mmpretrain's ResNet-18 to ResNet-152, and ResNet-200, the deepest in BYOL's paper.
 
     Args:
         depth: 18, 34, 50, 101, 152 or 200. Other arguments are those of `mmpretrain.ResNet`.
@@ -41,7 +41,7 @@ class ResNet(ResNetOfMMPretrain):
 
 @MODELS.register_module()
 class SoloLearnResNet(ResNet_CIFAR):
-    """solo-learn's ResNet for small images: `mmpretrain.ResNet_CIFAR` with a stem that pads 2 pixels."""
+    """solo-learn's ResNet for small images: `mmpretrain.ResNet_CIFAR` with a padding of 2 pixels in the stem."""
 
     def _make_stem_layer(self, in_channels: int, base_channels: int) -> None:
         super()._make_stem_layer(in_channels, base_channels)
@@ -50,10 +50,10 @@ class SoloLearnResNet(ResNet_CIFAR):
 
 @MODELS.register_module()
 class VisionTransformer(VisionTransformerOfMMPretrain):
-    """mmpretrain's ViT with the register tokens of DINOv2.
+    """mmpretrain's ViT with DINOv2's register tokens.
 
     Args:
-        registers: Number of register tokens. They follow the class token and share its parameter.
+        registers: Number of register tokens. They follow the class token, in the same parameter.
         **settings: The arguments of `mmpretrain.VisionTransformer`.
     """
 
@@ -65,9 +65,9 @@ class VisionTransformer(VisionTransformerOfMMPretrain):
 
 @MODELS.register_module()
 class RotaryVisionTransformer(BaseModule):
-    """DINOv3's ViT, with rotary position embeddings, from timm.
+    """timm's DINOv3 ViT, which has rotary position embeddings.
 
-    Pixels beyond the last whole patch are cropped.
+    Pixels beyond the last complete patch are cropped.
 
     Args:
         embed_dims: Width of the tokens.
@@ -79,7 +79,7 @@ class RotaryVisionTransformer(BaseModule):
         in_channels: Channels of the images.
         qkv_bias: Whether queries, keys and values have a bias.
         gated: Whether the MLPs are SwiGLU.
-        out_type: `'cls_token'` returns the class token of the last layer, `'featmap'` a map of its patches.
+        out_type: `'cls_token'` for the class token of the last layer, or `'featmap'` for a map of its patch features.
 
     Raises:
         UserError: If timm is not installed.
@@ -100,14 +100,10 @@ class RotaryVisionTransformer(BaseModule):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
-        try:
+        requirement = 'RotaryVisionTransformer requires the package timm'
+        with explained(requirement, 'pip install timm', (ImportError,), code='missing-timm'):
             from timm.layers import LayerNorm
             from timm.models.eva import Eva
-        except ImportError as error:
-            raise UserError(
-                'RotaryVisionTransformer requires the package timm; pip install timm',
-                code='missing-timm',
-            ) from error
         self.out_type = out_type
         self.patch = patch_size
         self.vit = Eva(
@@ -123,7 +119,7 @@ class RotaryVisionTransformer(BaseModule):
             qkv_bias=qkv_bias,
             mlp_ratio=feedforward_channels / embed_dims,
             swiglu_mlp=gated,
-            swiglu_align_to=8 if gated else 0,  # keeps the gate a separate layer
+            swiglu_align_to=8 if gated else 0,  # so that the gate is a separate layer
             norm_layer=partial(LayerNorm, eps=1e-5),
             init_values=1e-5,
             use_abs_pos_emb=False,
@@ -146,9 +142,10 @@ class RotaryVisionTransformer(BaseModule):
 
 
 def stages(backbone: nn.Module) -> dict[str, list[nn.Module]]:
-    """Return the modules of each stage, in the order in which an image passes them.
+    """Return the modules of each stage, from the input to the output.
 
-    Stages are children with a numbered name (`layer1`, `stage2`), or else the quarters of each list of blocks.
+    Stages are children with a numbered name (`layer1`, `stage2`). If there are none, they are the quarters of each list of
+    blocks.
 
     >>> layers = nn.ModuleList(nn.Linear(1, 1) for _ in range(12))
     >>> list(stages(nn.ModuleDict(dict(layers=layers))))
@@ -172,16 +169,16 @@ def stages(backbone: nn.Module) -> dict[str, list[nn.Module]]:
 
 
 def blocks(backbone: nn.Module) -> Iterator[nn.Module]:
-    """Yield the blocks of the backbone's stages, or of a transformer's list of blocks."""
+    """Yield the blocks of a ResNet's stages, or of a transformer's list of blocks."""
     for part in backbone.children():
         if isinstance(part, nn.Sequential | nn.ModuleList):
             yield from part.children()
 
 
 def parameters_by_stage(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Return a model's parameters by part, and its backbone's by stage.
+    """Return the student's parameters by part. The backbone is divided into its stages.
 
-    `stem` holds the backbone's parameters before the first stage, `top` those after the last.
+    `stem` has the backbone's parameters before the first stage, and `top` those after it that belong to no stage.
     """
     parts: dict[str, list[nn.Parameter]] = {}
     for name, child in model.named_children():

@@ -1,4 +1,4 @@
-"""A backbone with linear classifiers on top: supervised training, fine-tuning, and linear evaluation when it is frozen."""
+"""The model of supervised training, fine-tuning and linear evaluation: a backbone with linear classifiers."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -16,7 +16,7 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class Pixels(nn.Module):
-    """The baseline without a network: the features are the pixels."""
+    """A baseline backbone without parameters, whose features are the pixels."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.flatten(1)
@@ -27,15 +27,15 @@ class Classifier(BaseModel):
     """A backbone with linear classifiers, for supervised training, fine-tuning and linear evaluation.
 
     Args:
-        backbone: Config of the backbone, at `backbone.` in checkpoints.
+        backbone: Config of the backbone, which is at `backbone.` in checkpoints.
         in_channels: Width of the pooled features.
         classes: Number of classes.
-        heads: Number of classifiers, stacked in one layer and trained on the same features. `HeadSGD` gives each its
-            own rate.
+        heads: Number of classifiers. They are stacked in one layer and trained on the same features. `HeadSGD` gives each
+            its own learning rate.
         frozen: Whether the backbone stays in evaluation mode and is not trained.
-        layers: Number of last layers of a ViT whose features are joined. Default: the output of the backbone.
+        layers: Number of last layers of a ViT whose features are concatenated. Default: use the backbone's output.
         pooling: Features of the layers: 'cls' (their class tokens), 'mean' (the mean patch of the last one) or 'both'.
-        blocks: For each head, which of the joined vectors it sees, as 1 or 0. Default: all.
+        blocks: For each head, 1 or 0 for each of the concatenated vectors: whether the head uses it. Default: all.
 
     Raises:
         UserError: If the data have no labels.
@@ -105,9 +105,9 @@ class Classifier(BaseModel):
         )
 
     def loss(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return the sum of the heads' losses, so that each head learns as it would alone.
+        """Return the sum of the heads' losses, so that each head learns as if it were the only one.
 
-        Entries of -1 in multi-label targets are ignored.
+        Entries of -1 in labels of shape (images, classes) are ignored.
         """
         if labels.ndim == 2:
             targets = labels[:, None].expand_as(scores).float().clamp(min=0)

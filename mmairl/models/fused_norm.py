@@ -1,7 +1,7 @@
-"""Batch norm of each view, plus a residual, then ReLU, without a pass over the memory for each.
+"""Batch norm of each view, addition of a residual, and ReLU, fused into one pass over memory.
 
-torch's kernels of SyncBN compute the statistics and the sums of gradients. One Triton kernel computes the output, and the
-gradient of the input. It is checked in Triton's interpreter. It has not run on a GPU yet.
+torch's SyncBN kernels compute the statistics and the sums of gradients. A Triton kernel computes both the output and the
+gradient of the input. It has been tested in Triton's interpreter, but not on a GPU yet.
 """
 
 import torch
@@ -13,8 +13,8 @@ from torch.autograd.function import FunctionCtx
 from mmairl.models.processes import own_group
 from mmairl.models.sync_norm import dense, gradient_sums, view_statistics
 
-ROWS = tl.constexpr(64)  # loaded at a time
-COLUMNS = tl.constexpr(64)  # must divide the number of channels
+ROWS = tl.constexpr(64)  # of a block of the kernel
+COLUMNS = tl.constexpr(64)  # of a block of the kernel; must divide the number of channels
 
 
 @triton.jit
@@ -44,7 +44,7 @@ def affine(
     factor: Tensor,
     relu: bool = False,
 ) -> Tensor:
-    """Run the kernel. `x` and `other` are (rows, channels) in memory, the vectors (views, channels)."""
+    """Run the kernel. In memory, `x` and `other` are (rows, channels), and the vectors are (views, channels)."""
     y = torch.empty_like(x)
     views, channels = center.shape
     rows = x.numel() // center.numel()
@@ -85,7 +85,7 @@ class FusedBatchNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients. Those of weight and bias cover this process's rows, as DDP requires."""
+        """Return the gradients. As DDP requires, those of weight and bias are sums over the rows of this process."""
         x, y, mean, invstd, weight, counts = ctx.saved_tensors
         grad = dense(grad, like=x)
         if y is not None:

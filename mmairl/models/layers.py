@@ -1,4 +1,4 @@
-"""Class tokens and maps of patch features from chosen layers of a frozen backbone."""
+"""Class tokens and maps of patch features from selected layers of a frozen backbone."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class LayerOutput(NamedTuple):
     """The output of one layer for a batch of images.
 
     Attributes:
-        token: Class tokens, (B, C). None for networks without one.
+        token: Class tokens, (B, C), or None if the network has no class token.
         features: Map of patch features, (B, C, rows, columns).
     """
 
@@ -25,13 +25,13 @@ class LayerOutput(NamedTuple):
 
 
 def layer_outputs(backbone: nn.Module, images: Tensor, layers: Sequence[int]) -> list[LayerOutput]:
-    """Return the outputs of some layers, counted like list items: -1 is the last.
+    """Return the outputs of some layers. Layers are numbered like list items: -1 is the last one.
 
-    The layers of a ResNet are its stages, those of a ViT its blocks. As in DINO, the final norm of a ViT is applied to
-    every layer. Position embeddings are interpolated to the size of the images.
+    The layers of a ResNet are its stages, and the layers of a ViT are its blocks. As in DINO, the final norm of a ViT is
+    applied to every layer. Position embeddings are interpolated to the size of the images.
 
     Raises:
-        UserError: If the network has no such layer, or no spatial features, or if images are smaller than a patch.
+        UserError: If a layer does not exist, if the network has no spatial features, or if images are smaller than a patch.
     """
     if isinstance(backbone, VisionTransformer):
         read = _vit_outputs
@@ -44,13 +44,13 @@ def layer_outputs(backbone: nn.Module, images: Tensor, layers: Sequence[int]) ->
         count = backbone.num_stages
     else:
         raise UserError(
-            f"model.backbone: expected a ResNet or a ViT, whose layers have spatial features ('{type(backbone).__name__}')",
+            f"model.backbone: its layers have no spatial features ('{type(backbone).__name__}'); set a ResNet or a ViT",
             code='no-spatial-features',
         )
     for layer in layers:
         if not -count <= layer < count:
             raise UserError(
-                f"layers: no such layer ('{layer}'); {type(backbone).__name__} has {count}, from {-count} to {count - 1}",
+                f"layers: out of range ('{layer}'); for {type(backbone).__name__}, set layers from {-count} to {count - 1}",
                 code='unknown-layer',
             )
     patch = patch_size(backbone)
@@ -110,7 +110,7 @@ def _resnet_outputs(backbone: ResNet, images: Tensor, layers: list[int]) -> list
 
 
 def joined_map(outputs: Sequence[LayerOutput]) -> Tensor:
-    """Return the maps of several layers as one, at the size of the largest."""
+    """Concatenate the maps of several layers along channels, after resizing them to the largest map."""
     size = max((output.features.shape[2:] for output in outputs), key=lambda shape: shape[0])
     maps = [nn.functional.interpolate(output.features, size, mode='bilinear') for output in outputs]
     return torch.cat(maps, dim=1)
@@ -119,7 +119,7 @@ def joined_map(outputs: Sequence[LayerOutput]) -> Tensor:
 def pooled_layers(outputs: Sequence[LayerOutput], pooling: str) -> Tensor:
     """Return one vector per image: the class tokens of all layers ('cls'), the mean patch of the last ('mean'), or both.
 
-    DINO takes the class tokens of the last four layers of small ViTs; DINOv2 adds the mean patch.
+    DINO uses the class tokens of the last four layers of small ViTs, and DINOv2 adds the mean patch.
     """
     parts = []
     if pooling != 'mean':
@@ -135,5 +135,5 @@ def pooled_layers(outputs: Sequence[LayerOutput], pooling: str) -> Tensor:
 
 
 def pooled_blocks(layers: int, pooling: str) -> int:
-    """Return how many vectors `pooled_layers` joins."""
+    """Return how many vectors `pooled_layers` concatenates."""
     return layers * (pooling != 'mean') + (pooling != 'cls')

@@ -1,4 +1,4 @@
-"""The MLP that serves as projector and as predictor."""
+"""The MLP that is used as projector and as predictor."""
 
 from mmcv.cnn import build_activation_layer, build_norm_layer
 from mmengine.model import BaseModule
@@ -9,17 +9,19 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module(name=['MLPNeck', 'Projector', 'Predictor'])
 class MLPNeck(BaseModule):
-    """Linear - [norm] - activation - Linear; without hidden channels a single Linear (MoCo v1's projector).
+    """An MLP: linear layers with an optional norm and an activation between them.
+
+    Without hidden channels, it is a single linear layer, as in MoCo v1.
 
     Args:
         in_channels: Width of the input.
-        hidden_channels: Width of the hidden layers, or None for a single Linear layer.
+        hidden_channels: Width of the hidden layers, or None for a single linear layer.
         out_channels: Width of the output.
-        norm_cfg: Norm after each hidden layer. Default: no norm.
-        layers: Number of Linear layers, including the last one.
-        last_norm: Norm after the last Linear, such as `dict(type='SyncBN', affine=False)`. Default: no norm.
-        last_bias: Whether the last Linear has a bias.
-        act_cfg: Activation, such as `dict(type='GELU')`. Default: ReLU.
+        norm_cfg: Config of the norm after each hidden layer. Default: no norm.
+        layers: Number of linear layers, including the last one.
+        last_norm: Config of the norm after the last layer, such as `dict(type='SyncBN', affine=False)`. Default: no norm.
+        last_bias: Whether the last layer has a bias.
+        act_cfg: Config of the activation, such as `dict(type='GELU')`. Default: ReLU.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Batch norm over processes, over parts of a batch or for each view; ShuffleBN; and remeasured statistics."""
+"""Batch norm over processes, over parts of a batch or for each view, ShuffleBN, and measurement of running statistics."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,12 +24,12 @@ def norms_of(network: nn.Module) -> list[nn.Module]:
 def measure_statistics(
     network: nn.Module, batches: Iterable, forward: Callable[[Any], object]
 ) -> None:
-    """Replace the running statistics of each norm in training mode by their mean over the batches.
+    """Replace the running statistics of each batch norm in training mode by their mean over the batches.
 
     Args:
         network: The network. Its weights do not change.
-        batches: The batches. Batch k moves each statistic by 1/k, so the old statistics do not count.
-        forward: Sends a batch through the network.
+        batches: The batches. Batch k has the momentum 1 / k, so the old statistics have no influence.
+        forward: Function that passes a batch through the network.
     """
     norms = [norm for norm in norms_of(network) if norm.training]
     momenta = [norm.momentum for norm in norms]
@@ -42,7 +42,7 @@ def measure_statistics(
 
 
 def shuffle(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Permute the batch of all processes. Return this process's share and the permutation."""
+    """Permute the batch of all processes. Return this process's part of the result, and the permutation."""
     everyone = gather(images)
     order = torch.randperm(len(everyone), device=images.device)
     broadcast(order)
@@ -59,12 +59,12 @@ def unshuffle(keys: Tensor, order: Tensor) -> Tensor:
 class SplitBN(nn.modules.batchnorm._BatchNorm):
     """Batch norm over parts of the batch, as if each of `replicas` GPUs had one part.
 
-    The running statistics are the mean over the parts. P processes stand for `replicas` / P parts
-    each, and for one part if there are more processes than replicas.
+    The running statistics are the mean over the parts. Each of P processes splits its batch into `replicas` / P parts, or
+    has one part if there are more processes than replicas.
 
     Args:
         num_features: Number of channels.
-        replicas: Number of parts of the batch of all processes.
+        replicas: Number of parts of the batch of all processes together.
         **kwargs: The arguments of `torch.nn.BatchNorm2d`.
 
     Raises:
@@ -105,15 +105,14 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
 class SyncBN(nn.modules.batchnorm._BatchNorm):
     """Batch norm over the batch of all processes, on CPUs and GPUs. Not tested on a GPU yet.
 
-    `torch.nn.SyncBatchNorm` rejects CPU tensors. On GPUs it makes the host wait three times per
-    layer for counts of images. DDP rejects that class on a CPU, so this class does not derive from
-    it. With one process, or in evaluation, it is plain batch norm. If a batch contains several
-    views (`each_view`), each view has its own statistics.
+    `torch.nn.SyncBatchNorm` rejects CPU tensors, and on GPUs it makes the host wait three times per layer for the number of
+    images. This class does not derive from it, because DDP rejects subclasses of it on CPUs. With one process, or in
+    evaluation mode, this class is plain batch norm. If a batch contains several views (`each_view`), each view has its own
+    statistics.
 
     Args:
         num_features: Number of channels.
-        group: Number of neighboring processes that share statistics, such as those of one machine.
-            Default: all.
+        group: Number of neighboring processes that share statistics, such as the processes of one machine. Default: all.
         **kwargs: The arguments of `torch.nn.BatchNorm2d`.
     """
 
@@ -127,7 +126,7 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         self.relu = False  # set by `fast.fused_norm`
 
     def forward(self, x: Tensor, residual: Tensor | None = None, relu: bool = False) -> Tensor:
-        """Normalize, add the residual, and apply ReLU if the call or the layer says so."""
+        """Normalize, add the residual if there is one, and apply ReLU if this call or the layer requests it."""
         relu = relu or self.relu
         if self.training and self.fused and x.is_cuda:
             from mmairl.models.fused_norm import FusedBatchNorm  # requires Triton
@@ -144,14 +143,14 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         alone = get_world_size() == 1
         if not self.training or (alone and self.views == 1):
             return super().forward(x)
-        # In the default layout, cuDNN's kernels are faster than torch's, and only torch's own batch norm calls them.
+        # For contiguous images, cuDNN's kernels are the fastest, and only torch's own batch norm calls them.
         cudnn = x.is_cuda and x.ndim == 4 and not x.is_contiguous(memory_format=torch.channels_last)
         other_device = x.device.type not in ('cpu', 'cuda', 'meta')
         if alone and (cudnn or other_device or torch.compiler.is_compiling()):
             return torch.cat([super(SyncBN, self).forward(view) for view in x.chunk(self.views)])
         return self._normalize_views(x)
 
-    @torch.compiler.disable  # compiled collectives gave wrong gradients
+    @torch.compiler.disable  # because compiled collectives gave wrong gradients
     def _normalize_views(self, x: Tensor) -> Tensor:
         self._count_batches()
         alone = get_world_size(own_group(self.group)) == 1
@@ -165,7 +164,7 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
 
 @contextmanager
 def views_in_batch(modules: Iterable[nn.Module], views: int) -> Iterator[None]:
-    """Set the number of views that the batch of a pass contains, one after another."""
+    """Set the number of views in the batches within the block. A batch contains the views one after another."""
     modules = list(modules)
     for module in modules:
         module.views = views
@@ -179,16 +178,15 @@ def views_in_batch(modules: Iterable[nn.Module], views: int) -> Iterator[None]:
 def each_view(
     network: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], views: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Return `run(network, view)` of each view, normalized with the view's own batch statistics.
+    """Return `run(network, view)` for each view, with separate batch-norm statistics for each view.
 
-    Views of one shape share a pass, so crops of two sizes take two passes, on any number of
-    processes. The rows of a pass are those of its first view, then those of the second. If any
-    batch norm of the network is not a SyncBN, every view has a pass of its own.
+    Views of the same shape share a forward pass, so crops of two sizes take two passes. In a pass, the rows of the first
+    view precede those of the second. If any batch norm of the network is not a SyncBN, every view has its own pass.
 
     Args:
         network: The network.
-        run: Returns one row per image.
-        views: The views, a batch each.
+        run: Function that returns one row per image.
+        views: A batch of images for each view.
     """
     norms = norms_of(network)
     joins = all(isinstance(norm, SyncBN) for norm in norms)
@@ -205,5 +203,5 @@ def each_view(
 
 
 def first_view(network: nn.Module, rows: Tensor) -> Tensor:
-    """Return the first view's rows of the output of a part of `network` during `each_view`."""
+    """Return the rows of the first view in the output of a part of `network`, during `each_view`."""
     return rows.chunk(getattr(network, 'views', 1))[0]

@@ -1,4 +1,4 @@
-"""Helpers for several processes: gathered rows, groups of ranks, sharded tensors, and wrapped networks."""
+"""Helpers for several processes: gathering of rows, groups of ranks, sharded tensors, and wrapped models."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -14,7 +14,7 @@ from mmairl.errors import UserError
 
 
 def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Return the rows of all processes of a group (default: all) in rank order, without gradient."""
+    """Return the rows of all processes in a group (default: all processes) in rank order, without gradient."""
     count = get_world_size(group)
     if count == 1:
         return rows
@@ -26,7 +26,7 @@ def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
 def own_group(size: int | None) -> dist.ProcessGroup | None:
     """Return this process's group of `size` neighboring ranks, or None for all ranks.
 
-    The first call of each size creates the groups, so all ranks must make it together.
+    The first call with a size creates the groups, so all ranks must take part in it.
 
     Raises:
         UserError: If the size does not divide the number of processes.
@@ -38,29 +38,29 @@ def own_group(size: int | None) -> dist.ProcessGroup | None:
 def _own_group(size: int, everyone: dist.ProcessGroup) -> dist.ProcessGroup:
     if get_world_size() % size:
         raise UserError(
-            f"norm_cfg.group: must divide the number of processes, {get_world_size()} ('{size}'); change the group",
+            f"norm_cfg.group: must divide the number of processes, {get_world_size()} ('{size}'); change it",
             code='unequal-groups',
         )
     return dist.new_subgroups(size)[0]
 
 
 def gather_with_gradient(rows: Tensor) -> Tensor:
-    """Return the rows of all processes in rank order; each row's gradient returns to its process.
+    """Return the rows of all processes in rank order. The gradient of a row returns to the process of the row.
 
-    If the loss is a mean over the process's own rows, DDP's average of the gradients is the
-    gradient of the mean over the whole batch.
+    If the loss is a mean over the rows of this process, the gradients that DDP averages are those of the mean over the
+    rows of all processes.
     """
     return rows if get_world_size() == 1 else torch.cat(all_gather(rows))
 
 
 def own_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return this process's part of each of ZeRO's DTensors. Ordinary tensors are returned as they are."""
+    """Return this process's part of each tensor that ZeRO has sharded. Return other tensors unchanged."""
     return [tensor.to_local() if hasattr(tensor, 'device_mesh') else tensor for tensor in tensors]
 
 
 @torch.no_grad()
 def norms(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the norm of each tensor. Squares of sharded tensors are summed over processes in one exchange.
+    """Return the norm of each tensor. If the tensors are sharded, one all-reduce sums the squared norms of their parts.
 
     >>> norms([torch.ones(4), torch.full((9,), 2.0)])
     tensor([2., 6.])
@@ -74,5 +74,5 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def network_of(runner: object) -> nn.Module:
-    """Return the runner's network without the wrapper for several processes."""
+    """Return the runner's model without the wrapper for several processes."""
     return runner.model.module if is_model_wrapper(runner.model) else runner.model

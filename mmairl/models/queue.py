@@ -10,15 +10,15 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class KeyQueue(nn.Module):
-    """A first-in-first-out queue of unit vectors. The position is kept on the host, so no step waits for the device.
+    """A first-in-first-out queue of unit vectors. Its position is stored on the host, so that no step waits for the device.
 
     Args:
         length: Number of keys.
-        dim: Width of a key. The model sets it from its projector.
-        start: `'noise'` starts full of normalized Gaussian noise, as in the papers. `'empty'` contains only real keys.
+        dim: Width of a key. The model sets it to the width of its projector.
+        start: `'noise'` fills the queue with normalized Gaussian noise, as in the papers. `'empty'` starts without keys.
 
     Raises:
-        UserError: If a setting is invalid, or if a step adds more keys than the queue holds.
+        UserError: If a setting is invalid, or if a step adds more keys than the length of the queue.
     """
 
     def __init__(self, length: int, dim: int, start: str = 'noise') -> None:
@@ -40,12 +40,12 @@ class KeyQueue(nn.Module):
         self.register_buffer('vectors', F.normalize(torch.randn(length, dim), dim=1))
 
     def negatives(self) -> Tensor:
-        """Return the keys, not copied: `enqueue` changes them in place, so call it after the backward pass."""
+        """Return the keys without a copy. `enqueue` changes them in place, so call it after the backward pass."""
         return self.vectors[: self.filled] if self.start == 'empty' else self.vectors
 
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
-        """Replace the oldest keys by new ones, in order."""
+        """Replace the oldest keys by the new ones, in order."""
         if len(keys) > self.length:
             raise UserError(
                 f"model.queue.length: must be at least the total batch, {len(keys)} keys per step ('{self.length}'); raise it",

@@ -1,4 +1,4 @@
-"""The model of all frameworks: a student, a teacher that follows it, and a head that compares them."""
+"""The model of all methods: a student, a teacher that follows the student, and a head that compares their embeddings."""
 
 import copy
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from mmairl.registry import MODELS
 
 
 def project(encoder: nn.Module, images: Tensor) -> Tensor:
-    """Return the projections of a batch: backbone -> projector."""
+    """Return the projections of a batch: backbone, pooling, projector."""
     return encoder.projector(pooled(encoder.backbone(images)))
 
 
 def predict(encoder: nn.Module, projections: Tensor) -> Tensor:
-    """Return the predictions from projections, or the projections if there is no predictor."""
+    """Return the predictions from projections, or the projections themselves if there is no predictor."""
     return projections if encoder.predictor is None else encoder.predictor(projections)
 
 
 def encode(encoder: nn.Module, images: Tensor) -> Tensor:
-    """Return the embeddings of a batch: backbone -> projector -> predictor, if there is one."""
+    """Return the embeddings of a batch: backbone, pooling, projector, and predictor if there is one."""
     return predict(encoder, project(encoder, images))
 
 
@@ -40,13 +40,13 @@ class Siamese(BaseModel):
     Args:
         backbone: Config of any registered backbone.
         projector: Config of the MLP after the pooled features.
-        head: Config of the head, which turns embeddings that are not normalized into the loss.
+        head: Config of the head, which computes the loss from embeddings that are not normalized.
         predictor: Config of the student's MLP after the projector. Default: no predictor.
         target: Source of the keys: `'teacher'` (the moving average), `'student'` (gradients flow through both sides, as
             in SimCLR) or `'stop_gradient'` (the student without gradient, as in SimSiam).
-        teacher_predictor: Whether the teacher has a predictor too, averaged like its other parts.
-        copy_student: Whether the teacher starts as a copy of the student. False draws its own initial weights, as BYOL's
-            release does.
+        teacher_predictor: Whether the teacher also has a predictor, averaged like its other parts.
+        copy_student: Whether the teacher starts as a copy of the student. With False, it has its own random initial
+            weights, as in BYOL's released code.
         symmetric: Whether every view is a query. Otherwise the first view is the query and the others are its keys.
         key_views: Indices of the views that become keys, such as `[0, 1]` for the large crops of a multi-crop.
             Default: all views.
@@ -104,7 +104,7 @@ class Siamese(BaseModel):
         self.symmetric = symmetric
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
-        # With a queue, the keys of the last batch by view, not normalized.
+        # With a queue, the keys of the last batch by view. They are not normalized.
         self.keys: dict[int, Tensor] = {}
 
     def init_weights(self) -> None:
@@ -130,9 +130,9 @@ class Siamese(BaseModel):
         )
 
     def loss(self, views: list[Tensor]) -> dict[str, Tensor]:
-        """Encode, teach, and compare each query with the keys of the *other* views and with the queue.
+        """Compute queries and keys, and compare each query with the keys of the *other* views and with the queue.
 
-        The keys are kept for `after_step`.
+        If there is a queue, `self.keys` stores the keys, which a hook enqueues after the step.
         """
         queries, keys = self.roles(len(views))
         if self.teacher is not None:
@@ -148,16 +148,16 @@ class Siamese(BaseModel):
         return self.head(q, k, self.queue.negatives())
 
     def keys_of_one_view(self, draw: Random) -> Tensor:
-        """Return the keys of one view of the last batch as unit vectors; `draw` selects the view."""
+        """Return the keys of a random view of the last batch, as unit vectors."""
         view = draw.choice(sorted(self.keys))
         return unit(self.keys[view])
 
     def after_step(self, momentum: float | None, keys: Tensor | None) -> None:
-        """Move the teacher, then enqueue the keys of all processes.
+        """Update the teacher, then enqueue the keys of all processes.
 
         Args:
             momentum: The teacher's momentum, or None if the step was skipped.
-            keys: This process's keys as unit vectors, or None to leave the queue as it is.
+            keys: This process's keys as unit vectors, or None to leave the queue unchanged.
         """
         if momentum is not None:
             self.teacher.follow(self, momentum)
@@ -165,7 +165,7 @@ class Siamese(BaseModel):
             self.queue.enqueue(gather(keys))
 
     def roles(self, count: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the indices of the views that are queries, and of those that are keys."""
+        """Return the indices of the views that are queries, and of the views that are keys."""
         if count < 2:
             raise UserError(
                 f"Siamese: requires at least two views of an image ('{count}'); set more views in the data set",
@@ -182,7 +182,7 @@ class Siamese(BaseModel):
 
     @torch.no_grad()
     def teach(self, views: list[Tensor]) -> list[Tensor]:
-        """Return the teacher's embeddings, without gradient."""
+        """Return the teacher's embeddings without gradient."""
         if self.shuffle_bn:
             return [
                 unshuffle(encode(self.teacher, images), order)
@@ -192,10 +192,10 @@ class Siamese(BaseModel):
 
 
 class Teacher(nn.Module):
-    """Copies of the student's parts without gradient, moved toward the student after each optimizer step.
+    """Copies of the student's parts, whose parameters are moving averages of the student's.
 
-    Parameters are averaged. Batch-norm statistics are the teacher's own, since it runs in training mode. The average is
-    in float32, because 1 - m falls to 1e-6, which half precision rounds to 0. A teacher drops no blocks.
+    The average is computed in float32, because 1 - m falls to 1e-6, and a change that small is lost in half precision. The
+    teacher runs in training mode, so its batch-norm statistics are its own. It has no stochastic depth.
 
     Args:
         backbone: The student's backbone.
@@ -212,11 +212,11 @@ class Teacher(nn.Module):
         self.predictor = copy.deepcopy(predictor)
         self.requires_grad_(False)
         for part in self.modules():
-            if hasattr(part, 'drop_prob'):  # a block that mmcv or timm drops at random
+            if hasattr(part, 'drop_prob'):  # mmcv's and timm's stochastic depth
                 part.drop_prob = 0.0
 
     def init_weights(self) -> None:
-        """Do nothing: the model copies the student after the student is initialized."""
+        """Do nothing, because the model sets these weights after it has initialized the student."""
 
     @torch.no_grad()
     def copy_from(self, student: nn.Module) -> None:
@@ -230,6 +230,9 @@ class Teacher(nn.Module):
         torch._foreach_lerp_(*map(own_parts, self.pairs(student)), 1 - momentum)
 
     def pairs(self, student: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-        """Return own and student parameters, paired by order; pairing by name would cost a quarter of a step on a CPU."""
+        """Return the teacher's and the student's parameters, in the same order.
+
+        Matching them by name would take a quarter of a step's time on a CPU.
+        """
         parts = nn.ModuleList(getattr(student, name) for name, _ in self.named_children())
         return list(self.parameters()), list(parts.parameters())

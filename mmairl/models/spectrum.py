@@ -1,4 +1,4 @@
-"""Rank and spread of embeddings, from their singular values."""
+"""Effective rank and spread of embeddings."""
 
 import torch
 import torch.nn.functional as F
@@ -6,9 +6,9 @@ from torch import Tensor
 
 
 def rankme(x: Tensor) -> float:
-    """Return RankMe (Garrido et al. 2023), the effective number of dimensions in use.
+    """Return RankMe, the effective rank of embeddings (Garrido et al. 2023).
 
-    It is exp of the entropy of the normalized singular values.
+    It is the exponential of the entropy of the normalized singular values.
 
     >>> round(rankme(torch.eye(8)), 3)
     8.0
@@ -17,7 +17,7 @@ def rankme(x: Tensor) -> float:
 
 
 def effective(values: Tensor) -> float:
-    """Return exp of the entropy of the values' shares, or 1 if all values are 0."""
+    """Return the exponential of the entropy of values that are normalized to sum to 1, or 1 if all values are 0."""
     tiny = torch.finfo(torch.float64).tiny
     share = values / values.sum().clamp_min(tiny)
     entropy = -(share * (share + 1e-12).log()).sum()
@@ -25,9 +25,9 @@ def effective(values: Tensor) -> float:
 
 
 def spread(x: Tensor) -> float:
-    """Return the mean standard deviation of the unit embeddings' coordinates, times sqrt(d).
+    """Return the mean standard deviation of the coordinates of the normalized embeddings, times sqrt(d).
 
-    It is 1 for embeddings spread evenly over the sphere and 0 for collapsed embeddings.
+    It is 1 for embeddings that are spread evenly over the sphere, and 0 for collapsed embeddings.
     """
     deviation = F.normalize(x.double()).std(dim=0).mean()
     dimensions = x.shape[1]
@@ -35,7 +35,7 @@ def spread(x: Tensor) -> float:
 
 
 def singular_values(x: Tensor, centred: bool = False) -> Tensor:
-    """Return the singular values in descending order, from the smaller Gram matrix in float64."""
+    """Return the singular values in descending order, computed from the smaller Gram matrix in float64."""
     x = x.double()
     if centred:
         x = x - x.mean(dim=0)

@@ -1,4 +1,4 @@
-"""The kernels of SyncBN: batch norm of each view in a batch, on one process or over several."""
+"""The autograd functions of SyncBN: batch norm of each view in a batch, in one process or over several."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 class CPUKernels:
-    """The kernels for batch norm over processes that torch has for GPUs only, under torch's names."""
+    """CPU versions of the kernels for batch norm over processes, which torch has for GPUs only, under torch's names."""
 
     @staticmethod
     def batch_norm_stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -36,7 +36,7 @@ class CPUKernels:
         eps: float,
         counts: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Join the statistics of the processes and move the running statistics."""
+        """Combine the statistics of the processes, and update the running statistics."""
         shares = counts.unsqueeze(1)
         total = counts.sum()
         mean = (shares * means).sum(dim=0) / total
@@ -77,7 +77,7 @@ class CPUKernels:
     def batch_norm_backward_reduce(
         grad: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, *_: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return this process's sums of dy and of dy (x - m), and the gradients of weight and bias."""
+        """Return the sums of dy and of dy (x - m) in this process, and the gradients of weight and bias."""
         _, to_weight, to_bias = aten.native_batch_norm_backward(
             widened(grad),
             widened(x),
@@ -105,7 +105,7 @@ class CPUKernels:
     ) -> Tensor:
         """Return dx = w s (dy - sum dy / n - (x - m) s^2 sum (dy (x - m)) / n).
 
-        s is 1 / deviation. The sums are over the rows of all processes.
+        s is the inverse standard deviation. The sums are over the n rows of all processes.
         """
         scale = invstd if weight is None else invstd * weight
         total = counts.sum()
@@ -119,8 +119,8 @@ class CPUKernels:
 class SharedBatchNorm(torch.autograd.Function):
     """Batch norm of each view with the statistics of all processes.
 
-    All views together take one exchange forward and one backward. The counts of rows travel with
-    the statistics, so processes may have different numbers of rows, and the host does not wait.
+    The views share one collective in the forward pass and one in the backward pass. The numbers of rows are sent together
+    with the statistics, so processes may have different numbers of rows, and the host does not wait for the device.
     """
 
     @staticmethod
@@ -140,7 +140,7 @@ class SharedBatchNorm(torch.autograd.Function):
     def backward(
         ctx: FunctionCtx, grad: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
-        """Return the gradients. Those of weight and bias cover this process's rows, as DDP requires."""
+        """Return the gradients. As DDP requires, those of weight and bias are sums over the rows of this process."""
         x, weight, counts, *statistics = ctx.saved_tensors
         views = len(statistics) // 2
         mean = statistics[:views]
@@ -162,10 +162,10 @@ def kernels_of(x: Tensor) -> Any:
 def view_statistics(
     x: Tensor, layer: nn.Module
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
-    """Move the layer's running statistics view by view.
+    """Compute the statistics of each view over all processes, and update the layer's running statistics view by view.
 
     Returns:
-        Mean and inverse deviation of each view over all processes, and the number of rows of a view in each process.
+        Mean and inverse standard deviation of each view, and the number of rows per view in each process.
     """
     kernels = kernels_of(x)
     own = [kernels.batch_norm_stats(view, layer.eps) for view in x.chunk(layer.views)]
@@ -200,9 +200,9 @@ def gradient_sums(
     invstd: Sequence[Tensor],
     group: dist.ProcessGroup | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the gradients' sums over all processes, and the gradients of weight and bias in this process.
+    """Return the sums of dy and of dy (x - m) over all processes, and this process's gradients of weight and bias.
 
-    The sums are those of dy and of dy (x - m), (views, 2, channels).
+    The sums have the shape (views, 2, channels).
     """
     views = len(mean)
     affine = weight is not None
@@ -218,7 +218,7 @@ def gradient_sums(
 
 
 class LocalBatchNorm(torch.autograd.Function):
-    """Batch norm of each view on one process: one kernel forward and one backward per view."""
+    """Batch norm of each view in one process, with one kernel per view in the forward and in the backward pass."""
 
     @staticmethod
     def forward(
@@ -276,7 +276,7 @@ def added(gradients: Sequence[Tensor], affine: bool) -> Tensor | None:
 
 
 def dense(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return the tensor without gaps in memory, channels last if `like` is."""
+    """Return the tensor in contiguous memory, in channels-last layout if `like` has that layout."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(like.ndim)
     if last is not None and like.is_contiguous(memory_format=last):
         return tensor.contiguous(memory_format=last)

@@ -62,7 +62,7 @@ def _changed_settings(folder: Path, result: RunResult, asked: Asked, checkpoint:
             except UserError as error:
                 return f'checkpoint ({UNKNOWN}{error})'
         current = identity_of(cfg, settings, weights, result.made, known_data)
-        if changed := difference(result.identities.get(task, {}), current, but=['code']):
+        if changed := difference(result.identities.get(task, {}), current, ignored=['code']):
             return f'{task}: {changed}'
     return ''
 

@@ -139,7 +139,7 @@ def test_start_from_weights_at_a_tenth_of_the_rate(images, tmp_path, monkeypatch
     lower, full = (config_for('byol', 72, images, kept, weights=file) for file in (first, None))
     assert lower.optim_wrapper.optimizer.lr == pytest.approx(full.optim_wrapper.optimizer.lr / 10)
     text = suggest('byol_lars', 5000, weights='vit.pth')
-    assert "type='AdamW'" in text and 'a tenth of the rate for a random start' in text
+    assert "type='AdamW'" in text and 'a tenth of the rate for random weights' in text
     Path('mine.py').write_text(text)
     assert load_config('mine.py').model.backbone.init_cfg.checkpoint == str(tmp_path / 'vit.pth')
 

@@ -1,4 +1,4 @@
-"""The network that tensors show, and the attention heads that they do not show."""
+"""The network that follows from tensors, and the number of attention heads, which does not."""
 
 import numpy as np
 import pytest
@@ -14,21 +14,14 @@ from mmairl.checkpoints.write import write_backbone
 
 
 @pytest.mark.parametrize('depth', [18, 34, 50, 101])
-def test_depth_is_that_of_the_weights(depth):
+def test_depth_follows_from_the_weights(depth):
     with torch.device('meta'):
         network = getattr(torchvision.models, f'resnet{depth}')()
     assert resnet_of(network.state_dict())['depth'] == depth
 
 
-@pytest.fixture
-def warnings(monkeypatch) -> list[str]:
-    lines: list[str] = []
-    monkeypatch.setattr('mmairl.checkpoints.architecture.print_log', lambda text, **_: lines.append(text))
-    return lines
-
-
 @pytest.mark.parametrize('width, heads, prefix', [(384, 12, 'module.base_encoder.'), (384, 6, ''), (96, 1, '')])
-def test_heads_are_those_of_the_project_or_width(width, heads, prefix, tmp_path, warnings):
+def test_heads_follow_from_project_or_width(width, heads, prefix, tmp_path, warnings):
     network = vit(embed_dim=width, depth=1, num_heads=heads)
     torch.save(with_prefix(prefix, network.state_dict()), tmp_path / 'a.pth')
     for to in ('mmairl', 'safetensors'):
@@ -39,7 +32,7 @@ def test_heads_are_those_of_the_project_or_width(width, heads, prefix, tmp_path,
 
 
 @pytest.mark.parametrize('settings, heads', [({'arch': 'deit-small'}, 6), ({'arch.num_heads': '8'}, 8), ({}, 6)])
-def test_heads_are_those_of_the_settings(settings, heads, tmp_path, warnings):
+def test_heads_follow_from_the_settings(settings, heads, tmp_path, warnings):
     meta = dict(settings={f'model.backbone.{key}': text for key, text in settings.items()})
     state = with_prefix('backbone.', vit(embed_dim=384, depth=1).state_dict())
     torch.save(dict(state_dict=state, meta=meta), tmp_path / 'a.pth')
@@ -47,7 +40,7 @@ def test_heads_are_those_of_the_settings(settings, heads, tmp_path, warnings):
     assert not warnings
 
 
-def test_table_of_sines_shows_the_heads_of_moco_v3(stored, warnings):
+def test_sine_positions_mean_the_heads_of_moco_v3(stored, warnings):
     stored.update(vit(embed_dim=384, depth=1).state_dict())
     stored['pos_embed'][0, 1] = torch.tensor([0.0, 1.0]).repeat_interleave(96).repeat(2)
     assert read_backbone('a.pth').network['arch']['num_heads'] == 12
@@ -71,11 +64,11 @@ def test_vit_without_positions_or_registers_raises(stored):
         build(read_backbone('a.pth'))
 
 
-def test_patches_of_dinov3_are_those_of_timm(tmp_path):
+def test_patch_features_of_dinov3_equal_timm(tmp_path):
     network = dinov3()
     torch.save(network.state_dict(), tmp_path / 'a.pth')
-    pixels = np.random.default_rng(0).integers(0, 256, (1, 64, 64), np.uint8)  # gray, which is shown as RGB
-    # Images are resized to 64 pixels. The central 48 are whole patches.
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 64, 64), np.uint8)  # gray, converted to RGB
+    # Images are resized to 64 pixels, of which the central 48 are whole patches.
     found, _, places = mmairl.embed(tmp_path / 'a.pth', list(pixels), size=56, patches=True, out=tmp_path / 'p.npy')
     mean = torch.tensor([0.485, 0.456, 0.406])
     std = torch.tensor([0.229, 0.224, 0.225])

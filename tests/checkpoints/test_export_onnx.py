@@ -1,14 +1,14 @@
-"""A backbone as ONNX: compared with torch by its own runtime; skipped where that is not installed."""
+"""Export to ONNX: features by onnxruntime equal torch's. Skipped without onnxruntime."""
 
 import numpy as np
 import pytest
 import torch
 import torchvision
+from harness.errors import raises_code
 
 from mmairl.checkpoints import export_onnx
 from mmairl.checkpoints.export_onnx import write_onnx
 from mmairl.checkpoints.read import read_backbone
-from mmairl.errors import UserError
 
 
 @pytest.fixture(scope='module')
@@ -22,17 +22,19 @@ def checkpoint(tmp_path_factory):
     return path, network
 
 
-def test_onnx_features_equal_torch_for_any_batch(checkpoint, tmp_path):
-    runtime = pytest.importorskip('onnxruntime', reason="onnxruntime is not installed (pip install 'mmairl[onnx]')")
+@pytest.fixture
+def runtime():
     pytest.importorskip('onnxscript', reason="onnxscript is not installed (pip install 'mmairl[onnx]')")
+    return pytest.importorskip('onnxruntime', reason="onnxruntime is not installed (pip install 'mmairl[onnx]')")
+
+
+def test_onnx_features_equal_torch_for_any_batch(checkpoint, runtime, tmp_path):
     path, network = checkpoint
     off = write_onnx(read_backbone(path), tmp_path / 'r18.onnx', size=64)
     session = runtime.InferenceSession(tmp_path / 'r18.onnx')
-    about = session.get_modelmeta().custom_metadata_map
-    told = dict(
-        mean='[0.485, 0.456, 0.406]', std='[0.229, 0.224, 0.225]', value_range='[0, 1]', channels='3', size='64'
-    )
-    assert about.items() >= told.items()
+    metadata = dict(mean='[0.485, 0.456, 0.406]', std='[0.229, 0.224, 0.225]', value_range='[0, 1]')
+    metadata |= dict(channels='3', size='64')
+    assert session.get_modelmeta().custom_metadata_map.items() >= metadata.items()
     for count in (1, 5):
         images = torch.randn(count, 3, 64, 64)
         (features,) = session.run(['features'], {'images': images.numpy()})
@@ -43,20 +45,15 @@ def test_onnx_features_equal_torch_for_any_batch(checkpoint, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ['r18.onnx']
 
 
-def test_file_with_other_features_is_not_kept(checkpoint, tmp_path, monkeypatch):
-    pytest.importorskip('onnxruntime', reason="onnxruntime is not installed (pip install 'mmairl[onnx]')")
-    pytest.importorskip('onnxscript', reason="onnxscript is not installed (pip install 'mmairl[onnx]')")
-    monkeypatch.setattr(
-        export_onnx, 'pooled', lambda features, real=export_onnx.pooled: real(features) * (1 + torch.rand(1))
-    )
-    with pytest.raises(UserError) as caught:
+def test_file_with_other_features_is_not_written(checkpoint, runtime, tmp_path, monkeypatch):
+    real = export_onnx.pooled
+    monkeypatch.setattr(export_onnx, 'pooled', lambda features: real(features) * (1 + torch.rand(1)))
+    with raises_code('onnx-difference'):
         write_onnx(read_backbone(checkpoint[0]), tmp_path / 'r18.onnx', size=64)
-    assert caught.value.code == 'onnx-difference'
     assert not list(tmp_path.iterdir())
 
 
 def test_missing_runtime_is_an_error(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(export_onnx, 'find_spec', lambda name: None)
-    with pytest.raises(UserError) as caught:
+    with raises_code('missing-onnx'):
         write_onnx(read_backbone(checkpoint[0]), tmp_path / 'r18.onnx')
-    assert caught.value.code == 'missing-onnx'

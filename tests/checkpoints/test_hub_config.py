@@ -25,7 +25,7 @@ HUGGING_FACE = {
 
 @pytest.fixture
 def hugging_face(tmp_path):
-    """Write a folder of Hugging Face's with these changes of config.json, and return the file and the network."""
+    """Write a folder in Hugging Face's format with changes of config.json; return the file and the network."""
 
     def write(kind: str, **changes: object) -> tuple:
         make, layout, fields = HUGGING_FACE[kind]
@@ -40,7 +40,7 @@ def hugging_face(tmp_path):
 
 
 @pytest.mark.parametrize('kind', HUGGING_FACE)
-def test_hugging_face_folder_is_read_by_its_config(kind, hugging_face):
+def test_hugging_face_folder_is_read(kind, hugging_face):
     path, network = hugging_face(kind)
     assert_same_features(path.parent, network)
 
@@ -62,13 +62,13 @@ OTHERS = [
 
 
 @pytest.mark.parametrize('kind, field, value', OTHERS)
-def test_hugging_face_field_of_another_network(kind, field, value, hugging_face):
+def test_hugging_face_field_we_lack_is_an_error(kind, field, value, hugging_face):
     path, _ = hugging_face(kind, **{field: value})
     with raises_code('other-network'):
         build(read_backbone(path))
 
 
-def test_epsilon_of_layer_norm_is_that_of_config(hugging_face):
+def test_epsilon_of_layer_norm_follows_the_config(hugging_face):
     path, network = hugging_face('vit', layer_norm_eps=0.1)
     for layer in network.modules():
         if isinstance(layer, nn.LayerNorm):
@@ -100,12 +100,10 @@ PIXELS = torch.randint(0, 256, (2, 3, SIDE, SIDE), generator=torch.Generator().m
 
 
 @pytest.mark.parametrize('name', STATED)
-def test_embed_normalizes_as_files_next_to_it_state(name, tmp_path, monkeypatch):
-    lines: list[str] = []
-    monkeypatch.setattr('mmairl.checkpoints.read.print_log', lambda text, **_: lines.append(text))
+def test_embed_uses_statistics_next_to_the_weights(name, tmp_path, monkeypatch, warnings):
     torch.save(resnet().state_dict(), tmp_path / 'a.pth')
     assumed, _ = mmairl.embed(tmp_path / 'a.pth', PIXELS, size=SIDE)
-    assert len(lines) == 1 and '0.485' in lines[0] and 'mean= and std=' in lines[0]
+    assert len(warnings) == 1 and '0.485' in warnings[0] and 'mean= and std=' in warnings[0]
     expected, _ = mmairl.embed(tmp_path / 'a.pth', PIXELS, size=SIDE, **HALF)
     file, content = STATED[name]
     (tmp_path / file).write_text(json.dumps(content))
@@ -115,7 +113,7 @@ def test_embed_normalizes_as_files_next_to_it_state(name, tmp_path, monkeypatch)
     monkeypatch.setattr('mmairl.checkpoints.hub_config.PILLOW_INTERPOLATIONS', {})
     found, _ = mmairl.embed(tmp_path / 'a.pth', PIXELS)
     assert abs(found - expected).max() == 0 < abs(found - assumed).max()
-    assert len(lines) == 1
+    assert len(warnings) == 1
 
 
 BAD = {

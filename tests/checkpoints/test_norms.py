@@ -1,4 +1,4 @@
-"""Norms, how far they have grown, and who is warned of it."""
+"""Norms of weights, and the warning about norms that LARS training has increased."""
 
 import pytest
 import torch
@@ -32,15 +32,15 @@ def test_growth_is_one_at_kaiming_initialization():
 
 
 def test_warning_only_for_trainable_grown_backbone(tmp_path, monkeypatch):
-    said, path = [], tmp_path / 'a.pth'
-    monkeypatch.setattr(init, 'print_log', lambda text, *_, **__: said.append(text))
+    lines, path = [], tmp_path / 'a.pth'
+    monkeypatch.setattr(init, 'print_log', lambda text, *_, **__: lines.append(text))
     for scale, frozen, warned in ((3, False, True), (3, True, False), (1, False, False)):
         network = torchvision.models.resnet18(num_classes=1)
         network.fc = torch.nn.Identity()
         torch.save({k: scale * v if v.ndim == 4 else v for k, v in network.state_dict().items()}, path)
-        said.clear()
+        lines.clear()
         init.PretrainedBackbone(path)(network.requires_grad_(not frozen))
-        assert any('looks LARS-trained' in text and 'normrescale.py' in text for text in said) == warned
+        assert any('looks LARS-trained' in text and 'normrescale.py' in text for text in lines) == warned
         assert typical_growth(network.state_dict()) == pytest.approx(scale, abs=0.05)
     assert not looks_lars_trained({'w': torch.ones(3)}), 'it has no 3x3 convolutions'
 

@@ -1,4 +1,4 @@
-"""Checkpoints of every project, read by one function: the right tensors, complete and unchanged."""
+"""Checkpoints of every project: `read_backbone` returns the right tensors, complete and unchanged."""
 
 import pickle
 
@@ -32,7 +32,7 @@ def assert_equal(found: State, expected: State, left_out: str = 'nothing') -> No
     assert all(torch.equal(found[key], expected[key]) for key in expected if left_out not in key)
 
 
-# How each project's own training script names things: envelope, student's prefix, teacher's prefix.
+# For each project's training script: the key of the weights, and the prefixes of student and teacher.
 PROJECTS = {
     'ours': ('state_dict', 'backbone.', 'teacher.backbone.'),
     'release': ('model', 'module.online_encoder.', 'module.target_encoder.'),
@@ -48,7 +48,7 @@ PROJECTS = {
 @pytest.mark.parametrize('name', PROJECTS)
 def test_student_and_teacher_of_every_project(name, states, tmp_path):
     envelope, *prefixes = PROJECTS[name]
-    pure = prefixes[0].endswith(('backbone.', '.0.'))  # nothing but the backbone is below the prefix
+    pure = prefixes[0].endswith(('backbone.', '.0.'))  # the prefix belongs to the backbone alone
     head = 'projector.0.weight' if pure else f'{prefixes[0]}fc.0.weight'
     heads = {head: torch.randn(3), 'queue': torch.randn(4, 8)}
     both = [with_prefix(prefix, state) for prefix, state in zip(prefixes, states)]
@@ -95,7 +95,7 @@ def test_detectron2_pickles_are_read(prefix, protocol, states, tmp_path):
 
 
 @pytest.mark.parametrize('name', ['net', 'model', 'resnet', 'student', 'feature_extractor', 'backbone.net'])
-def test_backbone_of_a_lightning_module_is_found(name, states, stored):
+def test_backbone_in_a_lightning_module_is_found(name, states, stored):
     stored.update(with_prefix(f'{name}.', states[0]), **{'projection_head.0.weight': torch.ones(2, 2)})
     assert_equal(read_backbone('a.ckpt').weights, states[0])
 
@@ -117,7 +117,7 @@ C4 = {
 
 
 @pytest.mark.parametrize('kind', C4)
-def test_c4_detector_keeps_its_last_stage(kind, states, stored):
+def test_last_stage_is_read_from_a_c4_detector(kind, states, stored):
     layout, head, stage = C4[kind]
     state = layout(states[0])
     stored.update({(head if key.startswith(stage) else 'backbone.') + key: value for key, value in state.items()})
@@ -135,20 +135,18 @@ def with_small_stem(padding: int) -> nn.Module:
     return network
 
 
-def test_small_stem_pads_two_in_solo_learn(stored):
+def test_small_stem_of_solo_learn_is_padded_by_two(stored):
     network = with_small_stem(padding=2)
     for prefix in ('backbone.', 'momentum_backbone.'):
         stored.update(with_prefix(prefix, network.state_dict()))
     assert_same_features('a.ckpt', network)
 
 
-def test_padding_of_another_small_stem_is_warned_of(stored, monkeypatch):
-    lines: list[str] = []
-    monkeypatch.setattr('mmairl.checkpoints.read.print_log', lambda text, **_: lines.append(text))
+def test_unknown_padding_of_a_small_stem_warns(stored, warnings):
     network = with_small_stem(padding=1)
     stored.update(network.state_dict())
     assert_same_features('a.pth', network)
-    assert len(lines) == 1 and 'padding' in lines[0]
+    assert len(warnings) == 1 and 'padding' in warnings[0]
 
 
 KINDS = {
@@ -176,13 +174,11 @@ def test_weights_of_another_kind_are_an_error(kind, states, tmp_path):
 
 
 @pytest.mark.parametrize('value, count', [(torch.nan, 1), (torch.inf, 1), (1.0, 0)])
-def test_weights_that_are_not_finite_are_warned_of(value, count, states, tmp_path, monkeypatch):
-    lines: list[str] = []
-    monkeypatch.setattr('mmairl.checkpoints.read.print_log', lambda text, **_: lines.append(text))
+def test_nonfinite_weights_warn(value, count, states, tmp_path, warnings):
     torch.save({**states[0], 'bn1.bias': torch.full((4,), value)}, tmp_path / 'a\nforged.pth')
     read_backbone(tmp_path / 'a\nforged.pth')
-    assert len(lines) == count
-    assert all('NaN or infinity, such as bn1.bias' in text and '\n' not in text for text in lines)
+    assert len(warnings) == count
+    assert all('NaN or infinity, such as bn1.bias' in text and '\n' not in text for text in warnings)
 
 
 def test_floats_of_eight_bits_are_checked_for_nan():

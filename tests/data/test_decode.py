@@ -79,9 +79,7 @@ def test_tiff_that_is_not_rgb_advises_channels():
         file := io.BytesIO(), np.zeros((6, 9, 5), np.uint16), photometric='minisblack', planarconfig='contig'
     )
     for tiff in (*tiffs, file.getvalue()):
-        with pytest.raises(
-            UnreadableImage, match='a TIFF of other channels than RGB .then set channels of the data set'
-        ):
+        with pytest.raises(UnreadableImage, match='a TIFF that is not RGB .then set channels of the data set'):
             decode_bytes(tiff)
 
 
@@ -122,7 +120,7 @@ def test_orientation_is_applied_unless_it_is_broken():
     assert (pixels(data) == [255, 0, 0]).all()
     preview = encoded(frames[0], 'TIFF', save_all=True, append_images=[frames[1].resize((4, 3))])
     assert (pixels(preview) == [255, 0, 0]).all()
-    with pytest.raises(UnreadableImage, match='is a TIFF of several pages .set channels of the data set'):
+    with pytest.raises(UnreadableImage, match='is a TIFF with several pages .set channels of the data set'):
         decode_bytes(encoded(frames[0], 'TIFF', save_all=True, append_images=frames[1:]))
 
 

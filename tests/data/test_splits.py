@@ -55,7 +55,7 @@ def test_each_class_has_groups_on_both_sides():
         for seed in range(3):
             for part in split_by_class(labels, seed, groups=named):
                 assert set(labels[part].tolist()) == {0, 1}
-    with raises_code('few-groups', match='class 1 has training images of 1 groups'):
+    with raises_code('few-groups', match='class 1: its training images are in 1 groups'):
         split_by_class(y, groups=['a', 'a', 'b', 'b', 'c', 'c'])
 
 

@@ -194,12 +194,12 @@ def test_unusable_subset_raises(root, code, build):
 
 
 def test_list_that_is_no_text_raises(root):
-    with pytest.raises(UserError, match='list.txt cannot be read .* text file in UTF-8'):
+    with pytest.raises(UserError, match='list.txt: the list of images cannot be read .* text file in UTF-8'):
         listed(root, b'\x89PNG\r\n')
 
 
 def test_names_without_one_image_are_counted(root):
-    with raises_code('unmatched-names', match='4 of the 5 names .* first gone.png;'):
+    with raises_code('unmatched-names', match='4 of 5 names .* first gone.png;'):
         listed(root, 'gone.png\nn01_20.png\nn02_3.png\nn02/n02_3.png\nn01_1.png\n')
 
 

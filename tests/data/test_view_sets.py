@@ -34,7 +34,7 @@ def test_named_views_have_the_crops_of_the_method():
 
 
 def test_unknown_name_of_views_is_an_error():
-    with raises_code('unknown-views', "'satelite'; did you mean 'satellite'"):
+    with raises_code('unknown-views', r"'satelite'\); did you mean 'satellite'"):
         named_views('satelite')
 
 

@@ -1,5 +1,6 @@
-"""A narrow ResNet's config, a training-shaped checkpoint of it, and a tiny labelled data set."""
+"""The config of a narrow ResNet, a training checkpoint of it, tiny labeled data sets and small recipes."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,10 +59,27 @@ evaluation = dict(train=dict(type='Noise'), test=dict(type='Noise', count=30, se
 
 @pytest.fixture(scope='session')
 def digits() -> tuple[Features, Features]:
-    """Handwritten ones: centred, since a cosine between pixels that are all positive hardly tells anything apart."""
+    """Handwritten digits, centered because cosines between positive pixels are all close to 1."""
     x, y = load_digits(return_X_y=True)
     x, y = torch.tensor((x - x.mean(axis=0)) / 16, dtype=torch.float32), torch.tensor(y)
     return Features(x[:1200], y[:1200]), Features(x[1200:], y[1200:])
+
+
+@pytest.fixture
+def small_recipe(tmp_path: Path) -> Callable[..., Config]:
+    """Write a shipped recipe to recipe.py, with few epochs, batches of 20, and neither progress bars nor plots."""
+
+    def write(name: str = 'linear_shapes_20e', epochs: int = 1, **changes: object) -> Config:
+        recipe = load_config(f'mmairl::_base_/recipes/{name}.py')
+        recipe.total_batch_size = 20
+        recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = epochs
+        recipe.visualizer.vis_backends = [dict(type='LocalVisBackend')]
+        recipe.default_hooks.pop('progress')
+        recipe.update(changes)
+        recipe.dump(str(tmp_path / 'recipe.py'))
+        return recipe
+
+    return write
 
 
 @pytest.fixture
@@ -78,7 +96,7 @@ def cfg(config_file: Path) -> Config:
 
 @pytest.fixture
 def checkpoint(cfg: Config, tmp_path: Path) -> Path:
-    """Student and teacher with different weights, as a training run leaves them."""
+    """A checkpoint as a training run writes it, with different weights for student and teacher."""
     student, teacher = (load_backbone(cfg, seed=seed).state_dict() for seed in (1, 2))
     weights = {f'backbone.{key}': value for key, value in student.items()}
     weights |= {f'teacher.backbone.{key}': value for key, value in teacher.items()}

@@ -1,4 +1,4 @@
-"""timm's DINOv2 architecture, with random weights and few small blocks, in every protocol for patch features and layers."""
+"""timm's DINOv2 architecture, small and with random weights, in the protocols on patch features and layers."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,11 +9,9 @@ import torch
 
 from mmairl.analysis.patch_pictures import GAP, patch_picture
 from mmairl.checkpoints.read import read_backbone
-from mmairl.config import load_config
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.protocol import evaluate, settings_for
 
-RECIPES = Path(__file__).parents[2] / 'configs/_base_/recipes'
 DENSE = dict(layers=(0, -1), size=56, crop=42, epochs=1, batch=4)
 
 
@@ -41,7 +39,7 @@ def test_dense_probe_accepts_dinov2(vit_cfg, dinov2, protocol, target):
         vit_cfg.evaluation[part] = dict(type='Scenes', count=6, size=64, seed=seed, target=target)
     result = evaluate(vit_cfg, protocol, dinov2, settings=settings_for(protocol, **DENSE))
     assert all(torch.tensor(list(result.scores.values())).isfinite())
-    stored = 6 * 9 * (2 * 128 + 16) * 2  # cells of a window, their features and points, in float16
+    stored = 6 * 9 * (2 * 128 + 16) * 2  # 6 images of 9 cells with features and points in float16
     assert result.details['stored_bytes'] == stored
 
 
@@ -51,13 +49,9 @@ def test_retrieval_accepts_dinov2(vit_cfg, dinov2):
     assert result.details['dimensions'] == 128
 
 
-def test_linear_with_robustness_sets_accepts_dinov2(vit_cfg, dinov2, tmp_path):
-    recipe = load_config(str(RECIPES / 'linear_dinov2_10e.py'))
+def test_linear_with_robustness_sets_accepts_dinov2(vit_cfg, dinov2, tmp_path, small_recipe):
+    recipe = small_recipe('linear_dinov2_10e')
     recipe.model.layers = 2
-    recipe.total_batch_size = 20
-    recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1
-    recipe.visualizer.vis_backends = [dict(type='LocalVisBackend')]
-    recipe.default_hooks.pop('progress')
     recipe.dump(str(tmp_path / 'recipe.py'))
     vit_cfg.evaluation.robustness = dict(more=dict(type='Noise', count=30, seed=2))
     settings = settings_for('linear', recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'run')

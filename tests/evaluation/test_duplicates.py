@@ -1,13 +1,12 @@
-"""Test images that are in training as well: marked by their features, counted, shown, and left out beside."""
+"""Near duplicates of training images in the test set: how they are found, counted, shown and left out."""
 
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
-from mmairl.config import load_config
-from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.duplicates import too_near
 from mmairl.evaluation.metrics import unpacked
 from mmairl.evaluation.neighbors import nearest
@@ -19,7 +18,7 @@ from mmairl.registry import DATASETS
 def test_planted_copies_are_marked_almost_exclusively(dimensions, share):
     generator = torch.Generator().manual_seed(dimensions)
     x = torch.randn(4000, dimensions, generator=generator)
-    x[::2] *= 0.1  # denser here than there: half of the images lie in a cone
+    x[::2] *= 0.1  # half of the images lie in a cone, so densities differ
     x[::2, 0] += 1
     train, test = x[:2000], x[2000:].clone()
     copies = int(share * 2000)
@@ -29,30 +28,39 @@ def test_planted_copies_are_marked_almost_exclusively(dimensions, share):
     assert marked[copies:].float().mean() < 0.005
 
 
-def test_images_that_are_all_alike_are_all_duplicates():
+def test_identical_images_are_all_duplicates():
     assert too_near(torch.zeros(20, 10)).all()
 
 
 @DATASETS.register_module(force=True)
 class Leaking(DATASETS.get('Noise')):
-    """Other noise than in training, but for the first ten images."""
+    """Noise whose first ten images are training images."""
 
     def __init__(self, views: list | None = None) -> None:
         super().__init__(30, seed=1)
         self.images[:10] = DATASETS.get('Noise')().images[:10]
 
 
+@pytest.fixture
+def measured(config_file, tmp_path, run_tool, monkeypatch) -> Callable[..., dict]:
+    """Evaluate pixels with a search for near duplicates, and return the record."""
+
+    def measure(protocol: str, test: str) -> dict:
+        monkeypatch.chdir(tmp_path)
+        text = config_file.read_text().replace("dict(type='Noise', count=30, seed=1)", test)
+        config_file.write_text(text)
+        how = ('--init', 'pixels', '--near-duplicates', '--cfg-options', 'evaluation.ks=[3]', '--out', 'a.json')
+        run_tool('tools/evaluate.py', protocol, config_file, *how)
+        return json.loads((tmp_path / 'a.json').read_text())
+
+    return measure
+
+
 @pytest.mark.parametrize(
     'protocol, score', [('knn', 'k-NN, k = 3'), ('logreg', 'logistic regression, top-1'), ('svm', '')]
 )
-def test_duplicates_are_counted_shown_and_left_out(config_file, tmp_path, run_tool, monkeypatch, protocol, score):
-    monkeypatch.chdir(tmp_path)
-    config_file.write_text(
-        config_file.read_text().replace("dict(type='Noise', count=30, seed=1)", "dict(type='Leaking')")
-    )
-    how = ('--init', 'pixels', '--near-duplicates', '--cfg-options', 'evaluation.ks=[3]', '--out', tmp_path / 'a.json')
-    run_tool('tools/evaluate.py', protocol, config_file, *how)
-    record = json.loads((tmp_path / 'a.json').read_text())
+def test_duplicates_are_counted_shown_and_left_out(measured, tmp_path, protocol, score):
+    record = measured(protocol, "dict(type='Leaking')")
     found = record['details']['near_duplicates']
     assert found['images'] == found['by_look'] == found['by_features'] == 10
     assert {names for (_, names), _ in found['pairs']} == {f'image {index}' for index in range(10)}
@@ -61,32 +69,22 @@ def test_duplicates_are_counted_shown_and_left_out(config_file, tmp_path, run_to
     assert '10 test images are nearly the same as a training image' in page and page.count('class="pair"') == 10
 
 
-def test_score_without_duplicates_keeps_mean_per_class(config_file, tmp_path, run_tool, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_score_without_duplicates_keeps_mean_per_class(measured, monkeypatch):
     monkeypatch.setattr(Leaking, 'metric', 'mean per class', raising=False)
-    data = "dict(type='Leaking'), val=dict(type='Noise', count=9, seed=2)"
-    config_file.write_text(config_file.read_text().replace("dict(type='Noise', count=30, seed=1)", data))
-    how = ('--init', 'pixels', '--near-duplicates', '--out', tmp_path / 'a.json')
-    run_tool('tools/evaluate.py', 'logreg', config_file, *how)
-    record = json.loads((tmp_path / 'a.json').read_text())
+    record = measured('logreg', "dict(type='Leaking'), val=dict(type='Noise', count=9, seed=2)")
     right, y = unpacked(record['details']['right'])[10:], (np.arange(30) % 3)[10:]
     expected = np.mean([100 * right[y == label].mean() for label in range(3)])
     name = 'logistic regression, mean per class'
     assert record['scores'][f'{name}, without near duplicates'] == pytest.approx(expected) and name in record['scores']
 
 
-def test_results_of_other_settings_are_kept_separately(config_file, tmp_path, run_tool, monkeypatch):
+def test_results_of_other_settings_have_own_files(config_file, checkpoint, tmp_path, run_tool, monkeypatch):
     monkeypatch.chdir(tmp_path)
     other = tmp_path / 'other.py'
     other.write_text(config_file.read_text().replace('seed=1', 'seed=2'))
-    state = {
-        f'backbone.{key}': value
-        for key, value in load_backbone(load_config(str(config_file)), seed=0).state_dict().items()
-    }
-    torch.save(dict(state_dict=state), tmp_path / 'a.pth')
     for config, k in ((config_file, 3), (config_file, 5), (other, 3), (config_file, 3)):
-        run_tool('tools/evaluate.py', 'knn', config, tmp_path / 'a.pth', '--k', k)
-    kept = [json.loads(path.read_text()) for path in tmp_path.glob('a_student_knn*.json')]
+        run_tool('tools/evaluate.py', 'knn', config, checkpoint, '--k', k)
+    kept = [json.loads(path.read_text()) for path in tmp_path.glob('epoch_3_student_knn*.json')]
     assert sorted(next(iter(record['scores'])) for record in kept) == ['k-NN, k = 3', 'k-NN, k = 3', 'k-NN, k = 5']
 
 
@@ -99,13 +97,8 @@ class Mislabelled(DATASETS.get('Leaking')):
         self.labels[:3] = (self.labels[:3] + 1) % 3
 
 
-def test_label_conflicts_count_in_every_score(config_file, tmp_path, run_tool, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    data = config_file.read_text().replace("dict(type='Noise', count=30, seed=1)", "dict(type='Mislabelled')")
-    config_file.write_text(data)
-    how = ('--init', 'pixels', '--k', 3, '--near-duplicates', '--out', tmp_path / 'a.json')
-    run_tool('tools/evaluate.py', 'knn', config_file, *how)
-    record = json.loads((tmp_path / 'a.json').read_text())
+def test_label_conflicts_count_in_every_score(measured, tmp_path):
+    record = measured('knn', "dict(type='Mislabelled')")
     found = record['details']['near_duplicates']
     assert (found['images'], found['conflicts'], len(found['conflict_pairs']), len(found['pairs'])) == (10, 3, 3, 7)
     right = unpacked(record['details']['right'])

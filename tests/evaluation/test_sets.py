@@ -179,7 +179,7 @@ def test_no_group_is_on_two_sides_in_any_protocol(cfg, folders, protocol, one, o
     patient = {'train': 'p00', 'val': 'p40', 'test': 'p60'}
     first = Path(folders[one]['root']) / 'a' / f'{patient[one]}.png'
     first.rename(first.with_name(f'{patient[other]}_{one}.png'))
-    with raises_code('shared-groups', match=f'{PARTS[one]} and the {PARTS[other]} images'):
+    with raises_code('shared-groups', match=f'{PARTS[one]} and {PARTS[other]} images'):
         evaluation_sets(cfg, protocol)
 
 

@@ -1,6 +1,6 @@
-"""Linear evaluation on several layers of a ViT, as DINO's and DINOv2's recipes do."""
+"""Linear evaluation on several layers of a ViT, as in the recipes of DINO and DINOv2."""
 
-from pathlib import Path
+from itertools import product
 
 import pytest
 import torch
@@ -12,14 +12,11 @@ from mmairl.registry import MODELS
 
 ARCH = dict(embed_dims=16, num_layers=3, num_heads=2, feedforward_channels=32)
 BACKBONE = dict(type='mmpretrain.VisionTransformer', arch=ARCH, img_size=32, patch_size=8)
-RECIPES = Path(__file__).parents[2] / 'configs/_base_/recipes'
 
 
 def classifier(**options):
     settings = dict(type='Classifier', backbone=BACKBONE, in_channels=16, classes=3, frozen=True)
-    model = MODELS.build(dict(settings, **options))
-    model.eval()
-    return model
+    return MODELS.build(dict(settings, **options)).eval()
 
 
 @pytest.mark.parametrize('layers, pooling, width', [(2, 'cls', 32), (1, 'mean', 16), (2, 'both', 48)])
@@ -48,32 +45,22 @@ def test_head_sees_only_its_blocks():
 
 
 def test_dinov2_grid_has_52_heads():
-    recipe = load_config(str(RECIPES / 'linear_dinov2_10e.py'))
-    points = [
-        dict(lr=0.1, weight_decay=0.0, layers=layers, pooling=pooling)
-        for layers in (1, 4)
-        for pooling in ('cls', 'both')
-    ]
+    recipe = load_config('mmairl::_base_/recipes/linear_dinov2_10e.py')
+    grid = product((1, 4), ('cls', 'both'))
+    points = [dict(lr=0.1, weight_decay=0.0, layers=layers, pooling=pooling) for layers, pooling in grid]
     many = _many_heads(recipe, points)
     assert many.model.blocks == [[0, 0, 0, 1, 0], [0, 0, 0, 1, 1], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
     assert len(recipe.sweep.lr) * len(recipe.sweep.layers) * len(recipe.sweep.pooling) == 52
 
 
-def test_sweep_over_layers_tests_the_best_point(cfg, tmp_path):
+def test_sweep_over_layers_tests_the_best_point(cfg, tmp_path, small_recipe):
     cfg.model.backbone = BACKBONE
     cfg.model.in_channels = 16
-    recipe = load_config(str(RECIPES / 'linear_dinov2_10e.py'))
-    recipe.total_batch_size = 20
-    recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 2
-    recipe.sweep = dict(lr=[1e-4, 0.5], weight_decay=[0.0], layers=[1, 2], pooling=['cls', 'both'])
-    recipe.visualizer.vis_backends = [dict(type='LocalVisBackend')]
-    recipe.default_hooks.pop('progress')
-    recipe.dump(str(tmp_path / 'recipe.py'))
+    grid = dict(lr=[1e-4, 0.5], weight_decay=[0.0], layers=[1, 2], pooling=['cls', 'both'])
+    small_recipe('linear_dinov2_10e', epochs=2, sweep=grid)
     settings = settings_for('linear', recipe=str(tmp_path / 'recipe.py'), sweep=True, work_dir=tmp_path / 'run')
     result = evaluate(cfg, 'linear', 'random', settings=settings)
     assert len(result.details['held_out']) == 8
     best = max(result.details['held_out'], key=lambda point: point['score'])
-    assert {name: result.details[name] for name in ('lr', 'layers', 'pooling')} == {
-        name: best[name] for name in ('lr', 'layers', 'pooling')
-    }
+    assert all(result.details[name] == best[name] for name in ('lr', 'layers', 'pooling'))
     assert 0 <= result.scores['linear, top-1'] <= 100

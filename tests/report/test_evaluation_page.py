@@ -71,7 +71,7 @@ def test_other_images_have_their_own_table(tmp_path):
     scores = [row.scores for _, _, rows in results(records_in(tmp_path)) for row in rows]
     assert scores == [{KNN: 50.0, 'SVM, mAP': 50.0}, {LINEAR: 50.0}]
     page = write_evaluation_page(tmp_path).read_text()
-    assert 'The images differ from those of the table above: data.test.content (old there, new here).' in page
+    assert 'The images differ from those of the table above: data.test.content (old vs. new).' in page
 
 
 def test_other_settings_have_their_own_row(tmp_path):
@@ -83,7 +83,7 @@ def test_other_settings_have_their_own_row(tmp_path):
         os.utime(tmp_path / f'{number}.json', (number, number))
     rows = rows_in(tmp_path)
     assert [row.scores[KNN] for row in rows] == [61.0, 50.0, 40.0]
-    assert 'other protocol.temperature (0.07 there, 0.1 here)' in rows[1].subject
+    assert 'other protocol.temperature (0.07 vs. 0.1)' in rows[1].subject
     assert len({row.subject for row in rows}) == 3
 
 

@@ -94,7 +94,7 @@ def test_command_shows_views_of_a_folder(tmp_path, run_tool, capsys):
     assert sound(text).counts['img'] == 12 * 3 and 'StainJitter: the amount of stain differs' in text
     with pytest.raises(SystemExit):
         run_tool('tools/report.py', 'views', folder, '--root', tmp_path, '--views', 'microscop', '--out', page)
-    assert "there are no views 'microscop'; did you mean 'microscopy'?" in capsys.readouterr().err
+    assert "views: unknown name ('microscop'); did you mean 'microscopy'?" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run_tool('tools/report.py', 'views', folder, '--root', tmp_path / 'none', '--out', page)
     assert 'none: the image folder does not exist' in capsys.readouterr().err

@@ -69,6 +69,13 @@ def test_start_is_written_once_for_any_checkpoint(tmp_path):
     assert found.origin['normrescale'] == anchor and found.origin['part'] == 'teacher'
 
 
+def test_detector_that_finds_nothing_scores_zero(tmp_path, monkeypatch):
+    monkeypatch.setattr(transfer_run, '_measured', lambda *_: {'loss': 2.0})
+    place = Place(tmp_path, tmp_path, 1)
+    scores = run_task('scenes_det_plain', tmp_path / 'start.pth', 18, place)
+    assert scores == {'scenes_plain_ap50': 0.0, 'scenes_plain_ap': 0.0}
+
+
 @pytest.mark.slow
 def test_detection_run_has_the_papers_columns(tmp_path, data, pretrained, monkeypatch):
     shutil.copytree(data / 'voc', own := tmp_path / 'data/VOCdevkit')

@@ -1,4 +1,4 @@
-"""Shards as files of this node: local ones in place, remote ones copied, into a shared cache or temporarily."""
+"""Access to shards as local files. Remote shards are copied into a cache on the node, or into a temporary folder."""
 
 import hashlib
 import os
@@ -14,12 +14,12 @@ from mmairl.data.shards.remote import Stamp, base_name, copy, is_remote
 from mmairl.errors import UserError
 from mmairl.io import replacing
 
-LEFT_OVER = 3600  # seconds without a write after which a temporary file counts as left over
+LEFT_OVER = 3600  # seconds after which an unchanged temporary file counts as left over from a killed process
 
 
 @contextmanager
 def on_disk(shard: str, stamp: Stamp, cache: 'NodeCache | None') -> Iterator[Path]:
-    """Yield the shard as a file. Without a cache, the copy of a remote one is removed at the end of the block."""
+    """Yield the path of the shard's file. Without a cache, remove the copy of a remote shard at the end of the block."""
     if not is_remote(shard):
         yield Path(shard)
     elif cache:
@@ -33,20 +33,20 @@ def on_disk(shard: str, stamp: Stamp, cache: 'NodeCache | None') -> Iterator[Pat
 
 
 class NodeCache:
-    """Shards on a disk of the node, for all its processes. The least recently used are removed.
+    """Copies of shards on a disk of the node, shared by its processes. The least recently used copies are removed.
 
     Args:
         folder: The folder of the cache.
-        size: Its largest size in bytes.
+        size: Largest size of the cache in bytes.
     """
 
     def __init__(self, folder: str | Path, size: int) -> None:
-        # A folder of our own, so that no file of the user is counted or removed.
+        # In a separate folder, so that no file of the user is counted or removed.
         self.folder = Path(folder) / 'mmairl_shards'
         self.size = size
 
     def local(self, url: str, stamp: Stamp) -> Path:
-        """Return the shard's file. Copy it first if it is missing."""
+        """Return the path of the copy of a shard. If it is missing, create it."""
         digest = hashlib.sha256(f'{url} {stamp}'.encode()).hexdigest()[:32]
         name = digest + os.path.splitext(base_name(url))[1]
         file = self.folder / name
@@ -61,7 +61,10 @@ class NodeCache:
         return file
 
     def make_room(self, file: Path, size: int) -> None:
-        """Remove the oldest shards and reserve the room for this one. Processes that read an old one have it open."""
+        """Remove the least recently used copies and reserve disk space for a file.
+
+        Processes that read a removed copy are not affected, because they have it open.
+        """
         if size > self.size:
             raise UserError(
                 f'{self.folder}: a shard of {size} bytes exceeds cache_size={self.size}; set a larger cache_size',
@@ -70,7 +73,7 @@ class NodeCache:
         with FileLock(self.folder / '.room'):
             present = []
             for path in self.folder.iterdir():
-                with suppress(FileNotFoundError):  # another process has just renamed it
+                with suppress(FileNotFoundError):  # if another process has just renamed it
                     present.append((path.stat(), path))
             total = size + sum(status.st_size for status, _ in present)
             for status, old in sorted(present, key=lambda pair: pair[0].st_mtime):

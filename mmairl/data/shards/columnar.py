@@ -1,4 +1,4 @@
-"""The images in Arrow and Parquet files, as Hugging Face's `datasets` and others write them."""
+"""Reading of images in Arrow and Parquet files, such as those of Hugging Face's `datasets`."""
 
 import io
 import os
@@ -12,17 +12,18 @@ import msgspec
 import numpy as np
 from mmengine.logging import print_log
 
+from mmairl.data.decode import installed
 from mmairl.data.reading import read_file
 from mmairl.data.shards.rows import ShardRows, parse_json
 from mmairl.errors import UserError, explained, printable
 
 INFLATED = 2**28  # bytes that a column of a small Parquet file may expand to
-INFLATION = 50  # times that a column of a large one may expand
-GROUPS = 16  # row groups that a process keeps, as many as the sampler's default window
+INFLATION = 50  # bytes per byte of file size that a column of a large Parquet file may expand to
+GROUPS = 16  # row groups that a process caches: the default window of the sampler
 
 
 class Columns(NamedTuple):
-    """The columns of images and of labels (None without labels), and the classes that the file lists."""
+    """Names of the columns with images and labels (None without labels), and the classes that the file lists."""
 
     image: str
     label: str | None
@@ -34,7 +35,7 @@ class Columns(NamedTuple):
 
 
 class Feature(msgspec.Struct):
-    """A column in the note of `datasets`."""
+    """A column in the metadata that `datasets` stores in a file."""
 
     kind: Any = msgspec.field(name='_type', default='Value')
     names: list[str] = []
@@ -49,26 +50,21 @@ class HubNote(msgspec.Struct):
 
 
 def pyarrow(name: str) -> Any:
-    try:
+    with installed('pyarrow', f'{name}: Arrow and Parquet files'):
         import pyarrow.ipc
         import pyarrow.parquet
-    except ImportError as error:
-        raise UserError(
-            f'{name}: Arrow and Parquet files require pyarrow; pip install pyarrow',
-            code='no-package',
-        ) from error
     return pyarrow
 
 
 def intact(name: str, kind: str) -> AbstractContextManager[None]:
     """Turn pyarrow's errors about a file into a UserError."""
-    errors = (ValueError, OSError, IndexError)  # ArrowInvalid and ArrowIndexError are such
-    fault = f'{name}: not {kind} file, or cut short or damaged'
+    errors = (ValueError, OSError, IndexError)  # base classes of ArrowInvalid and ArrowIndexError
+    fault = f'{name}: not {kind} file, truncated or damaged'
     return explained(fault, 'copy it again', errors, code='damaged-table')
 
 
 def read_arrow(file: Path, name: str) -> ShardRows:
-    """Return the images of an Arrow file, whose bytes are stored one after the other."""
+    """Return the images of an Arrow file, each as a range of bytes of the file."""
     pa = pyarrow(name)
     with pa.memory_map(os.fspath(file)) as mapped, intact(name, 'an Arrow'):
         content = mapped.read_buffer()
@@ -76,13 +72,13 @@ def read_arrow(file: Path, name: str) -> ShardRows:
         table = opened(content).read_all()
         columns = find_columns(table.schema, name)
         table = table.select(columns.used)
-        table.validate(full=True)  # wrong offsets would lead out of the file
+        table.validate(full=True)  # because wrong offsets would lead out of the file
         rows = labeled_rows(table, columns, name)
         for images in table.column(columns.image).chunks:
             images = images.field('bytes') if pa.types.is_struct(images.type) else images
             if images.null_count and images.null_count == len(images):
                 raise UserError(
-                    f'{name}: the shard has paths instead of images; dataset.save_to_disk(...) stores images',
+                    f'{name}: the shard contains paths instead of images; store images by dataset.save_to_disk(...)',
                     code='paths-in-arrow',
                 )
             is_large = pa.types.is_large_binary(images.type)
@@ -91,7 +87,7 @@ def read_arrow(file: Path, name: str) -> ShardRows:
             place = images.buffers()[2].address - content.address
             if not 0 <= place < content.size:
                 raise UserError(
-                    f'{name}: images in compressed Arrow files cannot be read alone; write it without compression',
+                    f'{name}: compressed Arrow files are not supported; write the file without compression',
                     code='compressed-arrow',
                 )
             rows.starts += (place + offsets[:-1]).tolist()
@@ -100,7 +96,7 @@ def read_arrow(file: Path, name: str) -> ShardRows:
 
 
 def read_parquet(file: Path, name: str) -> ShardRows:
-    """Return the images of a Parquet file. They can be read by row groups only."""
+    """Return the images of a Parquet file, each as a row in a row group, the smallest unit that can be read."""
     opened, columns = open_parquet(file, name)
     rows = labeled_rows(opened.read([columns.label] if columns.label else []), columns, name)
     for group in range(opened.num_row_groups):
@@ -112,7 +108,7 @@ def read_parquet(file: Path, name: str) -> ShardRows:
 
 
 def labeled_rows(table: Any, columns: Columns, name: str) -> ShardRows:
-    """Return rows with the labels of a table. A missing label becomes -1."""
+    """Return a row with a label for each row of a table. A missing label becomes -1."""
     rows = ShardRows(labels=[-1] * len(table), names=[b''] * len(table), classes=columns.classes)
     rows.label_kind = 'classes' if columns.classes else 'none'
     if columns.label:
@@ -135,7 +131,9 @@ def open_parquet(file: Path | io.FileIO, name: str) -> tuple[Any, Columns]:
         columns = find_columns(opened.schema_arrow, name)
         size = os.stat(file.fileno() if isinstance(file, io.FileIO) else file).st_size
         require_plausible_sizes(opened.metadata, size, columns.used, name)
-        if size <= INFLATED:  # a few bytes can stand for gigabytes of repeated values
+        if (
+            size <= INFLATED
+        ):  # read columns as dictionaries, because a few bytes can stand for gigabytes of repeated values
             paths = [opened.schema.column(number).path for number in range(len(opened.schema))]
             repeated = [path for path in paths if path.partition('.')[0] in columns.used]
             metadata = opened.metadata
@@ -144,7 +142,7 @@ def open_parquet(file: Path | io.FileIO, name: str) -> tuple[Any, Columns]:
 
 
 def require_plausible_sizes(metadata: Any, size: int, used: list[str], name: str) -> None:
-    """Raise if a small Parquet file states far more data than image files compress to."""
+    """Raise if the metadata of a Parquet file state far more data than image files of its size contain."""
     faults = [] if 0 <= metadata.num_rows <= size else [f'{metadata.num_rows} rows']
     limit = max(INFLATED, INFLATION * size)
     for number in range(metadata.num_row_groups):
@@ -155,7 +153,7 @@ def require_plausible_sizes(metadata: Any, size: int, used: list[str], name: str
                 faults.append(f'{part.total_uncompressed_size} bytes in {part.path_in_schema}')
     if faults:
         raise UserError(
-            f'{name}: the file of {size} bytes would expand to {faults[0]}; write it again, or leave it out',
+            f'{name}: a file of {size} bytes would expand to {faults[0]}; write it again, or leave it out',
             code='inflated-parquet',
         )
 
@@ -165,14 +163,14 @@ opened_once = lru_cache(open_parquet)
 
 @lru_cache(GROUPS)
 def row_group(file: io.FileIO, name: str, group: int) -> Any:
-    """Return the images of a row group, which is compressed as a whole."""
+    """Return all images of a row group, the unit of compression."""
     opened, columns = opened_once(file, name)
     table = opened.read_row_group(group, [columns.image], use_threads=False)
     return table.column(0).combine_chunks()
 
 
 def parquet_image(file: io.FileIO, name: str, group: int, row: int) -> bytes:
-    """Return an image, from its own file if the row has only a path, as `Dataset.to_parquet` may write."""
+    """Return the file content of an image. If the row has only a path, as `Dataset.to_parquet` may write, read that file."""
     image = row_group(file, name, group)[row].as_py()
     if isinstance(image, dict):
         path = image.get('path')
@@ -184,10 +182,10 @@ def parquet_image(file: io.FileIO, name: str, group: int, row: int) -> bytes:
 
 
 def find_columns(schema: Any, name: str) -> Columns:
-    """Find the columns of images and labels by the notes of `datasets`, or else by their types and names."""
+    """Find the columns of images and labels by the metadata of `datasets`, or else by their types and names."""
     types = pyarrow(name).types
     note = (schema.metadata or {}).get(b'huggingface', b'{}')
-    where = f'the note of `datasets` in {name}'
+    where = f'{name}: the metadata of `datasets`'
     features = parse_json(note, HubNote, where).info.features
     kind_of = {
         column: feature.kind for column, feature in features.items() if isinstance(feature, Feature)
@@ -199,10 +197,10 @@ def find_columns(schema: Any, name: str) -> Columns:
         if is_image(field.type, types) and kind_of.get(field.name, 'Image') == 'Image'
     ]
     if not images:
-        urls = f' ({", ".join(texts)} have text, such as URLs)' if texts else ''
+        urls = f' ({", ".join(texts)} contain text, such as URLs)' if texts else ''
         raise UserError(
-            f'{name}: no column of images among {", ".join(schema.names)}{urls}; the shard must contain the bytes of the '
-            'files: download the images first (img2dataset writes shards), or cast the column to datasets.Image',
+            f'{name}: no column contains image files ({", ".join(schema.names)}){urls}; download the images into shards, for '
+            'example by img2dataset, or cast a column to datasets.Image',
             code='no-image-column',
         )
     for column in schema.names:
@@ -213,7 +211,7 @@ def find_columns(schema: Any, name: str) -> Columns:
         kind = schema.field(column).type
         if column in texts or types.is_integer(kind):
             return Columns(images[0], column, [])
-        unused = f'{name}: {column} ({kind}) is not used as labels, which must be integers or names; cast it'
+        unused = f'{name}: {column} ({kind}) is not used as labels, which must be integers or names; cast the column'
     if unused:
         print_log(printable(unused), logger='current', level=WARNING)
     return Columns(images[0], None, [])

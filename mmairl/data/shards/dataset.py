@@ -1,4 +1,4 @@
-"""The data set of images in shards."""
+"""The data set `Shards`, which reads images from shards."""
 
 import io
 import os
@@ -25,22 +25,22 @@ OPEN = 64  # files that a process keeps open
 
 @DATASETS.register_module()
 class Shards(ViewDataset):
-    """Images in shards, read in place: tar archives (WebDataset, tools/pack.py), or Arrow and Parquet files of `datasets`.
+    """Images in shards: tar archives of WebDataset or tools/pack.py, or Arrow and Parquet files of `datasets`.
 
-    In a tar archive, the label of an image is in `.cls`, or is `label` in `.json`. Images are indexed when the set is first
-    used, and again when a shard has changed.
+    In a tar archive, the label of an image is the content of its `.cls` file, or `label` in its `.json` file. Images are
+    read in place, by an index that is written on first use and rewritten when a shard has changed.
 
     Args:
-        root: A shard, a folder of them, a pattern, a list file with a shard per line, or a list of these.
+        root: A shard, a folder of shards, a pattern, a list file with a shard per line, or a list of these.
         views: A list of transforms per view, or the name of a view set.
-        max_unreadable: Training stops if a larger fraction of the images cannot be read.
-        max_pixels: An image of more pixels is not decoded.
-        cache: Folder that keeps copies of remote shards. Default: read images in place.
+        max_unreadable: Training stops if a larger fraction of the images is unreadable.
+        max_pixels: Images with more pixels count as unreadable.
+        cache: Folder for copies of remote shards. Default: read remote images in place.
         cache_size: Largest size of the cache in bytes.
-        channels: Read images as they are stored, with this many channels. Default: 8-bit RGB.
+        channels: Number of channels of images that are read as stored. Default: convert images to 8-bit RGB.
 
     Raises:
-        UserError: If a shard is missing, damaged or has no image, or if its URL may hold a secret.
+        UserError: If a shard is missing or damaged or has no image, or if its URL may contain a secret.
 
     Example:
         >>> Shards('data/imagenet/imagenet-train-{000000..001281}.tar')  # doctest: +SKIP
@@ -67,12 +67,12 @@ class Shards(ViewDataset):
 
     @property
     def labels(self) -> torch.Tensor:
-        """The labels, mapped from the index."""
+        """The labels, a memory map of the index."""
         return torch.from_numpy(self.contents.labels)
 
     @property
     def shard_bounds(self) -> list[np.ndarray]:
-        """The first image of each shard or row group, and the end, for the sampler's order by shards."""
+        """For the sampler's order by shards: the first image of each shard or row group, and the end."""
         return [self.contents.units]
 
     def name(self, index: int) -> str:
@@ -80,7 +80,7 @@ class Shards(ViewDataset):
         return f'{self.contents.shards[shard]}/{self.contents.name(index) or f"{start}:{size}"}'
 
     def member(self, index: int) -> str:
-        """Return the image's name in its shard, or its number if the shard has no names."""
+        """Return the name of the image in its shard, or its index if the shard has no names."""
         return self.contents.name(index) or f'{index:09}'
 
     def encoded(self, index: int) -> bytes:
@@ -93,7 +93,7 @@ class Shards(ViewDataset):
             return retried(lambda: read_local(name, stamp, self.cache, start, size), name)
         if remote.base_name(name).endswith('.parquet'):
             raise UserError(
-                f'{name}: remote Parquet files are read by groups of rows; set cache of the data set to a folder of this node',
+                f'{name}: remote Parquet files require a cache; set cache of the data set to a folder of this node',
                 code='parquet-without-cache',
             )
         return remote.part(name, stamp, start, size)
@@ -102,7 +102,7 @@ class Shards(ViewDataset):
 def read_local(
     name: str, stamp: remote.Stamp, cache: NodeCache | None, start: int, size: int
 ) -> bytes:
-    """Return an image of a shard that is a file of this node. Raise if the shard was overwritten while open."""
+    """Return the file content of an image in a local shard. Raise if the shard was overwritten while open."""
     try:
         file = open_shard(os.getpid(), name, stamp, cache)
         if remote.base_name(name).endswith('.parquet'):
@@ -110,7 +110,7 @@ def read_local(
         else:
             data = os.pread(file.fileno(), size, start)
     except OSError:
-        open_shard.cache_clear()  # after a lost mount returns, its files must be opened again
+        open_shard.cache_clear()  # because files of a mount that was lost and returned must be opened again
         raise
     if not remote.is_remote(name):
         remote.refuse_other(name, remote.stamp_in(os.fstat(file.fileno())), stamp)
@@ -119,5 +119,5 @@ def read_local(
 
 @lru_cache(OPEN)
 def open_shard(process: int, name: str, stamp: remote.Stamp, cache: NodeCache | None) -> io.FileIO:
-    """Open a shard, once per process. It stays readable after the cache has removed it."""
+    """Open a shard, once per process. The file stays readable after the node's cache has removed it."""
     return io.FileIO(cache.local(name, stamp) if remote.is_remote(name) else name)

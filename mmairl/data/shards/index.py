@@ -1,8 +1,8 @@
-"""The index of the images of many shards, in files that all processes of a node map into memory.
+"""The index of images in shards, in files that all processes of a node map into memory.
 
-The files are in the user's cache, under a digest of the shards' names, sizes and modification times, and of the content of
-small ones, so that a changed shard is indexed again. The result for each shard has a file of its own until all shards are
-done, so that a killed search resumes.
+The index is in the user's cache, in a folder named by a digest of the names, sizes and modification times of the shards, and
+of the content of small shards, so that changed shards are indexed again. Until all shards are indexed, the result for each
+shard is in a separate file, so that indexing resumes after a kill.
 """
 
 import hashlib
@@ -29,14 +29,16 @@ from mmairl.errors import UserError, printable
 from mmairl.io import read_json, replacing, write_json
 
 READERS = {'.tar': read_tar, '.parquet': read_parquet, '.arrow': read_arrow}
-THREADS = 16  # that wait for a network disk
-VERSION = 4  # of the index files
-FEW = 4  # shards that one process indexes alone
-HASHED = 2**28  # bytes of all shards up to which their content is hashed, in a fifth of a second
+THREADS = 16  # for requests to network disks
+VERSION = 4  # of the format of the index
+FEW = 4  # largest number of shards that are indexed without other processes
+HASHED = (
+    2**28
+)  # largest total size in bytes of shards whose content is hashed, which takes a fifth of a second
 
 
 class Index:
-    """The images of all shards in order: image i is item i of each array, and shard s begins at bounds[s]."""
+    """The images of all shards in order. Image i is item i of each array, and shard s starts at image bounds[s]."""
 
     def __init__(self, folder: Path, shards: Sequence[str]) -> None:
         content = read_json(folder / 'about.json')
@@ -46,36 +48,36 @@ class Index:
         self.classes: list[str] = content['classes']
         self.stamps = [tuple(stamp) for stamp in content['stamps']]
         self.bounds = np.cumsum([0, *content['counts']])
-        # The same for what can only be read as a whole: a shard or, in Parquet, a row group.
+        # The same for the units that must be read as a whole: shards or, in Parquet, row groups.
         self.units = np.cumsum([0, *content['units']])
-        # Copy on write, because torch accepts no read-only array.
+        # Copy on write, because torch does not accept read-only arrays.
         rows = np.load(folder / 'rows.npy', mmap_mode='c')
         self.starts, self.sizes, self.labels, self.name_ends = rows
         self.names = np.load(folder / 'names.npy', mmap_mode='c')
 
     def __reduce__(self) -> tuple:
-        """Pickle without the arrays: a spawned worker maps them itself."""
+        """Pickle the index without its arrays, which a spawned worker maps itself."""
         return Index, (self.folder, self.shards)
 
     def place(self, image: int) -> tuple[int, int, int]:
-        """Return shard, start and size of an image."""
+        """Return the number of an image's shard, and the position and size of the image in the shard."""
         shard = int(np.searchsorted(self.bounds, image, 'right')) - 1
         return shard, int(self.starts[image]), int(self.sizes[image])
 
     def name(self, image: int) -> str:
-        """Return the image's name in its shard; '' if the shard has no names."""
+        """Return the name of an image in its shard; '' if the shard has no names."""
         start = self.name_ends[image - 1] if image else 0
         return os.fsdecode(self.names[start : self.name_ends[image]].tobytes())
 
 
 def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
-    """Return the index of these shards. One process of a node creates it if it is missing."""
+    """Return the index of these shards. If it is missing, one process of the node creates it."""
     stamps = stamps_of(shards)
     for shard, stamp in zip(shards, stamps):
         if remote.is_remote(shard) and not cache and not any(stamp[1:]):
             raise UserError(
-                f'{shard}: the storage gives no ETag, version or time of change, so a replaced shard would go unnoticed; set '
-                'cache of the data set to a folder of this node, or use another server',
+                f'{shard}: the storage states no ETag, version or modification time, so a replaced shard would go unnoticed; '
+                'set cache of the data set to a folder of this node, or use another server',
                 code='remote-unversioned',
             )
     state = json.dumps([VERSION, list(shards), stamps, digests_of(shards, stamps)])
@@ -89,9 +91,9 @@ def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
 
 
 def stamps_of(shards: Sequence[str]) -> list[remote.Stamp]:
-    """Return size and modification time of each shard."""
+    """Return the size and the modification time or version of each shard."""
     try:
-        # The first alone: if a storage hangs, a pool waits for all requests that it has begun.
+        # The first one without the pool, which would wait for all its requests if the storage hangs.
         first = remote.stamp_of(shards[0])
         with ThreadPoolExecutor(THREADS) as pool:
             return [first, *pool.map(remote.stamp_of, shards[1:])]
@@ -103,7 +105,7 @@ def stamps_of(shards: Sequence[str]) -> list[remote.Stamp]:
 
 
 def digests_of(shards: Sequence[str], stamps: list[remote.Stamp]) -> list[str]:
-    """Return digests of small local shards, which may change while size and time stay the same."""
+    """Return digests of the content of small local shards, because a shard may change without a new size or time."""
     if sum(stamp[0] for stamp in stamps) > HASHED or any(map(remote.is_remote, shards)):
         return []
     return [hashlib.sha256(Path(shard).read_bytes()).hexdigest() for shard in shards]
@@ -112,7 +114,7 @@ def digests_of(shards: Sequence[str], stamps: list[remote.Stamp]) -> list[str]:
 def build_index(
     shards: Sequence[str], stamps: list[remote.Stamp], folder: Path, cache: NodeCache | None
 ) -> None:
-    """Index the shards in several processes, then join the results."""
+    """Index the shards in several processes, then combine the results."""
     parts = [folder / f'shard_{number:06}.npz' for number in range(len(shards))]
     pending = [job for job in zip(parts, shards, stamps) if not job[0].is_file()]
     loader = DataLoader(
@@ -120,7 +122,7 @@ def build_index(
         batch_size=None,
         collate_fn=partial(index_shard, cache=cache),
         num_workers=min(hardware.cores(), len(pending)) if len(pending) > FEW else 0,
-        generator=torch.Generator(),  # the run's numbers must not depend on whether the index exists
+        generator=torch.Generator(),  # leaves the global generator as it is, whether or not the index exists
     )
     is_silent = not is_main_process()
     for _ in track(loader, 'looking for images in shards', len(pending), disable=is_silent):
@@ -150,7 +152,7 @@ def build_index(
 
 
 def index_shard(job: tuple[Path, str, remote.Stamp], cache: NodeCache | None) -> None:
-    """Write the images of a shard to a file of its own."""
+    """Write the index of one shard to a separate file."""
     part, shard, stamp = job
     with on_disk(shard, stamp, cache) as file:
         rows = READERS[file.suffix](file, printable(shard))
@@ -178,13 +180,13 @@ def load_part(part: Path) -> dict[str, np.ndarray]:
 
 
 def require_like_labels(shards: Sequence[str], notes: list[dict]) -> None:
-    """Raise if the labels of two shards are of different kinds or classes."""
+    """Raise if the labels of two shards differ in kind or classes."""
     first = notes[0]
     keys = ('kind', 'classes') if first['kind'] == 'classes' else ('kind',)
     for shard, note in zip(shards, notes):
         if any(note[key] != first[key] for key in keys):
             raise UserError(
-                f'{shard}: its labels ({note["kind"]}) are not those of {shards[0]} ({first["kind"]}), or have other '
+                f'{shard}: its labels ({note["kind"]}) differ from those of {shards[0]} ({first["kind"]}) in kind or '
                 'classes; set shards of one data set',
                 code='unlike-shards',
             )

@@ -1,8 +1,8 @@
-"""Shards behind a URL scheme (s3://, gs://, hf://, https://), read through `fsspec`.
+"""Access through `fsspec` to shards with a URL (s3://, gs://, hf://, https://).
 
-After each read, the size and versions of the shard are compared with those in its index, so a shard that is replaced during a
-run ends the run. Temporary failures are retried; all others are one clear error. Credentials stay where the package of the
-storage looks for them: a URL that may hold a secret raises an error.
+After each read, the size and the version of the shard are compared with those in the index, so a run stops if a shard is
+replaced. Temporary failures are retried, and other failures raise one clear error. The package of the storage finds the
+credentials. A URL that may contain a secret is an error.
 """
 
 import errno
@@ -20,11 +20,11 @@ from mmairl.data.reading import retried
 from mmairl.errors import UserError, chain, refuse_secret
 from mmairl.io import FULL
 
-# Size, then the time of change or the versions that the storage states.
+# The size of a shard, then its modification time or the versions that the storage states.
 Stamp = tuple[int | str, ...]
-LIMIT = 30  # seconds for an answer, regardless of the package's own time-outs and retries
+LIMIT = 30  # seconds for an answer, whatever the package's own time-outs and retries are
 PATIENCE = 120  # seconds for all tries
-BLOCK = 2**23  # bytes of a shard that are copied by one request
+BLOCK = 2**23  # bytes of a shard that a request copies
 VERSIONS = (
     'ETag', 'etag', 'generation', 'LastModified', 'last_modified', 'mtime', 'modify', 'blob_id',
 )  # fmt: skip
@@ -34,19 +34,19 @@ REFUSED = 'remote-refused'
 NO_RANGES = 'no-http-ranges'
 MEANINGS = {
     BAD_URL: 'the URL is not valid, or redirects to an invalid one; correct it',
-    MISSING: 'there is no such shard; restore it, or correct the pattern',
+    MISSING: 'the shard does not exist; restore it, or correct the pattern',
     REFUSED: 'the storage refuses the request; check that the credentials are valid, have not expired and allow reading, and '
     'check the region and endpoint, then continue with --resume',
-    NO_RANGES: 'the server has no HTTP ranges; download the shards, or use a server that has them',
+    NO_RANGES: 'the server does not support HTTP ranges; download the shards, or use another server',
 }
-# The code of the error for an HTTP status that no retry changes.
+# The code of the error for each HTTP status that is not retried.
 REFUSALS = {404: MISSING, 410: MISSING, 416: NO_RANGES}
 REFUSALS |= dict.fromkeys((301, 307, 400, 401, 403), REFUSED)
-# Words of errors without a status, such as one about a file of credentials.
+# Words in errors without a status that concern credentials, such as a missing credentials file.
 NO_CREDENTIALS = re.compile('credential|forbidden|denied|unauthori[sz]ed|expired', re.IGNORECASE)
-# Errors that fsspec raises instead of a status, if nothing else caused them.
+# The status of errors that have none, if they have no other cause.
 STATUS_OF_KIND = {PermissionError: 403, FileNotFoundError: 404}
-# No answer at all: connection refused or dropped, DNS, TLS, time-out.
+# Errors without an answer: refused or dropped connections, DNS, TLS and time-outs.
 UNREACHABLE = (ConnectionError, socket.gaierror, ssl.SSLError, TimeoutError)
 
 
@@ -55,12 +55,12 @@ def is_remote(shard: str) -> bool:
 
 
 def base_name(shard: str) -> str:
-    """Return the last part of a shard's path, without the query of a URL."""
+    """Return the file name of a shard, without the query of a URL."""
     return os.path.basename(shard.partition('?')[0] if is_remote(shard) else shard)
 
 
 class Remote:
-    """The file system of a URL and the path in it."""
+    """The file system of a URL, and the path of the shard in it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -80,7 +80,7 @@ class Remote:
             ) from error
 
     def ask(self, method: str, **arguments: Any) -> Any:
-        """Call a method of the file system, with a time limit where it has one."""
+        """Call a method of the file system, with a time limit if the file system is asynchronous."""
         limit = dict(timeout=LIMIT) if self.system.async_impl else {}
         return getattr(self.system, method)(self.path, **arguments, **limit)
 
@@ -93,7 +93,7 @@ class Remote:
         return info['size'], str(version), info.get('Last-Modified', '')
 
     def part(self, stamp: Stamp, start: int, size: int) -> bytes:
-        """Return some bytes of the shard that has this stamp."""
+        """Return a range of bytes. Raise if the shard no longer has this stamp."""
         try:
             data = self.ask('cat_file', start=start, end=start + size)
         finally:
@@ -105,7 +105,7 @@ class Remote:
         return data
 
     def shards(self, suffixes: tuple[str, ...]) -> list[str]:
-        """Return the shards of a folder or pattern."""
+        """Return the URLs of the shards in a folder or that match a pattern."""
         self.system.invalidate_cache(self.path)
         is_pattern = '*' in self.path
         names = self.ask('glob') if is_pattern else self.ask('ls', detail=False)
@@ -129,7 +129,7 @@ def call_remote(url: str, method: str, *arguments: Any) -> Any:
 def explained_refusals(url: str) -> Iterator[None]:
     """Turn a refusal into a UserError, and a temporary failure into an OSError, which is retried.
 
-    Programming errors pass through. The text of the original error is dropped because it may contain credentials.
+    Programming errors pass unchanged. The text of the original error is dropped, because it may contain credentials.
     """
     try:
         yield
@@ -137,8 +137,8 @@ def explained_refusals(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FULL:
-            raise  # the disk of this node
-        # The cancellation behind a time-out is no Exception.
+            raise  # because the disk of this node is full
+        # The cancellation behind a time-out is not an Exception.
         links = [link for link in chain(error) if isinstance(link, Exception)]
         first = type(links[-1])
         if issubclass(first, ValueError) and not issubclass(first, OSError):
@@ -160,7 +160,7 @@ def refuse(url: str, code: str) -> NoReturn:
 
 
 def status_of(error: BaseException) -> int:
-    """Return the HTTP status in an error of aiohttp, botocore, requests or httpx; 0 if there is none."""
+    """Return the HTTP status in an error of aiohttp, botocore, requests or httpx; 0 if it has none."""
     answer = getattr(error, 'response', None)
     if isinstance(answer, dict):
         return answer.get('ResponseMetadata', {}).get('HTTPStatusCode', 0)
@@ -172,7 +172,7 @@ def stamp_of(shard: str) -> Stamp:
     if is_remote(shard):
         return call_remote(shard, 'stamp')
     status = os.stat(shard)
-    if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for its writer
+    if not stat.S_ISREG(status.st_mode):  # because reading a pipe would wait for its writer
         raise UserError(
             f'{shard}: the shard is not a regular file; leave it out', code='not-a-regular-file'
         )
@@ -186,19 +186,19 @@ def stamp_in(status: os.stat_result) -> Stamp:
 def refuse_other(shard: str, current: Stamp, stamp: Stamp) -> None:
     if current != stamp:
         raise UserError(
-            f'{shard}: the shard has changed since it was indexed; start again with --resume if it has the same images in the '
-            'same order',
+            f'{shard}: the shard has changed since it was indexed; if it still has the same images in the same order, start '
+            'again with --resume',
             code='shard-changed',
         )
 
 
 def part(url: str, stamp: Stamp, start: int, size: int) -> bytes:
-    """Return some bytes of the shard that has this stamp."""
+    """Return a range of bytes. Raise if the shard no longer has this stamp."""
     return call_remote(url, 'part', stamp, start, size)
 
 
 def copy(url: str, stamp: Stamp, target: Path) -> None:
-    """Copy the shard that has this stamp into a file."""
+    """Copy a shard into an existing file. Raise if the shard no longer has this stamp."""
     with target.open('r+b') as file:
         for start in range(0, stamp[0], BLOCK):
             file.write(part(url, stamp, start, min(BLOCK, stamp[0] - start)))

@@ -1,4 +1,4 @@
-"""The images of one shard and the checks that all shard formats share."""
+"""The result of indexing one shard, and checks for all shard formats."""
 
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -7,19 +7,19 @@ import msgspec
 
 from mmairl.errors import UserError
 
-MAX_CLASSES = 10**6  # with numeric labels
+MAX_CLASSES = 10**6  # if labels are numbers
 Kind = TypeVar('Kind')
 
 
 @dataclass
 class ShardRows:
-    """Where each image of a shard is, its label, and its name without the extension.
+    """The position, the size, the label and the name (without extension) of each image in a shard.
 
-    In a Parquet file, `starts` are row groups, `sizes` are rows in them, and names are empty.
+    In a Parquet file, `starts` are the numbers of row groups, `sizes` are positions in them, and the names are empty.
 
     Attributes:
-        label_kind: 'none', 'numbers', 'names' (`classes` are the names that occur) or 'classes' (the file lists them).
-        groups: Sizes of the parts that can only be read as a whole; empty if each image can be read alone.
+        label_kind: 'none', 'numbers', 'names' (`classes` has the names that occur) or 'classes' (the file lists them).
+        groups: Number of images in each unit that must be read as a whole; empty if images can be read one by one.
     """
 
     starts: list[int] = field(default_factory=list)
@@ -32,24 +32,24 @@ class ShardRows:
     groups: list[int] = field(default_factory=list)
 
     def check(self, shard: str) -> None:
-        """Raise if there is no image, or if a label is out of range."""
+        """Raise if the shard has no image, or if a label is out of range."""
         if not self.starts:
             raise UserError(
-                f'{shard}: the shard has no image (a member NAME.jpg, .jpeg, .png or .webp); leave it out',
+                f'{shard}: the shard has no image, such as a member NAME.jpg or NAME.png; leave it out',
                 code='empty-shard',
             )
         count = MAX_CLASSES if self.label_kind == 'numbers' else len(self.classes)
         wrong = [label for label in self.labels if not -1 <= label < count]
         if wrong:
             raise UserError(
-                f'{shard}: labels must be numbers of its {count} classes from 0 on, or -1 ({wrong[0]}); correct the labels, '
-                'or write names',
+                f'{shard}: a label is neither -1 nor in the range of {count} classes ({wrong[0]}); correct the labels, or '
+                'write names',
                 code='bad-label',
             )
 
 
 def parse_json(text: bytes, kind: type[Kind], source: str) -> Kind:
-    """Return untrusted JSON as a declared type."""
+    """Decode untrusted JSON to a declared type."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The shards that a config names: files, folders, patterns and lists."""
+"""Resolution of the shards in a config: files, folders, patterns and lists."""
 
 import glob
 import os
@@ -21,7 +21,7 @@ MAX_SHARDS = 10**6  # of one pattern
 
 
 def shards_at(root: str | Path | Sequence[str]) -> list[str]:
-    """Return the shards of a config: a file, a folder of them, a pattern, a list file (.txt), or a list of all these."""
+    """Return the shards that `root` names: a file, a folder, a pattern, a list file (.txt), or a list of these."""
     places = root if isinstance(root, (list, tuple)) else [root]
     names = (name for place in places for name in expand_braces(os.fspath(place)))
     found = (shard for name in names for shard in shards_in(name))
@@ -30,14 +30,14 @@ def shards_at(root: str | Path | Sequence[str]) -> list[str]:
         refuse_many(places[0])
     if not shards or len(set(shards)) < len(shards):
         raise UserError(
-            'the list of shards is empty, or names one twice; name one or more, each once',
+            'root: the list of shards is empty or names a shard twice; name at least one shard, each once',
             code='bad-shard-list',
         )
     return shards
 
 
 def shards_in(place: str) -> Iterator[str]:
-    """Yield the shards of a place without braces; for a list file, those of its lines."""
+    """Yield the shards of a file, folder or pattern without braces, or of each line of a list file."""
     if place.startswith(HUB) and not remote.is_remote(place):
         yield from hub_shards(place)
         return
@@ -51,18 +51,18 @@ def shards_in(place: str) -> Iterator[str]:
 
 
 def hub_shards(place: str) -> list[str]:
-    """Return the Arrow files of `hf:NAME` or `hf:NAME:SPLIT`, which `datasets` downloads if they are missing."""
+    """Return the Arrow files of `hf:NAME` or `hf:NAME:SPLIT`. `datasets` downloads them if they are missing."""
     with installed('datasets', 'data sets of the Hugging Face hub'):
         from datasets import load_dataset
     name, _, split = place.removeprefix(HUB).partition(':')
-    remedy = 'check its name, the split and the network'
+    remedy = 'check the name, the split and the network'
     with explained(f'{place}: the data set cannot be loaded', remedy, code='bad-hub-dataset'):
         dataset = load_dataset(name, split=split or 'train')
     return [file['filename'] for file in dataset.cache_files]
 
 
 def matching_shards(place: str) -> list[str]:
-    """Return the shards of a file, folder or pattern. Raise if there are none, or if some of a folder are missing."""
+    """Return the shards of a file, folder or pattern. Raise if there are none, or if a folder lacks some."""
     is_folder = os.path.isdir(place)
     shards = []
     if remote.is_remote(place):
@@ -75,13 +75,13 @@ def matching_shards(place: str) -> list[str]:
         paths = [entry.path for entry in os.scandir(os.path.abspath(place)) if entry.is_file()]
         shards = sorted(path for path in paths if path.endswith(SUFFIXES))
     elif place.endswith(SUFFIXES):
-        # A name that exists is not a pattern, whatever characters it has.
+        # The name of an existing file is not a pattern, even with special characters.
         is_pattern = glob.has_magic(place) and not os.path.exists(place)
         shards = sorted(map(os.path.abspath, glob.glob(place) if is_pattern else [place]))
     if not shards:
         raise UserError(
-            f'{place}: no shard found{folders_below(place)}; set a file {", ".join("NAME" + suffix for suffix in SUFFIXES)}, '
-            'a folder of them, a pattern such as train-{000000..000146}.tar or train-*.parquet, or a list of shards NAME.txt',
+            f'{place}: no shard found{folders_below(place)}; set a file NAME.tar, NAME.parquet or NAME.arrow, a folder of '
+            'such files, a pattern such as train-{000000..000146}.tar or train-*.parquet, or a list file NAME.txt',
             code='no-shards',
         )
     if is_folder:
@@ -90,7 +90,7 @@ def matching_shards(place: str) -> list[str]:
 
 
 def folders_below(place: str) -> str:
-    """Name the folders in a folder that has no shards, for an error message."""
+    """List the subfolders of a folder without shards, for the error message."""
     if not os.path.isdir(place):
         return ''
     names = sorted(entry.name for entry in os.scandir(place) if entry.is_dir())
@@ -98,19 +98,19 @@ def folders_below(place: str) -> str:
 
 
 def refuse_gaps(shards: Sequence[str]) -> None:
-    """Raise if a folder lacks shards: names such as train-00003-of-00010.parquet state their number."""
+    """Raise if a folder has fewer shards than names such as train-00003-of-00010.parquet state."""
     parts = filter(None, map(PART.fullmatch, shards))
     for (prefix, count), present in Counter(part.groups() for part in parts).items():
         if present < int(count):
             raise UserError(
                 f'{prefix}*-of-{count}: {int(count) - present} of the shards are missing; restore them, or select the '
-                'present ones by a pattern',
+                'existing ones by a pattern',
                 code='missing-shards',
             )
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """Yield the names of a pattern such as a{01..03}.tar."""
+    """Yield the names that a pattern such as a{01..03}.tar stands for."""
     pattern = pattern.removeprefix('file://')
     braces = BRACES.search(pattern)
     if not braces or os.path.exists(pattern):
@@ -126,5 +126,5 @@ def expand_braces(pattern: str) -> Iterator[str]:
 
 def refuse_many(pattern: object) -> None:
     raise UserError(
-        f'{pattern}: more than {MAX_SHARDS} shards; correct its numbers', code='many-shards'
+        f'{pattern}: names more than {MAX_SHARDS} shards; correct the numbers', code='many-shards'
     )

@@ -1,6 +1,6 @@
-"""The images in tar archives, WebDataset's and our own.
+"""Indexing of images in tar archives, of WebDataset or of tools/pack.py.
 
-Names in an archive are data: they are never opened as paths.
+The names in an archive are untrusted data and are never opened as paths.
 """
 
 import os
@@ -18,41 +18,41 @@ from mmairl.data.shards.rows import ShardRows, parse_json
 from mmairl.errors import UserError, printable
 
 BLOCK = 512
-SMALL = 2**20  # bytes of a label, a JSON file or an extended header
-NOTE = 2**26  # bytes of the note of tools/pack.py, which lists all classes
-REGULAR = (b'0', b'\0', b'7')  # types of members whose content follows; '7' is a contiguous file
-# Types whose content is in another member or rearranged.
+SMALL = 2**20  # largest size in bytes of a label, a JSON file or an extended header
+NOTE = 2**26  # largest size in bytes of the note of tools/pack.py, which lists all classes
+REGULAR = (b'0', b'\0', b'7')  # types of regular files; '7' is a contiguous file
+# Types of files whose content is in another member, or rearranged.
 WITHOUT_CONTENT = {b'1': 'a hard link', b'S': 'a sparse file'}
-LABELS = {b'cls', b'json'}  # extensions of the members with an image's class
+LABELS = {b'cls', b'json'}  # extensions of members with the label of an image
 LONG_NAME = b'L'
 EXTENDED = b'x'
 GLOBAL = b'g'
 RECORD = re.compile(rb'(\d{1,20}) ([^=]+)=')
-ABOUT = b'__mmairl__/'  # folder of the notes of tools/pack.py; webdataset skips such names
+ABOUT = b'__mmairl__/'  # folder of the notes of tools/pack.py, which webdataset skips because of its name
 NUMBER = re.compile('-?[0-9]{1,18}')
 Kind = TypeVar('Kind')
 Label = int | str | None
 
 
 class Member(NamedTuple):
-    """Where the content of a member is."""
+    """The position and the size of a member's content in the archive."""
 
     start: int
     size: int
 
 
-Sample = dict[bytes, Member]  # by the extension without its dot
+Sample = dict[bytes, Member]  # the members of an image, by their extensions without the dot
 
 
 class LabelFile(msgspec.Struct):
-    """The class in the JSON file of an image; other keys are ignored."""
+    """The label in the JSON file of an image. Other keys are ignored."""
 
     label: Label = None
     cls: Label = None
 
 
 class PackNote(msgspec.Struct, omit_defaults=True):
-    """The note of tools/pack.py in an archive."""
+    """The note that tools/pack.py stores in an archive."""
 
     classes: list[str] = []
     short_side: int = 0
@@ -65,7 +65,7 @@ def image_kinds() -> set[bytes]:
 
 
 def read_tar(file: Path, shard: str) -> ShardRows:
-    """Return the images of a tar archive; `shard` is its name for messages."""
+    """Return the images of a tar archive. `shard` is its name in messages."""
     rows = ShardRows()
     labels: dict[bytes, Label] = {}
     with file.open('rb', buffering=0) as opened:
@@ -79,7 +79,7 @@ def read_tar(file: Path, shard: str) -> ShardRows:
             rows.starts.append(image.start)
             rows.sizes.append(image.size)
             if name in labels:
-                reader.fail(name, 'it occurs twice', 'duplicate-image')
+                reader.fail(name, 'the name occurs twice', 'duplicate-image')
             labels[name] = reader.label(sample, name)
             first = next(iter(labels.values()))
             if type(labels[name]) is not type(first):
@@ -103,11 +103,11 @@ def read_tar(file: Path, shard: str) -> ShardRows:
 
 
 class TarReader:
-    """Reads the members of an archive in order; five times as fast as the standard library's tarfile.
+    """Reads the members of an archive in order, five times as fast as the standard library's tarfile.
 
     Args:
-        file: Descriptor of the open archive.
-        shard: Its name for messages.
+        file: File descriptor of the open archive.
+        shard: Name of the archive in messages.
     """
 
     def __init__(self, file: int, shard: str) -> None:
@@ -115,7 +115,7 @@ class TarReader:
         self.shard = shard
 
     def samples(self) -> Iterator[tuple[bytes, Sample]]:
-        """Group members as WebDataset does: consecutive ones with the same name before the first dot."""
+        """Group consecutive members with the same name up to the first dot, as WebDataset does."""
         name, sample = b'', {}
         for path, member in self.members():
             folder, slash, base = path.removeprefix(b'./').rpartition(b'/')
@@ -135,7 +135,7 @@ class TarReader:
             yield name, sample
 
     def members(self) -> Iterator[tuple[bytes, Member]]:
-        """Yield the regular files of the archive, each with its path."""
+        """Yield the path and the position of each regular file."""
         end = os.fstat(self.file).st_size
         position = 0
         extended: dict = {}
@@ -169,8 +169,8 @@ class TarReader:
             elif name.rpartition(b'.')[2].lower() in image_kinds() | LABELS:
                 if fault:
                     raise UserError(
-                        f'{self.shard}: the member {readable(name)} is stored as {fault}, without its content; write the '
-                        'archive again by tar --hard-dereference, and without --sparse',
+                        f'{self.shard}: the member {readable(name)} is {fault} without content of its own; write the archive '
+                        'again by tar --hard-dereference and without --sparse',
                         code='image-without-content',
                     )
                 skipped.append(name)
@@ -178,14 +178,14 @@ class TarReader:
     def report_skipped(self, names: list[bytes]) -> None:
         if names:
             print_log(
-                f'{self.shard}: {len(names)} members have names of images or labels and are links, folders or devices, first '
-                f'{readable(names[0])}; they are left out (tar --dereference stores what links point to)',
+                f'{self.shard}: {len(names)} members are named like images or labels but are links, folders or devices, '
+                f'first {readable(names[0])}; they are left out (tar --dereference stores the targets of links)',
                 logger='current',
                 level=WARNING,
             )
 
     def extended_header(self, kind: bytes, member: Member) -> dict:
-        """Return GNU's long name, or path, size and a sparse format from POSIX records, each 'LENGTH KEY=VALUE'."""
+        """Return GNU's long name, or path, size and sparse format from POSIX records of the form 'LENGTH KEY=VALUE'."""
         text = self.content(member)
         if kind == LONG_NAME:
             return dict(path=text.rstrip(b'\0'))
@@ -210,18 +210,18 @@ class TarReader:
         """Return the content of a small member."""
         if member.size > limit:
             raise UserError(
-                f'{self.shard}: a label, a note or an extended header has {member.size} bytes, and at most {limit} are read; '
+                f'{self.shard}: a label, a note or an extended header has {member.size} bytes, but the limit is {limit}; '
                 'write the shard again, or leave it out',
                 code='member-too-large',
             )
         return os.pread(self.file, member.size, member.start)
 
     def image(self, sample: Sample, name: bytes) -> Member:
-        # An array next to an image is something else.
+        # An array is an image only if the sample has no other image.
         kinds = [kind for kind in sample if kind in image_kinds()] or sample.keys() & {b'npy'}
         if len(kinds) != 1:
             members = ', '.join(readable(kind) for kind in sample)
-            fault = f'{len(kinds)} images among its members ({members}), expected one'
+            fault = f'expected one image among its members, found {len(kinds)} ({members})'
             self.fail(name, fault, 'not-one-image')
         return sample[next(iter(kinds))]
 
@@ -234,11 +234,11 @@ class TarReader:
 
     def json(self, sample: Sample, kind: type[Kind], name: bytes, limit: int = SMALL) -> Kind:
         text = self.content(sample[b'json'], limit) if b'json' in sample else b'{}'
-        return parse_json(text, kind, f'{readable(name)}.json in the shard {self.shard}')
+        return parse_json(text, kind, f'{self.shard}: {readable(name)}.json')
 
     def fail(self, name: bytes, fault: str, code: str) -> NoReturn:
         raise UserError(
-            f'image {readable(name)} in the shard {self.shard}: {fault}; write the shard again, or leave it out',
+            f'{self.shard}: image {readable(name)}: {fault}; write the shard again, or leave it out',
             code=code,
         )
 
@@ -251,7 +251,7 @@ def readable(name: bytes) -> str:
 
 
 def path_in(header: bytes) -> bytes:
-    """Return the path in a header, which has a prefix in the ustar format."""
+    """Return the path in a header. In the ustar format, it consists of a prefix and a name."""
     name = header[:100].rstrip(b'\0')
     if header[257:263] == b'ustar\0' and header[345]:
         name = header[345:500].rstrip(b'\0') + b'/' + name
@@ -259,12 +259,12 @@ def path_in(header: bytes) -> bytes:
 
 
 def has_valid_sum(header: bytes) -> bool:
-    """Compare the sum of a header's bytes, with its own field taken as spaces."""
+    """Return whether the checksum is the sum of the header's bytes, with spaces in place of the checksum itself."""
     return octal(header[148:156]) == sum(header[:148]) + 8 * ord(' ') + sum(header[156:])
 
 
 def octal(field: bytes) -> int:
-    """Return a number of a tar header, above 8 GB in binary; -1 if it is none."""
+    """Return the number in a field of a header, in octal or, above 8 GB, in binary; -1 if the field is invalid."""
     if field[0] & 0x80:
         return int.from_bytes(field[1:], 'big')
     try:

@@ -1,4 +1,4 @@
-"""Heads: from queries and keys of an image's views, not yet normalized, to a loss. One file per family."""
+"""Heads, which compute the loss from the queries and keys of an image's views. Each family of methods has one file."""
 
 from mmairl.models.heads.base import Head, PairwiseHead, unit
 from mmairl.registry import class_of

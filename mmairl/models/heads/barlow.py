@@ -1,4 +1,4 @@
-"""Barlow Twins: the cross-correlation of two views' projections approaches the identity."""
+"""Barlow Twins: the cross-correlation matrix of two views' projections is trained to be the identity."""
 
 import torch
 import torch.nn.functional as F
@@ -13,13 +13,13 @@ from mmairl.registry import MODELS
 class BarlowTwinsHead(PairwiseHead):
     """Barlow Twins' loss over the batch of all processes.
 
-    With ``C`` the correlations of two views' projections::
+    ``C`` is the matrix of correlations between the dimensions of two views' projections::
 
         loss = scale ( sum_i (1 - C_ii)^2 + weight sum_{i != j} C_ij^2 )
 
     Args:
         weight: Weight of the redundancy term.
-        scale: Factor of the loss, 0.024 in the release. LARS cancels it for weights, but not for biases and norms.
+        scale: Factor of the loss, 0.024 in the released code. LARS cancels it for weights, but not for biases and norms.
 
     Returns (forward):
         ``loss``; ``invariance``: the first sum; ``redundancy``: the second sum.
@@ -50,6 +50,6 @@ class BarlowTwinsHead(PairwiseHead):
 
 
 def standardized(z: Tensor) -> Tensor:
-    """Return the rows of all processes, each dimension with mean 0 and variance 1."""
+    """Return the rows of all processes, with mean 0 and variance 1 in each dimension."""
     everyone = gather_with_gradient(widened(z))
     return F.batch_norm(everyone, None, None, training=True)

@@ -1,4 +1,4 @@
-"""The base of heads: a loss over pairs of views, and declarations for health advice and pages."""
+"""Base classes of heads."""
 
 from itertools import product
 
@@ -6,31 +6,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ByView = dict[int, Tensor]  # rows of each view, one per image of this process
+ByView = dict[int, Tensor]  # for each view, one row per image of this process
 
 
 def widened(x: Tensor) -> Tensor:
-    """Return `x` in float32, or unchanged if it is wider."""
+    """Convert `x` to float32, unless its type is wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def unit(embeddings: Tensor) -> Tensor:
-    """Return the rows scaled to length 1, in float32 or wider."""
+    """Normalize the rows to length 1, in float32 or wider."""
     return F.normalize(widened(embeddings), dim=1)
 
 
 class Head(nn.Module):
-    """A loss of the views' embeddings.
+    """Base class of losses of the views' embeddings.
 
-    A subclass implements `forward(q, k, negatives)`. `q` and `k` map the index of a view to its
-    queries or keys, one row per image of this process, not normalized. `negatives` holds the
-    queue's unit vectors, or is None without a queue. It returns a dictionary whose `loss` is
-    minimized. The other values are logged.
+    A subclass implements `forward(q, k, negatives)`. `q` and `k` map the index of a view to its queries or keys, one row per
+    image of this process, not normalized. `negatives` are the unit vectors in the queue, or None without a queue. `forward`
+    returns a dictionary whose `loss` is minimized. Its other values are logged.
 
     Attributes:
-        queue_role: The role of the queue's keys in this loss: `'negatives'`, or `'support'` for a
-            set from which positives are taken (NNCLR). Health advice about negatives applies only
-            to the former.
+        queue_role: The role of the queue's keys in this loss: `'negatives'`, or `'support'` for a set from which positives
+            are taken (NNCLR). Health advice about negatives applies only to `'negatives'`.
         page_metrics: Names of the returned values that the health page shows.
     """
 
@@ -39,13 +37,12 @@ class Head(nn.Module):
 
 
 class PairwiseHead(Head):
-    """The loss of each (query, key) pair of two different views, summed over the pairs.
+    """Base class of losses that are sums over pairs of a query's view and a different key's view.
 
-    With two views and a symmetric model these are both directions, with one query one direction.
-    A subclass implements `pair`.
+    With two views, a symmetric model has two such pairs, and an asymmetric model one. A subclass implements `pair`.
 
     Attributes:
-        summed: Whether the loss is the sum over the pairs, instead of their mean.
+        summed: Whether the loss is the sum over the pairs, or else their mean.
     """
 
     summed = True
@@ -61,7 +58,7 @@ class PairwiseHead(Head):
         return results
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
-        """Return the loss of one view's queries and another view's keys, and values to log.
+        """Return the loss of one view's queries with another view's keys, and values to log.
 
         Args:
             q: Queries, not normalized.
@@ -72,9 +69,9 @@ class PairwiseHead(Head):
 
 
 class PrototypeHead(PairwiseHead):
-    """Cross entropy of queries with keys that are assignments to prototypes, averaged over the view pairs.
+    """Base class of cross entropies between predicted and assigned prototypes, averaged over the view pairs.
 
-    A subclass turns embeddings into log-probabilities (queries) and assignments (keys) first.
+    A subclass first converts queries to log-probabilities and keys to assignments.
     """
 
     page_metrics = ('key_entropy',)
@@ -86,6 +83,6 @@ class PrototypeHead(PairwiseHead):
 
 
 def prototype_weight(prototypes: nn.Linear, frozen: int) -> Tensor:
-    """Return the prototypes; while frozen, with a gradient of 0, because DDP waits for a gradient."""
+    """Return the prototypes. While frozen, their gradient is 0 and not None, because DDP waits for a gradient."""
     weight = prototypes.weight
     return weight.detach() + 0 * weight if frozen else weight

@@ -1,4 +1,4 @@
-"""Contrastive losses with negatives from a queue (MoCo) or from the batch (SimCLR, and BYOL's Eq. 6)."""
+"""Contrastive heads with negatives from a queue (MoCo) or from the batch (SimCLR, BYOL's Eq. 6)."""
 
 import torch
 from mmengine.dist import get_rank
@@ -52,15 +52,15 @@ class ContrastiveHead(PairwiseHead):
 
 @MODELS.register_module()
 class InfoNCEHead(Head):
-    """InfoNCE with weighted negatives (BYOL's Eq. 6): the other images of the batch, gathered from all processes.
+    """InfoNCE loss with weighted negatives (BYOL's Eq. 6), which are the other images in the batch of all processes.
 
-    It minimizes ``-InfoNCE(alpha, beta)``, summed over both directions::
+    The loss is ``-InfoNCE(alpha, beta)``, summed over both directions::
 
         InfoNCE(alpha, beta) = 2/B sum_i S(v_i, v'_i)
             - beta 2 alpha/B sum_i ln( sum_{j != i} exp(S(v_i, v_j)/alpha) + sum_j exp(S(v_i, v'_j)/alpha) )
 
-    ``S`` is the cosine of the query of one image and the key of the other. At ``beta = 0`` this is
-    BYOL's loss minus 4. At ``beta = 1`` it is 4 alpha times SimCLR's NT-Xent at temperature alpha.
+    ``S`` is the cosine of the query of one image and the key of the other. At ``beta = 0``, the loss is BYOL's loss minus 4.
+    At ``beta = 1``, it is 4 alpha times SimCLR's NT-Xent loss at temperature alpha.
 
     Args:
         alpha: Softmax temperature. Must be positive.
@@ -105,8 +105,8 @@ class InfoNCEHead(Head):
 
         Args:
             query: Queries of a view.
-            same: Keys of the same view. The query's own image is not a negative.
-            other: Keys of the other view. The query's own image is the positive.
+            same: Keys of the same view. The key of the query's own image is left out.
+            other: Keys of the other view. The key of the query's own image is the positive.
         """
         attraction = -2 * (query * other).sum(dim=1).mean()
         if self.beta == 0:
@@ -120,5 +120,5 @@ class InfoNCEHead(Head):
         return attraction + self.beta * 2 * self.alpha * repulsion
 
     def logits(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Return the logits with the keys of all processes. Autocast reduces the precision of the product only."""
+        """Return the logits with the keys of all processes. Autocast reduces only the precision of the product."""
         return (query @ gather_with_gradient(keys).T).to(query.dtype) / self.alpha

@@ -1,4 +1,4 @@
-"""DINO: the student predicts which prototypes the teacher assigns to another view."""
+"""DINO: the student predicts the prototypes that the teacher assigns to another view."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class PrototypeNeck(MLPNeck):
-    """An MLP followed by the cosines of its output with learned prototypes, which the teacher averages too.
+    """An MLP followed by the cosines between its output and learned prototypes, which are part of the teacher's average.
 
     Args:
         prototypes: Number of prototypes.
@@ -39,8 +39,8 @@ class PrototypeNeck(MLPNeck):
 class DINOHead(PrototypeHead):
     """Cross entropy of ``softmax(q / t)`` with ``softmax((k - c) / t_k)``, averaged over the view pairs.
 
-    The center ``c`` is the moving mean of the keys of all processes. It prevents one prototype from
-    winning for every image. The low temperature of the keys prevents uniform assignments.
+    The center ``c`` is the moving mean of the keys of all processes. It prevents all images from being assigned to one
+    prototype. The low temperature of the keys prevents uniform assignments.
 
     Args:
         prototypes: Number of prototypes, as in `model.projector`.
@@ -91,6 +91,6 @@ class DINOHead(PrototypeHead):
     def move_center(self, keys: Tensor) -> None:
         mean = keys.to(self.centre.dtype).mean(dim=0)
         all_reduce(mean, 'mean')
-        # The optimizer skips the step of a batch that is not finite; so does the center.
+        # The optimizer skips the step if the batch is not finite, so the center does not move either.
         mean = torch.where(mean.isfinite(), mean, self.centre)
         self.centre.lerp_(mean, 1 - self.centre_momentum)

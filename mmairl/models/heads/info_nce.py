@@ -1,28 +1,28 @@
-"""InfoNCE without the matrix of logits."""
+"""The InfoNCE loss, computed in chunks without the full matrix of logits."""
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-# Number of logits computed at a time. 8 MiB of float32 stay in the last-level cache between their
-# passes, and 256 queries against 65 536 keys take only 8 chunks, so few kernels.
+# Number of logits that are computed at a time: 8 MiB in float32, which stay in the last-level cache. 256 queries against
+# 65 536 keys are only 8 chunks, so the number of kernels is small.
 CHUNK = 2**21
 
 
 def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return InfoNCE of each query, and whether its positive is closer than every negative.
+    """Return the InfoNCE loss of each query, and whether its positive is closer than every negative.
 
     For a query ``q`` with positive ``k`` and negatives ``n``::
 
         loss = -log( exp(q·k/t) / (exp(q·k/t) + sum_n exp(q·n/t)) )
 
-    Everything runs in float32 or wider except the products with the negatives, which autocast may
-    narrow. The negatives get no gradient: they are keys of earlier steps.
+    Autocast reduces the precision of the products with the negatives only. All else runs in float32 or wider. The negatives
+    have no gradient, because they are keys of earlier steps.
 
     Args:
-        q: Queries, unit vectors.
-        k: The positive of each query, unit vectors.
-        negatives: Unit vectors shared by all queries. There may be none.
+        q: Queries, as unit vectors.
+        k: The positive of each query, as unit vectors.
+        negatives: The negatives of all queries, as unit vectors. May be empty.
         temperature: Softmax temperature ``t``.
 
     Example:
@@ -36,12 +36,11 @@ def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tup
 
 
 class _LogSumExp(torch.autograd.Function):
-    """Return log sum_n exp(q·n) and max_n q·n of each query, both -inf without negatives.
+    """Return log sum_n exp(q·n) and max_n q·n of each query, which are both -inf without negatives.
 
-    The gradient of the first is the mean negative under the softmax of the logits. Both follow
-    from a running maximum m: whenever it rises, the sums so far shrink by exp(m_old - m). The
-    negatives are read once, in chunks. The whole matrix of logits (64 MiB for 256 x 65 536) would
-    be written and read several times.
+    The gradient of the first is the mean of the negatives, weighted by the softmax of the logits. The sums are computed in
+    one pass over chunks of negatives, relative to a running maximum m. When m rises, the sums so far are multiplied by
+    exp(m_old - m). The full matrix of logits (64 MiB for 256 x 65 536) would be written and read several times.
     """
 
     @staticmethod
@@ -52,7 +51,7 @@ class _LogSumExp(torch.autograd.Function):
         kind = q.device.type
         autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         if autocast and q.dtype == torch.float32:
-            # Once, and not in both products of each chunk.
+            # Convert once here, and not in both products of each chunk.
             negatives = negatives.to(torch.get_autocast_dtype(kind))
         else:
             negatives = negatives.to(q.dtype)
@@ -66,7 +65,7 @@ class _LogSumExp(torch.autograd.Function):
             total = total * shrink + weights.sum(dim=1)
             mean = mean * shrink.unsqueeze(1) + (weights @ chunk).to(q.dtype)
             peak = higher
-        # The total is at least 1 (exp(0) is one of its terms), or 0 without negatives.
+        # The total is at least 1, because exp(0) is one of its terms. Without negatives, it is 0.
         ctx.save_for_backward(mean / total.clamp(min=1).unsqueeze(1))
         ctx.mark_non_differentiable(peak)
         return peak + total.log(), peak

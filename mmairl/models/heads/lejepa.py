@@ -1,4 +1,4 @@
-"""LeJEPA: views agree on the mean of the large ones, and projections stay Gaussian; no teacher, no stop-gradient."""
+"""LeJEPA: views predict the mean of the large crops, and projections are kept Gaussian, without a teacher."""
 
 import torch
 from mmengine.dist import broadcast, get_world_size
@@ -10,20 +10,20 @@ from mmairl.registry import MODELS
 
 
 def mean_over_processes(rows: Tensor) -> Tensor:
-    """Return the mean over the rows of all processes, with gradient. Each process has equally many rows."""
+    """Return the mean over the rows of all processes, with gradient. All processes must have equally many rows."""
     mean = rows.mean(dim=0)
     return mean if get_world_size() == 1 else all_reduce(mean) / get_world_size()
 
 
 def epps_pulley(z: Tensor, slices: Tensor, points: Tensor) -> Tensor:
-    """Return the sliced Epps-Pulley statistic, averaged over the slices.
+    """Return the Epps-Pulley statistic of n embeddings, averaged over one-dimensional slices.
 
-    It is n times the squared distance between the characteristic functions of z's projections and
-    of N(0, 1), weighted by exp(-t^2 / 2), by the trapezoid rule over [-T, T].
+    The statistic of a slice is n times the squared distance between the characteristic functions of the projected
+    embeddings and of N(0, 1), weighted by exp(-t^2 / 2) and integrated over [-T, T] by the trapezoid rule.
 
     Args:
-        z: Embeddings.
-        slices: Unit directions, one per column.
+        z: Embeddings of this process.
+        slices: Unit vectors of the slices, one per column.
         points: Values of t from 0 to T.
     """
     angles = (z @ slices).unsqueeze(2) * points
@@ -36,18 +36,18 @@ def epps_pulley(z: Tensor, slices: Tensor, points: Tensor) -> Tensor:
 
 @MODELS.register_module()
 class LeJEPAHead(Head):
-    """LeJEPA's loss of the views' projections ``z_v``.
+    """LeJEPA's loss of the projections ``z_v`` of the views.
 
     ::
 
         loss = (1 - weight) mean_v |z_v - center|^2 + weight mean_v epps_pulley(z_v)
 
-    The center is the mean of the keys: the projections of the large crops, with their gradient
-    (`model.target='student'`). Each step draws new slices, the same in all processes.
+    The center is the mean of the keys, which are the projections of the large crops with their gradient
+    (`model.target='student'`). Each step draws new random slices, the same ones in all processes.
 
     Args:
-        weight: Weight of the Gaussianity.
-        slices: Number of random directions per step.
+        weight: Weight of the Epps-Pulley term.
+        slices: Number of random slices per step.
         points: Number of integration points.
         reach: Largest integration point ``T``.
 

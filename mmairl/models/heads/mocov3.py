@@ -1,4 +1,4 @@
-"""MoCo v3: InfoNCE with the keys of the batch, with a predictor and without a queue."""
+"""MoCo v3: InfoNCE with the other keys of the batch as negatives, instead of a queue."""
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,9 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class BatchContrastiveHead(PairwiseHead):
-    """``2 t`` times the cross entropy of ``cos(q, k) / t`` over the other view's keys ``k`` of all processes.
+    """MoCo v3's loss: ``2 t`` times the cross entropy of ``cos(q, k) / t`` over the keys ``k`` of the other view.
+
+    The keys are those of all processes.
 
     Args:
         temperature: Softmax temperature ``t``.

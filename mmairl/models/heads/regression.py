@@ -1,4 +1,4 @@
-"""Regression heads: each query predicts the key of another view, without negatives (BYOL, SimSiam)."""
+"""Regression heads, in which each query predicts the key of another view, without negatives (BYOL, SimSiam)."""
 
 import torch
 from mmengine.dist import all_reduce
@@ -10,14 +10,14 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module(name=['RegressionHead', 'BYOLHead'])
 class RegressionHead(PairwiseHead):
-    """Squared distance of unit vectors, ``2 - 2 cos(q, k)`` (BYOL).
+    """Squared distance between normalized queries and keys, ``2 - 2 cos(q, k)`` (BYOL).
 
     Args:
-        weight: Factor of the loss. 0.25 gives SimSiam's loss, ``-cos / 2`` per direction, plus a constant.
+        weight: Factor of the loss. With 0.25, it is SimSiam's loss (``-cos / 2`` per direction) plus a constant.
 
     Returns (forward):
         ``loss``: mean over the batch, summed over view pairs.
-        ``similarity``: mean cosine of a query and its key.
+        ``similarity``: mean cosine between a query and its key.
     """
 
     page_metrics = ('similarity',)
@@ -34,14 +34,13 @@ class RegressionHead(PairwiseHead):
 
 @MODELS.register_module()
 class OptimalLinearHead(RegressionHead):
-    """BYOL's loss of the predictions ``q W``, with the least-squares solution ``W`` of ``q W = k`` (BYOL's Sec. 5).
+    """BYOL's loss with the optimal linear predictor ``W``, the least-squares solution of ``q W = k`` (BYOL's Sec. 5).
 
-    ``W = (q'q + ridge I)^-1 q'k`` over the batch of all processes. It is solved for each pair of
-    views and constant in the backward pass.
+    ``W = (q'q + ridge I)^-1 q'k`` is computed over the batch of all processes for each pair of views, and has no gradient.
 
     Args:
-        ridge: The ridge as a fraction of the mean eigenvalue of ``q'q``. It keeps the solution
-            finite if the batch is smaller than the embedding.
+        ridge: The ridge as a fraction of the mean eigenvalue of ``q'q``. It keeps the solution finite if the batch is smaller
+            than the width of the embeddings.
     """
 
     def __init__(self, ridge: float = 1e-6) -> None:

@@ -1,4 +1,4 @@
-"""SwAV: each view predicts the code of another view, which a balanced assignment gives to its image."""
+"""SwAV: each view predicts the code of another view, a balanced soft assignment to prototypes."""
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,8 @@ from mmairl.registry import MODELS
 def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
     """Return the codes of this process's rows.
 
-    They are ``exp(scores / epsilon)``, scaled until the prototypes share the images of all
-    processes equally. With 0 iterations a code is the softmax of its own scores, and one prototype
-    may win for every image.
+    ``exp(scores / epsilon)`` is scaled until the images of all processes are distributed equally over the prototypes. With
+    0 iterations, a code is the softmax of its scores, and all images may be assigned to one prototype.
     """
     codes = (gather(scores) / epsilon).exp()
     for _ in range(iterations):
@@ -31,14 +30,14 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 class SwAVHead(PrototypeHead):
     """Cross entropy of ``softmax(q·c / t)`` with the codes of the other views' keys, averaged over the view pairs.
 
-    The prototypes ``c`` are scaled to length 1 before each step. The release's queue for batches
-    of at most 256 is left out.
+    The prototypes ``c`` are normalized to length 1 before each step. There is no queue, which the released code uses for
+    batches of at most 256 images.
 
     Args:
         channels: Width of the projections.
         prototypes: Number of prototypes.
         temperature: Softmax temperature ``t``.
-        epsilon: Smoothness of the codes.
+        epsilon: Softmax temperature of the codes. Larger values give smoother codes.
         iterations: Sinkhorn iterations.
 
     Attributes:

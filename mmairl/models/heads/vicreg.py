@@ -1,4 +1,4 @@
-"""VICReg: the spread of the embeddings prevents collapse, without teacher, predictor or negatives."""
+"""VICReg: a variance term prevents collapse, without a teacher, a predictor or negatives."""
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +13,13 @@ from mmairl.registry import MODELS
 class VICRegHead(PairwiseHead):
     """VICReg's loss of two views' projections ``z`` and ``z'`` over the batch of all processes.
 
-    With ``s`` the mean squared distance, ``v`` the mean over dimensions of ``max(0, 1 - deviation)``
-    and ``c`` the sum of the squared covariances of different dimensions, over the dimensions::
+    ::
 
         loss = invariance s(z, z') + variance (v(z) + v(z')) + covariance (c(z) + c(z'))
 
-    This is the paper's ``v``; the release halves it.
+    ``s`` is the mean squared difference. ``v`` is the mean over dimensions of ``max(0, 1 - standard deviation)``, as in the
+    paper; the released code halves it. ``c`` is the sum of the squared covariances between different dimensions, divided by
+    the number of dimensions.
 
     Args:
         invariance: Weight of ``s``.
@@ -26,7 +27,7 @@ class VICRegHead(PairwiseHead):
         covariance: Weight of ``c``.
 
     Returns (forward):
-        ``loss``, and its three terms without their weights.
+        ``loss``, and its three terms ``invariance``, ``variance`` and ``covariance`` without their weights.
     """
 
     page_metrics = ('invariance', 'variance', 'covariance')

@@ -124,22 +124,22 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
         (
             ['00.png,a', '00.png,b'],
             'utf-8',
-            "00.png has two values .'a' and 'b'.; keep one line of it",
+            "00.png has two values .'a' and 'b'.; remove one of its lines",
         ),
         (
             ['00.png,a', './00.png,b', '01.png,a'],
             'utf-8',
-            "00.png has two values .'a' and 'b'.; keep one line of it",
+            "00.png has two values .'a' and 'b'.; remove one of its lines",
         ),
         (['00.png,a', '01.png,a', '02.png,b'], 'utf-8', "class 'b' has one labelled image"),
         (['00.png,a', '01.png,a'], 'utf-8', 'there are 1 classes'),
-        (['00.png,Käfer', '01.png,b'], 'latin-1', 'cannot be read .* give a CSV in UTF-8'),
+        (['00.png,Käfer', '01.png,b'], 'latin-1', 'cannot be read .* save it as CSV in UTF-8'),
         (
             ['02.png,a', '03.png,b'],
             'no heads',
-            "first line names an image .'00.png'.; add a line of headers",
+            "first line names an image .'00.png'.; add a header line",
         ),
-        (['00.png,Käfer', '01.png,b'], 'utf-16', 'cannot be read .* give a CSV in UTF-8'),
+        (['00.png,Käfer', '01.png,b'], 'utf-16', 'cannot be read .* save it as CSV in UTF-8'),
     ],
 )
 def test_bad_labels_are_a_sentence(images, tmp_path, lines, encoding, says):

@@ -187,7 +187,7 @@ CLASS_OF_NUMBER = b'{"info": {"features": {"x": {"_type": "ClassLabel", "names":
 @pytest.mark.parametrize('note', [b'[]', b'{"info": 1}', b'{"info": {"features": []}}', CLASS_OF_NUMBER])
 def test_malformed_note_of_datasets_is_an_error(note, tmp_path):
     table = pa.table(dict(image=FILES)).replace_schema_metadata({b'huggingface': note})
-    with raises_code('bad-shard-json', 'note of'):
+    with raises_code('bad-shard-json', 'metadata of'):
         Shards(parquet(tmp_path / 'a.parquet', table))
 
 

@@ -81,7 +81,7 @@ def test_links_and_devices_are_left_out_and_reported(tmp_path, monkeypatch):
     links += header('x2.cls', b'2', 0)
     data = Shards(write(tmp_path, links + header('folder', b'5', 0) + GOOD))
     assert len(data) == 1
-    assert '4 members have names of images or labels' in log.call_args.args[0]
+    assert '4 members are named like images or labels' in log.call_args.args[0]
 
 
 def test_listed_images_are_found_with_any_extension(tmp_path):
@@ -116,12 +116,12 @@ def test_shard_overwritten_while_open_is_an_error(tmp_path):
 NOTE = '__mmairl__/about.json'
 DEEP = b'{"x":' + b'[' * 10**5
 SAMPLES = [
-    ('not-one-image', 'image b in .* 0 images', sample('a', 0, b'1') | {'b.cls': b'1'}),
-    ('not-one-image', 'image a in .* 2 images', {'a.png': FILES[0], 'a.jpg': FILES[1]}),
-    ('duplicate-member', 'image a in', {'a.png': FILES[0], './a.png': FILES[1]}),
-    ('duplicate-image', 'image a in', sample('a', 0) | sample('b', 1) | {'a.jpg': FILES[2]}),
-    ('bad-shard-json', 'b.json in .*`bool`', {'b.png': b'', 'b.json': b'{"label": true}'}),
-    ('bad-shard-json', 'c.json in .*recursion', {'c.png': b'', 'c.json': DEEP}),
+    ('not-one-image', 'image b: .* found 0', sample('a', 0, b'1') | {'b.cls': b'1'}),
+    ('not-one-image', 'image a: .* found 2', {'a.png': FILES[0], 'a.jpg': FILES[1]}),
+    ('duplicate-member', 'image a:', {'a.png': FILES[0], './a.png': FILES[1]}),
+    ('duplicate-image', 'image a:', sample('a', 0) | sample('b', 1) | {'a.jpg': FILES[2]}),
+    ('bad-shard-json', 'b.json: .*`bool`', {'b.png': b'', 'b.json': b'{"label": true}'}),
+    ('bad-shard-json', 'c.json: .*recursion', {'c.png': b'', 'c.json': DEEP}),
     ('bad-shard-json', '..classes', {NOTE: b'{"classes": {}}', 'a.png': FILES[0]}),
     ('bad-label', '1000000 classes .*1000000000', sample('a', 0, b'1000000000')),
     ('bad-label', '2 classes .*3', {NOTE: b'{"classes": ["x", "y"]}'} | sample('a', 0, b'3')),
