@@ -21,7 +21,8 @@ from mmairl.config import load_config
 from mmairl.engine.curves import read_scalars
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.features import on_main_process
-from mmairl.evaluation.identity import difference, file_stat, identity_of, versions
+from mmairl.evaluation.identity import difference, identity_of, versions
+from mmairl.evaluation.overlap import file_stat
 from mmairl.evaluation.protocol import (
     Protocol,
     default_device,

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mmairl.checkpoints.read import read_backbone
 from mmairl.evaluation.backbone import tensors_of_config
-from mmairl.evaluation.identity import file_stat, weights_identity
+from mmairl.evaluation.identity import weights_identity
+from mmairl.evaluation.overlap import file_stat
 
 SAMPLED = 64  # values of each tensor that are compared
 HALF = 2**-8  # relative error of rounding to bfloat16

@@ -29,8 +29,6 @@ from mmairl.study.task_names import is_local, is_measured, recipe, trains_classi
 from mmairl.study.trials import trial_counts
 from mmairl.transfer.tasks import require_platform
 
-Trials = Mapping[str, Sequence[Run]]  # of one search, by row
-
 
 def plan_runs(
     study: Study, configs: Configs, seeds: Sequence[int], tasks: Sequence[str], out: Path
@@ -121,7 +119,7 @@ class Planner:
     out: Path
 
     def rows(
-        self, seed: int, part: str = 'compared', trials: Trials | None = None
+        self, seed: int, part: str = 'compared', trials: Mapping[str, Sequence[Run]] = {}
     ) -> Iterator[Run]:
         """Yield a run of each row from one seed. With `trials`, a row is trained with the options of its best trial."""
         folder = 'tuned' if trials else 'runs'
@@ -129,7 +127,7 @@ class Planner:
         first = seed == min(self.study.seeds) and part == 'compared'
         for row in self.study.rows:
             if row.trains or row.others:
-                yield self._run(row, seed, folder, part, (trials or {}).get(row.name, ()))
+                yield self._run(row, seed, folder, part, trials.get(row.name, ()))
             elif first:
                 for number in row.weights or [seed]:
                     yield self._run(row, number, folder, part)

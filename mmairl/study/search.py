@@ -162,6 +162,11 @@ def own_value(cfg: Config, key: str) -> Any:
     return by_key(cfg).get(key)
 
 
+def own_values(dimensions: Mapping[str, Dimension], cfg: Config) -> dict[str, Any]:
+    """Return the values of the dimensions' keys in a config."""
+    return {dimension.key: own_value(cfg, dimension.key) for dimension in dimensions.values()}
+
+
 def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dimension]:
     """Return the dimensions of a row, those of its own `search` included. Keys that its config lacks are skipped."""
     own = row.search if isinstance(search, Search) else {}
@@ -215,7 +220,7 @@ def trial_options(
     """
     dimensions = dimensions_of(search, row, cfg)
     columns = dict.fromkeys([*search.dimensions, *dimensions])
-    own = {dimension.key: own_value(cfg, dimension.key) for dimension in dimensions.values()}
+    own = own_values(dimensions, cfg)
     options: list[dict[str, Any]] = []
     further: list[dict[str, Any]] = []  # used if too few points differ
     for point in sobol_points(len(search.dimensions), number, SPARE * trials):
@@ -235,7 +240,7 @@ def trial_options(
 
 def _combinations(dimensions: Mapping[str, Dimension], cfg: Config) -> Iterator[dict[str, Any]]:
     """Yield all combinations of listed values, except for the row's own."""
-    own = {dimension.key: own_value(cfg, dimension.key) for dimension in dimensions.values()}
+    own = own_values(dimensions, cfg)
     different = []
     for dimension in dimensions.values():
         values = dimension.values

@@ -51,8 +51,8 @@ class Cluster(Declared, frozen=True):
     @property
     def options(self) -> list[str]:
         names = ('partition', 'account', 'time', 'qos', 'constraint', 'mem')
-        values = {name: getattr(self, name) for name in names}
-        return [shlex.quote(f'--{name}={value}') for name, value in values.items() if value]
+        stated = [name for name in names if getattr(self, name)]
+        return [shlex.quote(f'--{name}={getattr(self, name)}') for name in stated]
 
 
 def read_cluster(path: Path) -> Cluster:

@@ -5,7 +5,8 @@ from pathlib import Path
 from mmairl.checkpoints.read import read_backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import tensors_of_config
-from mmairl.evaluation.identity import UNKNOWN, difference, file_stat, identity_of, is_verified
+from mmairl.evaluation.identity import UNKNOWN, difference, identity_of, is_verified
+from mmairl.evaluation.overlap import file_stat
 from mmairl.study.measure import sha256, task_settings
 from mmairl.study.model_identity import model_at
 from mmairl.study.reuse import known_data, origin

@@ -55,7 +55,7 @@ def hours_of_tasks(
 
 
 def task_hours(
-    cfg: Config, tasks: Sequence[str], scale: Scale, trials: Mapping[str, int] | None = None
+    cfg: Config, tasks: Sequence[str], scale: Scale, trials: Mapping[str, int] = {}
 ) -> dict[str, float | None]:
     """Return the hours of each task on one device, or None if they are unknown.
 
@@ -74,7 +74,7 @@ def task_hours(
         if not is_local(task):
             hours[task] = transfer_hours(cfg, task, scale)
             continue
-        hours[task] = protocol_hours(cfg, task, scale, (trials or {}).get(task))
+        hours[task] = protocol_hours(cfg, task, scale, trials.get(task))
         if is_on_features(task):
             data = task.partition('#')[0].partition('@')[2]
             if data in extracted:

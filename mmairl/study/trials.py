@@ -21,7 +21,15 @@ from mmairl.study.schema import (
     RunResult,
     set_aside,
 )
-from mmairl.study.search import FIRST, Search, dimensions_of, own_value, setting_count, trials_for
+from mmairl.study.search import (
+    FIRST,
+    Search,
+    dimensions_of,
+    own_value,
+    own_values,
+    setting_count,
+    trials_for,
+)
 from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.tuning import best_of, curve, fraction_within
 
@@ -155,17 +163,17 @@ def _described_trials(
 ) -> list[dict[str, Any]]:
     """Return each trial of a row with its values by dimension, and its score if it has one."""
     dimensions = dimensions_of(search, row, cfg)
-    own = {name: own_value(cfg, dimension.key) for name, dimension in dimensions.items()}
+    own = own_values(dimensions, cfg)
     trials = []
     for run in runs:
-        changed = run['trial']
+        options = own | run['trial']
         trial = dict(
             search=run['seed'] - FIRST,
             trial=int(Path(run['folder']).name),
             folder=run['folder'],
             state=run['state'],
             seconds=run.get('seconds'),
-            values={name: changed.get(dimensions[name].key, own[name]) for name in dimensions},
+            values={name: options[dimension.key] for name, dimension in dimensions.items()},
             score=run.get('scores', {}).get(search.criterion),
             diverged=run.get('diverged', ''),
             chosen=False,  # until its search has ended
