@@ -1,4 +1,4 @@
-# MoCo v1 (He et al., CVPR 2020) under the benchmark's batch and schedule: the root of the ladder.
+# MoCo v1 (He et al., CVPR 2020) with the batch and schedule of the ECCV 2022 paper. The other frameworks inherit from it.
 __method__ = 'mocov1'
 _base_ = [
     '_base_/models/siamese_r50.py',

@@ -1,4 +1,4 @@
-# S-MoCo v2+ (Fig. 1d): the teacher has a predictor too, averaged like its other layers.
+# S-MoCo v2+ (Fig. 1d): the teacher also has a predictor, which is an average of the student's, like its other layers.
 __method__ = 'smocov2plus'
 _base_ = 'mocov2plus_r50_200e.py'
 # The reference drops the bias of the last layer of both MLPs; the paper does not mention it.

@@ -1,4 +1,4 @@
-# BYOL as its release (deepmind-research/byol) trains it: seven settings that its paper does not state. The eighth, bicubic
+# BYOL as trained by its release (deepmind-research/byol), with seven settings that the paper does not state. An eighth, bicubic
 # resampling of test images, is a setting of evaluation (`Resize.interpolation`).
 _base_ = '../architectures/byol_lars_r50_1000e.py'
 model = dict(

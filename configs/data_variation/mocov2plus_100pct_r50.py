@@ -1,4 +1,4 @@
-# MoCo v2+ on 100 % of ImageNet's classes (Fig. 8), for the iterations of 200 epochs on all of it: 200 x 1251.
+# MoCo v2+ on 100 % of ImageNet's classes (Fig. 8), for 200 x 1251 iterations: 200 epochs of ImageNet.
 # The paper keeps the number of iterations constant but does not state it; this number is an assumption.
 _base_ = '../mocov2plus_r50_200e.py'
 train_dataloader = dict(

@@ -1,4 +1,4 @@
-# Supervised on 100 % of ImageNet's classes (Fig. 8), for the iterations of 100 epochs on all of it: 100 x 1251.
+# Supervised on 100 % of ImageNet's classes (Fig. 8), for 100 x 1251 iterations: 100 epochs of ImageNet.
 # The paper keeps the number of iterations constant but does not state it; this number is an assumption.
 _base_ = '../supervised/supervised_r50_100e.py'
 model = dict(classes=1000)

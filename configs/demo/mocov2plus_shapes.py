@@ -1,8 +1,8 @@
 # MoCo v2+ on Shapes in a few minutes on a laptop: the full-size recipe with a smaller network, queue and schedule.
 _base_ = '../mocov2plus_r50_200e.py'
-fixed_size = True  # studies run it as it is; their scale `demo` shrinks full-size configs instead
+fixed_size = True  # studies do not change its size; their scale `demo` is for full-size configs
 # With the full recipe's views, a short run recognizes images by color and background. Gray views and small crops, which
-# seldom overlap, leave the kind of shape.
+# seldom overlap, leave only the kind of shape.
 view = [
     dict(type='RandomResizedCrop', size=32, scale=(0.2, 0.6)),
     dict(type='RandomFlip', p=0.5),

@@ -1,5 +1,5 @@
-# Drawn scenes for `segment`, with the demo's network: all four stages of whole images, at the scale of the demo's shapes. Nine
-# pixels in ten are background, which is ignored: the heads tell the kinds of shapes apart. Needs no data.
+# Drawn scenes for `segment` with the demo's network: all four stages, whole images, shapes as large as the demo's. 90 % of the
+# pixels are background, which is ignored, so the heads only distinguish kinds of shapes. Needs no data.
 _base_ = '../_base_/models/backbone_shapes.py'
 evaluation = dict(
     train=dict(type='Scenes', count=400, seed=0),

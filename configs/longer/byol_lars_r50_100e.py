@@ -1,4 +1,4 @@
-# BYOL with LARS for 100 epochs: not a row of the paper, whose later experiments use SGD.
+# BYOL with LARS for 100 epochs. The paper has no such row, because its later experiments use SGD.
 _base_ = '../byol_lars_r50_200e.py'
 # 0.45 per 256 images at 100 epochs is the release's rate.
 optim_wrapper = dict(optimizer=dict(lr=1.8))

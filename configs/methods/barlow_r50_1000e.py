@@ -1,5 +1,5 @@
 # Barlow Twins as in its release: BYOL's asymmetric views, a projector of three layers of 8192, LARS at 0.2 per 256
-# images, batch 2048; the rate ends at a thousandth. The loss times 0.024 is the release's later 0.0048 for biases and norms.
+# images, batch 2048; the rate ends at a thousandth. The loss is scaled by 0.024, as in the command of the released checkpoint.
 __method__ = 'barlow'
 _base_ = '../architectures/byol_lars_r50_1000e.py'
 model = dict(

@@ -1,6 +1,6 @@
 # DINO with a ViT-S/16 for 300 epochs, as in its release: two crops of 224 and eight of 96 pixels, AdamW at 5e-4 per 256 images,
 # batch 1024, a tenth of the student's blocks dropped. The decay rises from 0.04 to 0.4, the keys' temperature from 0.04 to
-# 0.07 in 30 epochs, and the prototypes are frozen for one. They keep length 1, unlike the release in this run.
+# 0.07 in 30 epochs, and the prototypes are frozen for one. They keep length 1; in the release's run they do not.
 _base_ = ['../vit/byol_vit_s16_300e.py', '../_base_/views/methods.py']
 model = dict(
     backbone=dict(drop_path_rate=0.1),

@@ -1,4 +1,4 @@
-# MoCo v2+ with mmpretrain's LAMB. None of the papers uses it: the rate is a common choice for LAMB at a batch of 1024.
+# MoCo v2+ with mmpretrain's LAMB. None of the papers uses it. The rate is a common choice for LAMB at a batch of 1024.
 _base_ = '../mocov2plus_r50_200e.py'
 optim_wrapper = dict(
     optimizer=dict(_delete_=True, type='mmpretrain.Lamb', lr=0.005, weight_decay=0.02),

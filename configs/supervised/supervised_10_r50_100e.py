@@ -1,4 +1,4 @@
-# Supervised on ImageNet under coarser labels (Tab. 6): 10 classes.
+# Supervised on ImageNet with coarser labels (Tab. 6): 10 classes.
 # The paper follows the bottom-up clustering of Huh et al. (arXiv 1608.08614), whose label sets are public:
 #   mkdir -p data/imagenet/huh && cd data/imagenet/huh
 #   for set in up_down_2 up_down_10 down_up_79 up_down_127; do

@@ -1,6 +1,6 @@
 # VOC07+12 detection: Faster R-CNN, ResNet50-C4, all layers trained, 24k iterations on trainval2007+2012, test2007.
-# mmdet's config brings short sides 480 to 800 and the warm-up over 100 iterations. Its 'difficult' objects are not
-# trained on; detectron2's, on which the paper's numbers were made, are.
+# Short sides of 480 to 800 and the warm-up over 100 iterations come from mmdet's config. mmdet does not train on 'difficult'
+# objects; detectron2, with which the paper's numbers were measured, does.
 _base_ = ['mmdet::pascal_voc/faster-rcnn_r50-caffe-c4_ms-18k_voc0712.py', '_base_/c4.py']
 
 model = {{_base_.c4}}

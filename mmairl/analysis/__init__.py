@@ -1,1 +1,1 @@
-"""Instruments for representations: norms and NormRescale, CKA, geometry, invariance; they read checkpoints and never train."""
+"""Measurements of representations: CKA, geometry, invariance, label-free measures and maps. Nothing here trains."""

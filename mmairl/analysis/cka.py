@@ -1,8 +1,8 @@
-"""Linear CKA (Kornblith et al. 2019): which stages of networks have the same features (Fig. 3b).
+"""Linear CKA (Kornblith et al. 2019), the similarity of the features of two stages or networks (Fig. 3b).
 
-The usual estimate of HSIC is biased: for independent features it is far above 0 as soon as they are wider than the batch is
-long. `MinibatchCKA` averages the unbiased estimate over batches (Nguyen et al. 2021), for features of any width;
-`full_cka` is the biased estimate over all images at once, as papers report it.
+The usual estimate of HSIC is biased: it is far above 0 for independent features that have more dimensions than the batch has
+images. `MinibatchCKA` averages the unbiased estimate over batches (Nguyen et al. 2021). `full_cka` is the biased estimate over
+all images at once, as papers report it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from mmairl.errors import UserError
 from mmairl.models.backbones import pooled, stages
 
-SMALLEST = 4  # images: the unbiased estimate divides by n (n - 3)
+SMALLEST = 4  # images, because the unbiased estimate divides by n (n - 3)
 
 
 def unbiased_hsic(first: Tensor, second: Tensor) -> Tensor:
-    """Return HSIC_1 of Gram matrices (..., n, n), which ignores their diagonals; 0 on average for independent data."""
+    """Return HSIC_1 of Gram matrices (..., n, n), without their diagonals; its mean is 0 for independent data."""
     n = first.shape[-1]
     others = 1 - torch.eye(n).to(first)
     first = first * others
@@ -34,7 +34,7 @@ def unbiased_hsic(first: Tensor, second: Tensor) -> Tensor:
 
 
 class MinibatchCKA:
-    """CKA between each of `a` and each of `b` sets of features, each set of shape (images, anything)."""
+    """CKA between each of `a` and each of `b` sets of features. A set has the shape (images, ...)."""
 
     def __init__(self) -> None:
         self.cross: Tensor | float = 0.0
@@ -68,7 +68,7 @@ class MinibatchCKA:
 
 
 def _gram_matrices(features: Sequence[Tensor]) -> Tensor:
-    """Return inner products in float64, of features centered over the batch, which changes no HSIC and keeps digits."""
+    """Return inner products in float64. Centering the features does not change HSIC but keeps more digits."""
     grams = []
     for x in features:
         x = _centered(x.flatten(1).float())
@@ -83,7 +83,7 @@ def _centered(x: Tensor) -> Tensor:
 def _stage_features(
     networks: Sequence[nn.Module], batches: Iterable[Tensor]
 ) -> Iterator[list[dict[str, Tensor]]]:
-    """Yield for each batch the features of each network's stages, with its pooled features as 'pooled'."""
+    """Yield for each batch the features of the stages of each network, and its pooled features as 'pooled'."""
     by_network: list[dict[str, Tensor]] = [{} for _ in networks]
     with ExitStack() as hooks:
         for network, features in zip(networks, by_network):
@@ -129,7 +129,7 @@ def network_cka(
     batches: Iterable[Tensor],
     stage: str = 'pooled',
 ) -> Tensor:
-    """Return CKA of one stage between every two networks, such as the epochs of a run."""
+    """Return CKA of one stage between all pairs of networks, such as the checkpoints of a run."""
     similarity = MinibatchCKA()
     for by_network in _stage_features(networks, batches):
         for features in by_network:

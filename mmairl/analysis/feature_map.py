@@ -25,7 +25,7 @@ from mmairl.evaluation.features import Extraction
 from mmairl.models.backbones import pooled
 
 PIXELS = 16  # the side of the small images whose pixels are features
-SAME = 1e-6  # smaller cosine distances are rounding of float32
+SAME = 1e-6  # smaller cosine distances are rounding errors of float32
 BLOCK = 256  # rows that are compared with all others at once
 NEAREST_CELLS = 8  # neighbors of a cell
 CENTRAL = 8  # images that represent a group
@@ -42,7 +42,7 @@ def principal_components(x: Tensor, seed: int) -> np.ndarray:
 
 
 def tsne(x: Tensor, seed: int = 0) -> np.ndarray:
-    """Return t-SNE of unit features, (N, 2), from their principal components, which changes little and saves time."""
+    """Return t-SNE of unit features, (N, 2). It uses their principal components, which saves time and changes little."""
     components = principal_components(x, seed)
     perplexity = min(30, (len(components) - 1) / 3)
     embedding = TSNE(
@@ -64,7 +64,7 @@ def extract_map_features(
 ) -> tuple[list[Tensor], Tensor]:
     """Return pixels and the features of each network for the readable images, and which images are readable.
 
-    `on_images` gets each batch of readable images, normalized.
+    `on_images` is called with each batch of readable images, normalized.
     """
     for network in networks:
         network.to(extraction.device, memory_format=torch.channels_last).eval()
@@ -83,7 +83,7 @@ def extract_map_features(
 
 
 def differ(x: Tensor) -> bool:
-    """Return whether any row differs in direction from the first; rows of zeros have one direction."""
+    """Return whether the direction of any row differs from that of the first. All rows of zeros have the same direction."""
     first = F.normalize(x[:1])
     for block in x.split(BLOCK):
         squared = (F.normalize(block) - first).square()
@@ -122,7 +122,7 @@ def nearest_cells(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the nearest cells in other images.
 
     Args:
-        x: Features of cells, (images, cells, C). For whole images there is one cell.
+        x: Features of cells, (images, cells, C). Whole images have one cell.
         k: The number of neighbors, each in another image.
 
     Returns:
@@ -188,7 +188,7 @@ def find_nearest_cells(
 
 
 def distance_limits(distances: Tensor) -> tuple[float, float]:
-    """Return Tukey's fences of the logarithms: distances below the first are far too small, above the second too large."""
+    """Return Tukey's fences of the logarithms: distances below the first or above the second are exceptional."""
     logs = distances[distances > SAME].double().log()
     if len(logs) < 4:
         return SAME, float('inf')
@@ -205,8 +205,8 @@ class Outstanding:
     Args:
         near: The distance up to which images are near-duplicates.
         far: The distance to the nearest image from which an image is an outlier.
-        duplicates: Groups of near-duplicates, the largest first, each with the largest distance to the nearest.
-        outliers: Images with the distance to their nearest, the farthest first.
+        duplicates: Groups of near-duplicates, largest first, each with the largest distance to a nearest neighbor.
+        outliers: Images and the distances to their nearest neighbors, farthest first.
     """
 
     near: float
@@ -216,9 +216,9 @@ class Outstanding:
 
 
 def find_outstanding(x: Tensor, distance: Tensor) -> Outstanding:
-    """Find near-duplicates and outliers from features and the `distance` of each image to its nearest."""
+    """Find near-duplicates and outliers from features and the `distance` of each image to its nearest neighbor."""
     near, far = distance_limits(distance)
-    close = (distance <= near + SAME).nonzero().flatten()  # no other image has a duplicate
+    close = (distance <= near + SAME).nonzero().flatten()  # all images that have a duplicate
     duplicates = []
     for rows in linked_groups(x[close], near):
         members = close[rows]
@@ -256,7 +256,7 @@ class Group:
 
 
 def find_clusters(x: Tensor, seed: int) -> list[Group]:
-    """Return groups by k-means of the principal components, with the best silhouette over `GROUP_COUNTS`, largest first."""
+    """Return groups by k-means of the principal components, largest first. The number of groups has the best silhouette."""
     components = principal_components(x, seed)
     counts = [count for count in GROUP_COUNTS if 4 * count <= len(components)]
     if not counts:

@@ -65,7 +65,7 @@ def _blur(images: Tensor, strength: float) -> Tensor:
     return T.gaussian_blur(images, kernel, sigma=2.0 * strength)
 
 
-# Single changes of images in [0, 1], by a strength from 0 (none) to 1. A flip has no strength.
+# Changes of images in [0, 1] with a strength from 0 (none) to 1. A flip has no strength.
 CHANGES: Mapping[str, Change] = {
     'crop': _crop,
     'flip': lambda images, strength: images.flip(-1),
@@ -77,8 +77,13 @@ CHANGES: Mapping[str, Change] = {
     'solarize': lambda images, strength: T.solarize(images, 1 - 0.9 * strength),
     'rotation': lambda images, strength: T.rotate(images, 90.0 * strength, BILINEAR),
 }
-UNCHANGED_AT_ZERO = ('flip', 'blur', 'solarize', 'rotation')  # not defined for strength 0
-RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')  # in torchvision
+UNCHANGED_AT_ZERO = (
+    'flip',
+    'blur',
+    'solarize',
+    'rotation',
+)  # their functions do not support strength 0
+RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')  # torchvision supports them for RGB only
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -96,10 +101,10 @@ def invariance(
     images: Tensor,
     strengths: Sequence[float] = STRENGTHS,
 ) -> dict[str, list[float]]:
-    """Return for each change how much of its likeness to itself an image keeps as the change grows.
+    """Return the similarity of an image to its changed copy, for each change and strength.
 
-    1: the embedding does not notice. 0: the changed image is no more like the image than another image is. NaN if all
-    embeddings are equal. Images that are not RGB keep their colors.
+    It is 1 if the embedding does not change, 0 if the copy is no more similar to the image than other images are, and NaN if
+    all embeddings are equal. Changes of color are left out for images that are not RGB.
     """
     original = F.normalize(embed(images).double())
     count = len(original)

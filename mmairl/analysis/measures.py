@@ -1,8 +1,8 @@
 """Measures of a network that need no labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment and invariance.
 
-All but the training loss describe the backbone's features, because these are what is kept after pre-training; papers that
-measure the embeddings of a projector report other numbers. Everything is computed in float64. Spectra use all images, and
-measures that compare images use at most `KEPT`.
+All measures except the training loss describe the features of the backbone, which is what remains after pre-training. Papers
+that measure the embeddings of a projector report different numbers. All computations are in float64. Spectra use all images,
+and measures that compare images use at most `KEPT`.
 """
 
 import math
@@ -28,12 +28,12 @@ from mmairl.models.backbones import pooled
 from mmairl.models.spectrum import effective, rankme, singular_values
 from mmairl.randomness import same_randomness
 
-IMAGES = 25_600  # for spectra, as the authors of RankMe use
+IMAGES = 25_600  # for spectra, as in the RankMe paper
 KEPT = 2000  # images for measures that compare images
 VIEWED = 1000  # images for measures on augmented views
 CHANGED = 512  # images for invariances
 VIEWS = 10  # of each image
-SAME_COUNT = 'equal numbers'  # the measure grows with the images: compare networks on equally many
+SAME_COUNT = 'equal numbers'  # the measure grows with the number of images, so networks must have equal numbers
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Measure:
 
     Args:
         name: Its name in tables.
-        best: The value of an ideal network; networks are better the closer they come.
-        images: From this many images on, more images change it by less than 5 %.
+        best: The value of an ideal network. A network is better the closer its value is.
+        images: With more images than this, the measure changes by less than 5 %.
     """
 
     name: str
@@ -66,8 +66,8 @@ MEASURES = {measure.name: measure for measure in _ALL}
 def alpha_req(eigenvalues: Tensor, first: int = 5, last: int = 100) -> float:
     """Return alpha-ReQ: the alpha of ``eigenvalue ~ rank^-alpha`` (Agrawal et al. 2022).
 
-    It is fitted by least squares in logarithms over the ranks `first` to `last`, and infinite if fewer than five of
-    these eigenvalues are above rounding.
+    It is fitted by least squares of logarithms over the ranks `first` to `last`. It is infinite if fewer than five of
+    these eigenvalues exceed rounding errors.
     """
     above_rounding = int((eigenvalues > 1e-10 * eigenvalues[0]).sum())
     tail = eigenvalues[:above_rounding][first - 1 : last]
@@ -101,7 +101,7 @@ class Sample:
     Args:
         features: Features of all images.
         views: Features of views of the first images, at most `VIEWED`, (views, images, C).
-        kept: The likeness to itself that an image keeps under each change of `CHANGES`.
+        kept: The similarity of an image to its copy after each change of `CHANGES`.
     """
 
     features: Tensor
@@ -151,7 +151,7 @@ def embed_views(network: nn.Module, images: Images) -> tuple[Tensor, Tensor]:
 
 
 def measures_of(sample: Sample) -> dict[str, float]:
-    """Return every measure of `MEASURES` but the training loss."""
+    """Return every measure of `MEASURES` except the training loss."""
     return {
         'RankMe': rankme(sample.features),
         'LiDAR': lidar(sample.views),
@@ -169,7 +169,7 @@ def measure_network(
     count: int = IMAGES,
     **loading: Any,
 ) -> dict[str, float]:
-    """Return every measure of a network; the arguments are those of `sample_features`, and its training loss."""
+    """Return every measure of a network. The arguments are its training loss and those of `sample_features`."""
     sample = sample_features(network, cfg, count, **loading)
     if sample is None:
         return dict.fromkeys(MEASURES, math.nan)
@@ -177,7 +177,7 @@ def measure_network(
 
 
 def checkpoint_loss(checkpoint: Path) -> float:
-    """Return the training loss of the run next to a checkpoint, up to its step; NaN for one without a log."""
+    """Return the training loss of the run that wrote a checkpoint, up to the step of the checkpoint; NaN without a log."""
     steps = math.inf
     if checkpoint.is_file():
         meta = load_checkpoint(checkpoint).get('meta')

@@ -21,7 +21,7 @@ from mmairl.evaluation.sets import with_views
 from mmairl.models.layers import layer_outputs, patch_size
 from mmairl.registry import DATASETS
 
-STEP = 32  # sides are multiples of it, so that most networks see whole patches
+STEP = 32  # sides are multiples of it, which the patch sizes of most networks divide
 GAP = 4  # pixels between pictures
 
 
@@ -47,7 +47,7 @@ def patch_picture(
     images: Sequence[Tensor],
     cfg: Config,
 ) -> Image.Image:
-    """Return a row per image: the image, and for each backbone its components and, of a ViT, the attention of each head."""
+    """Return a picture with a row per image: the image, the components of each backbone, and the attention heads of ViTs."""
     if not images:
         raise UserError(
             'analyze: no test image can be read; check evaluation.test', code='no-images'
@@ -89,10 +89,10 @@ def _strip(row: Sequence[Tensor]) -> Tensor:
 
 
 def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
-    """Return maps (C, rows, columns) as colors (3, rows, columns), by one fit for all, as DINOv2 shows them.
+    """Return maps (C, rows, columns) as colors (3, rows, columns), with one fit for all maps, as DINOv2 does.
 
-    The first component separates the foreground, whose sign is such that the borders of the images are background. The next
-    three components of the foreground are red, green and blue. The background is black.
+    The first component separates foreground and background; its sign is such that the borders of the images are background.
+    Three components of the foreground are red, green and blue. The background is black.
     """
     cells = torch.cat([features.flatten(1).T for features in maps])
     is_border = []

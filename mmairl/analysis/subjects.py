@@ -1,4 +1,4 @@
-"""The images and networks that the analysis looks at."""
+"""The images and networks of an analysis."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -22,9 +22,9 @@ from mmairl.registry import DATASETS, MODELS
 
 
 class Images:
-    """At most `count` images of a config, as normalized batches; each iteration is one pass.
+    """At most `count` images of a config, as normalized batches. Each iteration is one pass.
 
-    They are sampled at random, always the same ones, so that the first of them have all classes.
+    The images are a random sample, so that all classes occur early. The sample is always the same.
 
     Args:
         cfg: A config with `evaluation`.
@@ -101,7 +101,7 @@ class Images:
         preprocessor = MODELS.build(self.cfg.model.data_preprocessor).to(self.device)
         config = self.dataset_config
         views = self.cfg.train_dataloader.dataset.get('views')
-        if views is not None:  # else the preprocessor creates them
+        if views is not None:  # otherwise, the preprocessor creates them
             config = with_views(config, views)
         dataset = DATASETS.build(config)
         for batch in self._loader(Subset(dataset, self.subset.indices)):
@@ -121,7 +121,7 @@ class Images:
     ) -> nn.Module:
         """Return a checkpoint's network up to a layer: 'backbone', 'projector' or 'predictor'.
 
-        The backbone is a ResNet of any size, or else the config's. Heads are those of `head_config`, or else the config's.
+        The backbone is a ResNet of any size or that of the config. Heads are those of `head_config`, by default the config.
         """
         backbone = read_backbone(checkpoint, part)
         cfg = self.cfg

@@ -1,1 +1,1 @@
-"""Showing what was measured: tables, figures and one self-contained page."""
+"""Tables, figures and self-contained pages of results."""

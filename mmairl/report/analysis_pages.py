@@ -49,23 +49,27 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
         layers |= by_name[-1]
     table = [[layer, *(known.get(layer) for known in by_name)] for layer in layers]
     save_table(['tensor', *norms], table, out / 'norms')
-    page = Page('Weight norms', 'The norm of the weights of each convolution, by depth.')
+    looks = {name: looks_lars_trained(backbone.weights) for name, backbone in networks.items()}
+    trained_by_lars = ', '.join(name for name, is_large in looks.items() if is_large)
+    page = Page(
+        'Weight norms', f'By their norms, {trained_by_lars or "no weights"} look LARS-trained.'
+    )
     page.add(
         'Layer by layer',
-        'Without weight decay, norms grow with every step. LARS without L2 leaves them about ten times as large as SGD '
-        'with L2, which makes the usual fine-tuning rates too low.',
+        'Without weight decay, norms grow with every step. After training by LARS without L2, they are about ten times as '
+        'large as after SGD with L2, so the usual learning rates of fine-tuning are too low.',
         _curves(out / 'norms', **norm_curves(norms), x='convolution'),
     )
     verdicts = []
     for name, backbone in networks.items():
         growth = typical_growth(backbone.weights)
-        looks = 'yes' if looks_lars_trained(backbone.weights) else 'no'
-        verdicts.append((name, [ABSENT if growth is None else f'{growth:.2f}', looks]))
+        cell = ABSENT if growth is None else f'{growth:.2f}'
+        verdicts.append((name, [cell, 'yes' if looks[name] else 'no']))
     _add_table(
         page,
         'LARS-trained weights',
-        f'Growth: the norm of the typical 3x3 convolution over its norm at initialization. Above {LARS_GROWTH}, the '
-        'weights look as if trained by LARS without L2 on batch norm; apply NormRescale before fine-tuning.',
+        f'Growth: the norm of a typical 3x3 convolution divided by its norm at initialization. Growth above {LARS_GROWTH} is '
+        'typical of LARS without L2 on batch norm. Apply NormRescale to such weights before fine-tuning.',
         ['growth', 'looks LARS-trained'],
         verdicts,
     )
@@ -103,13 +107,13 @@ def cka_page(
         values, rows, columns = stage_cka(*networks.values(), _watched(images, 'CKA'))
         title = 'linear CKA'
         axes = names
-        text = f'Rows: stages of {names[0]}. Columns: stages of {names[1]}. Equal stages are on the diagonal.'
+        text = f'Rows: the stages of {names[0]}. Columns: the stages of {names[1]}. The diagonal compares equal stages.'
     else:
         values = network_cka(list(networks.values()), _watched(images, 'CKA'), stage)
         rows = columns = names
         title = f'linear CKA at {stage}'
         axes = ['', '']
-        text = f'All pairs of networks, at {stage}.'
+        text = f'All pairs of networks at {stage}.'
     by_row = dict(zip(rows, values.tolist()))
     _save_rows(['', *columns], by_row, out / 'cka')
     save_figure(heat_map(values, rows, columns, title, axes), out / 'cka')
@@ -140,14 +144,14 @@ def cka_lines_page(subjects: Subjects, images: Images, recalibrate: bool, out: P
 
 
 def _cka_page(images: Images) -> Page:
-    lead = f'Similarity of the features of {len(images)} images: 1 for equal features, 0 for unrelated ones.'
+    lead = f'Similarity of the networks by the features of {len(images)} images: 1 if the features are equal, 0 if unrelated.'
     return Page('CKA', lead)
 
 
 def _add_equal_stages(page: Page, by_pair: Numbers, stages: Sequence[str], out: Path) -> None:
     series = {name: (range(len(line)), line) for name, line in by_pair.items()}
     drawn = _curves(out / 'cka_stages', series, 'CKA of equal stages', x='stage', ticks=stages)
-    page.add('Equal stages', 'As in Fig. 3b of the paper.', drawn)
+    page.add('Equal stages', 'The form of Fig. 3b of the paper.', drawn)
     print_table(stages, _cells(by_pair, 4))
 
 
@@ -172,7 +176,7 @@ def geometry_page(
     published: Published | None = None,
 ) -> Path:
     """Write alignment, uniformity, rank, spectrum, invariances, maps and neighbors of any number of networks."""
-    page = Page('Geometry', f'How each network distributes {len(images)} images.')
+    page = Page('Geometry', f'How the features of each network distribute {len(images)} images.')
     features = {}
     numbers = {}
     kept = {}
@@ -189,8 +193,9 @@ def geometry_page(
     _add_table(
         page,
         'Geometry in four numbers',
-        'Alignment: distance of two views of an image (0 is best). Uniformity: evenness over the sphere (lower is more '
-        'even). RankMe: dimensions in use. Spread: 1 for an even cloud, 0 after a collapse.',
+        'Alignment: the distance between two views of an image; lower is better. Uniformity: how evenly images cover the '
+        'sphere; lower is more even. RankMe: the number of dimensions in use. Spread: 1 if all directions have equal '
+        'variance, 0 after a collapse.',
         NUMBERS,
         with_published(NUMBERS, numbers, published or {}),
     )
@@ -253,7 +258,9 @@ def _add_spectrum(page: Page, features: Mapping[str, Tensor], out: Path) -> None
     save_table(['rank', *spectra], rows, out / 'spectrum')
     title = 'eigenvalues of the covariance, share of the variance'
     drawn = _curves(out / 'spectrum', series, title, x='rank', log='xy')
-    page.add('Spectrum', 'A steep fall means that few directions carry the variance.', drawn)
+    page.add(
+        'Spectrum', 'A steep decline means that few directions carry most of the variance.', drawn
+    )
 
 
 def measures_page(
@@ -294,12 +301,14 @@ def measures_page(
             charts.append(chart(series, name, 'network', ticks=networks, dots=True))
     columns = ['better', 'images', *networks]
     title = f'{len(images)} training images, labels not used'
-    page = Page('Measures without labels', f'Features of {title}.')
+    page = Page(
+        'Measures without labels', f'Quality of the features of {len(images)} training images.'
+    )
     _add_table(
         page,
         'All measures',
-        'Images: the number from which on a measure changes by less than 5 % with more. Which measures predict accuracy: '
-        'docs/reference/measures.md.',
+        'Images: with more images than this number, a measure changes by less than 5 %. docs/reference/measures.md states '
+        'which measures predict accuracy.',
         columns,
         rows,
         title=title,
@@ -316,8 +325,8 @@ def add_invariance(page: Page, kept: Mapping[str, Mapping[str, list[float]]]) ->
         charts.append(chart(series, change, 'strength', normal=(0.0, 1.0)))
     page.add(
         'Invariances',
-        'Test images after one change of growing strength. 1: the features do not change. 0: the changed image is no more '
-        'similar to the original than another image is.',
+        'Similarity of the features of an image before and after one change of increasing strength: 1 if the features do '
+        'not change, 0 if the changed image is no more similar to the original than other images are.',
         charts,
     )
 

@@ -28,7 +28,7 @@ RECIPE = (
     'default_hooks.momentum.',
     'randomness.seed',
 )
-SIGNATURE = '\n`{}` is the '  # the line of a card that names its file of weights
+SIGNATURE = '\n`{}` is the '  # the start of the line that names the weights of a card
 
 
 def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = '') -> Path:
@@ -132,7 +132,7 @@ def _network_of(backbone: Backbone) -> dict[str, Any]:
 
 
 def _records_of(backbone: Backbone) -> list[Record]:
-    """Return the results next to the checkpoint that were measured with exactly these weights."""
+    """Return the results in the folder of the checkpoint that were measured with these very weights."""
     if is_released(backbone.path):
         return []
     own = dict(weights=weights_identity(backbone.weights))

@@ -1,4 +1,4 @@
-"""Interactive charts of a page: JSON that uPlot draws, and a small still picture for readers without JavaScript."""
+"""Interactive charts of pages: JSON that uPlot draws, and a small still picture for readers without JavaScript."""
 
 import json
 import math
@@ -77,7 +77,7 @@ def chart(
 
 
 def _extremes(values: Numbers, most: int) -> Sequence[int]:
-    """Return the indices of the values to draw: all, or the minimum and maximum of each stretch, to keep spikes."""
+    """Return the indices of the values to draw: all, or the minimum and maximum of each stretch, which keeps spikes."""
     if len(values) <= most:
         return range(len(values))
     array = np.array(values)
@@ -93,7 +93,7 @@ def _plain(values: Numbers, places: Iterable[int]) -> list[float | None]:
 
 
 def _json_number(value: float) -> float | None:
-    """Return a number with six digits, an integer if it is whole, or None if it is not finite."""
+    """Return an integer if the number is whole, None if it is not finite, else the number with six digits."""
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else float(f'{value:.6g}')
@@ -119,7 +119,7 @@ def still_picture(
         shares = (_scaled(line, logarithmic) - low) / np.where(flat, 1, reach)
         shares[:, flat] = 0.5
         places = [f'{WIDTH * x:.0f} {height * (1 - y):.0f}' for x, y in shares]
-        if dots or len(places) == 1:  # a line of no length is drawn as its round end
+        if dots or len(places) == 1:  # a line of length zero is drawn as a round dot
             paths.append((color, 5, ''.join(f'M{place}h0' for place in places)))
         else:
             paths.append((color, 2, 'M' + 'L'.join(places) if places else ''))

@@ -20,7 +20,7 @@ from mmairl.report.charts import chart
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.page import Page
 from mmairl.report.sections import CURVES, percent
-from mmairl.report.table import Row, html_table
+from mmairl.report.table import Row, counted, html_table
 
 ENDS = ('loss', 'instance_accuracy', 'probe_accuracy', 'knn_accuracy')
 UNITS = {'epoch': 'epoch', 'images': 'images seen', 'hours': 'hours of training'}
@@ -63,7 +63,7 @@ class LoggedRun:
     scores: Mapping[ScoreKey, float]
 
     def along(self, unit: str, steps: Sequence[int]) -> np.ndarray | None:
-        """Return the steps as epochs, images or hours, or None if the run did not record what that requires."""
+        """Return the steps as epochs, images or hours; None if the run did not record enough for it."""
         batch = self.config.get('total_batch_size', '')
         name = 'epoch' if unit == 'epoch' else 'time'
         logged, values = self.curves.get(name, ([], []))
@@ -72,7 +72,7 @@ class LoggedRun:
         if unit == 'images' or not logged:
             return None
         if unit == 'epoch':
-            # The ratio grows within an epoch and is exact at its last step.
+            # Logged epochs are rounded up, so the ratio is exact at the last step of an epoch and lower before.
             steps_per_epoch = np.divide(logged, values).max()
             return np.array(steps) / steps_per_epoch
         durations = np.diff(logged, prepend=0) * values
@@ -118,11 +118,12 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
             code='nothing-shared',
         )
     # Isolating characters keep a right-to-left name from reversing the others.
-    lead = ', '.join(f'\u2068{run.name}\u2069' for run in runs)
+    compared = ', '.join(f'\u2068{run.name}\u2069' for run in runs)
     if len(runs) >= MOST_NAMED:
-        lead = f'{len(runs)} runs'
-    page = Page('Comparison of runs', lead, wide=True)
-    _add_differences(page, runs)
+        compared = f'{len(runs)} runs'
+    columns, rows = differences({run.name: run.config for run in runs})
+    page = Page('Comparison of runs', _lead(compared, runs, columns, rows), wide=True)
+    _add_differences(page, columns, rows)
     _add_ends(page, runs, [name for name in ENDS if logged[name]])
     known = Counter(unit for run in runs for unit in UNITS if run.along(unit, [0]) is not None)
     units = [unit for unit in UNITS if known[unit] > 1]
@@ -130,14 +131,14 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     refresh = shlex.join(['mmairl', 'report', 'compare', *map(str, folders), '--out', str(out)])
     page.add(
         'Refresh',
-        'If a run is still training, this command writes the page again with its new values:',
+        'While a run is training, this command updates the page:',
         Markup('<code class="command">{}</code>').format(refresh),
     )
     return page.write(out)
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the names of folders, with as many parent folders as make them unique.
+    """Return the names of folders, with the fewest parent folders that make them unique.
 
     Raises:
         UserError: If a folder occurs twice.
@@ -154,7 +155,7 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 def _read(folder: str | Path, name: str) -> LoggedRun:
     settings = read_run_config(folder)
-    if 'load_from' in settings:  # a resumed start names its own checkpoint there
+    if 'load_from' in settings:  # a resumed start has its own checkpoint there
         settings['load_from'] = read_run_config(folder, 0).get('load_from')
     scores: dict[ScoreKey, float] = {}
     for record in records_in(folder):
@@ -191,8 +192,16 @@ def differences(configs: Mapping[str, Mapping[str, str]]) -> tuple[list[str], li
     return columns, list(zip(configs, values_by_run))
 
 
-def _add_differences(page: Page, runs: Sequence[LoggedRun]) -> None:
-    columns, rows = differences({run.name: run.config for run in runs})
+def _lead(
+    compared: str, runs: Sequence[LoggedRun], columns: Sequence[str], rows: Sequence[Row]
+) -> str:
+    """Return the compared runs, and how many settings differ."""
+    settings_are_columns = rows and columns != [run.name for run in runs]
+    count = len(columns) if settings_are_columns else len(rows)
+    return f'{compared}: {counted(count, "setting differs", "settings differ")}.'
+
+
+def _add_differences(page: Page, columns: Sequence[str], rows: Sequence[Row]) -> None:
     heading = 'Differences between the configs'
     if rows:
         text = f'All other settings are equal. {MISSING} : not set.'
@@ -203,7 +212,7 @@ def _add_differences(page: Page, runs: Sequence[LoggedRun]) -> None:
 
 def _add_ends(page: Page, runs: Sequence[LoggedRun], logged: Sequence[str]) -> None:
     """Add a table of the final values of each run, with its seed and interruptions."""
-    # A score is named with its subject only if a run has it at several checkpoints on the same data.
+    # Names of scores include the subject only if a run has a score of several checkpoints on the same data.
     by_data = [Counter(key[:2] for key in run.scores) for run in runs]
     is_repeated = any(count > 1 for counts in by_data for count in counts.values())
     parts = 3 if is_repeated else 2
@@ -229,7 +238,7 @@ def _add_ends(page: Page, runs: Sequence[LoggedRun], logged: Sequence[str]) -> N
         rows.append((run.name, cells))
     columns = ['seed', 'last step', 'interrupted before step', *scores]
     columns += [f'{LABELS[name]}, last' for name in logged]
-    text = 'One value per run: two seeds of one config can differ as much.'
+    text = 'Each value is from a single run: two seeds of one config may differ by as much.'
     page.add('Final values', text, html_table(columns, rows))
 
 

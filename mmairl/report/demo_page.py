@@ -138,8 +138,8 @@ def draw_demo(
     )
     page.add(
         'Quality of the features',
-        'Both tests measure whether images of one class have similar features: k-NN lets the nearest labeled images vote, '
-        'logistic regression separates the classes by linear boundaries. Pre-training used no label.',
+        'Both classifiers measure whether images of one class have similar features. k-NN lets the nearest labeled images '
+        'vote, and logistic regression separates the classes by linear boundaries. Pre-training used no labels.',
         results_table(results),
         'Top-1 accuracy in percent on images that neither pre-training nor the classifiers used.',
     )
@@ -171,8 +171,8 @@ def draw_demo(
             charts.append(chart({'': percent(name, curves[name])}, title, 'step'))
     page.add(
         'Training',
-        'The loss falls as the network learns to recognize two copies of one image. Instance accuracy: how often it picks '
-        'the right copy among all others.',
+        'The loss falls as the network learns to recognize two copies of one image. Instance accuracy: how often it finds '
+        'the other copy of an image among the copies of all images.',
         charts,
         'The teacher is a running average of the student; the closer its momentum to 1, the slower it follows.',
     )

@@ -1,6 +1,6 @@
 """The effects figure: paired effects on one axis, with seeds, interval, equivalence margin and published effect.
 
-A page shows it as a table with a drawing in each row; a paper gets it as a file. Both read the same `EffectsFigure`.
+Pages show it as a table with a drawing in each row, papers as a file. Both are drawn from an `EffectsFigure`.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ PAPER = {
     'svg.fonttype': 'path',
 }
 LEGEND = '●\u00a0higher or lower  ■\u00a0equivalent  ○\u00a0inconclusive  ✕\u00a0no verdict'
-# How each kind of verdict is drawn: marker, color and the color inside. The markers differ in gray shades and in print.
+# Marker, color and fill of each kind of verdict. The markers differ without color, too.
 LOOKS = {
     'differs': ('o', '#1d5fd1', '#1d5fd1'),
     'equivalent': ('s', '#12805c', '#12805c'),
@@ -104,7 +104,7 @@ class EffectsFigure:
     Args:
         title: The heading.
         effects: One line each.
-        margin: Effects between -margin and margin are equivalent to none.
+        margin: Effects between -margin and margin are equivalent to no effect.
         score: The measured score.
         published: The score of the published effects; '' hides their column.
         published_note: How to compare them with the measured ones.

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ Count = Annotated[str, msgspec.Meta(pattern=r'^[1-9][0-9]{0,8}$')]
 
 @dataclass(frozen=True)
 class EvaluatedNetwork:
-    """The key of a network: its file and part, and its weights and config, since a file can be replaced.
+    """The key of a network: file and part, and also weights and config, since the file may be replaced.
 
     Args:
         file: The checkpoint; '' if there is none.
@@ -159,9 +160,9 @@ Table = tuple[str, str, list[Result]]  # data set, how its images differ, and ro
 
 
 def results(records: Sequence[Record]) -> list[Table]:
-    """Return a table for each set of images: the config's name, how its images differ from its first table's, and rows.
+    """Return a table for each set of images: the name of the config, how the images differ from its first table, and rows.
 
-    A score that was measured again with other settings starts another row of its network.
+    If a score was measured again with other settings, its network has another row.
     """
     names = row_names(records)
     images_of: dict[str, dict[str, Any]] = {}  # data set -> key -> identity of the images
@@ -235,12 +236,22 @@ def write_evaluation_page(
         Path(folder) / NAME,
         'evaluation.html',
         title='Evaluation',
-        lead='Scores in percent. The JSON files next to this page name configs and checkpoints.',
+        lead=f'{_best_score(tables)} Scores are in percent.',
         tables=[(data, text, results_table(rows)) for data, text, rows in tables],
         low_shots=[(data, low_shot(by_name)) for data, by_name in shots.items()],
         records=[(record, record.details, names[record.network]) for record in records],
         plots=[(x, y, score_plot(tables, x, y)) for x, y in plots],
     )
+
+
+def _best_score(tables: Sequence[Table]) -> str:
+    """Return the highest value of the first score, and which network has it."""
+    for data, _, rows in tables:
+        name = next(iter(rows[0].scores), '')
+        best = max(rows, key=lambda row: row.scores.get(name, -inf))
+        if name:
+            return f'Highest {name} on {data}: {best.scores[name]:.1f} ({best.subject}).'
+    return 'No result has a score.'
 
 
 def score_plot(tables: Sequence[Table], x: str, y: str) -> Markup:

@@ -1,4 +1,4 @@
-"""Figures in the form that papers print: matplotlib files in one style, and the same content as charts of a page."""
+"""Figures for papers as matplotlib files in one style, and their content in the form of charts of a page."""
 
 import io
 import warnings
@@ -36,9 +36,9 @@ UNDATED = dict(svg=dict(Date=None), pdf=dict(CreationDate=None))
 
 @contextmanager
 def styled(**changes: Any) -> Iterator[None]:
-    """Apply the style of all figures, with changes, as a context manager or a decorator.
+    """Apply the style of all figures, with changes. Use it as a context manager or a decorator.
 
-    Warnings about missing glyphs are silenced: the browser finds another font.
+    Warnings about missing glyphs are silenced, because the viewer of the file substitutes another font.
     """
     style = rc_context(changes, TEMPLATES / 'figures.mplstyle')
     with style, warnings.catch_warnings():
@@ -47,7 +47,7 @@ def styled(**changes: Any) -> Iterator[None]:
 
 
 def rendered(figure: Figure, kind: str, **options: Any) -> bytes:
-    """Return a figure on white as the content of a file. It has no date: the same figure gives the same bytes."""
+    """Return a figure on white as the content of a file. The file has no date, so equal figures have equal bytes."""
     buffer = io.BytesIO()
     metadata = UNDATED.get(kind)
     figure.savefig(buffer, format=kind, metadata=metadata, facecolor='white', **options)
@@ -63,7 +63,7 @@ def save_figure(figure: Figure, stem: str | Path) -> None:
 
 
 def _axes(width: float, height: float) -> Axes:
-    """Return the axes of a new figure, without pyplot, which keeps figures for the whole process."""
+    """Return the axes of a new figure. It is created without pyplot, which would keep it for the life of the process."""
     return Figure(figsize=(width, height)).subplots()
 
 
@@ -95,7 +95,7 @@ def lines(
     axes = _axes(width, 3.5)
     for number, (name, (xs, ys, *ends)) in enumerate(series.items()):
         color = COLORS[number % len(COLORS)]
-        shift = number // len(COLORS)  # each further dozen has other markers
+        shift = number // len(COLORS)  # colors repeat, but with other markers
         if ends:
             axes.fill_between(xs, *ends, color=color, alpha=0.15, linewidth=0)
         axes.plot(
@@ -193,7 +193,7 @@ PointOf = Mapping[str, tuple[float, float]]
 
 
 def with_fits(points: PointOf, groups: Mapping[str, Sequence[str]]) -> dict[str, Curve]:
-    """Return a mark per point and, for each group of three or more, the least-squares line with its 95 % band."""
+    """Return a mark per point, and the least-squares line of each group of three or more with its 95 % band."""
     series: dict[str, Curve] = {}
     for name, (x, y) in points.items():
         series[name] = ([x], [y])

@@ -89,14 +89,14 @@ def _vital(quantity: Quantity, value: float) -> dict[str, str]:
 
 
 def _lead(known: Known, vitals: Sequence[Mapping[str, str]]) -> str:
-    """Return how many quantities are in each state, and which ones need attention."""
+    """Return how many quantities are in their normal ranges, and which are not."""
     step = max(steps[-1] for steps, _ in known.values())
-    parts = []
-    for name, words in (('bad', 'bad'), ('watch', 'to watch'), ('good', 'good')):
-        labels = [vital['label'] for vital in vitals if vital['state'] == name]
-        names = f' ({", ".join(labels)})' if labels and name != 'good' else ''
-        parts.append(f'{len(labels)} {words}{names}')
-    return f'At iteration {step:,}: {", ".join(parts)}.'
+    rated = [vital for vital in vitals if vital['state'] != 'open']
+    outside = [vital for vital in rated if vital['state'] != 'good']
+    inside = f'{len(rated) - len(outside)} of {len(rated)} quantities are in their normal ranges'
+    labels = [f'{vital["label"]} ({vital["state"]})' for vital in outside]
+    attention = f' To check: {", ".join(labels)}.' if labels else ''
+    return f'At iteration {step:,}, {inside}.{attention}'
 
 
 def normal_range(quantity: Quantity) -> str:

@@ -43,6 +43,7 @@ from mmairl.report.charts import WIDTH, still_picture
 from mmairl.report.compare_page import short_names
 from mmairl.report.page import write_page
 from mmairl.report.sections import REACH, in_bytes
+from mmairl.report.table import counted
 
 NEAREST = 12  # neighbors of an image
 SHEET = 16  # pictures along the side of a sheet
@@ -71,8 +72,8 @@ def map_images(
     """Write a page with a map of images by the features of checkpoints.
 
     Args:
-        checkpoint: One checkpoint or several, in any format that `mmairl evaluate` reads. Each has a map; duplicates and
-            groups are by the last.
+        checkpoint: One or more checkpoints in any format that `mmairl evaluate` reads. Each has a map. Duplicates and
+            groups are by the last checkpoint.
         images: A folder with or without classes, an archive of `mmairl pack`, several of these (colored by source), or a
             list of files or Pillow images.
         out: The page, one HTML file.
@@ -80,7 +81,7 @@ def map_images(
         size: The side of the central crop. Default: that of the training crops if the checkpoint states it, else 224.
         config: The config of a network that is not a ResNet or ViT.
         colours: A CSV file whose first column names the images, and the column to color by.
-        patches: The number of images, evenly spaced by name, whose cells or ViT patches are compared with each other.
+        patches: The number of images, evenly spaced by name, whose cells (or ViT patches) are compared.
         batch: Images at a time.
         workers: Processes that load images.
         device: Default: the GPU if there is one.
@@ -137,14 +138,19 @@ def map_images(
         maps=[subject['data'] for subject in maps],
         cells=_cells_data(cells) if cells else None,
     )
-    data['key'] = sha256(repr(data).encode()).hexdigest()[:8]  # links hold for this map only
+    data['key'] = sha256(repr(data).encode()).hexdigest()[
+        :8
+    ]  # positions in links are valid for this map only
     outstanding = find_outstanding(trained, maps[-1]['distance'])
+    duplicates = counted(len(outstanding.duplicates), 'group')
+    outliers = counted(len(outstanding.outliers), 'outlier')
     return write_page(
         out,
         'map.html',
         wide=True,
         title=f'{len(names):,} images by {", ".join(path.name for path in paths)}',
-        lead=f'Similarity by the {part} of {", ".join(map(str, paths))}, compared with raw pixels and random weights.',
+        lead=f'{duplicates} of near-duplicates and {outliers}, by the features of the {part} of '
+        f'{", ".join(map(str, paths))}. The maps of raw pixels and random weights are for comparison.',
         data=data,
         maps=maps,
         names=names,
@@ -161,7 +167,7 @@ def map_images(
 
 
 class Thumbnails:
-    """Small pictures of all images, SHEET by SHEET in one JPEG; a file per picture would be half header.
+    """Small pictures of all images. A JPEG has SHEET × SHEET of them, since headers would be half of single files.
 
     Args:
         count: The number of images.
@@ -170,7 +176,7 @@ class Thumbnails:
     """
 
     def __init__(self, count: int, extraction: Extraction, as_stored: bool = False) -> None:
-        # So that the page can be mailed.
+        # More images have smaller pictures, so that the page can be sent by e-mail.
         self.side = 96 if count <= 2000 else 64 if count <= 20_000 else 40
         mean, std = extraction.mean, extraction.std
         if as_stored:
@@ -211,7 +217,7 @@ def name_of(dataset: Dataset, index: int) -> str:
 def by_class(
     dataset: Dataset, kept: Sequence[int], names: Sequence[str]
 ) -> tuple[list[str], Tensor]:
-    """Return the names and labels of sets of images, of an archive's classes, or of the topmost folders."""
+    """Return the names and labels of the sets of a mixture, else of the classes, else of the top-level folders."""
     if isinstance(dataset, Mixture):
         return list(dataset.sets), dataset.origins[kept]
     if dataset.classes:

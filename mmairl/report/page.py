@@ -14,7 +14,7 @@ from mmairl.io import write_text
 
 HERE = Path(__file__).parent
 TEMPLATES = HERE / 'templates'
-# HTML templates escape what they are given; tables in Markdown and LaTeX escape their own cells.
+# HTML templates escape values automatically; tables in Markdown and LaTeX escape their cells themselves.
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES),
     autoescape=lambda name: name.endswith('.html'),
@@ -22,7 +22,7 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-# The colors of series, and what replaces characters that would be markup. Scripts read them, too.
+# The colors of series and the replacements of markup characters. Scripts read them, too.
 SIGNS = yaml.safe_load((TEMPLATES / 'signs.yaml').read_text('utf-8'))
 COLORS: list[str] = SIGNS['colors']
 MARKDOWN: dict[str, str] = SIGNS['markdown']
@@ -36,13 +36,13 @@ SCRIPTS = {
 
 
 def fill(template: str, **values: object) -> str:
-    """Return a filled-in template. HTML is marked as such, so that another template does not escape it again."""
+    """Return a filled-in template. HTML is returned as Markup, so that another template does not escape it again."""
     text = ENVIRONMENT.get_template(template).render(**values)
     return Markup(text) if template.endswith('.html') else text
 
 
 def macro(template: str, name: str, *values: object) -> Markup:
-    """Return what a macro of a template returns for these values."""
+    """Call a macro of a template."""
     return getattr(ENVIRONMENT.get_template(template).module, name)(*values)
 
 
@@ -51,8 +51,8 @@ def write_page(
 ) -> Path:
     """Write a page from a template as one file, atomically.
 
-    The page's content security policy allows its own style and scripts, by hash, and no network access. A name on the
-    page can therefore never run code.
+    The content security policy of the page allows its own style and scripts, by hash, and no network access. Text on the
+    page can therefore never run as code.
 
     Args:
         path: The file to write.

@@ -1,4 +1,4 @@
-"""Curves of real runs, healthy and collapsed, to compare a run with; `projects/reference_curves` stored them."""
+"""Reference curves of healthy and collapsed runs on health pages. `projects/reference_curves` writes the file."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -75,7 +75,11 @@ def write_replay_page(
     )
     columns = ['as trained', change][: len(records)]
     table = html_table(columns, rows)
-    page.add('Values', 'Exactly as in training, from the nearest checkpoint.', table)
+    page.add(
+        'Values',
+        'The iteration was replayed from the nearest checkpoint, exactly as in training.',
+        table,
+    )
     if per_image:
         _add_images(page, record)
     if views is not None:
@@ -97,11 +101,15 @@ def _add_images(page: Page, record: StepRecord) -> None:
         keys = record.nearest[place] if record.nearest else []
         near = ', '.join(f'{cosine:.3f} ({age} keys old)' for cosine, age in keys) or ABSENT
         rows.append((_name(record, place), [loss, f'{record.gradients[place]:.4g}', near]))
-    text = "The gradient is that of the loss at the image's queries, times the batch."
+    text = "Gradient: the gradient of the loss with respect to the image's queries, multiplied by the batch size."
     if record.losses is None:
-        text += ' This loss compares the images of a batch, so it does not split by image.'
+        text += (
+            ' This loss compares the images of a batch, so single images have no loss of their own.'
+        )
     columns = ['loss', 'gradient norm', 'nearest keys in the queue']
-    page.add('Images', text, html_table(columns, rows, words=True), 'The largest gradients first.')
+    page.add(
+        'Images', text, html_table(columns, rows, words=True), 'The largest gradients are first.'
+    )
 
 
 def _add_views(page: Page, record: StepRecord, parameters: Sequence[Sequence[str]]) -> None:
@@ -122,6 +130,8 @@ def _add_views(page: Page, record: StepRecord, parameters: Sequence[Sequence[str
         shown.append(list(map(picture, images, alts)))
         if parameters:
             rows.append((name, parameters[place]))
-    page.add('Views', 'As the model received them.', macro('pictures.html', 'grid', shown))
+    page.add(
+        'Views', 'The images as the model received them.', macro('pictures.html', 'grid', shown)
+    )
     if rows:
         page.add('Sampled parameters', figure=html_table(columns, rows, words=True))

@@ -61,7 +61,7 @@ def augmented(
 
 
 def visible(images: Tensor, dataset: Dataset, preprocessor: nn.Module) -> Tensor:
-    """Return images as uint8: of photographs 0 to 1, of others a range around the mean, from black to white."""
+    """Return images as uint8. Black to white is 0 to 1 for photographs, and a range around the mean for other images."""
     if innermost_dataset(dataset).as_stored:
         reach = REACH * preprocessor.std
         images = (images - preprocessor.mean + reach) / (2 * reach)
@@ -73,7 +73,7 @@ def in_bytes(values: Tensor) -> Tensor:
 
 
 def picture(image: Tensor, alt: str) -> Picture:
-    """Return a CHW image as PNG, with its alternative text. Of other channel counts, the first three or the first."""
+    """Return a CHW image as PNG, with its alternative text. Only the first three channels, or the first, are shown."""
     shown = image[:3] if len(image) >= 3 else image[:1]
     if shown.dtype is not torch.uint8:
         shown = in_bytes(to_unit(shown))
@@ -88,10 +88,10 @@ def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], 
     count = min(MAPPED, *(len(bank.x) for bank in features.values()))
     page.add(
         'Feature map',
-        'Every dot is an image, colored by its class. Similar images are near each other, so islands of one color are '
-        'classes that were learned without labels.',
+        'Every dot is an image, colored by its class. Images with similar features are near each other, so an island of '
+        'one color is a class that the features distinguish.',
         maps,
-        f't-SNE of {count} test images. Distances between islands mean little.',
+        f't-SNE of the features of {count} test images. Distances between islands mean little.',
     )
 
 
@@ -107,7 +107,7 @@ def _map(title: str, bank: Features, classes: Sequence[str], seed: int) -> Marku
     return chart(series, title, dots=True, ticks=[''])
 
 
-# Features, and the stored image of each row of them.
+# A function that returns the stored image of a row of features, and the features.
 Pictures = tuple[Callable[[int], Tensor], Features]
 
 
@@ -140,8 +140,8 @@ def add_neighbors(
         shown.append((_class_picture(test, first, classes), found))
     page.add(
         title,
-        f'The first test image of {len(firsts)} classes (left, not selected by hand), and the {NEIGHBORS} other images with '
-        'the most similar features.',
+        f'Left: the first test image of each of {len(firsts)} classes. Right: the {NEIGHBORS} other images with the most '
+        'similar features.',
         macro('pictures.html', 'neighbors', shown),
     )
 

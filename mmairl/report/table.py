@@ -1,4 +1,4 @@
-"""Tables of named rows for the terminal, for pages and as CSV. Names are plain text, never markup."""
+"""Tables of named rows for the terminal, for pages and as files. Names are plain text, never markup."""
 
 import csv
 import io
@@ -94,7 +94,7 @@ def html_table(
     Args:
         columns: The names of the columns after the first.
         rows: The names and cells of the rows.
-        best: The cells to stress.
+        best: The cells to highlight.
         bars: The number of leading columns that are percentages and also get a bar.
         words: Whether cells are text that wraps.
         heat: Whether to shade cells by their value between 0 and 1.
@@ -138,6 +138,10 @@ def signed(value: float, digits: int = 1) -> str:
     """Return a number with its sign, unless it rounds to zero."""
     text = f'{value:+.{digits}f}'.replace('-', '−')
     return text if float(text[1:]) else text[1:]
+
+
+def counted(number: int, noun: str, plural: str = '') -> str:
+    return f'{number:,} {noun}' if number == 1 else f'{number:,} {plural or noun + "s"}'
 
 
 def escaped(text: str, signs: Mapping[str, str]) -> str:
@@ -189,6 +193,6 @@ def _csv_cell(value: object) -> object:
     if isinstance(value, str) and NUMBER.fullmatch(value):
         return value.replace('−', '-').removeprefix('+')
     if isinstance(value, str):
-        # A spreadsheet would take the name for a formula.
+        # A leading quote keeps spreadsheets from reading the name as a formula.
         return f"'{printable(value)}" if value.startswith(FORMULA_SIGNS) else printable(value)
     return f'{value:.7g}' if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""A page of images and the views that a config makes of them, to look at before a long run."""
+"""The page of the views that a config creates from its images, to check before a long run."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +23,7 @@ LONGEST = 400  # pixels of an original on the page
 Step = tuple[str, bool]  # a transform in words, and whether it was applied
 Box = dict[str, float]  # a crop in percent of the image
 Drawn = tuple[str, Box | None]  # the sampled parameters of an image in words, and its crop
-# The transforms of each view, each with what it sampled for every image.
+# For each view, its transforms, each with the parameters that it sampled for every image.
 Heard = list[list[tuple[Callable, list[Drawn]]]]
 
 
@@ -114,7 +114,7 @@ def _recorded_draw(
 
 
 def steps_of(heard: Sequence[Heard], view: int, place: int) -> tuple[list[Step], Box | None]:
-    """Return the transforms of a view in words, and its crop if that is the first of them.
+    """Return the transforms of a view in words, and its crop if the first transform is one.
 
     Args:
         heard: The records of the data workers and of the device.

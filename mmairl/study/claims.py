@@ -30,6 +30,7 @@ from mmairl.study.statistics.claim_tests import (
 )
 from mmairl.study.statistics.compare_rows import (
     LEVEL,
+    interval,
     limits_by_row,
     same_start,
     scores_by_seed,
@@ -104,6 +105,19 @@ class Form(Declared, frozen=True, tag_field='form'):
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
         """Return the evidence of the runs or, with `seeds`, the evidence that so many seeds would give."""
         return self.combine(runs.test_all(self.parts(runs.margin), seeds))
+
+    def effects(self, runs: 'StudyRuns', printed: Known) -> list[dict[str, Any]]:
+        """Return the measured and the published effect of each part."""
+        return [
+            _effect_entry(
+                part,
+                runs.contrast(part),
+                weights=part.weights,
+                published=part.effect(printed),
+                measured=part.effect(runs.mean),
+            )
+            for part in self.parts(runs.margin)
+        ]
 
     def combine(self, parts: Sequence[Evidence]) -> Evidence:
         combine = claim_tests.most_hold if self.need == 'most' else claim_tests.all_hold
@@ -287,25 +301,41 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
         return self.x, self.y
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
-        measured = runs.measured(self.x)
-        if measured and measured == runs.measured(self.y):
+        if self._has_one_stand_in(runs):
             return Evidence(reason=ONE_STAND_IN)
+        tests = [_tested(contrast, part) for _, contrast, part in self._contrasts(runs)]
+        return self.combine(tests) if tests else Evidence(reason=NOT_RUN)
+
+    def effects(self, runs: 'StudyRuns', printed: Known) -> list[dict[str, Any]]:
+        if self._has_one_stand_in(runs):
+            return []
+        return [
+            _effect_entry(part, contrast, name=name, weights={}, published=None) | dict(seeds=None)
+            for name, contrast, part in self._contrasts(runs)
+        ]
+
+    def _has_one_stand_in(self, runs: 'StudyRuns') -> bool:
+        measured = runs.measured(self.x)
+        return measured is not None and measured == runs.measured(self.y)
+
+    def _contrasts(self, runs: 'StudyRuns') -> Iterator[tuple[str, Contrast, ClaimPart]]:
+        """Yield the slope and the differences of intercepts that are claimed; nothing if a group has no run."""
         x, y, labels = runs.points(self.groups, self.x, self.y)
         if len(np.unique(labels)) < len(self.groups):
-            return Evidence(reason=NOT_RUN)
+            return
         slope, *intercepts = np.eye(1 + len(self.groups))
         intercept = dict(zip(self.groups, intercepts))
         claimed = []
         if self.slope != 'any':
             margin = self.flat if self.slope == 'none' else None
-            claimed.append((-slope if self.slope == 'falls' else slope, margin))
+            name = f'slope of {self.y} over {self.x}'
+            claimed.append((name, -slope if self.slope == 'falls' else slope, margin))
         for higher, lower in pairwise(self.ranking):
-            claimed.append((intercept[higher] - intercept[lower], None))
-        tests = []
-        for weights, margin in claimed:
+            name = f'{higher} − {lower}, {self.y} at equal {self.x}'
+            claimed.append((name, intercept[higher] - intercept[lower], None))
+        for name, weights, margin in claimed:
             contrast = claim_tests.parallel_lines(x, y, labels, weights)
-            tests.append(_tested(contrast, ClaimPart((), margin=margin)))
-        return self.combine(tests)
+            yield name, contrast, ClaimPart((), margin=margin)
 
 
 class Collapse(Form, frozen=True, tag='collapse', kw_only=True):
@@ -351,6 +381,9 @@ class Every(Form, frozen=True, tag='all', kw_only=True):
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
         return self.combine([test.evidence(runs, seeds) for test in self.of])
+
+    def effects(self, runs: 'StudyRuns', printed: Known) -> list[dict[str, Any]]:
+        return [effect for test in self.of for effect in test.effects(runs, printed)]
 
 
 class Majority(Every, frozen=True, tag='most', kw_only=True):
@@ -569,15 +602,22 @@ class StudyRuns:
         return [self.test(part, seeds) for part in parts]
 
     def test(self, part: ClaimPart, seeds: int | None) -> Evidence:
+        contrast = self.contrast(part)
+        if isinstance(contrast, str):
+            return Evidence(reason=contrast)
+        return _tested(contrast, part, seeds)
+
+    def contrast(self, part: ClaimPart) -> Contrast | str:
+        """Return a part's sum of means without its offset, or the reason why it cannot be tested."""
         sums = {row: self._weighted(row, weights) for row, weights in part.weights.items()}
         if not all(sums.values()):
-            return Evidence(reason=NOT_RUN)
+            return NOT_RUN
         if any(self.collapsed(row, score)[0] for _, row, score in part.terms):
-            return Evidence(reason=COLLAPSED)
+            return COLLAPSED
         all_seeds = sorted(set().union(*sums.values()))
         values = [[scores.get(seed, math.nan) for seed in all_seeds] for scores in sums.values()]
         blocks = self._are_blocks([*sums], set(all_seeds).intersection(*sums.values()))
-        return _tested(claim_tests.sum_of_means(np.array(values), blocks), part, seeds)
+        return claim_tests.sum_of_means(np.array(values), blocks)
 
     def _weighted(self, row: str, weights: Mapping[str, float]) -> dict[int, float]:
         """Return a row's weighted sum of scores for each seed that has all of them."""
@@ -655,7 +695,7 @@ def judge(claims: Sequence[Claim], runs: StudyRuns, printed: Known) -> list[dict
             verdict=verdict,
             reason=one.reason if verdict in (INCONCLUSIVE, NOT_RUN) else '',
             p=one.p,
-            parts=list(_described_parts(claim.test, runs, printed)),
+            parts=claim.test.effects(runs, printed),
             stand_ins={score: own for score, own in measured.items() if own not in (score, None)},
         )
         del entry['test']
@@ -665,15 +705,15 @@ def judge(claims: Sequence[Claim], runs: StudyRuns, printed: Known) -> list[dict
     return judged
 
 
-def _described_parts(test: Test, runs: StudyRuns, printed: Known) -> Iterator[dict[str, Any]]:
-    for part in test.parts(runs.margin):
-        yield dict(
-            weights=part.weights,
-            published=part.effect(printed),
-            measured=part.effect(runs.mean),
-            margin=_known(part.margin),
-            least=_known(part.least),
-        )
+def _effect_entry(part: ClaimPart, contrast: Contrast | str, **entry: Any) -> dict[str, Any]:
+    """Return the record of a part's effect, with the 95 % interval of the contrast that was tested."""
+    entry |= dict(margin=_known(part.margin), least=_known(part.least), seeds=None)
+    if isinstance(contrast, str):
+        return entry | dict(low=None, high=None)
+    ends = interval(contrast.estimate - part.offset, contrast.error, contrast.freedom)
+    return entry | dict(
+        measured=ends['estimate'], low=ends['low'], high=ends['high'], seeds=contrast.seeds
+    )
 
 
 def _known(value: float | None) -> float | None:

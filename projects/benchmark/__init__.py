@@ -1,1 +1,1 @@
-"""Speed and memory, ours beside a peer's in one process: suites of cases, timed in turn, printed as ratios."""
+"""Measure speed and memory: each case runs mmairl and another library in turn, in one process, and prints the ratio."""

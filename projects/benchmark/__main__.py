@@ -1,7 +1,7 @@
 """Measure speed against other libraries in one process: python -m projects.benchmark --suite NAME [--device cuda].
 
 --suite scaling runs two processes and --suite crops as many as --processes, each on one thread. --suite detection
---checkpoint CKPT trains a detector on drawn images from a ResNet-18 of ours and shows whether it learns.
+--checkpoint CKPT trains a detector on drawn images from a ResNet-18 of mmairl and shows whether it learns.
 """
 
 if __name__ == '__main__':
@@ -77,11 +77,13 @@ def parse_args() -> argparse.Namespace:
 
 
 def detection(args: argparse.Namespace) -> None:
-    """AP as training goes, in the terminal and as CSV."""
+    """Train a detector, and print its AP during training and write it as CSV."""
     from projects.benchmark.detection import SCORES, learning_curve  # mmdet is optional
 
     if not args.checkpoint:
-        raise UserError('--suite detection starts from a pre-trained ResNet-18; give --checkpoint')
+        raise UserError(
+            '--checkpoint: required for --suite detection; name a pre-trained ResNet-18'
+        )
     rows = learning_curve(args.checkpoint, DEFAULT / 'run', args.steps, max(1, args.steps // 3))
     shown = [(str(step), [f'{value:.1f}' for value in scores]) for step, *scores in rows]
     print_table(SCORES, shown, head='iteration')
@@ -89,7 +91,7 @@ def detection(args: argparse.Namespace) -> None:
 
 
 def two_processes(args: argparse.Namespace) -> None:
-    """One process against two, each on one thread."""
+    """Compare one process with two, each on one thread."""
     command = f'python -m projects.benchmark --suite scaling --rounds {args.rounds}' + (
         ' --quick' if args.quick else ''
     )
@@ -101,7 +103,7 @@ def two_processes(args: argparse.Namespace) -> None:
 
 
 def beside_peers(args: argparse.Namespace) -> None:
-    """Each case of the suites, written as they come; where two sides differ, the others are written all the same."""
+    """Run each case of the suites and write its results at once. A case whose sides differ does not stop the others."""
     console, rows, differing, limits = (
         Console(quiet=not is_main_process()),
         [],
@@ -139,9 +141,11 @@ def beside_peers(args: argparse.Namespace) -> None:
 def main() -> None:
     args = parse_args()
     if args.device == 'cuda' and not torch.cuda.is_available():
-        raise UserError('this machine has no GPU that torch can use; leave out --device cuda')
+        raise UserError('--device cuda: torch finds no GPU on this machine; leave it out')
     if args.processes > 1 and args.suite != 'crops':
-        raise UserError('--processes is of --suite crops; --suite scaling runs two by itself')
+        raise UserError(
+            '--processes: requires --suite crops; leave it out (--suite scaling always runs two processes)'
+        )
     if args.processes > 1 and 'WORLD_SIZE' not in os.environ:
         launcher = [
             sys.executable,
@@ -153,9 +157,9 @@ def main() -> None:
         sys.exit(subprocess.run(start, env={'OMP_NUM_THREADS': '1', **os.environ}).returncode)
     start_processes('pytorch' if args.processes > 1 else 'none')
     register()
-    torch.backends.cudnn.benchmark = True  # as every run of a config sets it
+    torch.backends.cudnn.benchmark = True  # as every run of a config does
     if args.device == 'cpu':
-        keep_freed_memory()  # as training does; both sides are of this process
+        keep_freed_memory()  # as training does; this affects both sides
     if args.suite == 'detection':
         detection(args)
     elif args.suite == 'scaling':

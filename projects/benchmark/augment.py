@@ -1,4 +1,4 @@
-"""Two views of an image: ours on one core and batched on the device, beside the pipelines that people use."""
+"""Make two views of an image, on one core or in batches on the device: mmairl compared with common pipelines."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -21,10 +21,10 @@ Views = Callable[[], object]
 SIZE = (375, 500)  # height and width of a typical photograph of ImageNet
 NUMPY_2 = (
     np.lib.NumpyVersion(np.__version__) >= '2.0.0'
-)  # refuses the negative bytes by which mmcv 2.1 shifts a hue
+)  # raises on the negative bytes by which mmcv 2.1 shifts a hue
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VIEW = load_config('mmairl::_base_/views/mocov2.py').mocov2_view
-REST = VIEW[1:]  # all but the crop, for crops that are there
+REST = VIEW[1:]  # without the crop, for images that are already cropped
 WORKER_NOTE = (
     "In a worker: MoCo v2's views from a decoded image to bytes, on one thread. The draws of two sides differ, so a check "
     "sees only that both make two views of 224; tests/data/test_transforms.py holds each operation to torchvision's."
@@ -36,7 +36,7 @@ DEVICE_NOTE = (
 
 
 def augment(device: str, quick: bool) -> Iterator[Case]:
-    """MoCo v2's two views: by a worker on one core, and of a batch of crops on the device."""
+    """Compare MoCo v2's two views, made by a worker on one core and made of a batch of crops on the device."""
     count = 2 if quick else 64
     photographs = [photograph(seed) for seed in range(min(count, 8))] * max(1, count // 8)
     ours = seeded(lambda: [views(image) for image in images])
@@ -60,7 +60,7 @@ def augment(device: str, quick: bool) -> Iterator[Case]:
 
 
 def photograph(seed: int) -> np.ndarray:
-    """Smooth colours with some noise, HWC: what a decoder gives, and about as large as a JPEG of ImageNet."""
+    """Return smooth colors with some noise, HWC. Like a decoded photograph, its JPEG is about as large as one of ImageNet."""
     generator = np.random.default_rng(seed)
     smooth = cv2.resize(
         generator.random((12, 16, 3), np.float32), SIZE[::-1], interpolation=cv2.INTER_CUBIC
@@ -73,7 +73,7 @@ def tensor(pixels: np.ndarray) -> Tensor:
 
 
 def seeded(work: Views) -> Views:
-    """The same draws at every call, so that a round differs from the next by the machine alone."""
+    """Return the work with the same random draws in every call, so that rounds differ only by the state of the machine."""
 
     def repeated() -> object:
         for seed in (torch.manual_seed, np.random.seed, random.seed):
@@ -91,7 +91,7 @@ def worker_views(view: list[dict]) -> Callable[[Tensor], list[Tensor]]:
 
 
 def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:
-    """The work of other libraries in a data worker: each from the form that its own decoder gives to the bytes of two views."""
+    """Return the work of other libraries in a data worker: from the form that their decoder returns to two views as bytes."""
     pil, tensors = (
         [Image.fromarray(pixels) for pixels in photographs],
         [tensor(pixels) for pixels in photographs],
@@ -111,7 +111,7 @@ def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:
 
 
 def torchvision_released() -> v1.Compose:
-    """The release's main_moco.py up to ToTensor and Normalize, which ours does on the device."""
+    """Return the views of MoCo's main_moco.py without ToTensor and Normalize, which mmairl does on the device."""
     return v1.Compose(
         [
             v1.RandomResizedCrop(224, scale=(0.2, 1.0)),
@@ -141,7 +141,7 @@ def torchvision_v2() -> v2.Compose:
 
 
 def mmpretrain_views(photographs: list[np.ndarray]) -> Views:
-    """The train_pipeline of mmpretrain's imagenet_bs32_mocov2.py after LoadImageFromFile."""
+    """Return the train_pipeline of mmpretrain's imagenet_bs32_mocov2.py after LoadImageFromFile."""
     import mmpretrain.datasets  # noqa: F401  it registers the transforms
     from mmengine.registry import DefaultScope
     from mmpretrain.registry import TRANSFORMS
@@ -174,7 +174,7 @@ def on_device(crops: list[Tensor], device: str) -> Views:
 
 
 def same_shapes(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> None:
-    """Their draws differ, so that much can be checked here; each operation is tested against torchvision's."""
+    """Check the shapes only, because the random draws differ. The tests compare each operation with torchvision's."""
     for side in (ours, theirs):
         assert all(
             view.shape == (3, 224, 224) and view.dtype == torch.uint8

@@ -1,4 +1,4 @@
-"""A step with small crops: DINO and SwAV, ours beside lightly's layers and losses, on one network and the same crops."""
+"""Take a step of DINO or SwAV with small crops: mmairl compared with lightly's layers and losses, on the same crops."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -28,7 +28,9 @@ LARGE, SMALL = 2, 6
 FULL = Size(depth=50, image=224, batch=8, features=2048, hidden=2048, queue=0)
 ON_GPU = Size(depth=50, image=224, batch=128, features=2048, hidden=2048, queue=0)
 TINY = Size(depth=18, image=32, batch=4, features=512, hidden=16, queue=0)
-OUT = dict(dino=(256, 4096), swav=(128, 3000))  # of the projector, and prototypes
+OUT = dict(
+    dino=(256, 4096), swav=(128, 3000)
+)  # output width of the projector, and number of prototypes
 NOTE = (
     f'{LARGE} crops at full size and {SMALL} at three sevenths of it, in float32 on one ResNet, with SGD. That both take the '
     "same step is checked in float64 on a ResNet-18, where lightly's batch norm sees a crop at a time, as ours does. Crops "
@@ -42,7 +44,7 @@ LOOPS = {
 
 
 def crops(device: str, quick: bool) -> Iterator[Case]:
-    """DINO and SwAV with small crops, as they stand and with channels last on both sides."""
+    """Compare steps of DINO and SwAV with small crops, in the default layout and with channels last on both sides."""
     if not installed('DINO and SwAV'):
         return
     check_one_step()
@@ -82,7 +84,7 @@ def random_crops(size: Size, device: str = 'cpu') -> dict:
 
 @quiet()
 def siamese(size: Size, method: str, device: str = 'cpu') -> BaseModel:
-    """Our network; SwAV's prototypes are its head's, DINO's its projector's."""
+    """Return mmairl's network. SwAV's prototypes belong to its head, DINO's to its projector."""
     norm, (out, prototypes) = dict(type='SyncBN', group=1 if device == 'cpu' else None), OUT[method]
     neck = dict(
         in_channels=size.features, hidden_channels=size.hidden, out_channels=out, norm_cfg=norm
@@ -115,9 +117,9 @@ def siamese(size: Size, method: str, device: str = 'cpu') -> BaseModel:
 
 
 class Lightly(nn.Module):
-    """Its projection head, prototypes and loss on a ResNet; GELU gives way to the ReLU that ours has.
+    """Lightly's projection head, prototypes and loss on a ResNet, with ReLU in place of GELU, as in mmairl's projector.
 
-    `together` sends crops of one size through the network in one pass.
+    With `together`, crops of one size pass through the network at once.
     """
 
     def __init__(self, size: Size, method: str, together: bool = False) -> None:
@@ -158,7 +160,7 @@ class Lightly(nn.Module):
         self.train()
 
     def another(self) -> 'Lightly':
-        """Return a copy; layers with a weight norm cannot be copied by themselves."""
+        """Return a copy. Layers with a weight norm cannot be deep-copied."""
         made = Lightly(self.size, self.method, self.together).to(self.backbone.conv1.weight)
         made.load_state_dict(self.state_dict())
         return made
@@ -174,7 +176,7 @@ class Lightly(nn.Module):
     def forward(
         self, large: Sequence[Tensor], small: Sequence[Tensor], keys: Sequence[Tensor] | None
     ) -> Tensor:
-        """The loss, in one pass of DDP, as its Trainer takes it."""
+        """Return the loss from one pass of DDP, as lightly's Trainer does."""
         z, small_z = self.embed(large), self.embed(small)
         return (self.loss(z, small_z) if keys is None else self.loss(keys, z + small_z)).sum()
 
@@ -185,7 +187,7 @@ def copy_weights(ours: BaseModel, peer: Lightly) -> None:
     layers = [layer for layer in ours.projector.mlp if not isinstance(layer, nn.ReLU)]
     for theirs, layer in zip(linear, layers, strict=True):
         if theirs.bias is None:
-            layer.bias.data.zero_()  # lightly's layers in front of a norm have none
+            layer.bias.data.zero_()  # lightly's layers before a norm have no bias
         theirs.load_state_dict(layer.state_dict(), strict=theirs.bias is not None)
     if peer.method == 'dino':
         peer.head.last_layer.weight_v.data.copy_(ours.projector.prototypes.weight.data)
@@ -208,7 +210,7 @@ def our_step(model: BaseModel, batch: dict, fast: dict) -> Step:
 
 
 def their_step(peer: Lightly, batch: dict, channels_last: bool = False) -> Callable[[], dict]:
-    """One step of its benchmarks' loops."""
+    """Return one step of the loops in lightly's benchmarks."""
     from lightly.models.utils import update_momentum
 
     first = peer.backbone.conv1.weight

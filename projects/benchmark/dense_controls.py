@@ -1,11 +1,11 @@
-"""Controls of `segment` on drawn scenes, and its memory and speed.
+"""Measure controls of `segment` on drawn scenes, and its memory and speed.
 
     python -m projects.benchmark.dense_controls scores CHECKPOINT --seeds 5 --out scores.json
     python -m projects.benchmark.dense_controls memory
     python -m projects.benchmark.dense_controls speed
 
-Cells of the last stages see the whole image, so cells that are permuted within an image still know its content. Two
-controls tell content from position: cells that all hold the image's mean, and cells that are exchanged for those of
+Cells of the last stages see the whole image, so cells that are permuted within an image still carry its content. Two
+controls separate content from position: cells that all hold the image's mean, and cells that are exchanged for those of
 other images.
 """
 

@@ -1,4 +1,4 @@
-"""Whether a detector of ours learns: average precision on drawn images before training and as it goes."""
+"""Check that a detector learns from mmairl's weights: average precision on drawn images before and during training."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SCORES = ('AP', 'AP50', 'AP75')
 
 
 def learning_curve(checkpoint: str, folder: Path, steps: int, every: int) -> list[tuple[int, ...]]:
-    """Rows of iteration, AP, AP50 and AP75 in percent; iteration 0 is the detector after one step with a rate of 0."""
+    """Return rows of iteration, AP, AP50 and AP75 in percent. Iteration 0 is the detector after one step with a rate of 0."""
     data = write_voc(folder / 'data/VOCdevkit', IMAGES, SIZE)
     untrained = shrunk(checkpoint, data, folder / 'untrained', 1, 1)
     untrained.optim_wrapper.optimizer.lr = 0.0
@@ -27,7 +27,7 @@ def learning_curve(checkpoint: str, folder: Path, steps: int, every: int) -> lis
 
 
 def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) -> Config:
-    """The config of VOC07 with small images, few regions and few steps; everything else is as it is."""
+    """Return the config of VOC07 with small images, few regions and few steps."""
     cfg = start_from(load_config(CONFIG), checkpoint)
     for node in dicts(cfg._cfg_dict):
         if node.get('type') == 'RandomChoiceResize':
@@ -53,7 +53,7 @@ def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) 
 
 
 def measured(folder: Path) -> list[tuple[int, ...]]:
-    """Each evaluation that the run has logged."""
+    """Return each evaluation in the log of a run."""
     curves = read_scalars(folder)
     steps, _ = curves['pascal_voc/AP']
     return list(

@@ -1,4 +1,4 @@
-"""Small detection sets in the real formats: drawn rectangles and discs on noise, as a VOC tree or as COCO's json."""
+"""Draw small detection sets of rectangles and discs on noise, in VOC's folders or in COCO's JSON."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-# Names that VOC and COCO share, each with its own form and colour.
+# Names that VOC and COCO share, each with a form and a color.
 KINDS = {
     'bus': ('rectangle', (220, 40, 40)),
     'car': ('rectangle', (40, 200, 60)),
@@ -31,7 +31,7 @@ ANNOTATION = (
 
 @dataclass
 class Thing:
-    """A drawn object; `box` is its first and last pixel: left, top, right, bottom."""
+    """A drawn object; `box` holds its first and last pixel: left, top, right, bottom."""
 
     name: str
     box: tuple[int, int, int, int]
@@ -42,7 +42,7 @@ class Thing:
         {'rectangle': pen.rectangle, 'disc': pen.ellipse}[form](self.box, fill=colour)
 
     def outline(self) -> np.ndarray:
-        """Its polygon, rows of x and y, around its pixels."""
+        """Return the polygon around the object's pixels as rows of x and y."""
         left, top, right, bottom = self.box[0], self.box[1], self.box[2] + 1, self.box[3] + 1
         if KINDS[self.name][0] == 'rectangle':
             return np.array(
@@ -59,7 +59,7 @@ class Thing:
 def scene(
     generator: np.random.Generator, size: tuple[int, int], most: int = 3
 ) -> tuple[Image.Image, list[Thing]]:
-    """One image of `size` (width, height) with one to `most` things; later ones may cover a part of earlier ones."""
+    """Draw one image of `size` (width, height) with one to `most` objects. Later objects may cover parts of earlier ones."""
     image = Image.fromarray(generator.integers(70, 150, (size[1], size[0], 3), dtype=np.uint8))
     things = []
     for _ in range(generator.integers(1, most + 1)):
@@ -77,9 +77,9 @@ def scene(
 def write_voc(
     root: Path, images: dict[str, dict[str, int]], size: tuple[int, int] = (96, 80), seed: int = 0
 ) -> Path:
-    """A VOCdevkit: `images` counts them by year and split, as in `{'VOC2007': {'trainval': 8, 'test': 4}}`.
+    """Write a VOCdevkit. `images` has its number of images by year and split: `{'VOC2007': {'trainval': 8, 'test': 4}}`.
 
-    Every fifth image's first thing is 'difficult'.
+    The first object of every fifth image is marked 'difficult'.
     """
     generator = np.random.default_rng(seed)
     for year, splits in images.items():
@@ -112,7 +112,7 @@ def write_voc(
 def write_coco(
     root: Path, images: dict[str, int], size: tuple[int, int] = (96, 80), seed: int = 0
 ) -> Path:
-    """A COCO folder: `images` counts them by split, as in `{'train2017': 8, 'val2017': 4}`; masks are polygons."""
+    """Write a COCO folder. `images` has its number of images by split: `{'train2017': 8, 'val2017': 4}`. Masks are polygons."""
     from mmdet.datasets import CocoDataset
 
     names = CocoDataset.METAINFO['classes']

@@ -1,7 +1,7 @@
 """The probes of goldens.py: `python golden_probes.py PART` computes golden values of the tree in the current folder.
 
 goldens.py runs a copy of this file in both trees, so it must work with the code before and after a move. It relies on
-commands, registered names, config file names and the functions in PLACES, which lists where each may be found.
+commands, registered names, config file names and the functions in PLACES, which lists the possible modules of each.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 TREE = Path.cwd()
-OUT = Path(os.environ.get('GOLDENS_OUT', 'goldens'))  # one JSON file for each probe
+OUT = Path(os.environ.get('GOLDENS_OUT', 'goldens'))  # folder with one JSON file per probe
 SCRATCH = Path(os.environ.get('GOLDENS_SCRATCH', 'goldens_scratch'))  # the same path in both trees
 STEPS = int(os.environ.get('GOLDENS_STEPS', '50'))
 # Functions that have no stable name: the modules that may hold each, newest first.
@@ -60,7 +60,7 @@ BATCH = 16
 
 
 def lookup(name: str) -> Any:
-    """Return a function of the package from wherever this tree keeps it."""
+    """Return a function of the package from the module that has it in this tree."""
     tried = []
     for place in PLACES[name]:
         if not TREE.joinpath(*place.split('.')).with_suffix('.py').is_file():
@@ -73,7 +73,7 @@ def lookup(name: str) -> Any:
 
 
 def find_file(name: str) -> Path:
-    """Return the file of this name below a `configs` folder of the tree, wherever a move has put it."""
+    """Return the file of this name in any `configs` folder of the tree."""
     for root in (TREE / 'configs', TREE / 'projects'):
         for path in sorted(root.rglob(name)):
             if 'configs' in path.parts:
@@ -82,7 +82,7 @@ def find_file(name: str) -> Path:
 
 
 def save(part: str, name: str, compute: Callable[[], Any], rank: int = 0) -> None:
-    """Store what a probe computes as JSON; a probe that was computed before is not run again."""
+    """Store the result of a probe as JSON. A probe with a stored result does not run again."""
     path = OUT / part / f'{name}.json'
     if path.is_file():
         return
@@ -115,7 +115,7 @@ def fresh_folder(name: str) -> Path:
 
 
 def digest(tensors: Mapping[str, Any]) -> str:
-    """Hash names, shapes and values, the latter as float64."""
+    """Hash names, shapes and values. Values are hashed as float64."""
     import torch
 
     found = hashlib.sha256()
@@ -127,7 +127,7 @@ def digest(tensors: Mapping[str, Any]) -> str:
 
 
 def digest_groups(tensors: Mapping[str, Any]) -> dict[str, str]:
-    """Hash each top-level part of a state dict (backbone, projector, teacher, queue) by itself."""
+    """Hash each top-level part of a state dict separately: backbone, projector, teacher, queue."""
     groups: dict[str, dict] = {}
     for name, value in tensors.items():
         groups.setdefault(name.partition('.')[0], {})[name] = value
@@ -135,7 +135,7 @@ def digest_groups(tensors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def describe_run(runner: Any) -> dict[str, Any]:
-    """Hash the end of a run: weights of both networks, queue, optimizer state by parameter name, rate and step."""
+    """Hash the final state of a run: weights of both networks, queue, optimizer state by parameter name, rate and step."""
     model = getattr(runner.model, 'module', runner.model)
     optimizer = runner.optim_wrapper.optimizer
     state = {}
@@ -194,7 +194,7 @@ def register_toys() -> None:
 
     @HOOKS.register_module(force=True)
     class RecordLosses(Hook):
-        """Keeps the loss of every step as a hexadecimal float."""
+        """Keep the loss of every step as a hexadecimal float."""
 
         losses: list[str] = []
 
@@ -203,7 +203,7 @@ def register_toys() -> None:
 
     @HOOKS.register_module(force=True)
     class LeaveAfter(Hook):
-        """Ends a run after an iteration, as abruptly as an error would."""
+        """End a run after an iteration, as abruptly as an error would."""
 
         priority = 'LOWEST'
 
@@ -235,7 +235,7 @@ def narrow(cfg: Any) -> None:
 
 
 def view_sizes(cfg: Any) -> list[int]:
-    """Return the side of each view that a config makes: large crops, and small ones where it has several sizes."""
+    """Return the side of each view that a config makes; a multi-crop has large and small crops."""
     views = cfg.train_dataloader.dataset.get('views') or cfg.model.get('data_preprocessor', {}).get(
         'views'
     )
@@ -260,7 +260,7 @@ def common_settings(cfg: Any, folder: Path, name: str) -> None:
 
 
 def toy_config(name: str, folder: Path, steps: int) -> Any:
-    """Return a shipped config at toy size, on fixed float64 views."""
+    """Return a config of the package at toy size, on fixed float64 views."""
     cfg = lookup('load_config')(str(find_file(f'{name}.py')))
     sizes = view_sizes(cfg)
     narrow(cfg)
@@ -336,7 +336,7 @@ def probe_train_one() -> None:
 
 
 def probe_train_two() -> None:
-    """Two processes on this machine, each a copy of this program with the variables that torchrun sets."""
+    """Train with two processes on this machine. Each is a copy of this program with the variables that torchrun sets."""
     if 'RANK' in os.environ:
         train_all('train_two', 'pytorch')
         lookup('stop_processes')()
@@ -376,7 +376,7 @@ CROP = [
     dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
     dict(type='GaussianBlur', p=0.5, sigma=(0.1, 2.0)),
 ]
-# Recipes that draw random numbers wherever a resume could go wrong.
+# Recipes that draw random numbers in every part whose state a resume must restore.
 REAL_RUNS = {
     'workers': dict(name='mocov2plus_r50_200e', workers=2),
     'no_workers': dict(name='mocov2plus_r50_200e', workers=0),
@@ -449,7 +449,7 @@ def real_config(
 
 
 def probe_resume() -> None:
-    """Train through; train to step k and resume. Both ends must be equal, and equal to the other tree's."""
+    """Train without interruption, and train to step k and resume. Both final states must be equal, also to the other tree's."""
     register_toys()
     for case, how in REAL_RUNS.items():
 
@@ -476,7 +476,7 @@ def probe_resume() -> None:
 
 
 def seeded_resnets(count: int = 2) -> list[dict]:
-    """Return the state dicts of narrow ResNet-18s with statistics of their own; the names are torchvision's."""
+    """Return the state dicts of narrow ResNet-18s, each with different batch-norm statistics and torchvision's names."""
     import torch
     from mmengine.registry import init_default_scope
 
@@ -501,7 +501,7 @@ def with_prefix(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
     return {prefix + key: value for key, value in state.items()}
 
 
-# The envelope of each project's checkpoints, and the prefixes of its student and teacher.
+# How each project nests its checkpoints, and the prefixes of its student and teacher.
 PAIRS = {
     'mmairl': (lambda s: dict(meta={}, state_dict=s), 'backbone.', 'teacher.backbone.'),
     'paper_release': (
@@ -546,7 +546,7 @@ VITS = {
 
 
 def describe_backbone(path: Path, part: str, size: int) -> dict[str, Any]:
-    """Read a backbone and hash its weights and the features of the network that is built of them."""
+    """Read a backbone, and hash its weights and the features of the network built from them."""
     import torch
 
     from mmairl.registry import MODELS
@@ -569,7 +569,7 @@ def describe_backbone(path: Path, part: str, size: int) -> dict[str, Any]:
 
 
 def probe_formats() -> None:
-    """Read checkpoints as 22 projects lay them out, and what our writers make of them."""
+    """Read checkpoints in the layouts of 22 projects, and convert them to each format."""
     import torch
 
     folder = fresh_folder('formats')
@@ -623,7 +623,7 @@ def probe_formats() -> None:
 
 
 def keys_of(path: Path) -> list[str]:
-    """Return the names of the tensors in a file that was written for another project, as that project would see them."""
+    """Return the names of the tensors in a file that was written for another project."""
     import torch
 
     if path.suffix == '.safetensors':
@@ -660,7 +660,7 @@ def succeed(*arguments: object) -> str:
     return done.stdout
 
 
-# Where a tool may have gone: the first that is there is run.
+# Possible places of each tool; the first that exists is used.
 TOOLS = {
     'analyze': (['tools/analyze.py'],),
     'benchmark': (['tools/benchmark.py'], ['-m', 'projects.benchmark']),
@@ -682,7 +682,7 @@ TOOLS = {
     'transfer': (['tools/transfer.py'],),
     'worth': (['tools/worth.py'], ['-m', 'projects.worth']),
 }
-# Calls whose exit code is a promise. {config}, {demo} and {study} are paths in the tree.
+# Calls with a documented exit code. {config}, {demo} and {study} are paths in the tree.
 CALLS = {
     'train_nothing': 'train',
     'train_missing_config': 'train nowhere.py',
@@ -721,7 +721,7 @@ def tool(name: str) -> list[str]:
 
 
 def probe_tools() -> None:
-    """Help and exit codes of every tool; 75 of a run that a signal stops."""
+    """Record help and exit codes of every tool, including 75 of a run that a signal stops."""
     paths = dict(
         config=find_file('mocov2plus_r50_200e.py').relative_to(TREE),
         demo=find_file('mocov2plus_shapes.py').relative_to(TREE),
@@ -752,7 +752,7 @@ def last_line(text: str) -> str:
 
 
 def stop_a_run(config: Path) -> dict[str, Any]:
-    """Start the demo's training, send SIGTERM once it has logged a step, and resume it to the end."""
+    """Start the demo's training, send SIGTERM after its first logged step, and resume it to the end."""
     folder = fresh_folder('stopped')
     options = [
         'train_dataloader.dataset.count=640',
@@ -789,7 +789,7 @@ def stop_a_run(config: Path) -> dict[str, Any]:
 
 
 def probe_wheel() -> None:
-    """The names of the files in the wheel."""
+    """Record the names of the files in the wheel."""
 
     def names() -> list[str]:
         folder = fresh_folder('wheel')
@@ -840,7 +840,7 @@ EVALUATIONS = {
 
 
 def evaluation_checkpoint(folder: Path) -> Path:
-    """Write a checkpoint of two seeded ResNet-18s of base width 8, with the statistics of digits."""
+    """Write a checkpoint of two seeded ResNet-18s of base width 8, with batch-norm statistics of the digits data set."""
     import torch
     from mmengine.registry import init_default_scope
 
@@ -866,7 +866,7 @@ def evaluation_checkpoint(folder: Path) -> Path:
 
 
 def short_recipe(folder: Path, name: str, epochs: int) -> Path:
-    """Write a recipe that shortens a shipped one."""
+    """Write a recipe that shortens a recipe of the package."""
     path = folder / f'{name}_short.py'
     cosine = f"dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, end={epochs}, convert_to_iter_based=True)"
     path.write_text(
@@ -910,7 +910,7 @@ def measure(
 
 
 def probe_evaluation() -> None:
-    """Scores of each protocol on digits and drawn shapes, from one checkpoint."""
+    """Record the scores of each protocol on digits and drawn shapes, from one checkpoint."""
     folder = fresh_folder('evaluation')
     checkpoint = evaluation_checkpoint(folder)
     recipes = dict(
@@ -929,7 +929,7 @@ SCALE_CHANGES = dict(images=64, batch=16, queue=64, epochs=0.015, tasks=['knn'])
 
 
 def write_scale(folder: Path, **changes: Any) -> Path:
-    """Write the demo's scale with the narrowest network and few images."""
+    """Write a scale like the demo's, with the narrowest network and few images."""
     import yaml
 
     scale = yaml.safe_load(find_file('demo.yaml').read_text())
@@ -949,7 +949,7 @@ def write_scale(folder: Path, **changes: Any) -> Path:
 
 
 def planted_result(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Invent the result of a run from the name of its folder: scores, start, time and steps."""
+    """Return invented scores, start, time and steps of a run, which depend only on the name of its folder."""
     row = folder.parent.name
     draw = (
         int(
@@ -986,7 +986,7 @@ def run_study(study: Path, scale: Path, out: Path, *flags: object) -> str:
     return succeed(*tool('study'), study, '--scale', scale, '--out', out, '--gpus', 0, *flags)
 
 
-# What a run that was really executed says of the machine and the time.
+# Facts about the machine and the time that only an executed run has.
 VOLATILE = (
     'seconds',
     'device_seconds',
@@ -1009,7 +1009,7 @@ def without(value: Any, names: tuple[str, ...]) -> Any:
 
 
 def canned_study(name: str) -> dict[str, Any]:
-    """Lay out a shipped study, plant results in all of its runs, and collect the record."""
+    """Create the folders of a study of the package, plant results in all of its runs, and collect the record."""
     folder = fresh_folder(f'study_{name}')
     scale, out = write_scale(folder, floor=[]), folder / 'out'
     study = find_file(f'{name}.yaml')
@@ -1066,7 +1066,7 @@ FIXTURE_STUDY = dict(
 
 
 def write_fixtures() -> None:
-    """Write with the base commit: interrupted runs, a config, a result, and a study folder."""
+    """Write files with the base commit: interrupted runs, a config, a result, and a study folder."""
     import yaml
 
     register_toys()
@@ -1085,7 +1085,7 @@ def write_fixtures() -> None:
 
 
 def probe_fixtures() -> None:
-    """Read what the base commit wrote. goldens.py has put a fresh copy of it into the scratch folder."""
+    """Read the files that the base commit wrote. goldens.py has copied them into the scratch folder."""
     import torch
 
     register_toys()
@@ -1095,7 +1095,7 @@ def probe_fixtures() -> None:
         return run_training(fixture_config(folder / kind, kind, resume=True))
 
     def loaded(kind: str) -> dict[str, Any]:
-        """Contract 2 and 9: plain torch reads the weights of a checkpoint from its `backbone.` keys."""
+        """Load weights with plain torch from the `backbone.` keys of a checkpoint."""
         newest = sorted((folder / kind).glob('*.pth'))[-1]
         return {part: describe_backbone(newest, part, 64) for part in ('student', 'teacher')}
 
@@ -1146,7 +1146,7 @@ def probe_fixtures() -> None:
         )
 
     def continued() -> dict[str, Any]:
-        """The study command finds everything done, so it trains and measures nothing."""
+        """Run the study command on a finished study. It must train and measure nothing."""
         out = folder / 'out'
         results = sorted((out / 'runs').rglob('result.json'))
         before = [path.stat().st_mtime_ns for path in results]

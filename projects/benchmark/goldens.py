@@ -1,8 +1,8 @@
 """Compare the numbers of two commits, bit for bit: python -m projects.benchmark.goldens --base REV
 
-Runs the probes of golden_probes.py in a copy of REV and in a copy of the working tree, on this machine and with this
-Python, and prints one line for each probe. Exits with 1 if a probe differs in a way that ALLOWED does not list.
-Finished probes are kept under --work by the content of the tree, so REV runs only once and a stopped run resumes.
+Run the probes of golden_probes.py in a copy of REV and in a copy of the working tree, on this machine and with this
+Python, and print one line for each probe. Exit with 1 if a probe differs in a way that ALLOWED does not list. Results
+of finished probes are stored under --work by the content of the tree, so REV runs only once and a stopped run resumes.
 """
 
 import argparse
@@ -37,7 +37,7 @@ PARTS = (
     'fixtures',
 )
 LIMIT = 3600  # seconds for one part in one tree
-MISSING = 'nothing'  # in place of a value that one side lacks
+MISSING = 'nothing'  # placeholder for a value that only one side has
 # Differences that are expected: the probe, the key inside of it, and the reason. Patterns are those of fnmatch.
 ALLOWED = (
     ('tools/help_*', 'help', 'help texts are rewritten; only the exit code counts'),
@@ -121,7 +121,7 @@ def git(*arguments: str, **options: Any) -> str:
 
 
 def working_tree() -> str:
-    """Return the git tree of the files as they are now, committed or not, without touching the index."""
+    """Return the git tree of the current files, committed or not, without changing the index."""
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, 'GIT_INDEX_FILE': f'{folder}/index'}
         git('read-tree', 'HEAD', env=env)
@@ -130,7 +130,7 @@ def working_tree() -> str:
 
 
 def checkout(work: Path, tree: str) -> Path:
-    """Write the files of a git tree below `work`. The shared repository gets no new worktree."""
+    """Write the files of a git tree below `work`, without adding a worktree to the repository."""
     folder = work / 'trees' / tree[:12]
     if not folder.is_dir():
         part = folder.with_suffix('.part')
@@ -192,7 +192,7 @@ def run_part(work: Path, tree: str, part: str, steps: int, out: Path) -> None:
 
 
 def restore_fixtures(work: Path, base: str, steps: int) -> None:
-    """Have the base commit write its fixtures once, and put a fresh copy of them where it wrote them."""
+    """Have the base commit write its fixtures once, and copy them to the folder where it wrote them."""
     stored = results(work, base, steps) / 'written_fixtures'
     scratch = work / 'scratch' / 'fixtures'
     if not stored.is_dir():
@@ -204,7 +204,7 @@ def restore_fixtures(work: Path, base: str, steps: int) -> None:
         stored.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(scratch, stored)
     shutil.rmtree(scratch, ignore_errors=True)
-    shutil.copytree(stored, scratch)  # keeps times of change, which identities contain
+    shutil.copytree(stored, scratch)  # keeps modification times, which identities contain
 
 
 def report(base: Path, new: Path, quiet: bool) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The machine at its best, measured: float32 matrix products and memory traffic."""
+"""Measure the limits of this machine: float32 matrix products and memory traffic."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from projects.benchmark.timing import Row, timed
 
 MATRIX = dict(
     cpu=1024, cuda=8192
-)  # rows and columns: enough to be bound by arithmetic, little enough for a second
-COPIED = dict(cpu=2**28, cuda=2**31)  # bytes: beyond any cache
+)  # rows and columns: large enough to be limited by arithmetic, and computed within a second
+COPIED = dict(cpu=2**28, cuda=2**31)  # bytes, more than any cache holds
 
 
 @dataclass(frozen=True)
 class Limits:
-    """FLOPs a second of a matrix product, and bytes a second, read and written, of a copy or a sum in place."""
+    """FLOPs per second of a matrix product, and bytes per second, read and written, of a copy or an in-place sum."""
 
     flops: float
     moved: float
@@ -24,16 +24,16 @@ class Limits:
         return f'{self.flops / 1e9:.3g} GFLOP/s (float32 matrix product), {self.moved / 1e9:.3g} GB/s (memory)'
 
     def seconds(self, flops: float, moved: float) -> float:
-        """The least time for the work: arithmetic and memory traffic at best overlap."""
+        """Return the least time for the work, if arithmetic and memory traffic overlap perfectly."""
         return max(flops / self.flops, moved / self.moved)
 
     def reached(self, row: Row) -> float | None:
-        """Divide the least time by ours; above 1 where a cache spared the memory. None where no least work is given."""
+        """Return the least time over the measured time, or None without a least time. A cache can raise it above 1."""
         return self.seconds(row.flops, row.moved) / row.ours if row.flops or row.moved else None
 
 
 def measure(device: str, rounds: int = 12) -> Limits:
-    """The best of some rounds, after one to warm up: whatever else runs here can only slow a round."""
+    """Return the best of some rounds after a warm-up, because other work on the machine can only slow a round down."""
     size = MATRIX[device]
     left, right = (torch.randn(size, size, device=device) for _ in range(2))
     source = torch.zeros(COPIED[device] // 4, device=device)
@@ -43,6 +43,6 @@ def measure(device: str, rounds: int = 12) -> Limits:
         return min([timed(work, device) for _ in range(rounds + 1)][1:])
 
     product = best(lambda: torch.mm(left, right))
-    # a processor reads what a copy is about to overwrite, unseen; a sum in place has nothing of that kind
+    # a copy also reads the memory that it overwrites, which is not counted; an in-place sum does not
     copied, summed = best(lambda: target.copy_(source)), best(lambda: target.add_(source))
     return Limits(2 * size**3 / product, COPIED[device] * max(2 / copied, 3 / summed))

@@ -1,4 +1,4 @@
-"""From the disk to a batch of views: decoding, reading, and the whole loader."""
+"""Load batches of views from the disk: decoding, reading, and the whole loader."""
 
 import io
 import tarfile
@@ -39,7 +39,7 @@ QUALITY = 90
 
 
 def loader(device: str, quick: bool) -> Iterator[Case]:
-    """JPEGs of ImageNet's size, drawn into a temporary folder; all of it runs on the CPU."""
+    """Compare loaders on JPEGs of ImageNet's size, which are drawn into a temporary folder. All of it runs on the CPU."""
     count, workers = (16, (0,)) if quick else (512, (0, 1, 2))
     with TemporaryDirectory() as folder:
         root, archive = Path(folder) / 'images', Path(folder) / 'images.tar'
@@ -82,14 +82,14 @@ def loader(device: str, quick: bool) -> Iterator[Case]:
 
 
 def many_files(device: str, quick: bool) -> Iterator[Case]:
-    """Small JPEGs, up to a million of them."""
+    """Write small JPEGs, up to a million of them."""
     for count in (64,) if quick else (10_000, 100_000, 1_000_000):
         with TemporaryDirectory() as folder:
             yield from growing(Path(folder), count)
 
 
 def write(root: Path, count: int) -> list[Path]:
-    """Drawn photographs of about 85 kB in eight classes."""
+    """Write drawn photographs of about 85 kB in eight classes."""
     files = []
     for number in range(count):
         files.append(root / f'class{number % 8}' / f'{number}.jpg')
@@ -129,7 +129,7 @@ def decoding(files: list[bytes]) -> Iterator[Case]:
 
 
 def growing(folder: Path, count: int) -> Iterator[Case]:
-    """Measure finding and reading an image among few and among many: small JPEGs, a hundred a folder, and 16 archives."""
+    """Measure how long it takes to find and read an image among few and among many, in folders of 100 and in 16 archives."""
     drawn = []
     for number in range(64):
         Image.fromarray(photograph(number)).resize((64, 48)).save(
@@ -191,7 +191,7 @@ def with_opencv(data: bytes) -> np.ndarray:
 
 
 def reading(files: ImageFolder, packed: Shards) -> Case:
-    """In a random order, out of the system's cache: what a disk adds to this differs from disk to disk."""
+    """Read images in random order from the system's cache. A disk would add a time that depends on the disk."""
     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0)).tolist()
 
     def check(ours: list[bytes], theirs: list[bytes]) -> None:
@@ -209,7 +209,7 @@ def reading(files: ImageFolder, packed: Shards) -> Case:
 
 
 class Released(Dataset):
-    """MoCo v2's release: torchvision's folder, two crops by PIL."""
+    """The loader of MoCo v2's release: torchvision's folder and two crops by PIL."""
 
     def __init__(self, root: Path) -> None:
         self.files, self.view = datasets.ImageFolder(str(root)), torchvision_released()
@@ -223,7 +223,7 @@ class Released(Dataset):
 
 
 def others(files: ImageFolder, folder: Path, view: list[dict]) -> Iterator[tuple[str, Dataset]]:
-    """The same files as other packages read them in sequence, where these are installed; two of our views at the end."""
+    """Return loaders of other installed packages, which read the same files in sequence and then make mmairl's two views."""
     make = worker_views(view)
 
     def views(image: Image.Image) -> list[Tensor]:
@@ -259,7 +259,7 @@ def others(files: ImageFolder, folder: Path, view: list[dict]) -> Iterator[tuple
 
 
 def dali(root: Path, threads: int) -> Callable[[], object]:
-    """The same files by DALI's own decoder and its form of the same two views, one batch after another."""
+    """Return DALI's loader for the same files, with its decoder and its form of the same two views."""
     from nvidia.dali import fn, pipeline_def, types
 
     def chance(share: float) -> object:
@@ -284,7 +284,7 @@ def dali(root: Path, threads: int) -> Callable[[], object]:
             image = fn.gaussian_blur(image, sigma=between(0.1, 2.0))
         return fn.flip(image, horizontal=fn.random.coin_flip(probability=0.5))
 
-    # nothing is read ahead, which would be done while the other side is timed
+    # no prefetching, which would run while the other side is timed
     @pipeline_def(
         batch_size=BATCH,
         num_threads=threads,
@@ -314,7 +314,7 @@ def files_size(files: ImageFolder) -> int:
 
 
 def epoch(dataset: Dataset, workers: int) -> Callable[[], object]:
-    """All batches; the workers stay from call to call, as they do from epoch to epoch."""
+    """Load all batches. The workers persist from call to call, as they do from epoch to epoch."""
     batches = DataLoader(
         dataset,
         BATCH,
@@ -337,6 +337,6 @@ def same_pixels(ours: list[Tensor], theirs: list[Tensor]) -> None:
 
 
 def same_batches(ours: dict, theirs: dict) -> None:
-    """The same images in the same order; in a worker the draws of a second call are others."""
+    """Check that both sides load the same images in the same order. Workers draw other views in a second call."""
     assert torch.equal(ours['data_samples']['label'], theirs['data_samples']['label'])
     assert [view.shape for view in ours['inputs']] == [view.shape for view in theirs['inputs']]

@@ -1,4 +1,4 @@
-"""The contrastive loss, forward and backward, beside the logits in one matrix."""
+"""Compare the contrastive loss, forward and backward, with a version that builds all logits in one matrix."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +18,7 @@ NOTE = (
 
 
 def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> Tensor:
-    """As MoCo's release has it, the cross entropy in float32."""
+    """Compute the loss as in MoCo's release, with the cross entropy in float32."""
     logits = torch.cat([(q * k).sum(dim=1, keepdim=True), q @ negatives.T], dim=1) / temperature
     return F.cross_entropy(logits.float(), torch.zeros(len(q), dtype=torch.long, device=q.device))
 
@@ -28,7 +28,7 @@ def chunked(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> Tens
 
 
 def loss(device: str, quick: bool) -> Iterator[Case]:
-    """InfoNCE without a logit matrix against the matrix, at MoCo's queue and at a smaller one."""
+    """Compare InfoNCE with and without a logit matrix, at MoCo's queue length and at a smaller one."""
     sizes = (
         [(8, 100, 16)]
         if quick

@@ -1,10 +1,10 @@
-"""Plant known faults in the code that decides numbers and report which ones the tests find.
+"""Plant known faults in the code that decides numbers, and report which faults the tests find.
 
     python -m projects.benchmark.mutations              plant each fault in a scratch copy and run its tests
     python -m projects.benchmark.mutations --check      only check that each fault still applies
 
-Each fault is an edit of a unique snippet, found anywhere below mmairl/, so moving a file needs no change here. If a snippet
-is rewritten, the fault is reported as stale; update it. Exits with 1 if a fault is missed or stale.
+Each fault replaces a unique snippet, which may be anywhere below mmairl/, so moving a file needs no change here. If a
+snippet has been rewritten, the fault is reported as stale and must be updated. Exit with 1 if a fault is missed or stale.
 """
 
 import argparse
@@ -25,7 +25,7 @@ LIMIT = 600  # seconds for the tests of one fault
 
 @dataclass(frozen=True)
 class Fault:
-    """An edit, and the test files that should notice it: for each, the names that it may have."""
+    """An edit, and the test files that should find it. Each test file has one or more possible names."""
 
     name: str
     old: str
@@ -261,7 +261,7 @@ def main() -> int:
 
 
 def plant(tree: Path, fault: Fault, check: bool) -> str:
-    """Put a fault into the tree, run its tests, and take it out again."""
+    """Put a fault into the tree, run its tests, and restore the tree."""
     path = file_with(tree, fault.old)
     tests = files_named(tree, fault.tests)
     if check:
@@ -277,7 +277,7 @@ def plant(tree: Path, fault: Fault, check: bool) -> str:
 
 
 def file_with(tree: Path, snippet: str) -> Path:
-    """Return the one file of the package that has the snippet, once."""
+    """Return the only file of the package that contains the snippet once."""
     found = [
         path for path in sorted((tree / 'mmairl').rglob('*.py')) if snippet in path.read_text()
     ]

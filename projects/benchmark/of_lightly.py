@@ -1,4 +1,4 @@
-"""BYOL as lightly's benchmarks/imagenet/resnet50/byol.py has it, on the backbone that the other sides have."""
+"""BYOL from lightly's benchmarks/imagenet/resnet50/byol.py, on the same backbone as the other sides."""
 
 import copy
 import importlib.util
@@ -12,7 +12,7 @@ from mmairl.models.backbones import pooled
 
 
 def installed(what: str) -> bool:
-    """Whether lightly is there; where it is not, a line says what is left out."""
+    """Return whether lightly is installed; if not, print what is left out."""
     found = importlib.util.find_spec('lightly') is not None
     if not found:
         print(f"lightly's {what} is left out; `pip install --no-deps lightly` adds it")
@@ -20,7 +20,7 @@ def installed(what: str) -> bool:
 
 
 class LightlyBYOL(nn.Module):
-    """The student; `byol_step` makes the teacher, a copy."""
+    """The student; `byol_step` creates the teacher as a copy."""
 
     def __init__(self, backbone: nn.Module, features: int, hidden: int, out: int = 256) -> None:
         from lightly.models.modules import BYOLPredictionHead, BYOLProjectionHead
@@ -44,7 +44,7 @@ def byol_step(
     momentum: float = 0.99,
     rates: Iterator[float] | None = None,
 ) -> Callable[[], dict[str, Tensor]]:
-    """One step of its loop, at the next rate where some are given; its views come normalized, as its workers make them."""
+    """Return one step of lightly's loop, at the next rate if rates are given. Views are normalized, as by lightly's workers."""
     from lightly.loss import NegativeCosineSimilarity
     from lightly.models.utils import get_weight_decay_parameters, update_momentum
     from lightly.utils.lars import LARS

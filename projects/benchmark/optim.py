@@ -1,4 +1,4 @@
-"""A step of LARS on a ResNet-50's parameters, beside those of mmpretrain and lightly."""
+"""Compare a step of LARS on a ResNet-50's parameters with the LARS of mmpretrain and lightly."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,7 +23,7 @@ NOTE = (
 
 
 def optim(device: str, quick: bool) -> Iterator[Case]:
-    """Ours against mmpretrain's, and against lightly's where that is installed."""
+    """Compare mmairl's LARS with mmpretrain's, and with lightly's if it is installed."""
     from mmpretrain.engine.optimizers import LARS as PretrainLARS
 
     make = torchvision.models.resnet18 if quick else torchvision.models.resnet50
@@ -54,7 +54,7 @@ def _case(
 def _step(
     kind: type[Optimizer], weights: list[Tensor], grads: list[Tensor], excluded: dict
 ) -> Callable[[], list[Tensor]]:
-    """A step on copies of its own, with whatever makes this optimizer leave vectors alone."""
+    """Return a step on copies of the parameters, with the options by which this optimizer excludes vectors."""
     own = [weight.clone().requires_grad_() for weight in weights]
     for weight, grad in zip(own, grads):
         weight.grad = grad.clone()

@@ -1,4 +1,4 @@
-"""The results of a suite, as a table for the terminal, as Markdown for the docs and as JSON."""
+"""Write the results of a suite as a table for the terminal, as Markdown and as JSON."""
 
 import dataclasses
 import platform
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def machine(device: str) -> str:
-    """The hardware and the versions that the numbers belong to."""
+    """Return the hardware and versions on which the numbers were measured."""
     name = torch.cuda.get_device_name() if device == 'cuda' else _processor()
     threads = '' if device == 'cuda' else f', {torch.get_num_threads()} threads'
     return f'{name}{threads}; torch {torch.__version__}, Python {platform.python_version()}; {date.today()}'
@@ -69,7 +69,7 @@ def show(rows: Sequence[Row], limits: Limits | None = None) -> None:
 def write(
     rows: Sequence[Row], device: str, command: str, out: str | Path, limits: Limits | None = None
 ) -> tuple[Path, Path]:
-    """out.json and out.md."""
+    """Write out.json and out.md."""
     record = dict(
         machine=machine(device),
         limits=None if limits is None else dataclasses.asdict(limits),
@@ -91,7 +91,7 @@ def write(
 
 
 def save(record: dict, paragraphs: Sequence[str], out: str | Path) -> tuple[Path, Path]:
-    """out.json and out.md."""
+    """Write out.json and out.md."""
     return write_json(f'{out}.json', record), write_text(
         f'{out}.md', '\n\n'.join(paragraphs) + '\n'
     )

@@ -1,4 +1,4 @@
-"""How long a step is held up by a checkpoint: for a copy in memory, or for the disk as well."""
+"""Measure how long a checkpoint delays a step, if it is copied to memory or also written to the disk."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ NOTE = 'The checkpoint of MoCo v2+, written where temporary files go; with a cop
 
 
 def saving(device: str, quick: bool) -> Iterator[Case]:
-    """The copy that a step waits for, against the copy and the file."""
+    """Compare the copy that a step waits for with the copy and the file."""
     with TemporaryDirectory() as folder:
         runner, path = run(Path(folder), quick), Path(folder) / 'measured.pth'
         hook = next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook))
@@ -29,7 +29,7 @@ def saving(device: str, quick: bool) -> Iterator[Case]:
 
 
 def run(folder: Path, quick: bool) -> Runner:
-    """The full-size network, optimizer and queue after one step on tiny images: their checkpoint has its full size."""
+    """Return a run with the full-size network, optimizer and queue after one step on tiny images."""
     cfg = load_config('mmairl::mocov2plus_r50_200e.py')
     cfg.train_dataloader = dict(
         num_workers=0,

@@ -1,6 +1,6 @@
-"""The gain by a second process, and the cost of the machine, batch norm's exchange and DDP's settings.
+"""Measure the gain from a second process, and the cost of two processes, SyncBN's exchange and DDP's settings.
 
-python -m projects.benchmark --suite scaling: a row per way of running, each process on one thread.
+python -m projects.benchmark --suite scaling: a row per configuration, with each process on one thread.
 """
 
 import json
@@ -25,7 +25,7 @@ from projects.benchmark.timing import timed
 SIZE = Size(depth=18, image=64, batch=32, features=512, hidden=512, queue=4096)
 ANSWER = 'seconds a step: '
 ALONE, TOGETHER = 'one process', 'two that know nothing of each other'
-# What the processes of one run are compared in: batch norm's kind, and DDP's settings; none of these means no DDP.
+# The compared settings: the kind of batch norm, and DDP's settings (without DDP if there are none).
 SEVERAL = {
     'two, DDP, a batch norm each': ('BN', {}),
     'two, DDP, SyncBN': ('SyncBN', {}),
@@ -38,7 +38,7 @@ SEVERAL = {
 
 
 def measure(rounds: int = 3, steps: int = 3) -> dict[str, list[float]]:
-    """Seconds a step of each way to run, by round; the ways take turns, so that other work on the machine slows all of them."""
+    """Return the seconds per step of each configuration by round. They take turns, so other work slows all of them."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         alone = _read([_start(1, steps)])
@@ -66,13 +66,13 @@ def _start(processes: int, steps: int) -> subprocess.Popen:
 
 
 def _read(runs: Sequence[subprocess.Popen]) -> dict[str, float]:
-    """Read the line that each run printed, among the platform's log; the slower one where two ran at once."""
+    """Read the line that each run printed among the platform's log. If two ran at once, take the slower one."""
     answers = [json.loads(run.communicate()[0].split(ANSWER)[1].splitlines()[0]) for run in runs]
     return {name: max(answer[name] for answer in answers) for name in answers[0]}
 
 
 def work(steps: int) -> None:
-    """One process of a run: the median seconds of a step in each way, the slowest process's, printed by the first."""
+    """Time the steps of one process in each configuration. The first process prints the medians of the slowest process."""
     register()
     torch.set_num_threads(1)
     several = int(os.environ.get('WORLD_SIZE', 1)) > 1
@@ -97,7 +97,7 @@ def work(steps: int) -> None:
 
 
 def _stepper(norm: str, settings: dict | None) -> Callable[[], object]:
-    """A training step of MoCo v2+ with the hooks that act in each, in DDP if there are settings for it."""
+    """Return a training step of MoCo v2+ with the hooks that act in each step, in DDP if there are settings for it."""
     model: BaseModel = siamese(SIZE, 'mocov2plus', norm)
     if settings is not None:
         model = DistributedModel(model, **settings)
@@ -105,7 +105,7 @@ def _stepper(norm: str, settings: dict | None) -> Callable[[], object]:
 
 
 def table(found: dict[str, list[float]]) -> str:
-    """Markdown: the median over the rounds, its spread, and the share of one process's speed that each of two keeps."""
+    """Return a Markdown table of median, spread, and the fraction of its speed that each of two processes keeps."""
     alone = statistics.median(found[ALONE])
     lines = ['| way | a step | spread | images/s in all | efficiency |', '|' + '---|' * 5]
     for name, seconds in found.items():

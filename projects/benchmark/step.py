@@ -1,4 +1,4 @@
-"""One whole training step, ours beside mmpretrain's and lightly's: passes, loss, optimizer, teacher, queue, logging."""
+"""Compare a whole training step with mmpretrain and lightly: passes, loss, optimizer, teacher, queue, logging."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -25,7 +25,9 @@ from projects.benchmark.of_lightly import LightlyBYOL, byol_step, installed
 from projects.benchmark.timing import Case
 
 Step = Callable[[], dict[str, Tensor]]
-STEPS = 10_000  # a length of training for the teachers' schedules; no more than a few of its steps are taken
+STEPS = (
+    10_000  # length of the training in the teachers' schedules; only a few of its steps are taken
+)
 SGD = dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4)
 NOTE = (
     'A step is all that a run does between two batches: normalise two views, student and teacher on both, loss, backward, '
@@ -42,7 +44,7 @@ NOTE = (
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without mmengine's line for each tensor that is initialised, and each that is left out of the optimizer."""
+    """Suppress mmengine's lines about initialized tensors and parameter groups."""
     logger = MMLogger.get_current_instance()
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -73,7 +75,7 @@ TINY = Size(depth=18, image=32, batch=4, features=512, hidden=64, queue=64)
 
 
 def step(device: str, quick: bool) -> Iterator[Case]:
-    """BYOL and MoCo v2+, as they stand and made fast, against mmpretrain's BYOL and MoCo and lightly's BYOL."""
+    """Compare BYOL and MoCo v2+, plain and with `fast`, with mmpretrain's BYOL and MoCo and with lightly's BYOL."""
     check_one_step()
     size = TINY if quick else ON_GPU if device == 'cuda' else FULL
     batch = random_batch(size, device)
@@ -108,22 +110,22 @@ def step(device: str, quick: bool) -> Iterator[Case]:
 
 
 def peers() -> dict[str, tuple[Callable, Callable]]:
-    """Whose BYOL is compared: what makes its network, and what takes its step."""
+    """Return, for each library with a BYOL, the functions that create its network and its step."""
     found = {"mmpretrain's BYOL": (mmpretrain_byol, their_step)}
     return found | ({"lightly's BYOL": (lightly_byol, lightly_step)} if installed('BYOL') else {})
 
 
 def random_batch(size: Size, device: str = 'cpu') -> dict:
-    """Two views of random bytes."""
+    """Return two views of random bytes."""
     shape, generator = (2, size.batch, 3, size.image, size.image), torch.Generator().manual_seed(0)
     views = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).unbind()
     return dict(inputs=[view.to(device) for view in views], data_samples={})
 
 
 def check_one_step() -> None:
-    """Check that all sides take the same step, in float64 on a small network.
+    """Check in float64, on a small network, that all sides take the same step.
 
-    An untrained ResNet-50 amplifies float32's roundings to several percent of a layer's step, more on some processors.
+    In float32, an untrained ResNet-50 amplifies rounding errors to several percent of a layer's step.
     """
     for make, take in peers().values():
         ours, theirs = siamese(TINY, 'byol').double(), make(TINY).double()
@@ -133,7 +135,7 @@ def check_one_step() -> None:
 
 
 def same_step(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    """The loss, up to the constant that the peers leave out, and how the first and the last layer move."""
+    """Compare the loss, up to the constant that other libraries omit, and the changes of the first and the last layer."""
     torch.testing.assert_close(ours['loss'], theirs['loss'] + 4, atol=1e-6, rtol=0)
     for name in ('first', 'last'):
         assert (ours[name] - theirs[name]).norm() < 1e-4 * theirs[name].norm(), (
@@ -142,13 +144,13 @@ def same_step(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 
 
 def same_loss(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    """As far as bfloat16 tells: untrained embeddings, whose cosines are sums of many roundings."""
+    """Compare losses at the precision of bfloat16. Cosines of untrained embeddings sum many rounding errors."""
     torch.testing.assert_close(ours['loss'], theirs['loss'] + 4, atol=0.1, rtol=0)
 
 
 @quiet()
 def siamese(size: Size, method: str, norm_type: str = 'SyncBN') -> BaseModel:
-    """Our network; the last layers without bias, as mmpretrain's necks have them."""
+    """Return mmairl's network. Its last layers have no bias, as in mmpretrain's necks."""
     norm, of_rows = dict(type=norm_type), dict(type='BN1d' if norm_type == 'BN' else norm_type)
     neck = dict(
         type='MLPNeck',
@@ -178,7 +180,7 @@ def siamese(size: Size, method: str, norm_type: str = 'SyncBN') -> BaseModel:
 
 
 def mmpretrain_byol(size: Size) -> BaseModel:
-    """As mmpretrain's byol_resnet50 config has it."""
+    """Return the network of mmpretrain's byol_resnet50 config."""
     neck = dict(
         type='mmpretrain.NonLinearNeck',
         hid_channels=size.hidden,
@@ -195,7 +197,7 @@ def mmpretrain_byol(size: Size) -> BaseModel:
 
 
 def mmpretrain_moco(size: Size) -> BaseModel:
-    """As mmpretrain's mocov2_resnet50 config has it."""
+    """Return the network of mmpretrain's mocov2_resnet50 config."""
     neck = dict(
         type='mmpretrain.MoCoV2Neck',
         in_channels=size.features,
@@ -227,7 +229,7 @@ def _of_mmpretrain(kind: str, size: Size, norm: str, **parts) -> BaseModel:
 
 
 def copy_weights(ours: BaseModel, peer: BaseModel) -> None:
-    """Ours into a peer's BYOL; its target network starts as a copy at the first step, as our teacher has."""
+    """Copy mmairl's weights to another BYOL. Its target network starts as a copy of the student, as mmairl's teacher does."""
     peer.backbone.load_state_dict(ours.backbone.state_dict())
     if isinstance(peer, LightlyBYOL):
         necks = [
@@ -259,13 +261,13 @@ def lightly_step(model: LightlyBYOL, batch: dict, **how) -> Step:
 
 
 def lars(batch: dict) -> dict:
-    """mmpretrain's rate of 4.8 for 4096 images, scaled to the batch."""
+    """Return mmpretrain's rate of 4.8 for 4096 images, scaled to the batch."""
     return dict(lr=4.8 * len(batch['inputs'][0]) / 4096, momentum=0.9, weight_decay=1e-6)
 
 
 @quiet()
 def our_step(model: BaseModel, batch: dict, optimizer: str = 'LARS', **fast) -> Step:
-    """Return a step through our wrapper and the hooks that act in every step. A config with this `fast` takes the same."""
+    """Return a step with mmairl's optimizer wrapper and the hooks that act in every step. `fast` is as in a config."""
     kind = SGD if optimizer == 'SGD' else dict(type='LARS', **lars(batch))
     cfg = ConfigDict(
         fast=fast,
@@ -286,7 +288,7 @@ def our_step(model: BaseModel, batch: dict, optimizer: str = 'LARS', **fast) -> 
 def their_step(
     model: BaseModel, batch: dict, channels_last: bool = False, amp: bool = False
 ) -> Step:
-    """A step as mmpretrain's BYOL config takes it: LARS, biases and normalisation layers neither adapted nor decayed."""
+    """Return a step of mmpretrain's BYOL config: LARS, without adaptation or decay of biases and norm layers."""
     excluded = dict(decay_mult=0, lars_exclude=True)
     config = dict(
         type='mmengine.AmpOptimWrapper' if amp else 'mmengine.OptimWrapper',
@@ -306,7 +308,7 @@ def their_step(
 
 @quiet()
 def _both_ways(size: Size, batch: dict, device: str) -> Step:
-    """Two steps of mmpretrain's MoCo: each view is the query once, as in one step of MoCo v2+."""
+    """Take two steps of mmpretrain's MoCo, so that each view is the query once, as in one step of MoCo v2+."""
     model = mmpretrain_moco(size).to(device)
     config = dict(
         type='mmengine.OptimWrapper', constructor='mmengine.DefaultOptimWrapperConstructor'
@@ -323,11 +325,11 @@ def _both_ways(size: Size, batch: dict, device: str) -> Step:
 
 
 def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: list) -> Step:
-    """One iteration of the training loop, with a runner in name only."""
+    """Return one iteration of the training loop, with a minimal stand-in for the runner."""
     hub = MessageHub.get_instance(f'step{id(model)}')
     MessageHub.get_current_instance().update_info(
         'max_iters', STEPS
-    )  # mmpretrain's teacher asks for it
+    )  # mmpretrain's teacher reads it
     inner = model.module if is_model_wrapper(model) else model
     runner = SimpleNamespace(
         model=model, optim_wrapper=wrapper, message_hub=hub, iter=0, max_iters=STEPS, seed=0
@@ -352,7 +354,7 @@ def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: l
 
 
 def flops(size: Size) -> float:
-    """Count the operations of the four passes and the backward one, on tensors without memory."""
+    """Count the operations of four forward passes and the backward pass, on tensors without memory."""
     model = siamese(size, 'byol').to('meta')
     views = [torch.empty(size.batch, 3, size.image, size.image, device='meta') for _ in range(2)]
     with FlopCounterMode(display=False) as counter:

@@ -1,4 +1,4 @@
-"""The suites of comparisons: each makes its cases when it is asked for, at full or (`quick`) at test size."""
+"""The suites of comparisons. Each creates its cases when it is called, at full size or, with `quick`, at test size."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -26,7 +26,7 @@ from projects.benchmark.timing import Case
 
 
 def knn(device: str, quick: bool) -> Iterator[Case]:
-    """The blocked search against the whole similarity matrix."""
+    """Compare the blocked search with the full similarity matrix."""
     bank, queries, width = (2000, 100, 64) if quick else (200_000, 4096, 2048)
     generator = torch.Generator().manual_seed(0)
     x, q = (
@@ -53,7 +53,7 @@ def knn(device: str, quick: bool) -> Iterator[Case]:
 
 
 def linear(device: str, quick: bool) -> Iterator[Case]:
-    """32 heads in one pass: against one head, whose step bounds it, and against 32 steps one by one."""
+    """Compare 32 heads in one pass with 32 separate steps, and with the step of one head, which is a lower bound."""
     depth, size, batch, classes, heads = (18, 32, 4, 10, 4) if quick else (50, 224, 16, 1000, 32)
     images = [torch.randn(batch, 3, size, size).to(device, memory_format=torch.channels_last)]
     labels = dict(label=torch.randint(classes, (batch,), device=device))
@@ -87,7 +87,7 @@ def linear(device: str, quick: bool) -> Iterator[Case]:
 
 
 def analysis(device: str, quick: bool) -> Iterator[Case]:
-    """The instruments against the least that they could cost."""
+    """Compare each analysis with the least work that it requires."""
     make = torchvision.models.resnet18 if quick else torchvision.models.resnet50
     size, batch, count = (32, 8, 2) if quick else (224, 32, 2)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""The teacher's average over a ResNet-50, beside those of mmengine and mmpretrain."""
+"""Compare the teacher's average over a ResNet-50 with those of mmengine and mmpretrain."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ NOTE = (
 
 
 def teacher(device: str, quick: bool) -> Iterator[Case]:
-    """Ours against mmengine's ExponentialMovingAverage and mmpretrain's CosineEMA, both at the same rate."""
+    """Compare mmairl with mmengine's ExponentialMovingAverage and mmpretrain's CosineEMA, at the same momentum."""
     from mmpretrain.models.utils import CosineEMA
 
     MessageHub.get_current_instance().update_info('max_iters', 1000)

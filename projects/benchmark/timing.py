@@ -1,4 +1,4 @@
-"""Two ways to do the same thing, timed in turn (A B A B), so that other work on the machine slows both."""
+"""Time two implementations of the same work in turn (A B A B), so that other work on the machine slows both."""
 
 import ctypes
 import gc
@@ -16,10 +16,10 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison: `ours` and `peer` do the same work; `check` compares their results where they claim to be the same.
+    """One comparison: `ours` and `peer` do the same work, and `check` compares their results.
 
-    `images` is how many a call deals with, `memory` asks for the peak of each side too. `flops` and `moved` are the
-    least arithmetic and the least bytes, read and written, that the work can do with; `note` goes below the table.
+    `images` is the number of images of a call, and `memory` also measures the peak memory of each side. `flops` and `moved`
+    are the least operations and the least bytes, read and written, for this work. `note` is printed below the table.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds a call (median and spread over the rounds) of each side, and what the case says of itself."""
+    """Seconds per call of each side (median and spread over the rounds), and the case's description."""
 
     name: str
     peer_name: str
@@ -55,12 +55,12 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """How many times as long as ours the peer takes."""
+        """Return the time of the peer over the time of mmairl."""
         return self.peer / self.ours
 
 
 def compare(case: Case, rounds: int, device: str = 'cpu') -> Row:
-    """Run both sides once to warm up and to check them, then `rounds` times in turn."""
+    """Run both sides once to warm up and to compare their results, then `rounds` times in turn."""
     results = case.ours(), case.peer()
     if case.check is not None:
         case.check(*results)
@@ -75,7 +75,7 @@ def compare(case: Case, rounds: int, device: str = 'cpu') -> Row:
 
 
 def timed(work: Work, device: str = 'cpu') -> float:
-    """Return the seconds of a call; several processes begin together and end with the slowest."""
+    """Return the seconds of a call. Several processes start together, and the slowest counts."""
     gc.collect()
     _wait(device)
     start = time.perf_counter()
@@ -85,7 +85,7 @@ def timed(work: Work, device: str = 'cpu') -> float:
 
 
 def peak_bytes(work: Work, device: str) -> int | None:
-    """How much memory a call needs at its peak beyond what was held before; None where the system does not say."""
+    """Return the peak memory of a call beyond the memory held before; None if the system does not report it."""
     gc.collect()
     if device == 'cuda':
         torch.cuda.reset_peak_memory_stats()
@@ -95,7 +95,7 @@ def peak_bytes(work: Work, device: str) -> int | None:
     try:
         ctypes.CDLL(None).malloc_trim(
             0
-        )  # memory freed before would be used again and not be counted
+        )  # otherwise memory freed before would be reused and not counted
         Path('/proc/self/clear_refs').write_text('5')  # reset the peak
         held = _resident('VmRSS')
         work()

@@ -1,7 +1,7 @@
-"""BYOL's variants and their collapse, on Shapes: python projects/byol_variants/collapse.py [--epochs 6].
+"""Train BYOL's variants on Shapes and measure their collapse: python projects/byol_variants/collapse.py [--epochs 6].
 
-A collapsed network maps every image to one point: the standard deviation of its unit embeddings, over images, falls to 0.
-Spread evenly over the sphere, it is 1/sqrt(d) in every dimension; what is printed is relative to that.
+A collapsed network maps all images to one point, so the standard deviation of its unit embeddings over images is 0. For
+embeddings that are spread evenly over the sphere, it is 1/sqrt(d) in every dimension. The printed value is relative to that.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from mmairl.models.spectrum import spread
 from mmairl.registry import DATASETS
 
 ROOT = Path(__file__).parents[2]
-# predictor, target, beta, and whether BYOL's tables (top-1 of 0.1 to 0.3) say that it collapses
+# predictor, target, beta, and whether it collapses in BYOL's tables (top-1 of 0.1 to 0.3)
 VARIANTS = {
     'BYOL': (True, 'teacher', 0.0, False),
     'BYOL with negatives': (True, 'teacher', 1.0, False),
@@ -42,7 +42,7 @@ def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Pa
     warm_up = cfg.param_scheduler[0].end
     if epochs <= warm_up:
         raise UserError(
-            f'--epochs {epochs} ends within the warm-up of {warm_up}; give {warm_up + 1} or more'
+            f"--epochs: the run would end within the warm-up of {warm_up} ('{epochs}'); set {warm_up + 1} or more"
         )
     cfg.train_cfg.max_epochs = epochs
     cfg.work_dir, cfg.randomness.seed = str(work_dir), 0

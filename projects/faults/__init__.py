@@ -1,1 +1,1 @@
-"""Random faults: killed runs, full disks, damaged files, and what comes of them. `python -m projects.faults` runs them."""
+"""Inject random faults into runs and files, and count the outcomes: python -m projects.faults."""

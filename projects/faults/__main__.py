@@ -1,12 +1,12 @@
 """Try faults and count the outcomes: python -m projects.faults {kills,checkpoints,images,disk,long} [--count N] [--seed S].
 
-kills        kill a run N times at random moments, half of them during a save, and compare its end with an undisturbed run
+kills        kill a run N times at random moments, half of them during a save, and compare its weights with an undisturbed run
 checkpoints  damage a checkpoint N times and read it
 images       damage N image files and read each
 disk         fill the disk while N runs save, make room and resume them
 long         train N steps of a few ms and watch memory, files, threads and workers
 
-The exit code is 1 if a count that must be 0 is not; results/2026-11-21_faults.md explains the counts.
+The exit code is 1 if a count that must be 0 is not. results/2026-11-21_faults.md explains the counts.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from mmairl.errors import UserError, one_sentence_errors
 from mmairl.report.table import print_table
 from projects.faults import checkpoints, disk, images, kills, long_run
 
-# The function, how often by default, and which counts must be 0.
+# The function, the default number of repetitions, and the counts that must be 0.
 KINDS: dict[str, tuple[Callable[..., dict], int, tuple[str, ...]]] = {
     'kills': (kills.killed_runs, 50, kills.FAULTS),
     'checkpoints': (checkpoints.fuzz_checkpoints, 500, ('failed',)),
@@ -47,10 +47,10 @@ def main() -> None:
     count = usual if args.count is None else args.count
     folder = (args.folder or Path('work_dirs/faults') / args.kind).resolve()
     if count < 1:
-        raise UserError(f'--count {count} tries nothing; give 1 or more')
+        raise UserError(f"--count: must be positive ('{count}'); set 1 or more")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(
-            f'{folder} is not empty, and old runs in it would be resumed; remove it or give --folder'
+            f'{folder}: is not empty, and old runs in it would be resumed; remove it or set --folder'
         )
     register()
     counts = try_faults(count, args.seed, folder)

@@ -1,4 +1,4 @@
-"""Checkpoints damaged in ten ways: each must be refused in a sentence or read exactly as it was written."""
+"""Damage checkpoints in ten ways. A reader must raise a clear error or return exactly what was written."""
 
 import io
 import os
@@ -25,7 +25,7 @@ from projects.faults.compare import differing
 def fuzz_checkpoints(count: int, seed: int, folder: Path) -> dict[str, int]:
     """Damage one checkpoint `count` times, read each, and count the outcomes.
 
-    'failed' counts what must not be: another exception, other content than was written, or code that has run.
+    'failed' counts forbidden outcomes: another exception, other content than was written, or executed code.
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole, canary, made = folder / 'whole.pth', folder / 'canary', folder / 'damaged.pth'
@@ -89,7 +89,7 @@ def training_checkpoint(seed: int) -> dict[str, Any]:
 
 
 def outcome(read: Callable[[Path], dict], path: Path, original: dict) -> str:
-    """Refused in one sentence, read exactly as written, or failed."""
+    """Return whether the reader raised a clear error, returned exactly what was written, or failed."""
     try:
         return 'failed' if differing(read(path), original, 'checkpoint') else 'equal'
     except UserError as error:
@@ -99,7 +99,7 @@ def outcome(read: Callable[[Path], dict], path: Path, original: dict) -> str:
 
 
 class Canary:
-    """Pickles as a call that makes a folder: the folder shows that a reader has run code."""
+    """Pickles as a call that creates a folder. If the folder exists, a reader has executed code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,14 +109,14 @@ class Canary:
 
 
 def flip_bit_of_the_structure(content: bytes, draw: random.Random) -> bytes:
-    """In the central directory at the end of the archive."""
+    """Flip a bit in the central directory at the end of the archive."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         start = archive.start_dir
     return content[:start] + damage.flip_bit(content[start:], draw)
 
 
 def hostile_record(content: bytes, draw: random.Random, canary: Path) -> bytes:
-    """An archive with right checksums whose pickle asks for a call: alone, or inside what torch itself writes."""
+    """Write an archive with correct checksums whose pickle contains a call, alone or inside what torch writes."""
     bomb = Canary(canary)
     if draw.random() < 0.5:
         written = io.BytesIO()
@@ -129,7 +129,7 @@ def hostile_record(content: bytes, draw: random.Random, canary: Path) -> bytes:
 
 
 def damaged_pickle(content: bytes, draw: random.Random) -> bytes:
-    """A pickle that ends early or has an unknown opcode, under a right checksum."""
+    """Write a pickle that ends early or has an unknown opcode, with a correct checksum."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         name = next(name for name in archive.namelist() if name.endswith('/data.pkl'))
         pickled = archive.read(name)
@@ -140,7 +140,7 @@ def damaged_pickle(content: bytes, draw: random.Random) -> bytes:
 
 
 def with_record(content: bytes, ending: str, record: bytes) -> bytes:
-    """The same archive with one record replaced and right checksums."""
+    """Return the same archive with one record replaced and correct checksums."""
     written = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(written, 'w') as target:
         for name in source.namelist():

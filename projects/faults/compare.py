@@ -1,4 +1,4 @@
-"""Whether two checkpoints are of the same run: every value of them, to the last bit. And whether a file is damaged."""
+"""Compare all values of two checkpoints bit for bit, and check whether a file is damaged."""
 
 import zipfile
 from pathlib import Path
@@ -8,7 +8,7 @@ from mmairl.engine.replay import COMPARED, differing
 
 
 def different_runs(one: Path, other: Path) -> list[str]:
-    """List the differences of two training checkpoints in the weights, in the steps to come, or in a loss that was logged.
+    """List the differences of two training checkpoints in weights, in state that affects later steps, or in logged losses.
 
     >>> different_runs(Path('whole/iter_15.pth'), Path('resumed/iter_15.pth'))  # doctest: +SKIP
     []
@@ -22,7 +22,7 @@ def different_runs(one: Path, other: Path) -> list[str]:
 
 
 def is_damaged(path: Path) -> bool:
-    """Whether the archive, or a checksum in it, is wrong."""
+    """Return whether the archive or a checksum in it is wrong."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is not None

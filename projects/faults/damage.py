@@ -1,4 +1,4 @@
-"""Ways to damage a file: each takes its content and a generator, and gives the damaged content."""
+"""Ways to damage a file: each function receives its content and a random generator, and returns the damaged content."""
 
 import random
 from collections.abc import Callable
@@ -42,14 +42,14 @@ def swap_blocks(content: bytes, draw: random.Random) -> bytes:
 
 
 def zero_block(content: bytes, draw: random.Random) -> bytes:
-    """A block that was allocated and never written."""
+    """Replace a block by zeros, as if it had been allocated and never written."""
     size = draw.choice([512, 4096])
     at = draw.randrange(0, len(content), size)
     return content[:at] + bytes(len(content[at : at + size])) + content[at + size :]
 
 
 def stretch_header(content: bytes, draw: random.Random) -> bytes:
-    """A few bytes of the header at their largest: sizes, counts and offsets beyond the file."""
+    """Set a few bytes of the header to their maximum, for sizes, counts and offsets beyond the end of the file."""
     changed = bytearray(content)
     for _ in range(draw.randint(1, 4)):
         start, length = draw.randrange(min(len(changed), 64)), draw.choice([1, 2, 4])

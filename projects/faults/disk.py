@@ -1,4 +1,4 @@
-"""A disk that fills up while a run saves a checkpoint: does the run end in one sentence, keep older checkpoints, and resume?
+"""Fill the disk while a run saves a checkpoint. The run must end with a clear error, keep older checkpoints, and resume.
 
 >>> full_disks(5, seed=0, folder=Path('/tmp/disk'))['values that differ']  # doctest: +SKIP
 0
@@ -29,15 +29,15 @@ FAULTS = (
     'values that differ',
 )
 SIZE = 24 * 2**20  # bytes: room for ten checkpoints of the small run
-ROOMS = (0.5, 0.0)  # the first shares of a checkpoint that there is room for
+ROOMS = (0.5, 0.0)  # free space of the first runs, as fractions of a checkpoint
 SENTENCE = 'error: the disk is full: '
 PATIENCE = 120.0  # seconds until the first checkpoint
 
 
 def full_disks(count: int, seed: int, folder: Path) -> dict:
-    """Fill the disk below `count` runs, leaving room for half a checkpoint, for no byte, then for shares drawn by `seed`.
+    """Fill the disk of `count` runs, leaving room for half a checkpoint, for no byte, and then for fractions drawn by `seed`.
 
-    The disk is a file system in memory, which only root may mount.
+    The disk is a file system in memory, which only root can mount.
     """
     config = small_run.write_config(folder / 'small.py', 30, seed)
     whole = small_run.run_undisturbed(config, folder / 'whole')
@@ -51,7 +51,7 @@ def full_disks(count: int, seed: int, folder: Path) -> dict:
 
 
 def one_run(config: Path, disk: 'TmpFs', room: int, whole: Path) -> Counter[str]:
-    """Fill the disk after the first checkpoint, see how the run ends, make room, and resume it."""
+    """Fill the disk after the first checkpoint, check how the run ends, make room, and resume it."""
     work_dir = disk.folder / 'run'
     code, said = until_full(config, work_dir, disk, room)
     found = Counter({'full disks': 1})
@@ -73,7 +73,7 @@ def one_run(config: Path, disk: 'TmpFs', room: int, whole: Path) -> Counter[str]
 
 
 def until_full(config: Path, work_dir: Path, disk: 'TmpFs', room: int) -> tuple[int, str]:
-    """The exit code and the output of a run whose disk fills up."""
+    """Return the exit code and the output of a run whose disk fills up."""
     process = small_run.start(config, work_dir, subprocess.PIPE)
     latest = time.monotonic() + PATIENCE
     try:
@@ -83,7 +83,9 @@ def until_full(config: Path, work_dir: Path, disk: 'TmpFs', room: int) -> tuple[
             and time.monotonic() < latest
         ):
             time.sleep(0.005)
-        process.send_signal(signal.SIGSTOP)  # else it would write on while the disk is being filled
+        process.send_signal(
+            signal.SIGSTOP
+        )  # otherwise it would write while the disk is being filled
         disk.fill(room)
         process.send_signal(signal.SIGCONT)
         said, _ = process.communicate(timeout=PATIENCE)
@@ -93,14 +95,16 @@ def until_full(config: Path, work_dir: Path, disk: 'TmpFs', room: int) -> tuple[
 
 
 class TmpFs(AbstractContextManager):
-    """A mounted file system of SIZE bytes, in memory."""
+    """A mounted file system of SIZE bytes in memory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.filler = folder, folder / 'filler'
         folder.mkdir(parents=True, exist_ok=True)
         mount = ['mount', '-t', 'tmpfs', '-o', f'size={SIZE}', 'tmpfs', str(folder)]
         if os.geteuid() != 0 or subprocess.run(mount).returncode:
-            raise UserError('only root can mount the small disk of this test; run it as root')
+            raise UserError(
+                'faults disk: only root can mount the small disk; run the command as root'
+            )
 
     def fill(self, room: int) -> None:
         state = os.statvfs(self.folder)

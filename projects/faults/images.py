@@ -1,4 +1,4 @@
-"""Image files damaged at random, and whether the data set reads or refuses each.
+"""Damage image files at random, and count whether the data set reads each file or reports it as unreadable.
 
 >>> from pathlib import Path
 >>> fuzz_images(1000, seed=0, folder=Path('/tmp/fuzz'))['crashes']
@@ -25,9 +25,7 @@ from mmairl.data.datasets import FileDataset
 from mmairl.data.decode import Reason, UnreadableImage
 from projects.faults import damage
 
-MAX_PIXELS = (
-    2**20
-)  # broken headers ask for much more, and the memory that a reader takes is bounded by this
+MAX_PIXELS = 2**20  # broken headers request much more, so this limits the memory of a reader
 PATIENCE = (
     60.0  # seconds without an image before a reader counts as hanging; one takes milliseconds
 )
@@ -46,9 +44,9 @@ KINDS = [
 def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
     """Write `count` damaged images into `folder`, load each through a FileDataset, and count the outcomes.
 
-    `read` and the phrases of Reason count images, and sum to `count` where none is `misread` (no RGB image came out),
-    none `escaped` (an exception that the data set let through), and no process that reads `crashes` or `hangs`.
-    `warnings` counts the images for which something was printed; `memory_mib` is the growth of a reader's memory.
+    `read` and the phrases of Reason count images. They sum to `count` unless an image is `misread` (the result is not an RGB
+    image), an exception `escaped` the data set, or a reading process `crashes` or `hangs`. `warnings` counts images for which
+    something was printed, and `memory_mib` is the growth of a reader's memory.
     """
     files = write_broken_images(count, seed, folder)
     data = FileDataset(folder, files, [-1] * count, None, max_unreadable=1, max_pixels=MAX_PIXELS)
@@ -64,7 +62,7 @@ def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
 
 
 class Readers:
-    """Processes that load the images one after the other; where one dies, the next goes on after the image it died of."""
+    """Processes that load the images one after the other. If a process dies, the next one starts after the current image."""
 
     COUNTED = ('read', 'escaped', 'misread', 'warnings', 'memory_mib')
 
@@ -85,7 +83,7 @@ class Readers:
         return self
 
     def watch(self, process: multiprocessing.Process) -> None:
-        """Wait for the end of the process, and kill it if it stays at one image."""
+        """Wait for the end of the process, and kill it if it makes no progress."""
         while process.is_alive():
             before = int(self.position)
             process.join(PATIENCE)
@@ -97,7 +95,7 @@ class Readers:
         self.crashes += process.exitcode != 0
 
     def read_on(self) -> None:
-        """One process: everything that it prints, warns or logs goes to the file `screen`."""
+        """Read images in one process, and write all output, warnings and logs to the file `screen`."""
         screen = os.open(self.screen, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(screen, 1)
         os.dup2(screen, 2)
@@ -106,7 +104,7 @@ class Readers:
         warnings.simplefilter('always')
         warnings.showwarning = lambda message, *_, **__: print(
             message, file=sys.stderr
-        )  # pytest's would keep it
+        )  # pytest's filter would store it instead
         before = peak_mib()
         while self.position < self.count:
             printed = os.fstat(screen).st_size
@@ -120,7 +118,7 @@ class Readers:
             image = self.data.raw(index)
         except UnreadableImage as fault:
             self.reasons[index] = fault.reason
-        except Exception:  # any at all is a fault
+        except Exception:  # any exception is a fault
             self.add('escaped')
         else:
             self.add('read' if sound(image) else 'misread')
@@ -144,7 +142,7 @@ def peak_mib() -> int:
 
 
 def write_broken_images(count: int, seed: int, folder: Path) -> list[str]:
-    """The names of `count` broken files; the same seed writes the same bytes."""
+    """Write `count` broken files and return their names. The same seed writes the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     draw, whole = random.Random(seed), whole_images(seed)
     names = []
@@ -158,10 +156,10 @@ def write_broken_images(count: int, seed: int, folder: Path) -> list[str]:
 
 
 def whole_images(seed: int) -> dict[str, bytes]:
-    """Small images in the formats and the variants of them that are decoded by code of their own."""
+    """Return small images in all formats and variants that different code decodes."""
     values = np.random.default_rng(seed).integers(0, 256, (*SIZE, 4), dtype=np.uint8)
     values[: SIZE[0] // 2] //= (
-        64  # half of it smooth, so that run lengths and palettes are used as well
+        64  # half of the image is smooth, so that encoders use run lengths and palettes
     )
     alpha = Image.fromarray(values, 'RGBA')
     rgb, grey = alpha.convert('RGB'), alpha.convert('L')

@@ -1,4 +1,4 @@
-"""A run that is killed many times, at any moment, and resumed each time: does it end as the undisturbed run?
+"""Kill a run many times at random moments and resume it each time. It must end like the undisturbed run.
 
 >>> killed_runs(50, seed=0, folder=Path('/tmp/kills'))['values that differ']  # doctest: +SKIP
 0
@@ -25,17 +25,17 @@ FAULTS = (
     'surplus checkpoints',
     'values that differ',
 )
-MOMENTS = ('save', 'step', 'save', 'step', 'start')  # what the kills aim at, in turn
-FARTHEST = 8  # new iterations before a kill is aimed
+MOMENTS = ('save', 'step', 'save', 'step', 'start')  # the moments at which to kill, in turn
+FARTHEST = 8  # new iterations before the moment is awaited
 MOST = FARTHEST + 2 * small_run.INTERVAL + 1  # new iterations before a kill
-SAVING, STEP = 0.02, 0.04  # seconds that a save and a step of the small run take, about
-GLANCE, PATIENCE = 0.0005, 120.0  # seconds between two looks, and until one gives up
+SAVING, STEP = 0.02, 0.04  # approximate seconds of a save and of a step of the small run
+GLANCE, PATIENCE = 0.0005, 120.0  # seconds between two checks, and until a timeout
 
 
 def killed_runs(count: int, seed: int, folder: Path) -> dict:
-    """Kill one run `count` times with all its processes, finish it, and compare it with an undisturbed one.
+    """Kill one run `count` times with all its processes, finish it, and compare it with an undisturbed run.
 
-    The moments are drawn by `seed`; which of them each kill met is told from the files that it left.
+    `seed` determines the planned moments. The files that a kill left show which moment it met.
     """
     config = small_run.write_config(folder / 'small.py', MOST * (count + 1), seed)
     victim, draw = Victim(config, folder / 'killed'), random.Random(seed)
@@ -54,7 +54,7 @@ class Victim:
         self.start_takes = 5.0
 
     def kill_at(self, moment: str, draw: random.Random) -> None:
-        """Start the run, wait for such a moment, kill it, and count what is left."""
+        """Start the run, wait for the given moment, kill the run, and count the files that it left."""
         self.log.write_bytes(b'')
         with self.log.open('ab') as output:
             process = small_run.start(self.config, self.work_dir, output)
@@ -89,20 +89,22 @@ class Victim:
         if moment == 'save':
             wait_until(lambda: self.unfinished(process.pid))
             time.sleep(late * SAVING)
-            wait_until(lambda: self.unfinished(process.pid))  # the next one, if that was too late
+            wait_until(
+                lambda: self.unfinished(process.pid)
+            )  # the next checkpoint, if this one was missed
         else:
             time.sleep(late * STEP)
 
     def steps(self) -> int:
-        """Iterations since this start."""
+        """Return the iterations since this start."""
         return self.log.read_bytes().count(b'Epoch(train)')
 
     def unfinished(self, process: int | str = '*') -> list[Path]:
-        """Temporary files of this process, or of any."""
+        """Return the temporary files of this process, or of all."""
         return list(self.work_dir.glob(f'.*.{process}.tmp'))
 
     def end(self, whole: Path) -> dict[str, int]:
-        """Let the run end, and compare."""
+        """Let the run finish, and compare it."""
         self.found['starts that failed'] += small_run.run(self.config, self.work_dir) != 0
         self.found['left-over files'] = len(self.unfinished())
         self.found['surplus checkpoints'] = max(

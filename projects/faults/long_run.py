@@ -1,4 +1,4 @@
-"""A run of very many very small steps: do its memory, files, threads or workers grow?
+"""Train very many tiny steps, and check whether memory, files, threads or workers grow.
 
 >>> long_run(20_000, seed=0, folder=Path('/tmp/long'))['KiB gained per 1000 steps']  # doctest: +SKIP
 """
@@ -20,11 +20,11 @@ from projects.faults.small_run import VIEW, loader, small_config
 FAULTS = ('memory grows', 'files grow', 'threads grow', 'workers grow', 'left-over files')
 SAMPLES = 20
 WARM_UP = 4  # samples until caches, pools and the histories of the log are full
-BATCH = 16  # the fewest that the health of a run is measured with
-# A scalar tensor that is kept takes half a KiB, and one per step would be 500 here. What does grow is bounded: the health's
-# curves, written every 50 steps, gain some 30 until they are 2000 values long.
+BATCH = 16  # the fewest images that HealthHook accepts
+# A leaked scalar tensor takes half a KiB, so one per step would be 500 here. Legitimate growth is bounded: the health
+# curves, written every 50 steps, add about 30 until they have 2000 values.
 KIB_PER_1000_STEPS = 128
-# The allocator's own doing, which does not go on: pages that it keeps for later, whatever the length of the run.
+# Pages that the allocator keeps for later. Their number does not depend on the length of the run.
 KIB_OF_THE_ALLOCATOR = 2048
 
 
@@ -41,7 +41,7 @@ def config(count: int, seed: int, folder: Path) -> Config:
     cfg.model.projector.in_channels = cfg.model.predictor.out_channels = 16
     cfg.train_dataloader = loader(
         100 * BATCH, 16, persistent_workers=False
-    )  # workers start anew with every epoch
+    )  # new workers start in every epoch
     cfg.model.data_preprocessor.views = [
         [dict(step, size=12) if 'size' in step else step for step in VIEW[:2]]
     ] * 2
@@ -58,7 +58,7 @@ def config(count: int, seed: int, folder: Path) -> Config:
 
 @MODELS.register_module()
 class TwoLayers(nn.Module):
-    """The smallest backbone with a batch norm, so that a step is mostly the machinery around it."""
+    """The smallest backbone with a batch norm, so that a step consists mostly of the code around it."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Sample:
 
 @HOOKS.register_module()
 class SampleHook(Hook):
-    """Measures the process every `interval` steps."""
+    """Measure the process every `interval` steps."""
 
     priority = 'LOWEST'
 
@@ -105,7 +105,7 @@ class SampleHook(Hook):
 
 
 def sample(step: int) -> Sample:
-    """Resident memory, open files, threads and data workers, as Linux counts them."""
+    """Return resident memory, open files, threads and data workers, as Linux counts them."""
     status = dict(line.split(':', 1) for line in Path('/proc/self/status').read_text().splitlines())
     files, workers = list(Path('/proc/self/fd').iterdir()), multiprocessing.active_children()
     return Sample(
@@ -114,7 +114,7 @@ def sample(step: int) -> Sample:
 
 
 def judge(samples: list[Sample], left_over: int) -> dict[str, int | float]:
-    """The slope of the memory behind the first samples, and whether any count was higher all through the later half."""
+    """Return the slope of the memory after the first samples, and which counts were higher during the whole second half."""
     settled = samples[WARM_UP:]
     early, late = settled[: len(settled) // 2], settled[len(settled) // 2 :]
     thousands = (settled[-1].step - settled[0].step) / 1000

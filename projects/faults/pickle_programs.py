@@ -1,4 +1,4 @@
-"""Random programs for a pickle reader, made of the codes and names that reach our allow-list: what can they make?
+"""Run random pickle programs, made of opcodes and allowed names, and check which objects they can create.
 
 >>> run_programs(20_000, seed=0, folder=Path('/tmp/programs'))['failed']  # doctest: +SKIP
 0
@@ -21,7 +21,7 @@ from mmairl.checkpoints.pickles import ALLOWED
 from mmairl.errors import UserError
 from projects.faults.checkpoints import with_record
 
-# Names that torch itself allows, some of which call or change what they are given.
+# Names that torch itself allows. Some of them call or change their arguments.
 OF_TORCH = (
     'torch._utils._rebuild_tensor_v2',
     'torch._utils._rebuild_parameter',
@@ -56,7 +56,7 @@ PLAIN = (bool, int, float, complex, str, bytes, bytearray, NoneType, torch.dtype
 def run_programs(count: int, seed: int, folder: Path) -> dict[str, int]:
     """Read `count` programs as a .pkl and as a .pth.
 
-    'failed' counts what must not be: another exception, a value that is not plain, or a class that was changed.
+    'failed' counts forbidden outcomes: another exception, a value that is not plain, or a class that was changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written, draw, found = (
@@ -96,7 +96,7 @@ def outcome(path: Path) -> str:
 
 
 def _kinds(value: Any) -> list[str]:
-    """Name the parts of a value; '' for one that is neither array, tensor nor plain."""
+    """Name the parts of a value; '' for a part that is neither array, tensor nor plain."""
     if type(value) in PLAIN or (isinstance(value, np.generic) and value.dtype.kind in 'biufc'):
         return ['plain']
     if type(value) in (dict, OrderedDict, Counter):
@@ -164,7 +164,7 @@ def _value(draw: random.Random) -> bytes:
 
 
 def _array(draw: random.Random) -> bytes:
-    """An array as NumPy writes it, of a type and a length that may be wrong."""
+    """Return an array as NumPy pickles it, whose type and length may be wrong."""
     dtype = (
         b'cnumpy\ndtype\n'
         + text(draw.choice(['f4', 'i8', 'f8', 'u1', 'O8', 'V4', 'M8']))
@@ -181,7 +181,7 @@ def _array(draw: random.Random) -> bytes:
 
 
 def _program(draw: random.Random) -> bytes:
-    """Codes that leave one value; a stack is kept in mind, so that most of them are carried out."""
+    """Return opcodes that leave one value. They track the stack, so that most of them are executed."""
     code, depth, memo = bytearray(_value(draw)), 1, 0
     for _ in range(draw.randrange(14)):
         act = draw.randrange(10)
@@ -194,10 +194,10 @@ def _program(draw: random.Random) -> bytes:
         elif act == 5:
             code += draw.choice(
                 [b'R', b'\x85R', b'\x81', b'\x85\x81']
-            )  # call, or make a new object of a class
+            )  # call, or create an object of a class
             depth -= 1
         elif act == 6:
-            code += b'b'  # give the object below a state
+            code += b'b'  # set the state of the object below
             depth -= 1
         elif act == 7:
             code += b'a'  # append

@@ -1,4 +1,4 @@
-"""The run that faults are tried on: MoCo v2+ by its config, made small, and started as a user starts it."""
+"""The run into which faults are injected: a small MoCo v2+, started by the same command as a user's run."""
 
 import math
 import os
@@ -23,7 +23,7 @@ VIEW = [
 
 
 def write_config(path: Path, steps: int, seed: int) -> Path:
-    """A config of at least so many steps of some 20 ms: a ResNet-18 of an eighth of the width, views made by a worker."""
+    """Write a config of at least so many steps of about 20 ms: a ResNet-18 of an eighth of the width, with one data worker."""
     epochs, batch = math.ceil(steps / EPOCH), 8
     cfg = small_config(batch, seed)
     cfg.train_dataloader = loader(
@@ -42,7 +42,7 @@ def write_config(path: Path, steps: int, seed: int) -> Path:
 
 
 def loader(count: int, size: int, persistent_workers: bool, **more) -> dict:
-    """One worker, on drawn images."""
+    """Return a loader with one worker on drawn images."""
     return dict(
         num_workers=1,
         persistent_workers=persistent_workers,
@@ -54,7 +54,7 @@ def loader(count: int, size: int, persistent_workers: bool, **more) -> dict:
 
 
 def small_config(batch: int, seed: int) -> Config:
-    """The recipe with its default hooks and an online probe, on a network that takes milliseconds."""
+    """Return the recipe with its default hooks and an online probe, for a network whose steps take milliseconds."""
     cfg: Config = load_config('mmairl::mocov2plus_r50_200e.py')
     cfg.model.backbone.update(depth=18, stem_channels=8, base_channels=8)
     cfg.model.projector.update(in_channels=64, hidden_channels=32, out_channels=16)
@@ -68,7 +68,7 @@ def small_config(batch: int, seed: int) -> Config:
 
 
 def start(config: Path, work_dir: Path, output: IO | int) -> subprocess.Popen:
-    """`tools/train.py CONFIG --work-dir D --resume`, as a process group that can be killed together with its workers."""
+    """Start `tools/train.py CONFIG --work-dir D --resume` as a process group, which can be killed with its workers."""
     command = [
         sys.executable,
         str(home() / 'tools/train.py'),
@@ -94,7 +94,7 @@ def start(config: Path, work_dir: Path, output: IO | int) -> subprocess.Popen:
 
 
 def run(config: Path, work_dir: Path) -> int:
-    """Train to the end, with the output in a file beside the folder; the exit code."""
+    """Train to the end, write the output to a file next to the folder, and return the exit code."""
     work_dir.parent.mkdir(parents=True, exist_ok=True)
     with work_dir.with_suffix('.txt').open('ab') as output:
         process = start(config, work_dir, output)
@@ -105,14 +105,14 @@ def run(config: Path, work_dir: Path) -> int:
 
 
 def run_undisturbed(config: Path, work_dir: Path) -> Path:
-    """The run that others are compared with."""
+    """Return the run with which others are compared."""
     if run(config, work_dir) != 0:
         raise RuntimeError(f'the undisturbed run fails; see {work_dir.with_suffix(".txt")}')
     return work_dir
 
 
 def end(process: subprocess.Popen) -> None:
-    """Kill the whole process group if it still runs."""
+    """Kill the whole process group if it is still running."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

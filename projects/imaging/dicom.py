@@ -1,4 +1,4 @@
-"""DICOM files by pydicom: shown through their window, or stored as the whole range of their bits."""
+"""Read DICOM files by pydicom, either through their window or as stored values scaled to the range of their bits."""
 
 import zlib
 from io import BytesIO
@@ -19,7 +19,7 @@ from mmairl.data.decode import (
 from mmairl.errors import explained
 
 PLAUSIBLE_PIXELS = 2**24  # fewer than for other images, because the values become float64
-PREAMBLE = 128  # bytes before the mark
+PREAMBLE = 128  # bytes before the magic number
 MARK = b'DICM'
 META_GROUP = 2
 CHUNK = 2**20
@@ -32,7 +32,7 @@ def is_dicom(data: bytes) -> bool:
 def decode_dicom(data: bytes, max_pixels: int, as_stored: bool = False) -> Tensor:
     """Return a DICOM file as an image, channels first: uint8 RGB through its window, or its stored values as uint16.
 
-    Stored colors keep three channels, also those of a palette, and uint8 if they have 8 bits.
+    If stored values are read, color images keep three channels, also with a palette, and stay uint8 if they have 8 bits.
     """
     with faults_explained(data):
         pixels = dicom_pixels(data, max_pixels, as_stored)
@@ -42,7 +42,7 @@ def decode_dicom(data: bytes, max_pixels: int, as_stored: bool = False) -> Tenso
 
 
 def dicom_pixels(data: bytes, max_pixels: int, as_stored: bool = False) -> np.ndarray:
-    """Return H x W, or H x W x 3 for a color image: uint8 through the window, or uint16 of all values if `as_stored`."""
+    """Return H x W, or H x W x 3 for a color image: uint8 through the window, or uint16 if `as_stored`."""
     with installed('pydicom', 'DICOM files'):
         from pydicom import dcmread
         from pydicom.pixels import apply_color_lut
@@ -72,14 +72,14 @@ def dicom_pixels(data: bytes, max_pixels: int, as_stored: bool = False) -> np.nd
         values = pixels / (2**bits - 1)
     else:
         values = stored_values(file, pixels) if as_stored else windowed_values(file, pixels)
-    if file.PhotometricInterpretation == 'MONOCHROME1':  # its largest value is black
+    if file.PhotometricInterpretation == 'MONOCHROME1':  # the largest value is black
         values = 1 - values
     largest, kind = (65535, np.uint16) if as_stored else (255, np.uint8)
     return np.rint(largest * values.clip(0, 1)).astype(kind)
 
 
 def stored_values(file: Any, pixels: np.ndarray) -> np.ndarray:
-    """Map the least number that the bits can hold to 0, and the largest to 1."""
+    """Map the least value of the stored bits to 0, and the largest to 1."""
     levels = 2 ** int(file.BitsStored)
     lowest = -levels / 2 * int(file.PixelRepresentation)  # signed numbers start below 0
     return (pixels - lowest) / (levels - 1)
@@ -88,7 +88,7 @@ def stored_values(file: Any, pixels: np.ndarray) -> np.ndarray:
 def windowed_values(file: Any, pixels: np.ndarray) -> np.ndarray:
     """Map the first window to 0 to 1, by the linear rule of the standard (PS3.3 C.11.2.1.2).
 
-    Without a window, the image's least and largest value are 0 and 1.
+    Without a window, the range is from the least to the largest value of the image.
     """
     from pydicom.pixels import apply_modality_lut
 

@@ -1,4 +1,4 @@
-"""Tiles of images too large for memory: TIFFs by tifffile, whole slides by openslide. A tile is named by its corner."""
+"""Read tiles of images too large for memory: TIFFs by tifffile, whole slides by openslide. Tiles are named by their corners."""
 
 import os
 from functools import lru_cache
@@ -18,16 +18,16 @@ from mmairl.registry import DATASETS
 
 TIFFS = ('.tif', '.tiff')
 SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif')
-STEP = 8  # one pixel in so many is examined to find background
+STEP = 8  # distance of the pixels that are examined to find background
 OPEN_FILES = 8  # per process
 
 
 @DATASETS.register_module()
 class Tiles(ViewDataset):
-    """The whole `size` x `size` tiles of the large images below `root`, such as `ward/a.svs[y=512,x=1024]`, unlabeled.
+    """Tiles of `size` x `size` of the large images below `root`, unlabeled, with names such as `ward/a.svs[y=512,x=1024]`.
 
-    A tile is background, and left out, if the standard deviation of every channel is below `background`. Every image
-    is read once for that at the start, tile by tile.
+    Incomplete tiles at the edges are left out. So is background: tiles in which the standard deviation of every channel is
+    below `background`. To find it, every image is read once at the start, tile by tile.
 
     Args:
         root: The folder of the images, at any depth.
@@ -76,7 +76,7 @@ class Tiles(ViewDataset):
                     corners.append((number, y, x))
         if not corners:
             raise UserError(
-                f'{self.root.absolute()}: no tile of {size} x {size} in {len(self.images)} images is more than background; '
+                f'{self.root.absolute()}: all tiles of {size} x {size} in {len(self.images)} images are background; '
                 f'expected NAME{", NAME".join((*TIFFS, *SLIDES))}, a smaller size or a smaller background',
                 code='no-tiles',
             )
@@ -142,7 +142,7 @@ class Tiff:
             levels = TiffFile(path).series[0].levels
         if level >= len(levels):
             raise UserError(
-                f'{path}: {len(levels)} levels and no level {level}; set a smaller one',
+                f'{path}: has {len(levels)} levels and no level {level}; set a smaller level',
                 code='no-level',
             )
         if len(levels[level].pages) > 1:
@@ -197,7 +197,7 @@ class Tiff:
 
 
 class Slide:
-    """A whole slide. Regions that were not scanned are white."""
+    """A whole-slide image. Regions that were not scanned are white."""
 
     def __init__(self, path: str, level: int) -> None:
         with installed('openslide-python openslide-bin', 'whole slides'):
@@ -207,7 +207,7 @@ class Slide:
             width, height = self.slide.level_dimensions[level]
         except (OpenSlideError, IndexError) as error:
             raise UserError(
-                f'{path}: openslide reads no level {level} ({error}); set a smaller one, or remove the file',
+                f'{path}: openslide cannot read level {level} ({error}); set a smaller level, or remove the file',
                 code='no-level',
             ) from error
         self.level = level

@@ -2,8 +2,8 @@
 
 docs/how-to/external_checkpoints.md compares the checkpoints.
 
-The network, the images and the batch are those of our rows at a scale; the rest is this file's own. Each seed leaves a
-checkpoint with the keys that Lightning writes.
+Network, images and batch are those of mmairl's rows at a scale; everything else is defined in this file. Each seed writes a
+checkpoint with the keys of Lightning.
 """
 
 import copy

@@ -1,12 +1,12 @@
-"""Train BYOL by lightly's own code at the size of our rows: python -m projects.judge.lightly_byol
+"""Train BYOL with lightly's code, at the size of mmairl's rows: python -m projects.judge.lightly_byol
 
 docs/how-to/external_checkpoints.md compares the checkpoints.
 
-lightly's are (1.6.0, benchmarks/imagenet/resnet50/byol.py): the views by Pillow, the heads, the loss, LARS and its groups, 0.45
-per 256 images where ours has 0.3, the schedules, a teacher that moves before each step, and whose projector starts with
-weights of its own. Our rows' are (explain_lightly.yaml at a scale): network, widths, images, crops, grey, mean and deviation,
-batch, epochs, warm-up, and what the scale multiplies the rate and the teacher's memory by. Left out, as from the rows that it
-is judged beside: 16 bits, and the classifier on top, from which the network learns nothing.
+From lightly (1.6.0, benchmarks/imagenet/resnet50/byol.py): the views by Pillow, the heads, the loss, LARS and its parameter
+groups, a rate of 0.45 per 256 images (mmairl: 0.3), the schedules, and a teacher that moves before each step and whose
+projector starts with different weights than the student's. From mmairl's rows (explain_lightly.yaml at a scale): network,
+widths, images, crops, grayscale, mean and deviation, batch, epochs, warm-up, and the scale's factors of the rate and of
+1 - momentum. Left out, as in mmairl's rows: 16-bit precision, and the classifier, whose gradients do not reach the network.
 """
 
 import copy
@@ -29,16 +29,14 @@ PARTS = ('backbone', 'projection_head')
 
 
 def views(sizes: Sizes) -> list[Compose]:
-    """Both views as by default, in our rows' crops and grey, up to the steps that make numbers of an image."""
+    """Return both default views of lightly with the crops and grayscale of mmairl's rows, as Pillow images."""
     crop, grey = sizes.view_step('RandomResizedCrop'), sizes.view_step('RandomGrayscale')
     both = [
         kind(crop['size'], random_gray_scale=grey['p']).transform
         for kind in (BYOLView1Transform, BYOLView2Transform)
     ]
     for view in both:
-        view.transforms[0].scale = tuple(
-            crop['scale']
-        )  # its constructor sets the smaller end alone
+        view.transforms[0].scale = tuple(crop['scale'])  # its constructor sets only the lower end
     return [Compose(view.transforms[:-2]) for view in both]
 
 
@@ -51,7 +49,7 @@ def network(sizes: Sizes) -> LightlyBYOL:
 def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
     """Train from a seed, and return a checkpoint with the names of lightly's benchmark."""
     torch.manual_seed(seed)
-    np.random.seed(seed)  # which blur and solarization draw from
+    np.random.seed(seed)  # the random generator of blur and solarization
     student, teacher = network(sizes), network(sizes)
     teacher.backbone = copy.deepcopy(student.backbone)
     teacher.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Networks of other code at the size of our rows at a scale, and the command line that trains them from a few seeds."""
+"""Define the size of a row at a scale for the code of other libraries, and the command line that trains several seeds."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ View = Callable[[Image], Image]
 
 
 class Sizes:
-    """Network, images, views, batch, epochs, warm-up, rate and teacher's memory of our BYOL with LARS at a scale."""
+    """Network, images, views, batch, epochs, warm-up, rate and teacher momentum of mmairl's BYOL with LARS at a scale."""
 
     def __init__(self, scale: str) -> None:
         register()
@@ -43,13 +43,13 @@ class Sizes:
 
     @quiet()
     def backbone(self) -> nn.Module:
-        """Return the backbone, initialised as torchvision's."""
+        """Return the backbone with torchvision's initialization."""
         backbone = MODELS.build(self.network)
         backbone.init_weights()
         return backbone
 
     def images(self) -> Tensor:
-        """Return the images that are trained on, drawn once."""
+        """Return the training images, which are drawn once."""
         data = DATASETS.build({**innermost(self.cfg.train_dataloader.dataset), 'views': None})
         return torch.stack([data.raw(index) for index in range(len(data))])
 
@@ -57,9 +57,9 @@ class Sizes:
         return len(images) // self.batch
 
     def batches(self, images: Tensor, views: Sequence[View], epochs: int) -> Iterator[list[Tensor]]:
-        """Yield the views of each batch, shuffled anew in each epoch, normalized; those that fill no batch are left out.
+        """Yield the normalized views of each batch, in a new order in each epoch, without an incomplete last batch.
 
-        Pillow's images are made once, and their values are normalized by the batch: one by one both would take longer.
+        To save time, Pillow images are created once, and values are normalized by the batch.
         """
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
         pictures = [to_pil_image(image) for image in images]
@@ -75,9 +75,7 @@ class Sizes:
                 ]  # channels last
 
 
-Train = Callable[
-    [int, Sizes, Tensor, int], dict
-]  # from a seed, at these sizes, on these images, for so many epochs
+Train = Callable[[int, Sizes, Tensor, int], dict]  # (seed, sizes, images, epochs) -> checkpoint
 
 
 def lightning(
@@ -95,7 +93,7 @@ def lightning(
 
 
 def main(train: Train, about: str, out: str, epochs: int | None = None) -> None:
-    """Train from each seed and write a checkpoint each; `epochs` are the scale's unless these or the command line say so."""
+    """Train from each seed and write one checkpoint each. By default, the number of epochs is the scale's."""
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,14 +1,14 @@
-"""Train BYOL by solo-learn's own code at the size of our rows: python -m projects.judge.sololearn_byol
+"""Train BYOL with solo-learn's code, at the size of mmairl's rows: python -m projects.judge.sololearn_byol
 
 docs/how-to/external_checkpoints.md compares the checkpoints.
 
-solo-learn's are (1.0.2, bash_files/pretrain/imagenet/byol.sh): the views by Pillow with bicubic crops, the heads, the loss,
-its LARS around SGD, 0.45 per 256 images where ours has 0.3, a rate that changes once an epoch and begins at 0.003 per 256,
-gradients that are accumulated, and a teacher that moves behind each step. Our rows' are (explain_sololearn.yaml at a scale):
-network, widths, images, crops, grey, mean and deviation, batch and its parts, epochs, warm-up, and what the scale multiplies
-the rate and the teacher's memory by. Left out: 16 bits, DALI, and both classifiers, from which the network learns nothing.
+From solo-learn (1.0.2, bash_files/pretrain/imagenet/byol.sh): the views by Pillow with bicubic crops, the heads, the loss,
+LARS around SGD, a rate of 0.45 per 256 images (mmairl: 0.3) that changes once per epoch and starts at 0.003, accumulated
+gradients, and a teacher that moves after each step. From mmairl's rows (explain_sololearn.yaml at a scale): network,
+widths, images, crops, grayscale, mean and deviation, batch and its parts, epochs, warm-up, and the scale's factors of the
+rate and of 1 - momentum. Left out: 16-bit precision, DALI, and both classifiers, whose gradients do not reach the network.
 
-Its package imports what Lightning 2 has no longer; the four files that are used are read without it.
+solo-learn imports parts of Lightning that Lightning 2 no longer has, so only the four required files are imported.
 """
 
 import copy
@@ -30,12 +30,12 @@ LARS, LOSS, TEACHER, VIEWS = (
     for file in ('utils/lars', 'losses/byol', 'utils/momentum', 'utils/pretrain_dataloader')
 )
 FASTER, FIRST = 0.45 / 0.3, 0.003 / 0.45
-PASSES = 4  # as the end of explain_sololearn.yaml has it; its release has 16, of 256 images each
+PASSES = 4  # as in explain_sololearn.yaml; solo-learn's release accumulates 16 parts of 256 images
 BLUR, SOLARIZE = (1.0, 0.1), (0.0, 0.2)
 
 
 class SoloBYOL(nn.Module):
-    """The networks by its names; the teacher starts as a copy."""
+    """The networks under solo-learn's names. The teacher starts as a copy."""
 
     def __init__(self, encoder: nn.Module, features: int, hidden: int, out: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class SoloBYOL(nn.Module):
         return LARS.LARSWrapper(sgd, eta=0.001, exclude_bias_n_norm=True)
 
     def step(self, views: list[Tensor], optimizer: Any, teacher: Any) -> Tensor:
-        """Take a step on gradients that are accumulated over parts of the batch; the teacher follows."""
+        """Take a step with gradients accumulated over parts of the batch, and move the teacher."""
         optimizer.zero_grad()
         total = 0.0
         for shares in zip(*(view.chunk(PASSES) for view in views)):
@@ -71,7 +71,7 @@ class SoloBYOL(nn.Module):
 
 
 def views(sizes: Sizes) -> list[Compose]:
-    """Both views of its recipe, in our rows' crops and grey, up to the steps that make numbers of an image."""
+    """Return both views of solo-learn's recipe with the crops and grayscale of mmairl's rows, as Pillow images."""
     crop, grey = sizes.view_step('RandomResizedCrop'), sizes.view_step('RandomGrayscale')['p']
     size = dict(
         crop_size=crop['size'],
@@ -88,7 +88,7 @@ def views(sizes: Sizes) -> list[Compose]:
 
 
 def rate(epoch: int, epochs: int, warm_up: int) -> float:
-    """Return an epoch's part of the rate: lightning-bolts' linear warm-up and cosine, by epochs.
+    """Return the fraction of the rate in an epoch: lightning-bolts' linear warm-up and cosine.
 
     >>> [round(rate(epoch, 5, 1), 4) for epoch in range(5)]
     [0.0067, 1.0, 0.8536, 0.5, 0.1464]
@@ -101,7 +101,7 @@ def rate(epoch: int, epochs: int, warm_up: int) -> float:
 def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
     """Train from a seed, and return a checkpoint with solo-learn's names."""
     torch.manual_seed(seed)
-    random.seed(seed)  # which blur draws from
+    random.seed(seed)  # the random generator of the blur
     model = SoloBYOL(sizes.backbone(), *sizes.widths).train().to(memory_format=torch.channels_last)
     optimizer, teacher = model.optimizer(FASTER * sizes.rate), TEACHER.MomentumUpdater(sizes.tau)
     per_epoch = sizes.per_epoch(images)

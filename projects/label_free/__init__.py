@@ -1,1 +1,1 @@
-"""Regret of measures that need no label: over the networks of a study, and pooled over studies."""
+"""Compute the regret of measures that need no labels, over the networks of one study or of several."""

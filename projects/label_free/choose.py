@@ -1,12 +1,12 @@
-"""Choose a network without labels, by the measure that a record of regret trusts.
+"""Choose a network without labels, by the trusted measure of a record of regret.
 
 python -m projects.label_free.choose trials FOLDER... [--record STUDY.JSON]
-    the best of finished trials of a study (folders with result.json)
+    choose the best of finished trials of a study (folders with result.json)
 python -m projects.label_free.choose checkpoints WORK_DIR --config CONFIG [--record STUDY.JSON]
-    the best of the checkpoints epoch_*.pth of a run
+    choose the best of the checkpoints epoch_*.pth of a run
 
 The record is the study.json of a study with `analyses: [projects.label_free.networks]`, or the output of
-projects.label_free.pool. Without --record it is that of the small study, which trusts no measure yet.
+projects.label_free.pool. The default is the record of the small study, in which no measure is trusted.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def main() -> None:
     else:
         if not args.config:
             raise UserError(
-                '--config: required for checkpoints; give the config of the run', code='no-config'
+                '--config: required for checkpoints; name the config of the run', code='no-config'
             )
         measure, reason = trusted(EPOCHS, args.record)
         paths = sorted(path for folder in args.folders for path in folder.glob('epoch_*.pth'))

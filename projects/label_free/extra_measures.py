@@ -25,7 +25,7 @@ from mmairl.evaluation.knn import vote
 NEIGHBORS = 20
 CLUSTERS = 100
 BLOCK = 1024
-REVISION = 3  # raise it when a measure changes
+REVISION = 3  # increase it when a measure changes
 EXTRA = (
     Measure('cluster learnability', math.inf, '2000'),
     Measure('intrinsic dimension', math.inf, SAME_COUNT),
@@ -35,7 +35,7 @@ EXTRA = (
 )
 MEASURES = measures.MEASURES | {measure.name: measure for measure in EXTRA}
 ONE_METHOD = {'training loss'}  # measures that compare networks of one method only
-# By the name of a head or a term of its loss: the measures that the loss improves directly.
+# The measures that a loss improves directly, by the name of a head or of a term of its loss.
 REWARDED: dict[str, tuple[str, ...]] = {
     'BarlowTwinsHead': ('alignment', 'RankMe'),
     'BatchContrastiveHead': ('alignment', 'uniformity'),
@@ -150,7 +150,7 @@ def knn_on_clusters(x: Tensor, view: Tensor, labels: Tensor) -> float:
 
 
 def extra_measures_of(sample: Sample) -> dict[str, float]:
-    """Return the measures of `EXTRA` but CLID."""
+    """Return the measures of `EXTRA` except CLID."""
     features = sample.features[:KEPT]
     first, second = sample.views[-2:]
     return {
@@ -164,7 +164,7 @@ def extra_measures_of(sample: Sample) -> dict[str, float]:
 def all_measures(
     network: nn.Module, cfg: Config, loss: float = math.nan, count: int = IMAGES, **loading: Any
 ) -> dict[str, float]:
-    """Return every measure of a network but CLID; the arguments are those of `measure_network`."""
+    """Return every measure of a network except CLID. The arguments are those of `measure_network`."""
     sample = sample_features(network, cfg, count, **loading)
     if sample is None:
         return dict.fromkeys(MEASURES, math.nan)

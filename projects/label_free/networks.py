@@ -1,7 +1,7 @@
-"""The regret of choosing among a study's networks without labels: `analyses: [projects.label_free.networks]`.
+"""Compute the regret of choosing among a study's networks without labels: `analyses: [projects.label_free.networks]`.
 
-Regret needs test scores of networks that a study does not test: the trials of its searches. They are tested here, after the
-choice among them has been recorded, and the scores go to files that no choice reads.
+Regret requires the test scores of trials, which a study does not measure. This module measures them after the choice among
+the trials has been recorded, and stores them in files that no choice reads.
 """
 
 import math
@@ -130,7 +130,7 @@ def _test(run: Run, row: Config, task: str) -> float:
 
 
 def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]:
-    """Return the choices of each situation: settings of each row and of any row, methods, and epochs of a run."""
+    """Return the choices of each situation: settings of one row, settings of any row, methods, and epochs of a run."""
     choices: dict[str, dict[tuple, list[Network]]] = defaultdict(lambda: defaultdict(list))
     networks = list(networks)
     runs_along = {
@@ -155,7 +155,7 @@ def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]
 
 
 def _drop_repeated(by_run: dict[tuple, list[Network]]) -> None:
-    """Drop the choices of compared runs whose winner is the run as published: they are the same choices."""
+    """Drop the choices of compared runs whose winner is the run as published, because they repeat another choice."""
     for row, part, seed in list(by_run):
         compared = by_run.get((row, 'compared', seed), ())
         published = by_run.get((row, 'published', seed), ())
@@ -184,7 +184,7 @@ def regret_record(
 
 
 def _plain(network: Network) -> dict[str, Any]:
-    """Return a network for JSON, which has no NaN."""
+    """Return a network for JSON, which cannot store NaN."""
     values = {
         name: value if math.isfinite(value) else None for name, value in network.values.items()
     }
@@ -211,7 +211,7 @@ def situations(
             names = [name for name in names if name not in ONE_METHOD]
         evidence = {name: _scores_and_goodness(name, group) for name in names}
         evidence = {name: pairs for name, pairs in evidence.items() if pairs}
-        # A choice between methods has all rows.
+        # A choice between methods includes all rows.
         rows = {
             name: [place if situation == METHODS else group[place][0].row for place in pairs]
             for name, pairs in evidence.items()
@@ -224,7 +224,7 @@ def situations(
 def _scores_and_goodness(
     measure: str, choices: Iterable[Sequence[Network]]
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return scores and goodness of the choices in which a measure has a value, by the index of the choice."""
+    """Return scores and goodness, by the index of the choice, of the choices in which a measure has a value."""
     found = {}
     for place, choice in enumerate(choices):
         measured = with_clid({network: network.values for network in choice}).values()
@@ -236,7 +236,7 @@ def _scores_and_goodness(
 
 
 def regret_section(study: Mapping[str, Any]) -> Markup:
-    """Return the section of a study's page: measures by situations."""
+    """Return the section of a study's page, a table of measures by situations."""
     record = study['measures']
     if not record['situations']:
         return Markup()

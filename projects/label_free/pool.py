@@ -1,10 +1,10 @@
-"""Pool the regret of several studies in one matrix.
+"""Pool the regret of several studies.
 
 python -m projects.label_free.pool STUDY.JSON... [--out POOLED.JSON]
 
-Each is the study.json of a study with `analyses: [projects.label_free.networks]`. Choices stay inside their study; regret,
-intervals and verdicts are over the choices of all. It prints the matrix as Markdown; POOLED.JSON is a --record for
-projects.label_free.choose.
+Each argument is the study.json of a study with `analyses: [projects.label_free.networks]`. Each choice is among networks of
+one study, and regret, intervals and verdicts are over the choices of all studies. The command prints a Markdown table;
+projects.label_free.choose accepts POOLED.JSON as --record.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from projects.label_free.trusted import EPOCHS, METHODS, SETTINGS
 
 
 def pool(paths: Sequence[str | Path]) -> dict[str, Any]:
-    """Return the record of regret over the choices of several studies of one task and one margin."""
+    """Return the record of regret over the choices of several studies with the same task and margin."""
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise UserError('a study is listed twice; list each once', code='same-study')
     titles = []

@@ -1,10 +1,10 @@
-"""Regret of a measure that needs no label: the test score of the best network of a choice, less that of the one it picks.
+"""Regret of a measure without labels: the test score of the best network of a choice minus that of the chosen network.
 
-A choice is a set of networks, such as the trials of a search; choices of one kind are a situation. Choices of one row are not
-independent, so the unit of the test is a row, with the mean regret over its choices. A measure is trusted if more than half of
-all rows are shown to come within the margin (an exact sign test), and the mean regret does. It is not to be used if more than
-half are shown not to. The measures of a situation are one family, corrected by Holm as verdicts are. So few rows decide
-nothing: of twenty measures, none before nine rows that all go well.
+A choice is a set of networks, such as the trials of a search, and choices of one kind are a situation. Choices of one row
+are not independent, so the unit of the test is a row, with the mean regret over its choices. A measure is trusted if its mean
+regret is within the margin, and an exact sign test shows the same for more than half of all rows. It is useless if the test
+shows the opposite for more than half. All measures of a situation are corrected together by Holm's method. With twenty
+measures, at least nine rows are therefore required, all of them within the margin.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -18,18 +18,18 @@ from projects.label_free.trusted import TRUSTED
 
 USELESS = 'do not use it here'
 DRAWS = 2000
-# Of each, the networks' scores and how good the measure holds them to be.
+# For each choice, the networks' scores and their goodness by the measure.
 Choices = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 def regrets(scores: np.ndarray, goodness: np.ndarray) -> np.ndarray:
-    """Return the regret of each choice (the last axis are its networks); of networks that tie, each is picked as often."""
+    """Return the regret of each choice, whose networks are the last axis. If networks tie, the regret is their average."""
     picked = goodness == goodness.max(-1, keepdims=True)
     return scores.max(-1) - (scores * picked).sum(-1) / picked.sum(-1)
 
 
 def resampled(choices: Choices, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
-    """Return the ends of the 95 % interval of the mean regret, over draws of choices and of the networks in each."""
+    """Return the 95 % interval of the mean regret, from resampled choices and resampled networks within each choice."""
     rng, found = np.random.default_rng(seed), []
     for scores, goodness in choices:
         drawn = rng.integers(len(scores), size=(draws, len(scores)))
@@ -42,7 +42,7 @@ def resampled(choices: Choices, draws: int = DRAWS, seed: int = 0) -> tuple[floa
 
 
 def correlation(choices: Choices) -> float | None:
-    """Return Spearman's rank correlation of measure and score, averaged over the choices that have one."""
+    """Return Spearman's rank correlation of measure and score, averaged over the choices in which it is defined."""
     ranks = [(stats.rankdata(scores), stats.rankdata(goodness)) for scores, goodness in choices]
     found = [np.corrcoef(pair)[0, 1] for pair in ranks if min(map(np.ptp, pair)) > 0]
     return float(np.mean(found)) if found else None
@@ -51,7 +51,7 @@ def correlation(choices: Choices) -> float | None:
 def words(
     within: Sequence[int], units: Sequence[int], mean: Sequence[float], margin: float
 ) -> list[str]:
-    """Return a word for each measure of a situation, by the number of units in which it came within the margin."""
+    """Return a verdict for each measure of a situation, from the number of units in which it is within the margin."""
     within, units, mean = map(np.asarray, (within, units, mean))
     good, bad = (
         holm(stats.binom.sf(count - 1, units, 0.5)) < LEVEL for count in (within, units - within)
@@ -64,7 +64,7 @@ def judge(
     margin: float,
     rows: Mapping[str, Sequence[Hashable]] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Return regret, interval, rank correlation and a word for each measure of a situation.
+    """Return regret, interval, rank correlation and verdict for each measure of a situation.
 
     Args:
         situation: The choices of each measure.

@@ -54,8 +54,8 @@ def trusted(situation: str, record: str | Path = RECORD) -> tuple[str, str]:
     }
     if not candidates:
         raise UserError(
-            f"--record: no measure is trusted to choose among {situation} ('{record}'); give the study.json of a study of "
-            'yours that trusts one (projects/label_free/README.md)',
+            f"--record: no measure is trusted to choose among {situation} ('{record}'); name the study.json of a study "
+            'in which a measure is trusted (projects/label_free/README.md)',
             code='no-trusted-measure',
         )
     best = min(candidates, key=lambda name: candidates[name].regret)

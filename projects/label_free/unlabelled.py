@@ -1,4 +1,4 @@
-"""Measures without labels of the networks of a study's runs, kept in measures.json of each run."""
+"""Measure the networks of a study's runs without labels, and store the result in measures.json of each run."""
 
 import math
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""Ask for labels one at a time until one of several checkpoints is shown to be best."""
+"""Ask for labels one at a time until a test decides which of several checkpoints is best."""

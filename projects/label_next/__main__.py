@@ -1,7 +1,7 @@
 """Find the best of several checkpoints on images without labels: a page asks for one label after another.
 
-Each checkpoint classifies the images by the nearest labeled ones. Labels are stored after each answer; the same command
-continues. The error rate is 5 %: the probability that a best checkpoint is eliminated.
+Each checkpoint classifies the images by their nearest labeled images. Labels are stored after each answer, and the same
+command continues. The error rate is 5 %: the probability that a best checkpoint is eliminated.
 """
 
 import argparse
@@ -73,7 +73,7 @@ class Session:
         return None if place is None else self.images[place]
 
     def add(self, image: str, label: str) -> bool:
-        """Use a label, and return whether the image is the one to label; a form can be sent twice."""
+        """Use a label, and return whether the image was the one to label. A browser can send a form twice."""
         if image != self.image:
             return False
         self.race.add(self.images.index(image), label)

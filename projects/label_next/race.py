@@ -94,6 +94,6 @@ class Race:
             return True
         for rival in self.remaining:
             unknown = self.disagree(rival, other) & ~self.is_labeled
-            if self.lead[rival, other] > unknown.sum():  # whatever the other labels are
+            if self.lead[rival, other] > unknown.sum():  # for any other labels
                 return True
         return False

@@ -1,4 +1,4 @@
-"""Count the labels that the race and fixed samples take on planted classifiers.
+"""Count the labels that the sequential test and fixed samples need for simulated classifiers.
 
 python -m projects.label_next.simulate
 """
@@ -31,7 +31,7 @@ def planted(accuracies: Sequence[float], seed: int) -> tuple[np.ndarray, np.ndar
 
 
 def race_labels(predictions: np.ndarray, labels: np.ndarray, seed: int) -> tuple[int, list[int]]:
-    """Return how many labels a race takes, and the classifiers that are left."""
+    """Return how many labels a race takes, and the remaining classifiers."""
     race = Race(predictions, seed=seed)
     while (image := race.next_image()) is not None:
         race.add(image, labels[image])
@@ -39,7 +39,7 @@ def race_labels(predictions: np.ndarray, labels: np.ndarray, seed: int) -> tuple
 
 
 def fixed_decides(predictions: np.ndarray, labels: np.ndarray, images: np.ndarray) -> list[bool]:
-    """Return for each size whether exact paired tests at 5 % on the first of the images show the first to be best."""
+    """Return, for each sample size, whether exact paired tests at 5 % show that the first classifier is best."""
     is_right = predictions[images] == labels[images, None]
     level = 0.05 / (predictions.shape[1] - 1)
     decided = []
@@ -59,12 +59,12 @@ def labels_for_power(decided: Sequence[Sequence[bool]]) -> float:
 
 
 def simulate(accuracies: Sequence[float], studies: int = STUDIES) -> list[float]:
-    """Return what races and fixed samples take over planted studies.
+    """Return the results of races and fixed samples over simulated studies.
 
     Returns:
         The percentage of races that eliminate a best classifier, their mean number of labels, the number within which
-        `POWER` percent are decided, and the size at which as many samples of all images, and of those on which the
-        classifiers disagree, are decided.
+        `POWER` percent are decided, and two sample sizes at which `POWER` percent of fixed samples are decided: of all
+        images, and of the images on which the classifiers disagree.
     """
     wrong = 0
     raced = []

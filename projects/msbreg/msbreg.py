@@ -1,4 +1,4 @@
-"""MSBReg's loss terms: the centroid over K views, and regularisers that any head can be given."""
+"""MSBReg's losses: a centroid over K views, and regularizers that can be added to any head."""
 
 import math
 
@@ -14,7 +14,7 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class CentroidHead(nn.Module):
-    """Draw each view's prediction to the center of the other views' targets: 2 mean_k (2 - 2 q_k . c_{-k}).
+    """Pull each view's prediction to the center of the other views' targets: 2 mean_k (2 - 2 q_k . c_{-k}).
 
     Args:
         centroid: One of three readings of the paper. ``'leave_one_out'``: c_{-k} is the normalized mean of the teacher's z
@@ -54,7 +54,7 @@ class CentroidHead(nn.Module):
 
 @MODELS.register_module()
 class RegularisedHead(nn.Module):
-    """Any head, with terms on the student's unit embeddings added to its loss, each by its weight."""
+    """A head with weighted terms on the student's unit embeddings added to its loss."""
 
     def __init__(self, base: dict, terms: list[dict]) -> None:
         super().__init__()
@@ -75,10 +75,10 @@ class RegularisedHead(nn.Module):
 
 @MODELS.register_module()
 class SingularValueTerm(nn.Module):
-    """Spreads a view's embeddings over all dimensions: |Z^T Z / N - I|_F^2, averaged over the views.
+    """Spread a view's embeddings over all dimensions: |Z^T Z / N - I|_F^2, averaged over the views.
 
-    Z is the batch of all processes, centred and scaled to unit variance in each dimension. With s the singular values of
-    Z / sqrt(N) this is sum (s^2 - 1)^2, so that no decomposition is needed.
+    Z is the batch of all processes, centered and scaled to unit variance in each dimension. The term equals
+    sum (s^2 - 1)^2 over the singular values s of Z / sqrt(N), but needs no decomposition.
     """
 
     name = 'singular'
@@ -95,7 +95,7 @@ class SingularValueTerm(nn.Module):
         z = z / (len(z) * (z.square().mean(dim=0) + 1e-8)).sqrt()
         correlation = (
             z.T @ z
-        )  # scaled before the product, whose sums would leave float16 under autocast
+        )  # scaled before the product, because its sums would overflow float16 under autocast
         return (
             (correlation - torch.eye(len(correlation), device=z.device, dtype=z.dtype))
             .square()
@@ -105,13 +105,13 @@ class SingularValueTerm(nn.Module):
 
 @MODELS.register_module()
 class BrownianTerm(nn.Module):
-    """Pushes each embedding in a random direction, fresh every step: mean q . g with g uniform on the sphere.
+    """Push each embedding in a random direction, which is new in every step: mean q . g with g uniform on the sphere.
 
-    Every process draws its own, so that no two processes' images share a direction.
+    Each process draws different directions, so images of two processes share none.
 
     Args:
         weight: lambda_b.
-        per: one direction per 'image', shared by its views, per 'view' of each image, or per 'batch'.
+        per: Number of directions: one per 'image', which its views share, per 'view' of each image, or per 'batch'.
     """
 
     name = 'brownian'
@@ -119,7 +119,7 @@ class BrownianTerm(nn.Module):
     def __init__(self, weight: float = 0.5, per: str = 'image') -> None:
         super().__init__()
         if per not in ('image', 'view', 'batch'):
-            raise UserError(f"BrownianTerm.per='{per}' is not known; say image, view or batch")
+            raise UserError(f"BrownianTerm.per: unknown ('{per}'); set image, view or batch")
         self.weight, self.per = weight, per
 
     def forward(self, queries: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class BrownianTerm(nn.Module):
 
 @MODELS.register_module()
 class UniformityTerm(nn.Module):
-    """Wang and Isola's uniformity: ln of the mean of exp(-2 |q_i - q_j|^2) over a view's pairs, averaged over the views."""
+    """Wang and Isola's uniformity: ln of the mean of exp(-2 |q_i - q_j|^2) over pairs of a view, averaged over the views."""
 
     name = 'uniformity'
 

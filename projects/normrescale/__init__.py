@@ -1,1 +1,1 @@
-"""The benefit of NormRescale in tuning trials."""
+"""Measure how many tuning trials NormRescale saves."""

@@ -1,7 +1,7 @@
-"""The benefit of NormRescale in tuning trials: `analyses: [projects.normrescale.benefit]` in a study with `tune`.
+"""Measure how many tuning trials NormRescale saves: `analyses: [projects.normrescale.benefit]` in a study with `tune`.
 
-After how many trials of the fine-tuning rate is a network as good as its rescaled copy at the recipe's rate, and do weight
-norms predict the rate that the trials find?
+The analysis answers two questions. After how many trials of the fine-tuning rate is a network as good as its rescaled copy
+at the recipe's rate? Do weight norms predict the rate that the trials find?
 """
 
 import math
@@ -29,7 +29,7 @@ from mmairl.study.task_names import recipe
 from projects.normrescale.trials import trial_benefit
 
 RATE = 'optim_wrapper.optimizer.lr'
-Curve = Sequence[tuple[float, float]]  # rates, ascending, and scores
+Curve = Sequence[tuple[float, float]]  # ascending rates, and their scores
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def benefit_record(
 def _tuned_rows(
     task: str, configs: Mapping[str, Config], runs: Sequence[Run]
 ) -> dict[str, dict[int, Tuned]]:
-    """Return the trials of a task that finished runs have kept, by row and seed."""
+    """Return the stored trials of a task in finished runs, by row and seed."""
     rows: dict[str, dict[int, Tuned]] = {}
     for run in runs:
         if run.part != 'compared' or not run.done or run.row.untrained:
@@ -142,7 +142,7 @@ def _predictions(
 
 
 def _norms(row: BySeed, seeds: Sequence[int]) -> dict[str, float]:
-    """Return the growth of 3x3 kernels since their start and the size of gains, where the network has them."""
+    """Return the growth of 3x3 kernels since initialization and the size of gains, if the network has them."""
     norms = {}
     for name, measure in (('kernels', typical_growth), ('gains', typical_gain)):
         values = [measure(row[seed].weights) for seed in seeds]
@@ -152,7 +152,7 @@ def _norms(row: BySeed, seeds: Sequence[int]) -> dict[str, float]:
 
 
 def _mean_curve(curves: Sequence[Curve]) -> list[tuple[float, float | None]]:
-    """Return the mean of the curves at each tried rate that all of them reach."""
+    """Return the mean of the curves at each tried rate that all of them cover."""
     low = max(curve[0][0] for curve in curves)
     high = min(curve[-1][0] for curve in curves)
     rates = sorted({rate for curve in curves for rate, _ in curve if low <= rate <= high})
@@ -160,7 +160,7 @@ def _mean_curve(curves: Sequence[Curve]) -> list[tuple[float, float | None]]:
 
 
 def _mean_score(rates: Sequence[float], curves: Sequence[Curve]) -> float | None:
-    """Return the mean score at one rate for each curve, linear in the logarithm; None if a rate is outside its curve."""
+    """Return the mean score of the curves at one rate, linear in log(rate); None if the rate is outside a curve."""
     scores = []
     for rate, curve in zip(rates, curves):
         known, values = zip(*curve)

@@ -1,9 +1,10 @@
-"""How far NormRescale changes what a network computes: python projects/normrescale/mechanism.py RUNS
+"""Measure how far NormRescale changes the function of a network: python projects/normrescale/mechanism.py RUNS
 
-For each rescaled row among the runs of a study (its folder `runs`, or `tuned`): the cosine of a network's features with those
-after rescaling, over test images, with the statistics of batch norm that the form leaves, and with fresh ones. `--gains OUT`
-writes another form for gains.yaml: gains and biases rescaled as in the plain form, and kernels left as they are. Batch norm
-follows every kernel, so that it computes what the plain form does, once statistics are measured anew, as fine-tuning does.
+For each rescaled row among the runs of a study (its folder `runs` or `tuned`), print the cosine of features before and after
+rescaling, averaged over test images, with the old batch-norm statistics and with recomputed ones.
+
+`--gains OUT` also writes the networks for gains.yaml, in which only gains and biases are rescaled. Because batch norm
+follows every kernel, such a network equals the fully rescaled one once its statistics are recomputed.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def main() -> None:
                 )
     if not found:
         raise UserError(
-            f'{folder} has no finished run of a rescaled row; give the folder `runs` or `tuned` of a study'
+            f'{folder}: has no finished run of a rescaled row; name the folder `runs` or `tuned` of a study'
         )
     rows = [(name, [spread(values) for values in zip(*pairs)]) for name, pairs in found.items()]
     print_table(
@@ -72,7 +73,7 @@ def main() -> None:
 
 
 def cosines(run: Path, made: Rescaled) -> list[float]:
-    """Return how alike features are before and after, with statistics as they were, and with those of the study's run."""
+    """Return the mean cosine of features before and after, with the old statistics and with those of the study's run."""
     cfg = load_config(str(run / 'asked' / 'config.yaml'))
     before = read_backbone(str(last_checkpoint(Path(made.of))))
     anchor = made.anchor and read_backbone(str(last_checkpoint(Path(made.anchor)))).weights
@@ -85,7 +86,7 @@ def cosines(run: Path, made: Rescaled) -> list[float]:
 
 
 def gains_alone(before: Backbone, after: Backbone) -> Backbone:
-    """Return the rescaled network with its kernels as they were before."""
+    """Return the rescaled network with its original kernels."""
     kernels = {name: weight for name, weight in before.weights.items() if weight.ndim > 1}
     return replace(after, weights={**after.weights, **kernels})
 

@@ -1,7 +1,7 @@
-"""Drawn scenes for detection and segmentation: kinds of `Shapes` beside each other, as mmdet and mmseg read their files.
+"""Draw scenes for detection and segmentation: several kinds of `Shapes`, in the file formats of mmdet and mmseg.
 
 A folder has `SPLIT/` with images, `annotations/SPLIT.json` with boxes in COCO's format, and `masks/SPLIT/` with a PNG for each
-image, in which 0 is the background and n the n-th kind. Scene i of a split depends on (split, i) alone.
+image, in which 0 is the background and n the n-th kind. Scene i of a split depends only on (split, i).
 """
 
 import hashlib
@@ -20,12 +20,14 @@ from mmairl.hardware import cache
 from mmairl.io import explained_disk_errors, write_json
 
 SIZE = 96
-COUNTS = dict(train=400, test=300, half_0=150, half_1=150)  # the halves choose among trials
+COUNTS = dict(
+    train=400, test=300, half_0=150, half_1=150
+)  # the two halves are used to choose among trials
 
 
 @FUNCTIONS.register_module()
 def drawn_scenes() -> Path:
-    """The folder of the user's cache that has `data/scenes`, drawn where it is missing or was not finished."""
+    """Return the folder of the user's cache that contains `data/scenes`. Draw the scenes if they are missing or incomplete."""
     version = hashlib.sha256(
         b''.join(Path(file).read_bytes() for file in (__file__, scenes.__file__, shapes.__file__))
     ).hexdigest()[:8]
@@ -40,7 +42,7 @@ def drawn_scenes() -> Path:
 
 
 def write(folder: Path, counts: Mapping[str, int], size: int = SIZE) -> Path:
-    """Draw so many scenes of each split."""
+    """Draw the given number of scenes of each split."""
     for number, (split, count) in enumerate(counts.items()):
         masks = folder / 'masks' / split
         for path in (folder / split, folder / 'annotations', masks):
@@ -73,6 +75,6 @@ def write(folder: Path, counts: Mapping[str, int], size: int = SIZE) -> Path:
 
 
 def box_of(covered: np.ndarray) -> list[int]:
-    """COCO's left, top, width and height."""
+    """Return COCO's left, top, width and height."""
     rows, columns = np.flatnonzero(covered.any(axis=1)), np.flatnonzero(covered.any(axis=0))
     return [int(columns[0]), int(rows[0]), int(np.ptp(columns)) + 1, int(np.ptp(rows)) + 1]

@@ -1,6 +1,7 @@
-"""How often the interval of the worth in trials holds the true one: python -m projects.normrescale.simulate.
+"""Simulate how often the interval of the benefit contains the true number of trials: python -m projects.normrescale.simulate.
 
-A network fine-tunes to a height at its best rate and falls off on both sides; the rescaled one is measured at the recipe's.
+The score of a simulated network falls off on both sides of its best fine-tuning rate. The rescaled network is measured only
+at the recipe's rate.
 """
 
 from collections.abc import Mapping
@@ -10,15 +11,18 @@ import numpy as np
 from mmairl.report.table import print_table
 from projects.normrescale.trials import TrialBenefit, trial_benefit
 
-STUDIES, MANY = 1000, 4000  # of each case, and networks that tell the truth
+STUDIES, MANY = (
+    1000,
+    4000,
+)  # studies of each case, and networks from which the true number is computed
 TRIALS, SEEDS = 5, (3, 5, 10)
-RATES = np.log([1 / 100, 10])  # of the trials, beside the recipe's
+RATES = np.log([1 / 100, 10])  # range of the trials' rates, relative to the recipe's
 CHANCE, RUN, HALF = (
     8.3,
     1.0,
     1.5,
-)  # points: of guessing; standard deviations of a run, and of half of the images
-CASES = {  # of the network as it is the height, its deviation over seeds, the best rate and its deviation; the gain
+)  # points: score of guessing; standard deviations of a run, and of half of the images
+CASES = {  # original network: best score and its deviation, best rate and its deviation; gain of the rescaled network
     'as good': (30, 3, 0, 0.5, 0),
     'a lower rate does it': (30, 3, -1.5, 0.7, -0.5),
     'a search does some': (30, 3, -2, 0.7, 2),
@@ -36,7 +40,7 @@ def networks(
     best: float,
     wide: float,
 ) -> np.ndarray:
-    """Return scores (networks, trials, halves); the first trial is the recipe's own."""
+    """Return scores (networks, trials, halves). The first trial has the recipe's rate."""
     places = np.c_[np.zeros(many), random.uniform(*RATES, (many, trials - 1))]
     top, peak = (
         height + spread * random.normal(size=(many, 1)),
@@ -47,14 +51,14 @@ def networks(
 
 
 def study(random: np.random.Generator, case: str, seeds: int) -> TrialBenefit:
-    """Return the worth that a study of so many seeds finds."""
+    """Return the benefit that a study with so many seeds finds."""
     height, spread, best, wide, gain = CASES[case]
     rescaled = networks(random, seeds, 1, height + gain, spread, 0, wide)[:, 0]
     return trial_benefit(networks(random, seeds, TRIALS, height, spread, best, wide), rescaled)
 
 
 def holds(found: TrialBenefit, truth: TrialBenefit) -> bool:
-    """Whether the true number of trials is in the interval; None is more than all."""
+    """Return whether the true number of trials is in the interval; None is more than all trials."""
     low, true, high = (
         found.most + 1 if end is None else end for end in (found.low, truth.trials, found.high)
     )
@@ -62,7 +66,7 @@ def holds(found: TrialBenefit, truth: TrialBenefit) -> bool:
 
 
 def coverage(case: str, seeds: int, studies: int = STUDIES) -> Mapping[str, float]:
-    """Return the share of studies whose interval holds the truth, and of those that it leaves one answer."""
+    """Return the fraction of studies whose interval contains the truth, and of those whose interval is a single number."""
     random = np.random.default_rng(0)
     truth, found = study(random, case, MANY), [study(random, case, seeds) for _ in range(studies)]
     return dict(

@@ -1,6 +1,7 @@
-"""The benefit of NormRescale in tuning trials: how many trials make an original network as good as its rescaled copy.
+"""Compute how many tuning trials make an original network as good as its rescaled copy.
 
-Trials are chosen by one half of the held-out images and reported by the other: scores that chose a trial are optimistic.
+Trials are chosen on one half of the held-out images and reported on the other half, because the score that selects a trial is
+optimistic.
 """
 
 from collections.abc import Sequence
@@ -11,18 +12,18 @@ import numpy as np
 from mmairl.study.statistics.compare_rows import interval, paired
 from mmairl.study.statistics.tuning import best_of
 
-Halves = Sequence[Sequence[float]]  # by trial, the scores of two halves of the held-out images
+Halves = Sequence[Sequence[float]]  # scores on two halves of the held-out images, by trial
 
 
 @dataclass(frozen=True)
 class TrialBenefit:
-    """After how many trials a tuned network is as good as another untuned one; None is more than were tried.
+    """The number of trials after which a tuned network is as good as another untuned one; None is more than were tried.
 
     Args:
         trials: The number of trials.
         low: Lower end of its 95 % interval.
         high: Upper end.
-        most: Trials that were tried in addition to the recipe's own.
+        most: Trials that were tried in addition to the recipe's rate.
         curve: Scores of the tuned network after 0, 1, ... trials.
         target: Score of the other network, untuned.
     """
@@ -36,14 +37,14 @@ class TrialBenefit:
 
 
 def trial_benefit(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]]) -> TrialBenefit:
-    """Return how many trials `tuned` requires in addition to the recipe's own to be as good as `untuned` at the recipe's.
+    """Return how many trials `tuned` requires, besides the recipe's rate, to be as good as `untuned` at the recipe's rate.
 
-    One half of the held-out images chooses and the other reports, both ways. Seeds, which search at their own points, are the
-    unit of the interval: it has all numbers of trials at which the paired t-test finds no difference.
+    One half of the held-out images selects and the other reports, and vice versa. The interval is over seeds, which search at
+    different points: it contains all numbers of trials at which the paired t-test finds no difference.
 
     Args:
-        tuned: By seed and trial, the recipe's own first, the scores of two halves of the images.
-        untuned: By seed, the same of the one run.
+        tuned: By seed and trial, starting with the recipe's rate, the scores on two halves of the images.
+        untuned: By seed, the scores of the one run on both halves.
     """
     trials = np.array(tuned, float)  # (seeds, trials, 2)
     target = np.array(untuned, float).mean(1)  # (seeds,)

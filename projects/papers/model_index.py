@@ -2,7 +2,7 @@
 
     python -m projects.papers.model_index
 
-The results are those that papers and releases print. None was measured here, and there are no released weights.
+The results are numbers published in papers and releases. None was measured here, and there are no released weights.
 """
 
 from pathlib import Path

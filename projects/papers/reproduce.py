@@ -61,7 +61,7 @@ that inherit from it share. A study's page lists those of its rows and tasks. Th
 
 
 def coverage() -> list[dict]:
-    """The papers, each with its items."""
+    """Return the papers with their items."""
     return yaml.safe_load(Path(__file__).with_name('coverage.yaml').read_text())
 
 
@@ -79,7 +79,7 @@ def coverage_table() -> str:
 
 
 def assumption_rows() -> str:
-    """Each sentence with the config that has it."""
+    """Return each assumption with the configs that contain it."""
     found = ''
     for path in sorted([*ROOT.glob('configs/**/*.py'), *ROOT.glob('projects/*/configs/*.py')]):
         for line in ast.parse(path.read_text()).body:
@@ -98,7 +98,7 @@ def catalogue_rows(folder: Path) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """The pages as they should be."""
+    """Return the content that the pages should have."""
     reproduce = REPRODUCE.format(
         coverage=coverage_table(), catalogue=''.join(map(catalogue_rows, FOLDERS))
     )

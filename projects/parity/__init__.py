@@ -1,1 +1,1 @@
-"""The same numbers through other libraries' code and ours."""
+"""Compare computations of other libraries with mmairl's."""

@@ -1,7 +1,8 @@
-"""Put the same numbers through other libraries' code and ours: python -m projects.parity.compare [--write].
+"""Compare computations of other libraries with mmairl's on the same numbers: python -m projects.parity.compare [--write].
 
-Each comparison first undoes the factors that it names, so that what is left is a difference of the code. Prints a Markdown
-table; `--write` puts it into tables.md beside this file. Code that is not installed or does not run here is a row that says so.
+Each comparison first removes the factors that it names, so that any remaining difference is one of the code. Print a
+Markdown table, or update tables.md with `--write`. A library that is not installed or does not run gets a row that states
+this.
 """
 
 import argparse
@@ -36,7 +37,7 @@ from mmairl.models.heads.vicreg import VICRegHead
 TABLES = Path(__file__).with_name('tables.md')
 TABLE = re.compile(r'(?<=<!-- table -->\n).*?(?=<!-- end -->)', re.DOTALL)
 PACKAGES = {'lightly': 'lightly', 'solo': 'solo-learn', 'stable_pretraining': 'stable-pretraining'}
-# What a comparison returns: ours, theirs, and the factors by which theirs differs from the paper's definition.
+# Result of a comparison: mmairl's values, the library's values, and the factors by which the latter differ from the paper.
 Outcome = tuple[Tensor, Tensor, str]
 SOLO_MOCO = 'its MoCo v2+ averages the two directions (half of the gradient), has a queue for each view and no predictor'
 COMPARISONS: list[tuple[str, str, Callable[[], Outcome]]] = []
@@ -58,7 +59,7 @@ def installed(package: str) -> ModuleSpec:
 
 
 def source(package: str, file: str) -> ModuleType:
-    """One file of a package; without the package's own imports where these want what is not installed."""
+    """Import one file of a package, without the package's other imports if they need packages that are not installed."""
     spec = installed(package)
     with suppress(ImportError):
         return importlib.import_module('.'.join([package, *Path(file).with_suffix('').parts]))
@@ -74,7 +75,7 @@ def source(package: str, file: str) -> ModuleType:
 
 
 def batch() -> tuple[Tensor, Tensor, Tensor]:
-    """Unit queries, keys and negatives in float64."""
+    """Return unit queries, keys and negatives in float64."""
     generator = torch.Generator().manual_seed(0)
     sizes = [(32, 128), (32, 128), (256, 128)]
     q, k, negatives = (
@@ -84,7 +85,7 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def both_ways(head: nn.Module, q: Tensor, k: Tensor) -> Tensor:
-    """Our symmetric loss: each view's queries with the other view's keys, summed over the two directions."""
+    """Return mmairl's symmetric loss: queries of each view with keys of the other view, summed over both directions."""
     return head({0: q, 1: k}, {0: q, 1: k}, None)['loss']
 
 
@@ -125,7 +126,7 @@ def _() -> Outcome:
 
 
 def simclr(loss: Callable[[Tensor, Tensor], Tensor]) -> Outcome:
-    """NT-Xent at temperature 0.1; ours is the form of BYOL's Eq. 6 at beta = 1, which is 4 alpha times it."""
+    """Compare NT-Xent at temperature 0.1. mmairl's form, BYOL's Eq. 6 at beta = 1, is 4 alpha times NT-Xent."""
     q, k, _ = batch()
     ours = both_ways(InfoNCEHead(alpha=0.1, beta=1.0), q, k) / (4 * 0.1)
     return ours, loss(q, k), "ours carries BYOL's factor 4 alpha, which the rate has to undo"
@@ -144,14 +145,14 @@ def _() -> Outcome:
 
 
 def gradients(loss: Tensor, inputs: list[Tensor]) -> Tensor:
-    """The loss and its gradients as one row."""
+    """Return the loss and its gradients as one row."""
     return torch.cat([loss.reshape(1), *(g.flatten() for g in torch.autograd.grad(loss, inputs))])
 
 
 def in_batch(
     head: nn.Module, theirs: Callable[[Tensor, Tensor], Tensor], factor: str = ''
 ) -> Outcome:
-    """A loss of two views' projections, not normalised, with its gradients."""
+    """Return a loss of two views' unnormalized projections, with its gradients."""
     q, k = (11 * z.requires_grad_() for z in batch()[:2])
     return (
         gradients(head({0: q}, {1: k}, None)['loss'], [q, k]),
@@ -269,7 +270,7 @@ def _() -> Outcome:
 def lars(
     theirs: Callable[[nn.Parameter, float], torch.optim.Optimizer], rates: list[float], factor: str
 ) -> Outcome:
-    """A weight after steps on the same gradients, at rates that change as in a warm-up."""
+    """Return a weight after steps on the same gradients, with rates as in a warm-up."""
     torch.manual_seed(0)
     start, gradients = (
         torch.randn(64, 64, dtype=torch.float64),
@@ -330,7 +331,7 @@ def _() -> Outcome:
 
 
 def drawn_parameters(steps: list) -> Tensor:
-    """Return the ranges that lightly's view draws from: the smallest crop, and each operation's probability and strengths."""
+    """Return the sampling ranges of lightly's view: the smallest crop, and probability and strengths of each operation."""
     by_name = {type(step).__name__: step for step in steps}
     jitter, blur = by_name['RandomApply'], by_name['GaussianBlur']
     strengths = [
@@ -408,13 +409,13 @@ for title, words in VIEWS.items():
 
 
 def rows() -> list[tuple[str, str, str, str]]:
-    """Library, what, how far it is equal, and what differs by definition."""
+    """Return rows of library, computation, difference, and settings that differ by definition."""
     found = []
     for package, what, compare in COMPARISONS:
         name = PACKAGES[package]
         try:
             ours, theirs, factor = compare()
-        except Exception as error:  # code of others, in a version that nobody here has chosen
+        except Exception as error:  # external code of any version may raise any exception
             found.append(
                 (name, what, 'not run', f'{type(error).__name__}: {error}'.splitlines()[0][:120])
             )

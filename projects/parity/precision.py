@@ -1,7 +1,7 @@
-"""How near bfloat16's gradient is to float32's as training goes on: python -m projects.parity.precision [--write].
+"""Compare gradients in bfloat16 and float32 during training: python -m projects.parity.precision [--write].
 
-BYOL with a ResNet-18 and a ResNet-50 on Shapes, trained in float32 on a CPU. At some steps one batch that is not trained on
-goes through a copy of the network in both precisions, and through a copy with torchvision's backbones and the same weights.
+Train BYOL with a ResNet-18 and a ResNet-50 on Shapes in float32 on a CPU. At some steps, pass one batch that is not used for
+training through a copy of the network in both precisions, and through a copy with torchvision's backbones and the same weights.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from projects.benchmark.step import quiet
 
 TABLES = Path(__file__).with_name('tables.md')
 TABLE = re.compile(r'(?<=<!-- precision -->\n).*?(?=<!-- end -->)', re.DOTALL)
-# By depth: the width of the features, and the steps before which is measured.
+# By depth: the width of the features, and the steps before which gradients are compared.
 NETWORKS = {18: (512, (0, 10, 30, 100)), 50: (2048, (0, 10))}
 COLUMNS = (
     'ResNet',
@@ -49,7 +49,7 @@ def views(batches: int, batch: int, size: int) -> Iterator[list[Tensor]]:
 
 
 def with_torchvision(model: nn.Module) -> nn.Module:
-    """A copy whose student and teacher have torchvision's ResNet, under the same weights."""
+    """Return a copy whose student and teacher have torchvision's ResNet with the same weights."""
     model = copy.deepcopy(model)
     for network in (model, model.teacher):
         backbone = getattr(torchvision.models, f'resnet{network.backbone.depth}')()
@@ -60,10 +60,10 @@ def with_torchvision(model: nn.Module) -> nn.Module:
 
 
 def cosines(model: nn.Module, batch: list[Tensor]) -> Tensor:
-    """Return the cosines of each convolution's gradient in float32 and under autocast to bfloat16, in rising order."""
+    """Return the cosine between float32's and bfloat16's gradient of each convolution, in ascending order."""
     sides = []
     for enabled in (False, True):
-        network = copy.deepcopy(model)  # whose batch-norm statistics may move
+        network = copy.deepcopy(model)  # a copy, because batch-norm statistics change
         with torch.autocast('cpu', torch.bfloat16, enabled=enabled):
             loss = network(batch, mode='loss')['loss']
         weights = [weight for weight in network.backbone.parameters() if weight.ndim > 1]
@@ -80,7 +80,7 @@ def flat(gradients: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def rows(depth: int, batch: int = 32, size: int = 64) -> Iterator[str]:
-    """A line of the table for each step that is measured."""
+    """Return a line of the table for each measured step."""
     width, steps = NETWORKS[depth]
     register()
     torch.manual_seed(0)

@@ -1,1 +1,1 @@
-"""How often a study's verdicts are wrong, by simulation: python -m projects.verdicts."""
+"""Simulate how often verdicts of studies are wrong: python -m projects.verdicts."""

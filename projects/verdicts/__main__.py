@@ -1,7 +1,7 @@
-"""Print how often equal rows are called different in simulated studies, as in results/2026-11-23_verdict_simulations.md.
+"""Print how often simulated studies call equal rows different, as in results/2026-11-23_verdict_simulations.md.
 
-Each number is the worst of all spreads of the rows, seeds as blocks and not, complete and with a run missing, and with an
-untrained row and without.
+Each number is the worst case over all spreads of the rows, with seeds as blocks and not, complete and with a missing run, and
+with and without an untrained row.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ STUDIES = dict(
 
 
 def shares(study: str, scores: str, seeds: int) -> Iterator[float]:
-    """Yield the share of false alarms of every case of a study."""
+    """Yield the fraction of false differences in every case of a study."""
     for simulated, blocks, missing, null in product(
         STUDIES[study], (True, False), (True, False), (NULL, None)
     ):

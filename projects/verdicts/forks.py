@@ -1,8 +1,8 @@
 """Compare the effects of forks with those of whole runs: python -m projects.verdicts.forks work_dirs/STUDY
 
-With --null, the study is `studies/null_forks.yaml`, and the false alarms of forks are simulated from its differences.
+With --null, the study is `studies/null_forks.yaml`, and the command simulates false differences of forks from its results.
 
-A fork row and a whole row belong together if they change the same keys of the same trunk. All effects are differences to
+A fork row and a whole row belong together if they change the same keys of the same trunk. All effects are differences from
 the trunk, paired by seed.
 """
 
@@ -20,14 +20,14 @@ from mmairl.io import read_json
 from mmairl.study.statistics.compare_rows import DIFFERS, MARGIN, paired, verdicts
 
 RESAMPLES = 2000
-FEWEST = 5  # seeds for an interval; resamples of fewer are too much alike
+FEWEST = 5  # least number of seeds for an interval; resamples of fewer seeds are too similar
 STUDIES = 4000
-ROWS = 6  # forks of a trunk, as many as the steps of the ladder
+ROWS = 6  # number of forks of a trunk, that of the ladder's steps
 
 
 @dataclass(frozen=True)
 class Factor:
-    """What one change does to the trunk's score: a difference for each seed, of whole runs and by fork point."""
+    """The effect of one change on the trunk's score: a difference for each seed, of whole runs and by fork point."""
 
     name: str
     whole: np.ndarray
@@ -36,10 +36,10 @@ class Factor:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well the mean effects of forks at one point predict those of whole runs."""
+    """The agreement of mean effects of forks at one point with those of whole runs."""
 
     same_sign: int
-    slope: float  # of the fork's effect on that of whole runs, through the origin
+    slope: float  # slope of the forks' effects over those of whole runs, through the origin
     correlation: float
 
 
@@ -117,9 +117,9 @@ def null_differences(study: Mapping[str, Any], task: str = 'knn') -> np.ndarray:
 
 
 def false_alarms(differences: np.ndarray, trunks: int, seed: int = 0) -> float:
-    """Return the share of simulated studies that find a difference among forks that differ in nothing of importance.
+    """Return the fraction of simulated studies that find a difference among forks that differ only by noise.
 
-    The differences to the trunk are drawn from measured ones, with random signs, because trunk and fork are interchangeable.
+    Differences from the trunk are sampled from measured ones, with random signs, because trunk and fork are interchangeable.
     """
     draw = np.random.default_rng(seed)
     shape = (STUDIES, ROWS, trunks)

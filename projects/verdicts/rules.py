@@ -1,6 +1,6 @@
-"""Rules by which papers and libraries decide that a row of a table is better, on tables without any difference and with one.
+"""Decision rules of papers and libraries, applied to simulated tables with and without a difference.
 
-A table has a baseline and six other rows. A rule answers for each of these rows whether it is better than the baseline.
+A table has a baseline and six other rows. For each of these rows, a rule decides whether it is better than the baseline.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,25 +37,25 @@ def highest_mean(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
 
 
 def best_epoch(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Score each run by its best epoch on the test set; the highest mean wins."""
+    """Score each run by its best epoch on the test set. The highest mean wins."""
     epochs = table[..., None] + WOBBLE * draw.normal(size=(*table.shape, EPOCHS))
     return highest_mean(epochs.max(-1), draw)
 
 
 def separate_deviations(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Mean plus and minus the standard deviation do not overlap."""
+    """A row wins if its mean ± standard deviation does not overlap with the baseline's."""
     means, deviations = table.mean(-1), table.std(-1, ddof=1)
     return (means - deviations)[:, 1:] > (means + deviations)[:, :1]
 
 
 def welch(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Welch's t-test at 5 %, without a correction for six comparisons."""
+    """Welch's t-test at 5 %, without correction for six comparisons."""
     found = stats.ttest_ind(table[:, 1:], table[:, :1], axis=-1, equal_var=False)
     return (found.pvalue < 0.05) & (found.statistic > 0)
 
 
 def interquartile_means(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """95 % bootstrap intervals of the interquartile mean do not overlap (rliable)."""
+    """A row wins if the 95 % bootstrap intervals of the interquartile means do not overlap (rliable)."""
     seeds = table.shape[-1]
     cut = seeds // 4
     low, high = [], []
@@ -70,7 +70,7 @@ def interquartile_means(table: np.ndarray, draw: np.random.Generator) -> np.ndar
 
 
 def probability_of_improvement(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """The 95 % bootstrap interval of the probability of improvement is above one half (rliable)."""
+    """A row wins if the 95 % bootstrap interval of the probability of improvement is above one half (rliable)."""
     seeds = table.shape[-1]
     better = []
     for row in range(1, table.shape[1]):
@@ -87,14 +87,14 @@ def probability_of_improvement(table: np.ndarray, draw: np.random.Generator) -> 
 
 
 def median_of_best_trials(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Each run is the best of five trials; the highest median wins (AlgoPerf)."""
+    """Each run is the best of five trials. The highest median wins (AlgoPerf)."""
     trials = table[..., None] + SPREAD / 2 * draw.normal(size=(*table.shape, 5))
     medians = np.median(trials.max(-1), -1)
     return medians[:, 1:] > medians[:, :1]
 
 
 def ours(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """t-tests with Holm's correction; collapsed runs are excluded and their number is tested (mmairl)."""
+    """t-tests with Holm's correction. Collapsed runs are excluded, and their number is tested (mmairl)."""
     limits = collapse_limit(table, NULL)
     base = np.broadcast_to(table[:, :1], table[:, 1:].shape)
     base_limits = np.broadcast_to(limits[:, :1], limits[:, 1:].shape)

@@ -1,7 +1,7 @@
-"""Simulated studies whose rows are equal, and how often the rules of mmairl.study.statistics call some of them different.
+"""Simulate studies with equal rows, and count how often the rules of mmairl.study.statistics call rows different.
 
-Scores are like those of the demo: rows learn to 30 %, spread by a few points and, where runs collapse, fall to what an
-untrained network scores. All studies of a case are computed at once.
+Scores are like those of the demo: rows learn to 30 %, with a spread of a few points. Collapsed runs score like an untrained
+network. All studies of a case are computed at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ LEVEL, NULL, IMAGE = (
     30.0,
     12.0,
     5 / 3,
-)  # points: of what learned, of what did not, and of one of 60 images
+)  # points: score of a trained network, of an untrained one, and of one of 60 images
 STUDIES = 8000  # of each case
 SHAPES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     'normal': lambda draw, shape: draw.normal(size=shape),
@@ -53,7 +53,7 @@ def scores(
     studies: int,
     blocks: bool,
 ):
-    """Scores (study, row, seed) of rows that are equal; where seeds are blocks each has an effect of its own."""
+    """Return scores (study, row, seed) of equal rows. If seeds are blocks, each seed has an effect on all rows."""
     size = (studies, len(spread), seeds)
     found = (
         LEVEL
@@ -73,7 +73,7 @@ def scores(
 
 
 def false_alarms(shape: str, numbers: Sequence[np.ndarray], share: np.ndarray) -> float:
-    """Return the share of studies with a false 'differs'; where rows do collapse unequally often, one by the mean."""
+    """Return the fraction of studies with a false difference. If rows collapse unequally often, only means count."""
     words = verdicts(*numbers, margin=1.0, share=share)
     return float(((words == DIFFERS) & (np.isnan(share) | (shape not in UNEQUAL))).any(-1).mean())
 
@@ -87,7 +87,7 @@ def ladder(
     null: float | None,
     studies: int = STUDIES,
 ) -> float:
-    """Simulate ladders and return their share of false alarms. The row that spreads most may lack a run."""
+    """Simulate ladders and return their fraction of false differences. The row with the largest spread may lack a run."""
     found = scores(np.random.default_rng(seeds), shape, spread, seeds, studies, blocks)
     if missing:
         found[:, spread.argmax(), 0] = np.nan
@@ -106,7 +106,7 @@ def design(
     null: float | None,
     studies: int = STUDIES,
 ) -> float:
-    """The same of a design and its main effects."""
+    """Simulate a factorial design and return the fraction of false main effects."""
     plan = Design(
         tuple('abcdefgh'[: len(levels[0])]),
         {str(combination): combination for combination in levels},
@@ -135,10 +135,10 @@ def searched(
     place: float,
     studies: int = STUDIES,
 ) -> tuple[np.ndarray, ...]:
-    """Simulate searches whose score falls with the square of the distance to `place`.
+    """Simulate searches whose score falls with the square of the distance from `place`.
 
-    Returns the score by which the best trial was chosen, and that of its fresh run. The first trial is the published value, 0;
-    a run spreads by 2.8 points.
+    Return the score by which the best trial was chosen, and the score of its fresh run. The first trial is the published value,
+    0. Runs have a standard deviation of 2.8 points.
     """
     points = draw.uniform(-1, 1, (studies, searches, trials))
     points[..., 0] = 0
@@ -149,7 +149,7 @@ def searched(
     return np.take_along_axis(tried, best, -1)[..., 0], fresh[..., 0]
 
 
-CHANCES = {  # trials, sharpness and place of the peak, for two rows that are as good
+CHANCES = {  # trials, sharpness and place of the peak, for two equally good rows
     'the same method, 1 trial against 20': ((1, 0.0, 0.0), (20, 0.0, 0.0)),
     'one forgives any value, the other has a sharp peak elsewhere; 20 trials each': (
         (20, 1.0, 0.0),
@@ -159,7 +159,7 @@ CHANCES = {  # trials, sharpness and place of the peak, for two rows that are as
 
 
 def chances(case: str, searches: int) -> tuple[float, float]:
-    """Return the share of false 'differs' by the best trials' own scores, and by fresh runs of the winners."""
+    """Return the fraction of false differences by the best trials' own scores, and by fresh runs of the winners."""
     draw = np.random.default_rng(searches)
     one, two = (searched(draw, searches, *row) for row in CHANCES[case])
     words = [

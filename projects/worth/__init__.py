@@ -1,1 +1,1 @@
-"""The benefit of pre-training on custom images."""
+"""Measure the benefit of pre-training on custom images."""

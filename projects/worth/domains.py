@@ -1,4 +1,4 @@
-"""Drawn domains whose knobs say what decides the class, so that it is known beforehand what pre-training could learn."""
+"""Draw domains of images in which a known cue decides the class, so that the possible benefit of pre-training is known."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ SIDE = 32  # pixels
 
 @dataclass(frozen=True)
 class Domain:
-    """A drawn set of images: the cue that decides the class, and how many images and labels there are."""
+    """A drawn set of images: the cue that decides the class, and the numbers of images and labels."""
 
     name: str
     by: str  # outline, texture or colour
     classes: int = 6
     images: int = 2400
-    labels: int = 40  # of each class, half of which are tested on
+    labels: int = 40  # of each class; half of them are test images
     zoom: float = 1.0  # of the copies
     noise: float = 0.0  # standard deviation of the pixels
-    wrong: float = 0.0  # share of the labels
-    released: bool = False  # whether weights that were trained on outlines are given
+    wrong: float = 0.0  # fraction of the labels
+    released: bool = False  # whether the comparison includes weights that were trained on outlines
 
 
 DOMAINS = (
@@ -57,7 +57,7 @@ def draw(domain: Domain, labels: Sequence[int], seed: int) -> np.ndarray:
 
 
 def texture(random: np.random.Generator, label: int) -> np.ndarray:
-    """Waves in two directions, of a length and a strength that the class says; direction, place and colours are random."""
+    """Return waves in two directions. The class sets length and strength; direction, position and colors are random."""
     length = 3.0 * 1.7 ** (label // 2)
     angle, places = random.uniform(0, np.pi), random.uniform(0, 2 * np.pi, 2)
     y, x = np.mgrid[:SIDE, :SIDE] * 2 * np.pi / length
@@ -68,7 +68,7 @@ def texture(random: np.random.Generator, label: int) -> np.ndarray:
 
 
 def copies(random: np.random.Generator, labels: np.ndarray, domain: Domain) -> np.ndarray:
-    """Scenes of Shapes; the class is the kind of the copies, or their colour on grey."""
+    """Return scenes of Shapes. The class is the kind of the copies, or their color on gray."""
     scenes = [Scene(random, SIDE) for _ in labels]
     kinds = labels % len(KINDS)
     for scene, label in zip(scenes, labels):

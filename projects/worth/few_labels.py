@@ -1,7 +1,7 @@
-"""Compares features by the labels that they need: one classifier, learning curves, and a verdict between candidates.
+"""Compare features by the number of labels that they need: one classifier, learning curves, and a verdict.
 
-All candidates learn from the same draws of labels and are tested on the same images. `right` of a candidate is
-(points, draws, test images): the points are numbers of labels, of which the last two are half of the labels and all of them.
+All candidates learn from the same draws of labels and are tested on the same images. `right` of a candidate has the shape
+(points, draws, test images). The points are numbers of labels; the last two are half of the labels and all labels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from mmairl.study.statistics.compare_rows import LEVEL, holm, interval
 LABELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # of each class
 STRENGTHS = np.logspace(-6, 1, 15)  # of the penalty, for rows of length one
 DRAWS, RESAMPLED = 20, 1000
-MARGIN = 2.0  # points: a smaller gain is not worth a training
-POWER = 0.8  # the chance that the number of labels which `more_labels` names will tell
+MARGIN = 2.0  # points; a smaller gain does not justify pre-training
+POWER = 0.8  # probability that the number of labels from `more_labels` decides
 Right = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`pays`, `keep` or `undecided`; the best candidate of either kind, and the gain of one over the other in points."""
+    """`pays`, `keep` or `undecided`, the best candidate with and without training, and the gain in points."""
 
     word: str
     own: str
@@ -31,16 +31,16 @@ class Verdict:
     gain: float
     low: float  # the ends of its 95 % interval
     high: float
-    more: int = 0  # labels that would tell, where it is undecided
+    more: int = 0  # labels that would decide, if the verdict is undecided
 
 
 def prepared(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
-    """Return features of mean 0 and deviation 1 over the pool, with rows of unit length on average, rotated to few columns."""
+    """Return features standardized over the pool, with rows of unit length on average, rotated to few columns."""
     mean, std = x[pool].mean(0), x[pool].std(0)
     x = (x - mean) / np.where(std > 1e-6, std, np.inf) / np.sqrt(x.shape[1])
     if x.shape[1] <= len(x):
         return x
-    u, s, _ = np.linalg.svd(x, full_matrices=False)  # a rotation, which changes no answer
+    u, s, _ = np.linalg.svd(x, full_matrices=False)  # a rotation does not change the predictions
     return u * s
 
 
@@ -49,7 +49,7 @@ def draw(
 ) -> dict[float, list[np.ndarray]]:
     """Return nested draws from the pool for each number of labels per class, then half-samples, then all labels.
 
-    A half-sample is half of the groups, which are the units that could have been others.
+    A half-sample contains half of the groups, because groups are the independent units.
     """
     random, groups = np.random.default_rng(seed), np.arange(len(y)) if groups is None else groups
     classes = [pool[y[pool] == label] for label in np.unique(y[pool])]
@@ -67,7 +67,7 @@ def draw(
 
 
 def _half(members: np.ndarray, groups: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Return the images of half of the groups, in a random order."""
+    """Return the images of half of the groups, in random order."""
     order = random.permutation(np.unique(groups))
     chosen = np.concatenate(
         [np.flatnonzero(groups == group) for group in order[: (len(order) + 1) // 2]]
@@ -76,9 +76,9 @@ def _half(members: np.ndarray, groups: np.ndarray, random: np.random.Generator) 
 
 
 def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Return which test images ridge regression on the classes recognizes. Each class has the same weight.
+    """Return which test images are classified correctly by ridge regression on the classes. All classes have the same weight.
 
-    The penalty has the least leave-one-out squared error, which has a closed form (Allen, 1974). With one label per class,
+    The penalty minimizes the leave-one-out squared error, which has a closed form (Allen, 1974). With one label per class,
     this is the nearest class.
     """
     target = np.eye(y.max() + 1)[y[fit]]
@@ -94,7 +94,7 @@ def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) 
         missed = root * (target - share) - u @ (shrunk[:, None] * along)
         return np.square(missed / (1 - leverage)[:, None]).sum()
 
-    best = min(STRENGTHS[::-1], key=left_out_error)  # of equal ones the strongest
+    best = min(STRENGTHS[::-1], key=left_out_error)  # the strongest of equal penalties
     scores = (x[test] - mean) @ v.T @ ((s / (s**2 + best))[:, None] * along) + share
     return scores.argmax(1) == y[test]
 
@@ -102,7 +102,7 @@ def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) 
 def recognised_by_draw(
     x: np.ndarray, y: np.ndarray, points: Mapping[float, Sequence[np.ndarray]], test: np.ndarray
 ) -> np.ndarray:
-    """Return `right` of a candidate. With all labels there is one draw, which is fitted once."""
+    """Return `right` of a candidate. With all labels there is only one draw."""
     *few, whole = points.values()
     by_point = [[recognised(x, y, fit, test) for fit in draws] for draws in few]
     return np.array([*by_point, [recognised(x, y, whole[0], test)] * len(whole)])
@@ -117,12 +117,12 @@ def class_weights(y: np.ndarray) -> np.ndarray:
 def gain(
     one: np.ndarray, two: np.ndarray, weight: np.ndarray, groups: np.ndarray
 ) -> tuple[float, float, float]:
-    """Return by how many points one candidate is better than another with all labels, its standard error and freedom.
+    """Return by how many points one candidate is better than another with all labels, its standard error, and its freedom.
 
-    Two things are random: the test images, and the labels, whose variance is that between half-samples
-    (the delete-half jackknife, Shao and Wu, 1989). Images of one group are one thing: their differences are added (Liang and
-    Zeger, 1986). As in Agresti and Min (2005) one group more differs than was seen, since no difference among few says little.
-    The freedom is Satterthwaite's.
+    Two things are random: the test images and the labels. The variance due to labels is that between half-samples (the
+    delete-half jackknife, Shao and Wu, 1989). Images of one group count as one observation: their differences are added (Liang
+    and Zeger, 1986). Following Agresti and Min (2005), one more differing group is assumed than was observed, because the
+    absence of differences among few groups is weak evidence. The degrees of freedom are Satterthwaite's.
     """
     differs = 100 * weight * (one.astype(float) - two)
     _, place = np.unique(groups, return_inverse=True)
@@ -143,11 +143,11 @@ def judged(
     labelled: int,
     groups: np.ndarray | None = None,
 ) -> Verdict:
-    """Return whether a candidate of `own` is worth its training, with an error rate of at most 5 % for any true difference.
+    """Return whether training a candidate of `own` pays, with an error rate of at most 5 % for any true difference.
 
-    `pays`: one is better than every candidate that needs no training, by one-sided t-tests of which the worst counts, with
-    Holm's correction over `own`. `keep`: each of `own` is less than MARGIN better than one that needs no training, with
-    Bonferroni's over these. Where both hold, the gain is there and too small.
+    `pays`: one of `own` is better than every candidate without training, by the worst of several one-sided t-tests, with
+    Holm's correction over `own`. `keep`: each of `own` is less than MARGIN better than some candidate without training, with
+    Bonferroni's correction over these candidates. If both hold, there is a gain that is too small, and the verdict is `keep`.
     """
     rest = [name for name in right if name not in own]
     groups = np.arange(len(weight)) if groups is None else groups
@@ -172,7 +172,7 @@ def judged(
 
 
 def more_labels(estimate: float, error: float, labelled: int) -> int:
-    """Return how many more labels would decide, if the estimated gain is the true one."""
+    """Return how many more labels would decide if the estimated gain were the true one."""
     wanted = max(estimate, MARGIN - estimate) / (stats.norm.ppf(1 - LEVEL) + stats.norm.ppf(POWER))
     more = max(labelled * ((error / wanted) ** 2 - 1), labelled / 4)
     return int(round(more, 1 - len(str(round(more)))))
@@ -181,7 +181,7 @@ def more_labels(estimate: float, error: float, labelled: int) -> int:
 def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -> np.ndarray:
     """Return bootstrap accuracies in percent (samples, candidates, points), with resampled draws and groups of test images.
 
-    All candidates of a sample share them.
+    The candidates of a sample share both.
     """
     random = np.random.default_rng(seed)
     draws, (kinds, place) = (
@@ -202,14 +202,16 @@ def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -
 
 
 def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
-    """Return the labels that a learning curve needs for a score, interpolated on a log axis; infinity beyond its end.
+    """Return how many labels a learning curve needs for a score, interpolated on a log axis; infinity beyond its end.
 
     >>> round(needed(np.array([40.0, 60.0, 80.0]), np.array([1.0, 4.0, 16.0]), 70.0), 6)
     8.0
     """
     rising = np.maximum.accumulate(curve)
     if score in rising:
-        return float(labels[np.argmax(rising == score)])  # where a curve is flat, its beginning
+        return float(
+            labels[np.argmax(rising == score)]
+        )  # the beginning of a flat part of the curve
     return (
         float(np.exp(np.interp(score, rising, np.log(labels)))) if score <= rising[-1] else np.inf
     )
@@ -218,9 +220,9 @@ def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
 def saved(
     means: np.ndarray, samples: np.ndarray, labels: np.ndarray, one: int, two: int
 ) -> tuple[float, float, float, float]:
-    """Return a number of labels of one candidate, and how many the other needs for the same score: mean, low, high.
+    """Return a number of labels of one candidate, and how many labels the other needs for the same score: mean, low, high.
 
-    It is the largest number for which the other's curve reaches the score, or else the smallest.
+    It is the largest number whose score the other's curve reaches, or else the smallest number.
     """
     reached = [
         place

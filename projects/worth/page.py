@@ -1,4 +1,4 @@
-"""The page of projects.worth: whether pre-training on custom images pays, for readers without statistics."""
+"""Write the page of projects.worth: whether pre-training on custom images pays, for readers without statistics."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,10 +1,11 @@
-"""Patches of the photographs inside scikit-image's package, as a folder for `python -m projects.worth`; nothing is downloaded.
+"""Cut patches from the photographs in scikit-image, as a folder for `python -m projects.worth`. Nothing is downloaded.
 
     pip install scikit-image
     python -m projects.worth.photographs data/patches
 
-The class of a patch is its photograph. All are grey, since colours alone would tell them apart. A photograph is cut into
-regions of 128 x 128, whose patches are neighbours and so a group; every sixth patch or so has a label.
+The class of a patch is its photograph. All patches are gray, because colors alone would identify the photograph. A
+photograph is cut into regions of 128 x 128 pixels. Patches of a region are neighbors and form a group, and about every sixth
+patch has a label.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from PIL import Image
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.io import write_text
 
-# Those of 512 x 512 pixels or more.
+# Photographs of 512 x 512 pixels or more.
 PHOTOGRAPHS = (
     *('astronaut.png', 'brick.png', 'camera.png', 'cell.png', 'grass.png', 'gravel.png'),
     *('hubble_deep_field.jpg', 'ihc.png', 'moon.png', 'retina.jpg'),
@@ -27,7 +28,7 @@ LABELLED = 40  # of each class, spread evenly
 
 
 def cut(photograph: Path, folder: Path) -> list[str]:
-    """Write the patches of a photograph's centre, and return the lines of its labels."""
+    """Write the patches from the center of a photograph, and return the lines of its labels."""
     image = Image.open(photograph).convert('L')
     left, top = (image.width - SIDE) // 2, (image.height - SIDE) // 2
     places, lines = [*product(range(0, SIDE, PATCH), repeat=2)], []
@@ -50,7 +51,7 @@ def main() -> None:
     folder = parser.parse_args().folder
     if not (package := find_spec('skimage')):
         raise UserError(
-            'the photographs are inside the package scikit-image; pip install scikit-image'
+            'photographs: requires the package scikit-image, which contains them; run pip install scikit-image'
         )
     data = Path(package.origin).with_name('data')
     lines = [line for name in PHOTOGRAPHS for line in cut(data / name, folder / 'images')]

@@ -1,6 +1,6 @@
-"""How often the verdict of `projects.worth` is wrong where the truth is planted: python -m projects.worth.simulate.
+"""Simulate how often the verdict of `projects.worth` is wrong: python -m projects.worth.simulate.
 
-Four classes are clouds around four points; how far these are apart is how good a candidate's features are.
+Four classes are clouds around four points. The distance between the points sets the quality of a candidate's features.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from projects.worth.few_labels import (
 
 STUDIES = 1000
 OWN = ('own', 'own from weights')
-CASES = {  # distances of the own pre-trainings, and of the rest; labels, and images of a group, which are alike
+CASES = {  # distances for own pre-trainings, distances for other candidates, labels, and similar images per group
     'equal': ((2.0,), (2.0, 0.0)),
     'equal, two to pre-train and three to keep': ((2.0, 2.0), (2.0, 2.0, 2.0)),
     'equal, 40 labels': ((2.0,), (2.0, 0.0), 40),
@@ -46,7 +46,7 @@ CURVES = {
 
 @dataclass(frozen=True)
 class Simulated:
-    """A study: `right` of its candidates, as projects.worth.few_labels has it."""
+    """A simulated study; `right` of its candidates is as in projects.worth.few_labels."""
 
     right: Right
     own: Sequence[str]
@@ -63,14 +63,14 @@ def study(
     together: int = 1,
     last: int = 0,
 ) -> Simulated:
-    """Return a study with so many labelled images, half of them for the test, in groups of so many; at its last points."""
+    """Return a study with the given number of labeled images, half of them for testing, in groups, at its last two points."""
     random, groups = np.random.default_rng(seed), np.arange(labels) // together
     y = groups % 4
     pool, test = np.arange(labels // 2), np.arange(labels // 2, labels)
     points, right = dict([*draw(y, pool, seed, groups=groups).items()][-last:]), {}
     for name, distance in zip([*OWN[: len(own)], *map(str, rest)], [*own, *rest]):
         x = distance * np.eye(8)[y] + random.normal(size=(labels, 8))
-        if together > 1:  # and as far apart from other groups as images are
+        if together > 1:  # groups are as far from each other as images are
             x += random.normal(size=(labels, 8))[groups]
         x = prepared(x, pool)
         right[f'{name} {len(right)}' if name not in OWN else name] = recognised_by_draw(
@@ -84,13 +84,13 @@ def study(
 def verdict(
     seed: int, own: tuple[float, ...], rest: tuple[float, ...], labels: int = 160, together: int = 1
 ) -> Verdict:
-    """Return the verdict of a study, which looks at half of the labels and at all."""
+    """Return the verdict of a study from half of the labels and from all labels."""
     found = study(seed, own, rest, labels, together, last=2)
     return judged(found.right, found.weight, found.own, labels, found.groups)
 
 
 def bands(*case: Any, studies: int = 200) -> tuple[np.ndarray, float]:
-    """Return how often the bands of the curves hold the truth (candidates, points), and the interval of labels saved."""
+    """Return how often the bands of the curves contain the truth (candidates, points), and the interval of saved labels."""
     found = [study(seed, *case) for seed in range(studies)]
     means = [
         np.array([100 * (hits * one.weight).mean((1, 2)) for hits in one.right.values()])

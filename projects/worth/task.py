@@ -1,4 +1,4 @@
-"""The images of a comparison with few labels: reading, checks, and a split into images to learn from and to test on."""
+"""Read the images of a comparison with few labels, check them, and split them into training and test images."""
 
 import os
 from collections import Counter
@@ -40,18 +40,18 @@ class Task:
     labelled: list[str]
     y: np.ndarray
     classes: list[str]
-    pool: np.ndarray  # indices in `labelled` of images to learn from
+    pool: np.ndarray  # indices in `labelled` of the training images
     test: np.ndarray
-    unlabelled: list[str]  # for pre-training: all except the test images and those of their groups
+    unlabelled: list[str]  # for pre-training: all images except the test images and their groups
     channels: int | None
-    groups: np.ndarray  # a number per labelled image; without groups, each image has its own
-    ungrouped: int = 0  # images without labels that are left out because they have no group
+    groups: np.ndarray  # group of each labeled image; without groups, each image is a group
+    ungrouped: int = 0  # number of unlabeled images that are left out because they have no group
 
     def paths(self, names: Sequence[str]) -> list[Path]:
         return [self.root / name for name in names]
 
     def dataset(self, views: Views, places: Sequence[int] | None = None) -> ViewDataset:
-        """Return the labelled images, or those at some indices."""
+        """Return the labeled images, or those at some indices."""
         places = np.arange(len(self.labelled)) if places is None else places
         dataset = dataset_of(
             self.paths([self.labelled[place] for place in places]), views, self.channels
@@ -71,7 +71,7 @@ def read_task(
     """Return the images with their labels, split by class and by group."""
     if not Path(images).is_dir():
         raise UserError(
-            f'{Path(images).resolve()}: there is no folder of images; check the path',
+            f'images: no such folder ({Path(images).resolve()}); check the path',
             code='no-image-folder',
         )
     names = image_names(UnlabelledFolder(images, channels=channels))
@@ -79,18 +79,18 @@ def read_task(
     count = Counter(given.values())
     if labels is None and count.keys() <= SPLIT_FOLDERS:
         raise UserError(
-            f'{images}: the folders are parts of a data set, not classes ({", ".join(count)}); give one of them, or labels',
+            f'{images}: the folders are parts of a data set, not classes ({", ".join(count)}); name one of them, or set labels',
             code='split-folders',
         )
     if few := [label for label, many in count.items() if many < 2]:
         raise UserError(
-            f"class '{few[0]}' has one labelled image; label another to test on, or leave the class out",
+            f"class '{few[0]}' has only one labeled image; label another for the test, or leave the class out",
             code='class-of-one',
         )
     if len(count) < 2:
         where = 'in the folders below' if labels is None else f'in {labels} for'
         raise UserError(
-            f'there are {len(count)} classes {where} {images}; give labels of two classes or more',
+            f'there are {len(count)} classes {where} {images}; set labels of at least two classes',
             code='one-class',
         )
     labelled, classes = sorted(given), sorted(count)
@@ -101,7 +101,7 @@ def read_task(
     for label in classes:
         if len({own[name] for name in labelled if given[name] == label}) < 2:
             raise UserError(
-                f"the labelled images of class '{label}' are all of one group, which cannot be on both sides of the split; "
+                f"all labeled images of class '{label}' belong to one group, which cannot be on both sides of the split; "
                 'label images of another group, or leave the class out',
                 code='one-group',
             )
@@ -111,7 +111,7 @@ def read_task(
     require_several(y, pool, test, number)
     tested = {labelled_groups[place] for place in test}
     ungrouped = sum(group is None for group in own.values())
-    # An image without a group may belong to the group of a test image.
+    # An image without a known group could belong to the group of a test image.
     kept = [name for name in names if own[name] is not None and own[name] not in tested]
     if len(kept) < FEWEST:
         reason = 'are held out' + ' or have no group' * bool(ungrouped)
@@ -142,12 +142,12 @@ def require_several(y: np.ndarray, pool: np.ndarray, test: np.ndarray, groups: n
     """
     if len(set(groups[test])) < 2:
         raise UserError(
-            'the test set is a single image or group, so its variance is unknown; label more',
+            'labels: the test set is a single image or group, so its variance is unknown; label more images',
             code='one-test-group',
         )
     if max(len(set(groups[pool[y[pool] == label]])) for label in set(y[pool])) < 2:
         raise UserError(
-            'each class has a single image or group to learn from, so the variance is unknown; label more',
+            'labels: each class has a single training image or group, so the variance is unknown; label more images',
             code='one-training-group',
         )
 
@@ -186,14 +186,14 @@ def lay_out(task: Task, folder: Path) -> None:
 
 
 def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, Any]]:
-    """Leave out unreadable images and near duplicates of training images among the test images; return what was left out.
+    """Leave out unreadable images, and test images that nearly equal a training image. Return what was left out.
 
-    A test image whose look-alike has another label stays; it is counted and shown as a label conflict.
+    A test image stays if the similar training image has another label; it is counted and shown as a label conflict.
     """
     fine = ~np.isnan(x[:, 0])
     if (x[fine] == x[fine][0]).all():
         raise UserError(
-            f'{task.root}: the {fine.sum()} labelled images are all alike; give others',
+            f'{task.root}: all {fine.sum()} labeled images are equal; label other images',
             code='equal-images',
         )
     pool, test = task.pool[fine[task.pool]], task.test[fine[task.test]]
@@ -208,7 +208,7 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, A
     duplicates, conflicts = split_conflicts(alike, *(part.labels for part in sets))
     if len(duplicates) == len(test):
         raise UserError(
-            f'{task.root}: each test image looks like one to learn from; remove copies',
+            f'{task.root}: each test image nearly equals a training image; remove copies',
             code='only-duplicates',
         )
     unlike = np.delete(test, [*duplicates])

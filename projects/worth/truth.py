@@ -1,9 +1,9 @@
-"""How often `projects.worth` is right: its answers on drawn domains, beside what many labels and new images say.
+"""Compare the answers of `projects.worth` on drawn domains with the truth from many labels and new images.
 
     python -m projects.worth.truth --work-dir work_dirs/truth
 
-A domain is answered twice, with other labels and another pre-training. What is true is measured with the same networks: as
-many labels, drawn many times from new images, and tested on a thousand others. What is there is not computed again.
+Each domain is answered twice, with other labels and another pre-training. The truth is measured with the same networks: the
+accuracy on a thousand new images, averaged over many draws of as many labels. Stored results are not computed again.
 """
 
 import argparse
@@ -33,11 +33,11 @@ from projects.worth.worth import OWN, RANDOM, RAW, central, network, worth
 
 SEEDS = (0, 1)
 CROP, BATCH, STEPS = 24, 64, 225  # of the own pre-training
-FRESH, DRAWS = 1200, 20  # new images that are tested on; and draws of labels
+FRESH, DRAWS = 1200, 20  # number of new test images, and of draws of labels
 SUPERVISED = 900  # steps of the released network's training
 NORMAL = ('mean', 'std')
 NAME = 'truth.json'
-# A network small enough for a core, and the demo's views, without which so short a training learns colours alone.
+# A network small enough for one core, and the demo's views: with others, such a short training only learns colors.
 VIEW = [
     dict(type='RandomResizedCrop', size=CROP, scale=(0.2, 0.8)),
     dict(type='RandomFlip', p=0.5),
@@ -61,7 +61,7 @@ OPTIONS = {
 
 
 def truth(domain: Domain, seed: int, folder: Path, released: Path) -> None:
-    """Leave in the folder what `worth` says of a domain, and each candidate's true accuracy."""
+    """Store the answer of `worth` for a domain, and each candidate's true accuracy, in the folder."""
     out = folder / f'seed_{seed}'
     if (out / NAME).is_file():
         return
@@ -86,13 +86,13 @@ def truth(domain: Domain, seed: int, folder: Path, released: Path) -> None:
     for name, candidate in record['candidates'].items():
         x = features(name, dataset, candidate.get('checkpoint') or released, seed)
         scores[name] = many_draws(x, new, domain, seed)
-    # So short a training cannot show that pre-training does not pay, so judge the verdict on these networks.
+    # Such a short training cannot show that pre-training does not pay, so the verdict is about these networks.
     kept = {key: record[key] for key in ('own', 'best', 'gain', 'low', 'high', 'more', 'answer')}
     write_json(out / NAME, dict(word=record['compared'], **kept, scores=scores))
 
 
 def with_faults(y: np.ndarray, domain: Domain, seed: int) -> np.ndarray:
-    """Return the labels with the domain's share of wrong ones."""
+    """Return the labels, of which the domain's fraction is wrong."""
     random = np.random.default_rng(seed)
     wrong = random.random(len(y)) < domain.wrong
     return np.where(wrong, random.integers(0, domain.classes, len(y)), y)
@@ -130,7 +130,7 @@ def many_draws(x: np.ndarray, y: np.ndarray, domain: Domain, seed: int) -> float
 
 
 def released_on_outlines(path: Path) -> Path:
-    """Train the same network with labels, as most released ones are, on other outlines than the domains'."""
+    """Train the same network with labels on outlines that do not occur in the domains, as a released network."""
     if path.is_file():
         return path
     cfg = config_for('mocov2plus', 1000, '.', OPTIONS, size=CROP)
@@ -169,7 +169,7 @@ def released_on_outlines(path: Path) -> Path:
 
 
 def report(folder: Path) -> None:
-    """Print the answers that are there beside the truth, and how many were right."""
+    """Print the stored answers next to the truth, and how many were right."""
     rows, count = [], Counter()
     for number, domain in enumerate(DOMAINS):
         answers = [

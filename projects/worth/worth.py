@@ -61,9 +61,9 @@ from projects.worth.task import Task, lay_out, read_task, testable
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)  # sides of crops that a budget can choose
 EPOCHS = 100  # default
-MOST = 800  # that a budget chooses
-# Fewer epochs cannot show that pre-training does not pay: 100 is the shortest schedule that the methods' papers report, on
-# a million images, and small sets need more. A budget chooses larger crops only if they leave time for as many.
+MOST = 800  # most epochs that a budget chooses
+# Fewer epochs cannot show that pre-training does not pay: 100 is the shortest schedule in the methods' papers, on a
+# million images, and small sets need more. A budget chooses larger crops only if they leave time for 100 epochs.
 ENOUGH = 100
 SHARE = 0.8  # of the minutes, for training
 OF_DRAWS = 0.1  # of the minutes, for classifiers
@@ -73,7 +73,7 @@ LOOKED_AT = 32  # images for measuring the speed of features
 BATCH = 64
 STEPS = (2, 8)  # for measuring the speed of training; the second number if steps are fast
 SLOW = 2.0  # seconds of a step that is not fast
-# None for raw pixels; statistics and the view of images.
+# None for raw pixels; otherwise the image statistics and the view.
 Network = tuple[nn.Module | None, Mapping[str, Any], Views]
 RAW = 'raw pixels'
 RANDOM = 'random initialisation'
@@ -114,7 +114,7 @@ class Plan(msgspec.Struct):
 
     @property
     def remarks(self) -> list[str]:
-        """Return what the plan cannot do: meet the budget, or justify a 'no'."""
+        """Return limits of the plan: it exceeds the budget, or has too few epochs to rule out pre-training."""
         minutes, planned = self.asked['minutes'], sum(self.seconds.values()) / 60
         remarks = []
         if minutes and planned > minutes:
@@ -225,7 +225,7 @@ class Comparison:
         return last, read_json(note, float)
 
     def untrained(self, name: str, size: int) -> Network:
-        """Return a candidate that needs no training."""
+        """Return a candidate without training."""
         if name in self.starts:
             return network(self.starts[name], self.task.channels)
         if name == RAW:
@@ -470,7 +470,7 @@ def recorded(
 ) -> dict[str, Any]:
     """Return the answer and the content of its page, as plain values.
 
-    `word` is the answer; `compared` is the verdict on these networks, regardless of the length of their training.
+    `word` is the answer. `compared` is the verdict on these networks, whatever the length of their training.
     """
     weight, groups, names = class_weights(task.y[task.test]), task.groups[task.test], list(right)
     own_ones, labelled = (

@@ -42,7 +42,7 @@ def test_lidar_is_the_rank_of_discriminants():
 
 
 class DrawnImages:
-    """Images whose features are drawn; the second view of an image is another image."""
+    """Images with random features. The second view of an image is another image."""
 
     def __init__(self, cfg, number, part):
         self.rows = cloud(number, 6)

@@ -1,4 +1,4 @@
-"""The networks that the analysis compares."""
+"""The networks of an analysis."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from mmairl.study.scale import read_scale, resolve
 
 @torch.no_grad()
 def test_network_keeps_the_stem_it_was_trained_with(tmp_path):
-    """At CIFAR's scale, the stem is 3 x 3 without a pool; a config that starts from these weights has it, too."""
+    """At the scale of CIFAR, the stem is 3 x 3 without pooling, also in a config that starts from these weights."""
     register()
     first_row, *_ = rows_of('ladder').values()
     cfg = resolve(first_row, read_scale('cifar'))
@@ -35,7 +35,7 @@ def test_network_keeps_the_stem_it_was_trained_with(tmp_path):
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
-    """A config, its model with statistics that differ between parts, and its checkpoint."""
+    """Return a config, its model, whose parts have different statistics, and its checkpoint."""
     register()
     cfg = load_config('mmairl::demo/mocov2plus_shapes.py')
     cfg.evaluation.test = dict(type='Shapes', count=8, size=32)

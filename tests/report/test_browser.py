@@ -1,4 +1,4 @@
-"""Every kind of page as a reader has it: in a real browser, with names that mean harm."""
+"""Every kind of page in a real browser, with hostile names."""
 
 import json
 import re
@@ -56,13 +56,13 @@ TIMEOUT = 600_000  # milliseconds, for busy machines
 AXE = Path(axe.__file__).with_name('axe.min.js')
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason='there is no browser on the path (apt-get install chromium)')
 
-TURNED = '\u202egnp.exe'  # shown from right to left, it ends in .png
+TURNED = '\u202egnp.exe'  # appears to end in .png, because it is shown from right to left
 HOSTILE = f'<img src=x onerror=alert(1)>"\'</script><!--\n{{{{ 7 * 7 }}}} {TURNED} $x$ '
 LONG = HOSTILE + 'w' * 5000
 
 
 def hostile(value):
-    """The record with each name in it made hostile, and still its own."""
+    """Return the record with hostile names, which remain distinct."""
     if isinstance(value, dict):
         return {
             key: hostile(part) if key in ('runs', 'rows', 'versions') else named(key, part)
@@ -113,7 +113,7 @@ def compare(folder: Path) -> Path:
 
 
 def image_map(folder: Path) -> Path:
-    """Thirty pictures of which one is there twice, the names of files and classes as bad as a disk lets them be."""
+    """Write a map of thirty pictures and a copy of one, with the most hostile file and class names that a disk allows."""
     random, kinds = np.random.default_rng(0), ('plain', HOSTILE.replace('/', '\u2215'))
     for i in range(30):
         (path := folder / 'images' / kinds[i % 2] / f'{i:02} <b> {TURNED}\n"\'.png').parent.mkdir(
@@ -134,7 +134,7 @@ def few_shapes() -> Config:
 
 
 def demo(folder: Path) -> Path:
-    """The demo's page over features that nobody has trained."""
+    """Write the page of the demo from random features."""
     cfg = few_shapes()
     cfg.work_dir = str(write_scalars(folder / 'run', *(healthy(i, 0.9 / i) for i in (1, 2, 3))))
     data = tuple(dataset for _, dataset in evaluation_sets(cfg).values())
@@ -148,7 +148,7 @@ def demo(folder: Path) -> Path:
 
 
 def analysis(instrument: str, folder: Path) -> Path:
-    """A page of tools/analyze.py about two untrained networks."""
+    """Write a page of tools/analyze.py about two untrained networks."""
     cfg, subjects = few_shapes(), {}
     for seed, name in enumerate((LONG, 'plain')):
         network = load_backbone(cfg, None, seed=seed)
@@ -182,7 +182,7 @@ def replay(folder: Path) -> Path:
     return write_replay_page(path, [record, record], LONG, per_image=True, views=parameters)
 
 
-# Each kind of page, by its name, as a function of the folder that it is written to.
+# Functions that write a page of each kind into a folder.
 KINDS = {
     'study': lambda folder: write_study_page(crossed(), folder / 'page.html'),
     'three rows': lambda folder: write_study_page(study(ladder()['rows'][:3]), folder / 'page.html'),
@@ -202,7 +202,7 @@ KINDS = {
 
 @pytest.fixture(scope='module')
 def page_of(tmp_path_factory):
-    """The page of a kind, written when a test first asks for it."""
+    """Return the page of a kind, which is written when the first test uses it."""
     return cache(lambda kind: KINDS[kind](tmp_path_factory.mktemp(kind)))
 
 
@@ -216,7 +216,7 @@ def browser():
 
 @pytest.fixture
 def open_page(browser):
-    """A page that is open, what it has asked for, and what has gone wrong in it."""
+    """Open a page that records its requests, errors and copied texts."""
     contexts = []
 
     def opened(path: Path, view: str = '', **options):
@@ -242,7 +242,7 @@ def open_page(browser):
         context.close()
 
 
-QUICK = ('map', 'demo', 'norms')  # these share their parts with the others; make test-all opens all
+QUICK = ('map', 'demo', 'norms')  # they contain the parts of the other kinds; make test-all opens all kinds
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS])
@@ -252,7 +252,7 @@ def kind(request) -> str:
 
 @pytest.mark.parametrize('scheme, width', [('light', 1000), ('dark', 390)])
 def test_page_is_safe_and_accessible(page_of, open_page, kind, scheme, width):
-    """It opens without an error, loads nothing, treats names as text, and passes axe."""
+    """The page opens without an error, loads nothing, treats names as text, and passes axe."""
     page = open_page(page_of(kind), color_scheme=scheme, viewport=dict(width=width, height=800))
     assert page.faults == []
     assert [url for url in page.asked if not url.startswith('data:')] == [page_of(kind).as_uri()]
@@ -289,7 +289,7 @@ def test_injected_script_does_not_run(page_of, open_page):
 
 
 def tip(chart) -> list[str]:
-    """The lines of a chart's tip."""
+    """Return the lines of the tip of a chart."""
     return chart.locator('.tip > span').all_inner_texts()
 
 

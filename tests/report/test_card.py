@@ -1,4 +1,4 @@
-"""The model card: the hub's form, what the checkpoint says of itself, and the numbers of these very weights alone."""
+"""The model card: the format of the hub, the settings of the checkpoint, and the scores of exactly these weights."""
 
 import json
 

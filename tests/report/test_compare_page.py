@@ -1,4 +1,4 @@
-"""Runs beside each other: only what differs, curves by three measures, and how each ended."""
+"""The comparison of runs: settings that differ, curves along three units, and final values."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from mmairl.report.compare_page import write_compare_page
 
 
 def leave_run(folder, starts, **config):
-    """A work dir whose starts logged these steps, four to an epoch, an hour each."""
+    """Write a work directory whose starts logged these steps. An epoch has four steps, and each step takes an hour."""
     for number, steps in enumerate(starts):
         (data := folder / f'2026010{number}_000000' / 'vis_data').mkdir(parents=True)
         rows = [dict(step=s, iter=s, epoch=(s - 1) // 4 + 1, time=3600.0, loss=8.0 / s, extra=1.0) for s in steps]
@@ -67,13 +67,14 @@ def test_stored_config_is_read_without_running_it(tmp_path):
 
 
 def test_page_lists_differences_and_final_values(runs, tmp_path):
-    for start, source in enumerate((None, 'run/iter_4.pth')):  # a later start has the checkpoint that it went on from
+    for start, source in enumerate((None, 'run/iter_4.pth')):  # a resumed start has the checkpoint that it continued
         with open(runs[0] / f'2026010{start}_000000/vis_data/config.py', 'a') as file:
             file.write(f'load_from = {source!r}\n')
     with open(runs[1] / '20260100_000000/vis_data/config.py', 'a') as file:
         file.write('load_from = None\n')
     page = write_compare_page(runs, tmp_path / 'page.html')
     sound(page.read_text())
+    assert '\u2068x/run\u2069, \u2068y/run\u2069: 3 settings differ.' in page.read_text()
     assert table(page, 0) == [
         ['more.0.k', '—', '1'], ['randomness.seed', '3', '4'], ['total_batch_size', '16', '32'],
     ]  # fmt: skip

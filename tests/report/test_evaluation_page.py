@@ -1,4 +1,4 @@
-"""The page of measured results: a table for each data set, a row for each network, one score against another."""
+"""The evaluation page: a table per data set, a row per network, and plots of one score against another."""
 
 import json
 import os
@@ -58,6 +58,7 @@ def test_each_data_set_has_a_table_of_subjects(two_data_sets):
 def test_page_shows_scores_and_dashes(two_data_sets):
     page = write_evaluation_page(two_data_sets).read_text()
     assert page.count('<table>') == 2
+    assert f'Highest {KNN} on a: 50.0 (x).' in page
     assert '>70.0<' in page
     assert '–' in page
 

@@ -1,4 +1,4 @@
-"""Every reader can tell the series of a chart apart: by color, as color-blind readers see it, or by marker."""
+"""All readers can distinguish the series of a chart, by color (also if color-blind) or by marker."""
 
 import re
 from itertools import combinations
@@ -12,7 +12,7 @@ from mmairl.report.charts import chart
 from mmairl.report.figures import MARKERS, lines, save_figure, short
 from mmairl.report.page import COLORS
 
-# Machado, Oliveira and Fernandes 2009, at full severity, for linear RGB.
+# Matrices of Machado, Oliveira and Fernandes (2009) for linear RGB at full severity.
 VISION = {
     'normal': np.eye(3),
     'without red': [
@@ -40,7 +40,7 @@ WHITE = [0.95047, 1, 1.08883]
 
 
 def lab(color: str, vision: object) -> np.ndarray:
-    """Return a color in CIELAB, as a kind of vision sees it."""
+    """Return how a kind of vision perceives a color, in CIELAB."""
     rgb = np.array(to_rgb(color))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     visible = np.clip(vision @ linear, 0, 1)
@@ -72,27 +72,17 @@ def test_long_name_stays_on_one_line():
     assert short('name') == 'name'
 
 
-def paths(drawn: str) -> list[str]:
-    return re.findall(' d="(.*?)"', drawn)
-
-
-def test_empty_and_single_point_lines_are_drawn():
-    series = {'a': ([], []), 'b': ([1], [2.0]), 'c': ([1, 3], [2.0, 4.0])}
-    assert paths(chart(series, 'title', 'x')) == ['', 'M0 150h0', 'M0 150L460 0']
-
-
-def test_dots_are_drawn_without_a_line():
-    drawn = chart({'c': ([1, 3], [2.0, 4.0])}, 'title', 'x', dots=True)
-    assert paths(drawn) == ['M0 150h0M460 0h0']
-
-
-def test_constant_line_is_in_the_middle():
-    assert paths(chart({'c': ([1, 3], [2.0, 2.0])}, 'title', 'x')) == ['M0 75L460 75']
-
-
-def test_logarithmic_line_has_equal_steps():
-    drawn = chart({'c': ([1, 2, 3], [1.0, 10.0, 100.0])}, 'title', 'x', log='y')
-    assert paths(drawn) == ['M0 150L230 75L460 0']
+@pytest.mark.parametrize(
+    'series, options, expected',
+    [
+        ({'a': ([], []), 'b': ([1], [2.0]), 'c': ([1, 3], [2.0, 4.0])}, {}, ['', 'M0 150h0', 'M0 150L460 0']),
+        ({'dots': ([1, 3], [2.0, 4.0])}, dict(dots=True), ['M0 150h0M460 0h0']),
+        ({'constant': ([1, 3], [2.0, 2.0])}, {}, ['M0 75L460 75']),
+        ({'logarithmic': ([1, 2, 3], [1.0, 10.0, 100.0])}, dict(log='y'), ['M0 150L230 75L460 0']),
+    ],
+)
+def test_still_picture_has_the_paths(series, options, expected):
+    assert re.findall(' d="(.*?)"', chart(series, 'title', 'x', **options)) == expected
 
 
 def test_figure_of_names_with_control_characters_is_xml(tmp_path):

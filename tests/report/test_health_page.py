@@ -1,4 +1,4 @@
-"""The health page: what it says, that it stands alone, and how tools/report.py reaches it."""
+"""The health page: states, charts, self-containment, and the command that writes it."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def work_dir(tmp_path) -> Path:
 
 
 def states(text: str) -> dict[str, str]:
-    """The word on each tile, by its label."""
+    """Return the word on each tile by the label of the tile."""
     tile = r'<i aria-hidden="true">(.)</i> ([\w ]+)</span>\s*([^<]+)<b>'
     found = re.findall(tile, text)
     words = {'■': 'bad', '▲': 'watch', '●': 'good', '○': 'no range'}
@@ -50,13 +50,14 @@ def test_tiles_show_states_worst_first(work_dir, tmp_path):
     assert list(found.items())[:2] == [('spread of the keys', 'bad'), ('similarity gap to other keys', 'watch')]
     assert found['similarity to the positive key'] == 'good' and found['loss'] == 'no range'
     assert 'standard deviation of the keys is 0.02 of' in text
-    assert 'At iteration 150: 1 bad (spread of the keys), 1 to watch (similarity gap to other keys), 2 good.' in text
-    # A curve a quantity, the gradients by stage, and those of reference runs.
+    assert 'At iteration 150, 2 of 4 quantities are in their normal ranges. To check: ' in text
+    assert 'To check: spread of the keys (bad), similarity gap to other keys (watch).' in text
+    # One chart per quantity, one of the gradients by stage, and those of the reference runs.
     sound(text)
     assert text.count('class="curves') == 6 + 1 + REFERENCE
     assert 'Health of run &lt;1&gt;' in text and 'run <1>' not in text
-    beside = [f'Reference runs: {scale}' for scale in SCALES]
-    assert re.findall('<h2>([^<]+)</h2>', text)[-len(beside) :] == beside
+    references = [f'Reference runs: {scale}' for scale in SCALES]
+    assert re.findall('<h2>([^<]+)</h2>', text)[-len(references) :] == references
 
 
 def test_every_quantity_has_its_chart(tmp_path):
@@ -78,9 +79,8 @@ def test_page_states_that_the_run_diverged(tmp_path):
     ]
     text = write_health_page(write_scalars(tmp_path / 'run', *records), tmp_path / 'page.html').read_text()
     assert states(text) | {'loss': 'bad', 'distance between student and teacher': 'bad'} == states(text)
-    assert 'NaN' not in ''.join(
-        re.findall('data-chart="([^"]*)"', text)
-    )  # of which a browser would draw no chart at all
+    # A browser draws no chart from JSON with NaN.
+    assert 'NaN' not in ''.join(re.findall('data-chart="([^"]*)"', text))
     assert 'the loss is nan: the run has diverged' in text
 
 

@@ -1,4 +1,4 @@
-"""The page of views: what it tells is what was done, whichever side made the views."""
+"""The page of views: its parameters are those that created the views, in workers or on the device."""
 
 import re
 
@@ -39,7 +39,7 @@ def config(workers: list | None, device: list | None) -> Config:
 
 
 def redone(image: torch.Tensor, steps: list[tuple[str, bool]]) -> torch.Tensor:
-    """The view by torchvision's functions, from the words on the page alone."""
+    """Return the view as torchvision creates it from the words on the page alone."""
     image = image / 255
     for words, done in steps:
         kind, *rest = re.split(r'[ ,]+', words)
@@ -70,12 +70,12 @@ def test_view_follows_from_the_stated_parameters(side):
         for place in chosen:
             steps, box = steps_of(heard, number, place)
             off = redone(dataset.raw(place), steps) - view[place] / 255
-            # Amounts are told to two places, and a value at the threshold may be solarised or not.
+            # The page has two decimals, so a pixel near the threshold may be solarized or not.
             assert off.abs().quantile(0.9) < 0.03, steps
             for words, done in steps[1:]:
                 told[words.split()[0]].add(done)
             assert box.keys() == {'left', 'top', 'width', 'height'} and box['left'] + box['width'] < 100.01
-    assert all(seen == {True, False} for seen in told.values()), 'some were done and some left out, and both are told'
+    assert all(applied == {True, False} for applied in told.values())
 
 
 def test_command_shows_views_of_a_folder(tmp_path, run_tool, capsys):

@@ -5,6 +5,7 @@ import json
 import msgspec
 import numpy as np
 import pytest
+import scipy
 import yaml
 from harness.errors import raises_code
 
@@ -117,7 +118,11 @@ def test_regression_verdicts(slope, gap, spread, expected):
         x = float(place % 6)
         points[name] = (x, float(slope * x + gap * (place < 6) + noise[place]))
     test = dict(form='regression', x='linear', y='voc07_ap50', groups=groups, ranking=['one', 'two'])
-    assert judged(yaml.dump(test), two_scores(points))['verdict'] == expected
+    found = judged(yaml.dump(test), two_scores(points))
+    assert found['verdict'] == expected
+    names = ['slope of voc07_ap50 over linear', 'one − two, voc07_ap50 at equal linear']
+    assert [part['name'] for part in found['parts']] == names
+    assert all(part['low'] < part['measured'] < part['high'] for part in found['parts'])
 
 
 def test_regression_without_one_group_is_not_run():
@@ -164,6 +169,27 @@ def test_record_has_published_and_measured_effects():
     runs = StudyRuns(record(dict(a=60, b=50)), 'in1k')
     part = judge([planted(DIFFERENCE)], runs, lambda row, score: dict(a=72.0, b=70.0)[row])[0]['parts'][0]
     assert part['published'] == pytest.approx(2.0) and part['measured'] == pytest.approx(10, abs=0.2)
+
+
+@pytest.mark.parametrize('seeds', [1, 4])
+def test_record_has_the_interval_of_the_tested_contrast(seeds):
+    study = record(dict(a=60, b=50), seeds=seeds)
+    test = '{form: rival, row: a, numbers: {linear: 58}, of: MoCo}'
+    (part,) = judged(test, StudyRuns(study, 'in1k'))['parts']
+    scores = [run['scores']['linear'] - 58 for run in study['rows'][0]['runs']]
+    assert part['seeds'] == seeds and part['measured'] == pytest.approx(np.mean(scores))
+    if seeds == 1:
+        assert part['low'] is None and part['high'] is None
+    else:
+        ends = scipy.stats.t.interval(0.95, seeds - 1, np.mean(scores), scipy.stats.sem(scores))
+        assert (part['low'], part['high']) == pytest.approx(ends)
+
+
+def test_record_has_no_interval_if_runs_collapsed():
+    study = record(dict(a=60, b=50))
+    study['rows'][0]['runs'][0]['scores']['linear'] = 1.0
+    (part,) = judged(DIFFERENCE, StudyRuns(study, 'in1k'))['parts']
+    assert part['low'] is None and part['seeds'] is None
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,3 @@
-# The view of ImageNet's evaluation, and the batch.
+# View and batch for evaluation on ImageNet.
 test_view = [dict(type='Resize', size=256), dict(type='CenterCrop', size=224)]
 evaluation = dict(batch_size=256)

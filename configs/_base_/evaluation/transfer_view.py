@@ -1,4 +1,4 @@
-# The view of the transfer table's sets (BYOL), and the batch.
+# View and batch for the data sets of BYOL's transfer table.
 test_view = [
     dict(type='Resize', size=224, interpolation='bicubic'),
     dict(type='CenterCrop', size=224),

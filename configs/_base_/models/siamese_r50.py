@@ -1,5 +1,5 @@
 # Shared by all frameworks: ResNet-50 (torchvision's layout, no zero-initialized residual) and its image statistics.
-# The root of the ladder, MoCo v1: one linear projector, per-GPU batch norm with a shuffled teacher, one direction.
+# The defaults are MoCo v1's: a linear projector, batch norm per GPU with shuffled keys, and a loss in one direction.
 model = dict(
     type='Siamese',
     backbone=dict(

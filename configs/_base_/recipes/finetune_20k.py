@@ -1,5 +1,5 @@
-# BYOL's fine-tuning on the transfer sets: 20 000 steps of batch 256, Nesterov; rate and decay from a grid on validation
-# images, the decay divided by the rate; the selected setting is trained on train and val. BN momentum depends on the epoch.
+# BYOL's fine-tuning on the transfer sets: 20 000 steps of batch 256 with Nesterov. Validation images choose rate and decay
+# from a grid, with the decay divided by the rate. The best is trained on train and val. BN momentum depends on the epoch.
 _base_ = '../default_runtime.py'
 model = dict(type='Classifier', backbone=dict(norm_cfg=dict(type='SyncBN'), norm_eval=False))
 train_view = [dict(type='RandomResizedCrop'), dict(type='RandomFlip', p=0.5)]

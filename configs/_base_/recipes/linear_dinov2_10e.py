@@ -1,4 +1,4 @@
-# DINOv2's linear evaluation: 12 500 steps of 1024 images, cosine to 0, no decay. With --sweep, 52 heads learn in one pass: 13
+# DINOv2's linear evaluation: 12 500 steps of 1024 images, cosine to 0, no decay. --sweep trains 52 heads in one pass: 13
 # rates, on the last one or four class tokens, with and without the mean patch. DINOv2 chooses the best head on the images it
 # reports; here, held-out training images choose it.
 _base_ = 'linear_sgd_100e.py'

@@ -4,7 +4,7 @@ model = dict(type='Classifier', frozen=True)
 train_view = [
     dict(type='RandomResizedCrop'),
     dict(type='RandomFlip', p=0.5),
-]  # of the test images' size
+]  # factors of the side of test images
 total_batch_size = 256
 optim_wrapper = dict(
     type='AutocastOptimWrapper',

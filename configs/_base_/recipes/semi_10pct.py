@@ -1,4 +1,4 @@
-# 10 % of ImageNet's labels: the whole network, the classifier at 0.25 and the backbone at a thousandth of it (MSBReg).
+# 10 % of ImageNet's labels (MSBReg): train the classifier at a rate of 0.25 and the backbone at a thousandth of that.
 _base_ = 'semi_1pct.py'
 model = dict(frozen=False, backbone=dict(norm_cfg=dict(type='SyncBN'), norm_eval=False))
 optim_wrapper = dict(

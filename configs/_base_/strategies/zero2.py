@@ -1,2 +1,2 @@
-# ZeRO-1, and gradients are sharded after each accumulated batch.
+# Like ZeRO-1, but gradients are sharded after each accumulated batch.
 strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=2))

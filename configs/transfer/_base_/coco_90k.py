@@ -1,4 +1,4 @@
-# COCO instance segmentation, 90k iterations at batch 16, short sides 640 to 800; combined with a model of mmdet's 1x schedule.
+# COCO instance segmentation, 90k iterations at batch 16, short sides 640 to 800. Combine it with a model of mmdet's 1x configs.
 # The warm-up over 1000 iterations is detectron2's default, which the reference keeps on COCO.
 coco_pipeline = [
     dict(type='LoadImageFromFile'),

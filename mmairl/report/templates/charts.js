@@ -1,10 +1,10 @@
-// ---- Curves: all lines at one step under the pointer, zoom, smoothing, and one bar for all charts of the page
+// ---- Curves: values of all lines at the pointer, zoom, smoothing, and one bar of controls for all charts
 
-const DASHES = [[], [9, 4], [2, 3], [9, 3, 2, 3]]; // each for as many lines as have colours that everybody tells apart
-const WHOLE = [...'012345678'].flatMap(zeros => [1, 2, 5].map(step => step * 10 ** zeros)); // steps along an axis of whole numbers
+const DASHES = [[], [9, 4], [2, 3], [9, 3, 2, 3]]; // each dash pattern serves as many lines as there are colors that everybody can distinguish
+const WHOLE = [...'012345678'].flatMap(zeros => [1, 2, 5].map(step => step * 10 ** zeros)); // tick distances of an axis of whole numbers
 const axesOf = chart => [...new Set(chart.series.flatMap(line => Object.keys(line.x)))];
 const curves = all('.curves').map(frame => ({ frame, section: frame.closest('section'), stale: true, ...JSON.parse(frame.dataset.chart) }));
-const sets = new Map(); // the names of each section's lines, which have one colour each
+const sets = new Map(); // the names of the lines of each section; a name has one color per section
 for (const { section, series } of curves) sets.set(section, [...new Set([...(sets.get(section) ?? []), ...series.map(line => line.name)])]);
 const hidden = new Set(view.getAll('hide')), zooms = new Map();
 for (const text of view.getAll('zoom')) {
@@ -12,18 +12,18 @@ for (const text of view.getAll('zoom')) {
   if (Number(from) < Number(to)) zooms.set(unit, [Number(from), Number(to)]);
 }
 let chosen = view.get('by'), smoothing = Math.min(0.99, Math.max(0, Number(view.get('smooth')) || 0));
-let touched = curves[0], held = {}; // the chart that was read last, which the buttons zoom, and the value that they zoom about
+let touched = curves[0], held = {}; // the chart that the zoom buttons apply to, and the value at the center of a zoom
 
 const unitOf = chart => axesOf(chart).includes(chosen) ? chosen : axesOf(chart)[0];
-const isCurve = chart => !chart.dots && !chart.series.some(line => line.low); // as opposed to some points
+const isCurve = chart => !chart.dots && !chart.series.some(line => line.low); // neither dots nor points with intervals
 const place = (chart, name) => sets.get(chart.section).indexOf(name);
-const colourOf = (chart, name) => chart.series.length > 1 ? SIGNS.colors[place(chart, name) % SIGNS.colors.length] : css('--accent');
+const colorOf = (chart, name) => chart.series.length > 1 ? SIGNS.colors[place(chart, name) % SIGNS.colors.length] : css('--accent');
 const plain = value => value && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e9)
   ? value.toExponential(2) : value.toLocaleString('en', { maximumSignificantDigits: 5 });
 const along = (chart, x) => chart.ticks.length ? chart.ticks[x] ?? '' : plain(x);
-const swatch = colour => { const sign = make('i', { class: 'swatch' }); sign.style.background = colour; return sign; };
+const swatch = color => { const sign = make('i', { class: 'swatch' }); sign.style.background = color; return sign; };
 
-// An exponential moving average without the bias of its start, as TensorBoard has it.
+// Exponential moving average with the bias correction of TensorBoard.
 function smooth(values) {
   let sum = 0, weight = 0;
   return values.map(value => {
@@ -34,7 +34,7 @@ function smooth(values) {
   });
 }
 
-// The index of the nearest one that has a value: runs log at steps of their own.
+// Return the nearest index with a value. Runs may log at different steps.
 function nearest(values, at) {
   for (let far = 0; far < values.length; far++) {
     for (const i of [at - far, at + far]) if (values[i] != null) return i;
@@ -49,12 +49,12 @@ function draw(chart) {
   chart.plot?.destroy();
   frame.querySelector('.still')?.remove();
   const soft = smoothing && isCurve(chart);
-  const faint = soft && series.length < 9 ? series : []; // what was measured, behind what is smoothed
+  const faint = soft && series.length < 9 ? series : []; // the measured values, behind the smoothed ones
   const tables = [...series.map(line => [line, soft ? smooth(line.y) : line.y]), ...faint.map(line => [line, line.y])];
   const look = ({ name, y }) => ({
-    show: !hidden.has(name), stroke: colourOf(chart, name), width: series.length > 20 ? 1 : 1.6,
+    show: !hidden.has(name), stroke: colorOf(chart, name), width: series.length > 20 ? 1 : 1.6,
     dash: DASHES[Math.floor(place(chart, name) / 6) % DASHES.length],
-    points: { show: chart.dots || y.filter(value => value !== null).length < 40, size: 6 }, // one measurement is a mark
+    points: { show: chart.dots || y.filter(value => value !== null).length < 40, size: 6 }, // a single measurement is visible as a mark only
     ...(chart.dots ? { paths: () => null } : {}),
   });
   const font = '12px system-ui, sans-serif', values = (plot, splits) => splits.map(value => value === null ? '' : plain(value));
@@ -62,7 +62,7 @@ function draw(chart) {
   const names = { values: (plot, splits) => splits.map(x => ticks[x] ?? ''), incrs: WHOLE, space: 14 };
   const counted = !chart.log.includes('x') && series.every(line => (line.x[unit] ?? []).every(Number.isInteger));
   if (ticks.length > 8) Object.assign(names, { rotate: -60, size: 100 });
-  const reach = (plot, least, most) => { // with the normal range, but not a low end that a logarithmic axis has far below
+  const reach = (plot, least, most) => { // include the normal range, except its lower end on a logarithmic axis
     const room = 0.5 * (most - least) || Infinity, far = series.flatMap(({ low, high }) => low ? [Math.max(Math.min(...low), least - room), Math.min(Math.max(...high), most + room)] : []);
     const ends = [least, most, ...far, log ? null : normal[0], normal[1], level].filter(end => end !== null);
     const outer = [Math.min(...ends), Math.max(...ends)];
@@ -96,7 +96,7 @@ function draw(chart) {
   if (held.chart === chart) go(chart, held.at, held.name);
 }
 
-// The normal range as a band, and a value to compare with as a dotted line.
+// Draw the normal range as a band and the reference value as a dotted line.
 function shade(plot, [low, high], level) {
   const { ctx, bbox: { left, top, width, height } } = plot, at = value => Math.min(top + height, Math.max(top, plot.valToPos(value, 'y', true)));
   const above = high === null ? top : at(high), below = low === null ? top + height : at(low);
@@ -111,7 +111,7 @@ function shade(plot, [low, high], level) {
   ctx.restore();
 }
 
-// The interval of each value, as a band along a line, or as a whisker.
+// Draw the intervals as a band along a line or as whiskers.
 function spans(chart, plot) {
   const { ctx, bbox: { left, top, width, height } } = plot;
   ctx.save();
@@ -120,7 +120,7 @@ function spans(chart, plot) {
   ctx.clip();
   for (const { name, x, low, high } of chart.series.filter(line => line.low && !hidden.has(line.name))) {
     const xs = x[unitOf(chart)].map(value => plot.valToPos(value, 'x', true)), [ups, downs] = [high, low].map(ys => ys.map(value => plot.valToPos(value, 'y', true)));
-    ctx.fillStyle = ctx.strokeStyle = colourOf(chart, name);
+    ctx.fillStyle = ctx.strokeStyle = colorOf(chart, name);
     ctx.lineWidth = 1.5 * devicePixelRatio;
     ctx.globalAlpha = 0.7;
     ctx.beginPath();
@@ -135,17 +135,17 @@ function spans(chart, plot) {
   ctx.restore();
 }
 
-// The lines in sight, each with its value under the cursor, the greatest first.
+// Return the visible lines with their values at the cursor, largest first.
 function read({ plot, series }) {
   const lines = series.map(({ name }, i) => ({ name, at: plot.cursor.idxs[i + 1], y: plot.data[i + 1][plot.cursor.idxs[i + 1]] }));
   return lines.filter(({ name, y }) => y != null && !hidden.has(name)).sort((one, two) => two.y - one.y);
 }
 
-// The tip has the value of every line; the one that is nearest to the pointer is stressed here and in all tables and charts.
+// Fill the tip with the value of each line. The line nearest to the pointer is highlighted in the tip, tables and charts.
 function point(chart) {
   const { plot, tip, frame } = chart, { left, top, idx } = plot.cursor, lines = left >= 0 && idx != null ? read(chart) : [];
   const xs = plot.data[0], off = ({ y }) => Math.abs(plot.valToPos(y, 'y') - top);
-  const wanted = lines.find(line => line.name === chart.wanted && off(line) < 1); // of lines that lie on each other
+  const wanted = lines.find(line => line.name === chart.wanted && off(line) < 1); // of lines that coincide, the one that was chosen by keyboard
   const best = wanted ?? lines.reduce((one, two) => one && off(one) <= off(two) ? one : two, null);
   chart.at = best && { at: xs[best.at], name: best.name };
   tip.replaceChildren();
@@ -154,24 +154,24 @@ function point(chart) {
   touched = chart;
   const rows = lines.map(({ name, at, y }) => {
     const other = xs[at] === xs[idx] ? '' : ` at ${along(chart, xs[at])}`;
-    return make('span', { class: name === best.name ? 'best' : '' }, swatch(colourOf(chart, name)), name && `${name}: `, make('b', {}, plain(y)), other);
+    return make('span', { class: name === best.name ? 'best' : '' }, swatch(colorOf(chart, name)), name && `${name}: `, make('b', {}, plain(y)), other);
   });
   tip.append(make('span', {}, `${smoothing && isCurve(chart) ? 'smoothed, ' : ''}${unitOf(chart)} ${along(chart, xs[idx])}`), ...rows);
   tip.classList.toggle('many', lines.length > 12);
   const { left: edge, top: height } = frame.getBoundingClientRect(), at = plot.over.offsetLeft + left, { offsetWidth: wide, offsetHeight: high } = tip;
-  const right = edge + at + 14 + wide < innerWidth ? at + 14 : at - 14 - wide; // beside the pointer, and within the window
+  const right = edge + at + 14 + wide < innerWidth ? at + 14 : at - 14 - wide; // next to the pointer and within the window
   tip.style.left = `${Math.max(8 - edge, right)}px`;
   tip.style.top = `${Math.max(8 - height, Math.min(34, innerHeight - height - high - 8))}px`;
 }
 
-// Put the cursor on a line's value at x, or nowhere.
+// Move the cursor to the value of a line at x, or remove it.
 function go(chart, x, name) {
   const { plot, series } = chart, y = plot.data[series.findIndex(line => line.name === name) + 1]?.[plot.data[0].indexOf(x)];
   chart.wanted = name;
   plot.setCursor(y == null ? { left: -10, top: -10 } : { left: plot.valToPos(x, 'x'), top: plot.valToPos(y, 'y') });
 }
 
-// Left and right go along a line, up and down to the next one, plus and minus zoom about what is read.
+// Left and right move along a line, up and down change the line, plus and minus zoom around the current value.
 function walk(chart, key) {
   const { plot, series } = chart, name = chart.at?.name ?? series.find(line => !hidden.has(line.name))?.name;
   const own = plot.data[series.findIndex(line => line.name === name) + 1], { min, max } = plot.scales.x;
@@ -202,7 +202,7 @@ function closer(by) {
   zoom(unitOf(touched), 2 * half < data[0].at(-1) - data[0][0] ? [middle - half, middle + half] : null);
 }
 
-// What is in sight is drawn anew at once, the rest when it comes into sight.
+// Redraw the visible charts now, the others when they scroll into view.
 const inSight = new Set();
 let due = false;
 function renew() {
@@ -212,10 +212,10 @@ function renew() {
   due = true;
 }
 
-// The bar: the lines by section, what is along x, smoothing, zoom.
-const whole = button('whole', 'Show the whole range', () => { zooms.clear(); zoom(); });
+// The bar of controls: the lines of each section, the unit of x, smoothing, zoom.
+const whole = button('reset zoom', 'Show the whole range', () => { zooms.clear(); zoom(); });
 const bar = make('div', { class: 'controls', role: 'group', 'aria-label': 'All curves of this page' });
-const isShared = section => curves.some(chart => chart.section === section && chart.series.length > 1); // a chart of several lines
+const isShared = section => curves.some(chart => chart.section === section && chart.series.length > 1); // the section has a chart with several lines
 const groups = [...sets].filter(([section, names], i, others) => isShared(section) && others.findIndex(([, other]) => `${other}` === `${names}`) === i);
 const total = new Set(groups.flatMap(([, names]) => names)).size;
 if (total) {
@@ -229,7 +229,7 @@ if (total) {
   };
   const lines = groups.flatMap(([section, names]) => {
     const chart = curves.find(chart => chart.section === section && chart.series.length > 1), heading = words(section.querySelector('h2').textContent);
-    const own = names.map(name => set(tick(name, true, on => show([name], on), swatch(colourOf(chart, name))), { title: name }));
+    const own = names.map(name => set(tick(name, true, on => show([name], on), swatch(colorOf(chart, name))), { title: name }));
     for (const label of own) for (const [kind, to] of [['enter', label.title], ['leave', null]]) label.addEventListener(`pointer${kind}`, () => mark(to));
     boxes.push(...own);
     return [groups.length > 1 ? make('b', {}, heading) : '', ...own, ...[['all', true], ['none', false]].map(([text, on]) => {
@@ -253,7 +253,7 @@ slider.value = smoothing;
 slider.addEventListener('input', () => { smoothing = Number(slider.value); keep('smooth', smoothing ? String(smoothing) : ''); renew(); });
 if (curves.some(isCurve)) bar.append(make('label', {}, 'smoothing ', slider));
 bar.append(button('+', 'Zoom in', () => closer(0.5)), button('−', 'Zoom out', () => closer(2)), whole);
-const folded = curves[0].frame.closest('.part'); // its fold, if it has one
+const folded = curves[0].frame.closest('.part'); // the folded part that contains the charts, if any
 if (folded) folded.querySelector('summary').after(bar);
 else document.querySelector('main').insertBefore(bar, curves[0].section);
 
@@ -269,8 +269,8 @@ for (const chart of curves) {
   })));
   frame.append(chart.tip);
   if (frame.classList.contains('wide') && series.length > 1 && series.length <= 12) frame.append(make('div', { class: 'names' }, ...series.map(({ name }) => {
-    const sign = swatch(colourOf(chart, name));
-    if (place(chart, name) >= 6) Object.assign(sign.style, { border: `2px dotted ${sign.style.background}`, background: 'none' }); // a dashed line
+    const sign = swatch(colorOf(chart, name));
+    if (place(chart, name) >= 6) Object.assign(sign.style, { border: `2px dotted ${sign.style.background}`, background: 'none' }); // the line is dashed
     return make('span', {}, sign, name);
   })));
   set(frame, { tabindex: 0, role: 'group', 'aria-label': `${title}; the arrow keys read its values` });
@@ -281,9 +281,9 @@ for (const chart of curves) {
   });
 }
 
-// ---- A chart as a file: its lines, dots and words on white, as SVG, PDF or PNG
+// ---- Charts as files on white: SVG, PDF or PNG
 
-// What a chart shows, in points from its upper left corner: [kind, color, ...].
+// Return the shapes of a chart as [kind, color, ...], in points from its upper left corner.
 function shapes({ plot, title, series, ticks, ...chart }, shown) {
   const ratio = devicePixelRatio, box = Object.fromEntries(Object.entries(plot.bbox).map(([side, value]) => [side, value / ratio]));
   const at = (value, axis) => plot.valToPos(value, axis, true) / ratio + (axis === 'y' ? 24 : 0), all = { series, ticks, ...chart };
@@ -298,13 +298,13 @@ function shapes({ plot, title, series, ticks, ...chart }, shown) {
   }
   items.push(['text', '#555555', box.left + box.width / 2 - 20, bottom + 28, unitOf({ series, ...chart })]);
   for (const line of shown) {
-    const index = series.indexOf(line), color = colourOf(all, line.name), dash = DASHES[Math.floor(place(all, line.name) / 6) % DASHES.length];
+    const index = series.indexOf(line), color = colorOf(all, line.name), dash = DASHES[Math.floor(place(all, line.name) / 6) % DASHES.length];
     const points = plot.data[0].map((x, i) => [x, plot.data[index + 1][i]]).filter(([, y]) => y != null).map(([x, y]) => [at(x, 'x'), at(y, 'y')]);
     if (!chart.dots) items.push(['line', color, 1.6, dash, points]);
     if (chart.dots || points.length < 40) for (const [x, y] of points) items.push(['dot', color, x, y]);
     if (line.low) line.x[unitOf(all)].forEach((x, i) => items.push(['line', color, 1, [], [line.low, line.high].map(ys => [at(x, 'x'), at(ys[i], 'y')])]));
   }
-  names.forEach(({ name }, i) => items.push(['line', colourOf(all, name), 3, [], [[0, bottom + 42 + 16 * i], [14, bottom + 42 + 16 * i]]], ['text', '#1a2233', 20, bottom + 46 + 16 * i, name]));
+  names.forEach(({ name }, i) => items.push(['line', colorOf(all, name), 3, [], [[0, bottom + 42 + 16 * i], [14, bottom + 42 + 16 * i]]], ['text', '#1a2233', 20, bottom + 46 + 16 * i, name]));
   return { width: plot.width, height: bottom + 40 + 16 * names.length, items };
 }
 
@@ -362,7 +362,7 @@ const sizes = new ResizeObserver(entries => {
   }
 });
 for (const { frame } of curves) { watcher.observe(frame); sizes.observe(frame); }
-// Dark or light, and on paper: what has been drawn takes the new colours.
+// Redraw in the colors of the new scheme or of print.
 for (const query of ['(prefers-color-scheme: dark)', 'print']) {
   matchMedia(query).addEventListener('change', () => curves.filter(({ plot }) => plot).forEach(draw));
 }

@@ -1,4 +1,4 @@
-// ---- A map of images: the pointer shows one, a click its nearest, a click on a cell of it the nearest cells; a search or a loop drawn on the map lists images
+// ---- A map of images. Pointing shows an image, a click its nearest images, a click on a cell of it the nearest cells. A search or a loop drawn on the map lists images.
 
 showMap(JSON.parse(document.getElementById('data').textContent));
 
@@ -11,14 +11,14 @@ function showMap(data) {
   const kindOf = i => labels[i] < 0 ? '' : classes[labels[i]];
   const kinds = classes.length ? [...classes.keys()] : [-1];
 
-  // What a link says of an image goes by its name; where the map is and what was drawn on it hold for this very map.
+  // A link refers to images by name. Positions and loops in a link are valid for the same map only.
   const same = (view.get('of') ?? data.key) === data.key, gone = [...view.getAll('image'), ...view.getAll('pick')].filter(name => !numbers.has(name));
   const known = key => view.getAll(key).filter(name => numbers.has(name)).map(name => numbers.get(name));
   const here = (key, value) => { keep('of', data.key); keep(key, value); };
   const hidden = new Set(view.getAll('hide').map(name => classes.indexOf(name))), picked = new Set(known('pick'));
   let listed = new Set(), over = -1, chosen = known('image')[0] ?? -1, cell = same ? Number(view.get('cell') ?? -1) : -1, looping = false;
 
-  // ---- Pictures lie on sheets
+  // ---- Pictures are parts of sheets
 
   const sheets = all('#sheets image').map(image => Object.assign(new Image(), { src: image.getAttribute('href') }));
   function paint(context, i, x, y, size) {
@@ -31,26 +31,26 @@ function showMap(data) {
     svg.append(use, frame);
     return framed(set(svg, { viewBox: `${i % sheet} ${Math.floor(i / sheet) % sheet} 1 1`, 'aria-hidden': true }), part);
   }
-  function framed(svg, part) { // all but the cell is dimmed
+  function framed(svg, part) { // dims all but the cell
     const { rows, columns } = cells ?? {}, [x, y] = svg.getAttribute('viewBox').split(' ').map(Number);
     const corner = `${x + part % columns / columns} ${y + Math.floor(part / columns) / rows}`;
     set(svg.lastChild, { d: part < 0 ? '' : `M${x} ${y}h1v1h-1zM${corner}h${1 / columns}v${1 / rows}h${-1 / columns}z` });
     return svg;
   }
   function thumb(i, text, part) {
-    const press = button('', `${names[i]} ${text}: show its nearest`, () => choose(i, part));
+    const press = button('', `${names[i]} ${text}: show the nearest images`, () => choose(i, part));
     press.append(picture(i, part), make('small', {}, text));
     return set(press, { class: 'thumb', title: names[i] });
   }
 
-  // ---- Dots: a disc, square, triangle, rhombus or triangle on its point, as on the charts
+  // ---- Dots: a disc, square, triangle, rhombus or inverted triangle per class, as in charts
 
-  const colour = kind => kind < 0 ? css('--accent') : SIGNS.colors[kind % SIGNS.colors.length];
+  const color = kind => kind < 0 ? css('--accent') : SIGNS.colors[kind % SIGNS.colors.length];
   function stamp(kind, r) {
     const made = make('canvas', { width: 4 * r, height: 4 * r }), context = made.getContext('2d');
     const number = kind < 0 ? 0 : (kind + Math.floor(kind / SIGNS.colors.length)) % 5;
     const corners = [, [-1, -1, 1, -1, 1, 1, -1, 1], [0, -1.2, 1.2, 1, -1.2, 1], [0, -1.3, 1.3, 0, 0, 1.3, -1.3, 0], [0, 1.2, 1.2, -1, -1.2, -1]][number];
-    context.fillStyle = colour(kind);
+    context.fillStyle = color(kind);
     context.translate(2 * r, 2 * r);
     context.beginPath();
     if (!corners) context.arc(0, 0, r, 0, 7);
@@ -59,7 +59,7 @@ function showMap(data) {
     return made;
   }
 
-  // ---- Maps: places are numbers from 0 to 65535, and so are the corners of loops, which move with the map
+  // ---- Maps: the coordinates of images and of the corners of loops are integers from 0 to 65535
 
   const maps = data.maps.map((map, number) => {
     const canvas = make('canvas', { width: SIZE, height: SIZE, tabindex: 0, role: 'application' });
@@ -81,7 +81,7 @@ function showMap(data) {
   const at = (map, i) => onCanvas(map, placeOf(map, i));
   const nearestOf = (map, i) => Array.from(map.near.subarray(i * count, (i + 1) * count));
 
-  // All dots, drawn once for each view of a map; a picture takes a dot's place where few are in sight.
+  // Draw all dots once per view of a map. If few images are visible, draw their pictures instead.
   let stamps = new Map(), ready = 0;
   function drawDots(map, r) {
     const context = map.dots.getContext('2d'), shown = [];
@@ -95,7 +95,7 @@ function showMap(data) {
     }
     for (const i of shown.length > 150 ? [] : shown) {
       const [x, y] = at(map, i);
-      context.fillStyle = colour(labels[i]);
+      context.fillStyle = color(labels[i]);
       context.fillRect(x - 27, y - 27, 54, 54);
       paint(context, i, x - 24, y - 24, 48);
     }
@@ -121,7 +121,7 @@ function showMap(data) {
       context.closePath();
       context.stroke();
     }
-    map.canvas.style.touchAction = looping || map.scale > 1 ? 'none' : 'pan-y'; // one finger scrolls past a map that is seen whole
+    map.canvas.style.touchAction = looping || map.scale > 1 ? 'none' : 'pan-y'; // if the whole map is visible, one finger scrolls the page
   }
   let due = false;
   function redraw() {
@@ -136,11 +136,11 @@ function showMap(data) {
   function move(map, x, y, scale) {
     Object.assign(map, { x, y, scale });
     redraw();
-    clearTimeout(map.rests); // Safari lets an address change a hundred times in half a minute
+    clearTimeout(map.rests); // Safari allows 100 changes of the address in 30 seconds
     map.rests = setTimeout(() => here(`at${map.number}`, [x, y, scale].map(value => value.toPrecision(5)).join(',')), 200);
   }
 
-  // ---- What is told beside the map: the image that is pointed at, the nearest of the one that was clicked, and lists
+  // ---- The panel next to the map: the image under the pointer, the nearest images of the selected one, and lists
 
   const big = make('div', { class: 'big' }), named = make('p'), parts = make('div'), rows = make('div'), hits = make('div'), list = make('div');
   function look(i) {
@@ -148,7 +148,7 @@ function showMap(data) {
     const shown = i >= 0 ? i : chosen, has = shown === chosen && cells?.of.includes(shown);
     big.classList.toggle('cut', Boolean(has));
     big.replaceChildren(...(shown < 0 ? [] : [has ? cut(shown) : picture(shown)]));
-    named.textContent = shown < 0 ? 'Point at an image. Click it for its nearest.' : `${names[shown]} ${kindOf(shown) && `· ${kindOf(shown)}`} ${has ? '· Click a cell of it for the nearest cells.' : ''}`;
+    named.textContent = shown < 0 ? 'Point at an image, or click it to see the nearest images.' : `${names[shown]} ${kindOf(shown) && `· ${kindOf(shown)}`} ${has ? '· Click a cell to see the nearest cells.' : ''}`;
     redraw();
   }
   const apart = distance => distance < data.same ? 'same' : distance.toPrecision(2);
@@ -163,7 +163,7 @@ function showMap(data) {
     look(i);
   }
 
-  // The picture of a chosen image takes clicks, and arrow keys, on its cells.
+  // The picture of the selected image accepts clicks and arrow keys on its cells.
   function chooseCell(i, part) {
     const first = cells ? cells.of.indexOf(i) * each + part : -1;
     cell = first >= 0 && part >= 0 && part < each ? part : -1;
@@ -213,7 +213,7 @@ function showMap(data) {
     if (text) tell(hits, `${found.length || 'No'} image${found.length === 1 ? '' : 's'} with “${text}” in the name`, found);
     else hits.replaceChildren();
   }
-  // In the list is what lies in a loop and is in sight, and what was picked by itself; picked once more, it leaves.
+  // The list has the visible images within loops and single picked images. Picking an image again removes it.
   function show() {
     const inLoop = i => maps.some(map => map.loops.some(loop => within(loop, placeOf(map, i))));
     listed = new Set([...names.keys()].filter(i => (!hidden.has(labels[i]) && inLoop(i)) !== picked.has(i)));
@@ -224,7 +224,7 @@ function showMap(data) {
     else list.replaceChildren();
     redraw();
   }
-  // Even-odd: a ray from the place to the right crosses the loop an odd number of times.
+  // Even-odd rule: inside a loop, a ray to the right crosses it an odd number of times.
   function within(loop, [x, y]) {
     let odd = false;
     for (let i = 0, j = loop.length - 1; i < loop.length; j = i++) {
@@ -251,7 +251,7 @@ function showMap(data) {
       return best;
     };
     const reach = event => (event.pointerType === 'touch' ? 24 : 14) * SIZE / canvas.clientWidth;
-    // The pointers that are down, each with its place: one draws or pulls the map, two zoom it about their middle.
+    // The pressed pointers and their positions. One pointer draws a loop or drags the map, two zoom around their center.
     const down = new Map();
     let pulled = false;
     const middle = () => [0, 1].map(axis => [...down.values()].reduce((sum, place) => sum + place[axis], 0) / down.size);
@@ -276,7 +276,7 @@ function showMap(data) {
       zoom(map, span() / wide, to);
     });
     canvas.addEventListener('pointerup', () => {
-      if (map.drawing.length > 2) { // as many corners as an address has room for
+      if (map.drawing.length > 2) { // at most as many corners as fit into an address
         map.loops.push(map.drawing.filter((_, i) => i % Math.ceil(map.drawing.length / 60) === 0));
         show();
       }
@@ -286,7 +286,7 @@ function showMap(data) {
       canvas.addEventListener(end, event => { down.delete(event.pointerId); map.drawing = []; redraw(); });
     }
     canvas.addEventListener('pointerleave', () => { if (!down.size) look(-1); });
-    canvas.addEventListener('wheel', event => { // of a map that was not clicked, it scrolls the page
+    canvas.addEventListener('wheel', event => { // the wheel zooms a focused map only; otherwise it scrolls the page
       if (document.activeElement !== canvas && !event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
       zoom(map, 1.0015 ** -event.deltaY, spot(event));
@@ -314,7 +314,7 @@ function showMap(data) {
     });
   }
 
-  // ---- The bar: which map, all of them, zoom, loops, search; and the kinds, which are shown or not
+  // ---- The bar of controls: choice of the map, zoom, loops, search, and visible classes
 
   let shown = Math.min(maps.length - 1, Number(view.get('map') ?? maps.length - 1)), beside = view.has('beside');
   const pick = map => { shown = map.number; beside = false; arrange(); };
@@ -343,10 +343,10 @@ function showMap(data) {
       show();
     }, stamp(kind, 5)));
   }
-  const notes = [same ? '' : 'This link was made on another map, whose places and loops are left out.', ...gone.map(name => `${name} is not on this map.`)];
+  const notes = [same ? '' : 'This link was made for another map. Its positions and loops are ignored.', ...gone.map(name => `${name} is not on this map.`)];
   holder.prepend(...notes.filter(Boolean).map(note => make('p', { class: 'note', role: 'status' }, note)), make('div', { class: 'tools' }, ...switches, ...(maps.length > 1 ? [both] : []),
     button('+', 'Zoom in', seen(map => zoom(map, 1.5))), button('−', 'Zoom out', seen(map => zoom(map, 1 / 1.5))),
-    button('whole', 'Show the whole map', seen(map => move(map, 0.5, 0.5, 0.92))), loop, find));
+    button('reset zoom', 'Show the whole map', seen(map => move(map, 0.5, 0.5, 0.92))), loop, find));
   holder.append(make('div', { class: 'told' }, ...(classes.length ? [legend] : []), make('div', { class: 'looked' }, big, named), parts, rows));
   holder.after(hits, list);
   for (const span of all('.thumb[data-image]')) {

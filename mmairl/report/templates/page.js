@@ -1,6 +1,6 @@
-// What an open page can do. Without this script it shows all that it has.
+// Shared interactions of pages. Pages are complete without scripts.
 
-const SIGNS = JSON.parse(document.body.dataset.signs); // the colours of rows, and what Markdown and LaTeX escape
+const SIGNS = JSON.parse(document.body.dataset.signs); // colors of series, and characters to escape in Markdown and LaTeX
 const all = (css, within = document) => [...within.querySelectorAll(css)];
 const words = text => text.replace(/\s+/g, ' ').trim();
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -29,7 +29,7 @@ function tick(label, checked, change, ...signs) {
   return make('label', {}, box, ...signs, label);
 }
 
-// ---- The view is kept in the address behind a question mark, so that a link shows the same: #row-1?sort0=2d&rows0=byol
+// ---- The address stores the view after a question mark, so that a link restores it: #row-1?sort0=2d&rows0=byol
 
 const view = new URLSearchParams(location.hash.split('?')[1]);
 
@@ -40,7 +40,7 @@ function keep(key, ...values) {
   history.replaceState(null, '', place + (String(view) ? `?${view}` : ''));
 }
 
-// A link into a folded part opens it.
+// Open the folded part that a link leads to.
 function unfold() {
   const target = document.getElementById(location.hash.slice(1).split('?')[0]);
   for (let e = target; e; e = e.parentElement) if (e.tagName === 'DETAILS') e.open = true;
@@ -54,7 +54,7 @@ for (const [i, fold] of all('details:not(.menu)').entries()) {
   fold.addEventListener('toggle', () => keep(`open${i}`, fold.open === usual ? '' : '1'));
 }
 
-// Where a page has many parts, its head lists them.
+// The head of a long page lists its sections.
 const parts = all('section > h2:not(.said)');
 if (parts.length > 3) {
   const links = parts.map((part, i) => { part.id ||= `part-${i}`; return make('a', { href: `#${part.id}` }, words(part.textContent)); });
@@ -72,7 +72,7 @@ function give(from, content, file) {
   setTimeout(() => { delete from.dataset.done; said.textContent = ''; }, 1500);
 }
 
-// A menu of formats, each with a function that returns the content of its file.
+// Return a menu of file formats. Each has a function that returns the content of the file.
 const ENDINGS = { Markdown: 'md', LaTeX: 'tex' };
 function menu(name, formats) {
   const entries = Object.entries(formats).map(([kind, content]) => {
@@ -88,7 +88,7 @@ addEventListener('keydown', event => { if (event.key === 'Escape') shut(null); }
 const escaped = (text, signs) => [...text].map(sign => signs[sign] ?? sign).join('');
 const csvCell = text => {
   text = text.replace(/^−(?=\d)/, '-');
-  if (/^[=+@-]/.test(text) && isNaN(text)) text = `'${text}`; // or a spreadsheet takes a name for a formula
+  if (/^[=+@-]/.test(text) && isNaN(text)) text = `'${text}`; // otherwise, a spreadsheet would take a name for a formula
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 const FORMATS = {
@@ -101,16 +101,16 @@ const FORMATS = {
   },
 };
 
-// ---- A row that is pointed at is marked in each table and figure of the page
+// ---- The row under the pointer is marked in all tables and figures
 
 const markers = [];
 const mark = name => markers.forEach(show => show(name));
 
-// ---- Tables: sorted by a column, filtered by text, copied
+// ---- Tables: sorting by a column, filtering by text, download
 
 const UNITS = { min: 60, h: 3600, kFLOP: 1e3, MFLOP: 1e6, GFLOP: 1e9, TFLOP: 1e12, PFLOP: 1e15, EFLOP: 1e18, ZFLOP: 1e21 };
 
-// A cell's number in its unit, its text where it is none, or null where it is blank; blank ones stand last either way.
+// Return the value of a cell as a number in its base unit, else its text, or null if it is blank. Blank cells are last in either order.
 function worth(cell) {
   const text = words(cell?.textContent ?? '');
   if (['', '—', '–'].includes(text)) return null;
@@ -152,7 +152,7 @@ for (const [i, table] of all('.scroll > table').entries()) {
   const lines = () => [heads.map(head => words(head.innerText)), ...seen().map(cells)];
   const formats = Object.entries(FORMATS).map(([kind, write]) => [kind, () => write(lines())]);
   frame.before(make('div', { class: 'tools' }, ...(rows.length > 3 ? [filter, count] : []), menu(title, Object.fromEntries(formats))));
-  if (rows.length > 20) { // past its links, by keyboard
+  if (rows.length > 20) { // keyboard users can skip the links of a long table
     frame.before(make('a', { class: 'skip', href: `#past-${i}` }, `past table ${i + 1}`));
     frame.after(make('span', { id: `past-${i}`, tabindex: -1 }));
   }
@@ -167,7 +167,7 @@ for (const [i, table] of all('.scroll > table').entries()) {
     });
   }
 
-  // Up and down move the mark, as the pointer does.
+  // The up and down keys move the mark.
   let at = -1;
   const step = by => {
     const row = seen()[at = Math.max(0, Math.min(seen().length - 1, at + by))];
@@ -190,4 +190,4 @@ for (const [i, table] of all('.scroll > table').entries()) {
   show();
 }
 
-for (const text of all('pre')) text.tabIndex = 0; // what scrolls is reached by the keyboard
+for (const text of all('pre')) text.tabIndex = 0; // so that keyboard users can scroll it

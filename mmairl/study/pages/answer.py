@@ -1,4 +1,4 @@
-"""The top of a study's page: its problems, its answer, and what to run next. Templates hold the sentences."""
+"""The top of a study page: problems, answer and next steps. The sentences are in templates."""
 
 import shlex
 from collections import Counter
@@ -26,12 +26,15 @@ from mmairl.study.statistics.summary import progress
 from mmairl.study.statistics.verdict_words import INCONCLUSIVE, ONE_SEED
 
 Record = Mapping[str, Any]
-FEW_SEEDS = 3  # seeds to suggest where there is one
-FAIR_ANYWAY = ('images seen', 'optimizer steps')  # they differ where a factor is the length
+FEW_SEEDS = 3  # seeds to suggest if there is one
+FAIR_ANYWAY = (
+    'images seen',
+    'optimizer steps',
+)  # they differ if the length of training is a factor
 
 
 def problems(study: Record) -> list[Markup]:
-    """Return what a reader must know before the answer, each with its consequence."""
+    """Return the facts that a reader must know before the answer, each with its consequence."""
     found = all_findings(study)
     finished, asked = progress(study)
     causes: dict[tuple[str, str], list[Markup]] = {}
@@ -68,7 +71,7 @@ def _unequal_checks(study: Record) -> Iterator[str]:
 
 
 def answer(study: Record) -> list[Markup]:
-    """Return the answer: the first sentence alone, and then the rest."""
+    """Return the sentences of the answer. The first one is the headline."""
     found = all_findings(study)
     finished, asked = progress(study)
     return sentences(
@@ -79,15 +82,20 @@ def answer(study: Record) -> list[Markup]:
         finished=finished,
         asked=asked,
         groups=list(_along_axis(study)),
+        label=_primary(study).label if study['metrics'] else '',
         words=verdict_words,
     )
 
 
+def _primary(study: Record) -> Findings:
+    return Findings(study, study.get('primary') or study['metrics'][0]['key'])
+
+
 def _along_axis(study: Record) -> Iterator[Markup]:
-    """Yield how the primary score changes along the axis of the figure, for each group of rows."""
+    """Yield how the primary score of each group of rows changes along the axis of the figure."""
     if study['figure'].get('kind') != 'lines' or not study['metrics']:
         return
-    found = Findings(study, study.get('primary') or study['metrics'][0]['key'])
+    found = _primary(study)
     groups: dict[str, list[Record]] = {}
     for row in study['rows']:
         if row['x'] is not None and found.mean(row['name']) is not None:
@@ -119,12 +127,12 @@ class Step:
 
 NOTHING_OPEN = Step(
     Markup('Nothing is open at this scale'),
-    'a larger scale shows whether the answer holds there',
+    'a larger scale shows whether the answer also holds there',
 )
 
 
 def next_steps(study: Record) -> list[Step]:
-    """Return what to do next: first what makes the study valid, then the cheapest open question."""
+    """Return the next steps: first those that make the study valid, then the cheapest one that decides a comparison."""
     found = all_findings(study)[:1]
     steps: list[Step] = []
     for first in found:
@@ -138,7 +146,7 @@ def next_steps(study: Record) -> list[Step]:
 
 
 def command(study: Record, *options: str, seeds: Sequence[int] = ()) -> str:
-    """Return the command line of the study with further options; '' if it has none."""
+    """Return the command line of the study with further options; '' if the study has no name."""
     usual = ('mmairl', 'study', f'{study["name"]}.yaml', '--scale', study['scale']['name'])
     if not study['name']:
         return ''
@@ -155,7 +163,7 @@ def trained_rows(study: Record) -> list[Record]:
 
 
 def cost_of(study: Record, runs: int) -> str:
-    """Return a number of runs with their time, from the mean of the finished ones."""
+    """Return a number of runs with their total time, from the mean time of finished runs."""
     finished = [run for row in trained_rows(study) for run in row['runs'] if run.get('seconds')]
     if not finished:
         return counted(runs, 'run')
@@ -201,21 +209,21 @@ def _look_at_collapse(found: Findings) -> Iterator[Step]:
         run = next(one for one in found.rows[name]['runs'] if one['seed'] == seeds[0])
         yield Step(
             Markup('Find out why {}, seed {}, collapsed').format(quoted(name), seeds[0]),
-            'comparisons with this row are not tested until its runs learn',
+            'comparisons with this row are not tested while runs collapse',
             'no run',
             shlex.join(['mmairl', 'report', 'health', run['folder']]),
         )
 
 
 def _more_seeds(found: Findings) -> Iterator[Step]:
-    """Yield the seeds that decide the open comparison that needs the fewest."""
+    """Yield the step that adds the seeds for the open comparison that requires the fewest."""
     study = found.study
     rows = len(trained_rows(study))
     present = len(study['seeds'])
     if len(found.with_verdict(ONE_SEED)) == len(found.all):
         yield Step(
             Markup(f'Run {counted(FEW_SEEDS - 1, "more seed")}'),
-            'one seed decides nothing; three show large effects',
+            'one seed cannot decide a comparison; three detect large effects',
             cost_of(study, rows * (FEW_SEEDS - 1)),
             command(study, seeds=range(FEW_SEEDS)),
         )
@@ -235,7 +243,7 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
     elif options:
         more, size, name = min(options, key=lambda option: option[0])
         first = max(study['seeds'], default=-1) + 1
-        decided = f'enough to show a difference of {size:.1f} points with 80 % power'
+        decided = f'enough to detect a difference of {size:.1f} points with 80 % power'
         yield Step(
             Markup('Run {} to decide {}').format(counted(more, 'more seed'), quoted(name)),
             f'{decided}; finished runs are reused',

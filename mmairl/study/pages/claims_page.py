@@ -1,4 +1,4 @@
-"""The page of all claims of the papers: what they state, what they print, and what finished studies measured."""
+"""The page of all claims of the papers: their words, published numbers, and the verdicts and effects of finished studies."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from mmairl.report.page import write_page
 from mmairl.report.table import signed
 from mmairl.study.claims import Claim, StudyRuns, judge, shared_claims
 from mmairl.study.collect import printed_numbers
-from mmairl.study.pages.words import BLANK, tallied
+from mmairl.study.pages.words import BLANK, counted, tallied
 from mmairl.study.spec import Study, read_study
 from mmairl.study.statistics.claim_tests import NOT_RUN
 
@@ -27,6 +27,11 @@ class Entry:
     study: Study
     published: Verdict
     measured: Mapping[str, Verdict]
+
+    @property
+    def tested(self) -> dict[str, Verdict]:
+        """The verdicts of the scales whose runs test the claim."""
+        return {scale: one for scale, one in self.measured.items() if one['verdict'] != NOT_RUN}
 
 
 def write_claims_page(folder: str | Path, out: str | Path) -> Path:
@@ -43,18 +48,22 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
     papers = []
     for key, paper in shared_claims().papers.items():
         own = [entry for entry in entries if entry.claim.paper == key]
-        untested = [claim for claim in shared_claims().untested if claim.paper == key]
-        papers.append((paper.title, claims_summary(own), own, untested))
+        untestable = [claim for claim in shared_claims().untested if claim.paper == key]
+        papers.append((paper.title, claims_summary(own), own, untestable))
     return write_page(
         out,
         'claims.html',
-        title='Claims of the papers',
-        lead=f'{claims_summary(entries)} At small scales, cheaper scores stand in for expensive ones, so a '
-        'verdict applies to its own scale only.',
+        title='What the papers claim',
+        lead=f'{claims_summary(entries)} A verdict applies to its own scale only: at small scales, cheaper scores stand in '
+        'for expensive ones.',
         wide=True,
         papers=papers,
         scales=shared_claims().scales,
         effects=effects,
+        effect_name=effect_name,
+        claimed_effects=claimed_effects,
+        seed_counts=seed_counts,
+        span=span,
     )
 
 
@@ -85,15 +94,13 @@ def _measured(folder: Path) -> dict[tuple[str, str], dict[str, Verdict]]:
 
 
 def claims_summary(entries: Sequence[Entry]) -> str:
-    """Return how many claims have which verdict.
-
-    A claim that was tested at several scales counts once at each.
-    """
-    verdicts: list[str] = []
-    for entry in entries:
-        tested = [v['verdict'] for v in entry.measured.values() if v['verdict'] != NOT_RUN]
-        verdicts += tested or [NOT_RUN]
-    return f'{len(entries)} claims: {", ".join(tallied(verdicts))}.'
+    """Return how many claims are tested, and the verdicts, of which a claim has one at each scale."""
+    verdicts = [verdict['verdict'] for entry in entries for verdict in entry.tested.values()]
+    count = counted(len(entries), 'claim')
+    if not verdicts:
+        return f'{count}, none of them tested yet.'
+    tested = sum(bool(entry.tested) for entry in entries)
+    return f'{count}, {tested} of them tested: {", ".join(tallied(verdicts))}.'
 
 
 def effects(verdict: Verdict, side: str) -> str:
@@ -102,5 +109,50 @@ def effects(verdict: Verdict, side: str) -> str:
     if not known:
         return BLANK
     if len(known) == 1:
-        return signed(known[0])
-    return f'{signed(min(known))} to {signed(max(known))}, {len(known)} effects'
+        return shown(known[0])
+    return f'{shown(min(known))} to {shown(max(known))}, {len(known)} effects'
+
+
+def shown(effect: float) -> str:
+    """Return an effect with one decimal, or three if it would round to zero."""
+    return signed(effect, 3 if 0.0005 < abs(effect) < 0.05 else 1)
+
+
+def span(part: Mapping[str, Any]) -> str:
+    """Return the 95 % interval of an effect; '' if there is none, or if an earlier version wrote the record."""
+    low, high = part.get('low'), part.get('high')
+    return '' if low is None else f'{shown(low)} to {shown(high)}'
+
+
+def effect_name(part: Mapping[str, Any]) -> str:
+    """Return the sum of scores that is an effect, e.g. '“MoCo v2+” − “BYOL”, linear'."""
+    if 'name' in part:
+        return part['name']
+    scores = dict.fromkeys(score for by_score in part['weights'].values() for score in by_score)
+    terms = []
+    for row, by_score in part['weights'].items():
+        for score, weight in by_score.items():
+            factor = '' if abs(weight) == 1 else f'{abs(weight):g} × '
+            of = f' ({score})' if len(scores) > 1 else ''
+            terms.append(f'{"−" if weight < 0 else "+"} {factor}“{row}”{of}')
+    if len(terms) == 1:
+        terms.append('compared with the published score')
+    score = '' if len(scores) > 1 else f', {next(iter(scores))}'
+    return ' '.join(terms).removeprefix('+ ') + score
+
+
+def claimed_effects(parts: Sequence[Mapping[str, Any]]) -> str:
+    """Return the ranges in which a claim expects its effects."""
+    return ', '.join(dict.fromkeys(map(_claimed_effect, parts))) or BLANK
+
+
+def _claimed_effect(part: Mapping[str, Any]) -> str:
+    if part['margin'] is not None:
+        return f'within ±{part["margin"]:g}'
+    return f'above {part["least"]:+g}'.replace('-', '−') if part['least'] else 'above 0'
+
+
+def seed_counts(parts: Sequence[Mapping[str, Any]]) -> str:
+    """Return the seeds per row of a claim's effects. Records of earlier versions have none."""
+    counts = {part['seeds'] for part in parts if part.get('seeds')}
+    return ', '.join(map(str, sorted(counts))) or BLANK

@@ -1,6 +1,6 @@
-"""The evidence of a study's page: fairness, noise, cost, tuning, runs, methods and reproduction.
+"""The evidence on a study page: claims, fairness, noise, cost, tuning, runs, methods and reproduction.
 
-Each part has a function here, which returns its summary and the values of its template, `part_NAME.html`.
+Each part has a function that returns its summary and the values of its template, `part_NAME.html`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,13 +24,13 @@ from mmairl.study.statistics.forks import fork_summary, row_settings
 from mmairl.study.statistics.power import visible_effect
 from mmairl.study.statistics.summary import cost_summary, progress
 
-POINTS = 60  # of a curve, which is drawn in two rows
+POINTS = 60  # of a curve; each curve is drawn for its row and as the base of other rows
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class PageData:
-    """What the parts are made from.
+    """The input of all parts.
 
     Args:
         study: The record of the study.
@@ -44,27 +44,14 @@ class PageData:
 
 
 @dataclass(frozen=True)
-class EvidencePart:
-    """A folded part of the evidence.
+class Content:
+    """The content of a folded part of the evidence.
 
     Args:
-        name: The anchor.
-        title: The heading.
-        summary: One line about the content.
-        body: The content.
+        summary: One line about the part.
+        values: The values of its template, in addition to the study.
         bad: Whether the summary names a problem.
     """
-
-    name: str
-    title: str
-    summary: str
-    body: Markup
-    bad: bool = False
-
-
-@dataclass(frozen=True)
-class Content:
-    """The summary of a part, and the values of its template in addition to the study."""
 
     summary: str
     values: Mapping[str, Any]
@@ -73,13 +60,13 @@ class Content:
 
 def evidence_parts(
     study: Record, found: Sequence[Findings], lines: Sequence[Line]
-) -> Iterator[EvidencePart]:
-    """Yield the parts that this study has."""
+) -> Iterator[tuple[str, str, Content, Markup]]:
+    """Yield anchor, heading, content and HTML of each part that the study has."""
     data = PageData(study, found, lines)
     for name, (title, build) in PARTS.items():
         if content := build(data):
             body = fill(f'part_{name}.html', study=study, **content.values)
-            yield EvidencePart(name, title, content.summary, body, content.bad)
+            yield name, title, content, body
 
 
 def trained_runs(study: Record) -> list[Record]:
@@ -103,7 +90,7 @@ def _fairness(of: PageData) -> Content:
 
 
 def fairness_summary(study: Record) -> tuple[str, bool]:
-    """Return what the fairness check found in one line, and whether it found a problem."""
+    """Return the result of the fairness check in one line, and whether it is a problem."""
     fairness = study['fairness']
     if not fairness:
         return 'not checked', False
@@ -111,10 +98,12 @@ def fairness_summary(study: Record) -> tuple[str, bool]:
     states = [_check(check)[0] for check in fairness['after']]
     unequal = states.count('bad')
     problems = [counted(undeclared, 'undeclared difference')] if undeclared else []
-    problems += [f'{counted(unequal, "property", "properties")} not equal'] if unequal else []
+    if unequal:
+        problems.append(f'{counted(unequal, "property differs", "properties differ")} between rows')
     if problems:
         return ', '.join(problems), True
-    return f'no undeclared difference, {states.count("good")} of {len(states)} checks equal', False
+    equal = f'{states.count("good")} of {len(states)} properties equal in all rows'
+    return f'no undeclared difference, {equal}', False
 
 
 def _check(check: Record) -> tuple[str, str, str | Record]:
@@ -122,9 +111,9 @@ def _check(check: Record) -> tuple[str, str, str | Record]:
     name = check['check']
     values = {row: _thousands(value) for row, value in check['values'].items()}
     if check.get('unverified'):
-        return 'quiet', f'{name}: not verified, identity unknown', check['unverified']
+        return 'quiet', f'{name}, identity unknown', check['unverified']
     if len(values) < 2:
-        return 'quiet', name, 'fewer than two rows record it'
+        return 'quiet', name, 'recorded by fewer than two rows'
     if check['equal']:
         return 'good', name, next(iter(values.values()))
     return 'bad', name, values
@@ -148,7 +137,7 @@ def _noise(of: PageData) -> Content | None:
 
 
 def _power(found: Sequence[Findings]) -> str:
-    """Return the median spread of the primary score's differences, and the effect that the seeds can show."""
+    """Return the median spread of differences in the primary score, and the effect that the seeds detect."""
     findings = found[0].all if found else ()
     known = [one.stored for one in findings if one.stored.get('deviation')]
     known = [pair for pair in known if pair['seeds'] > 1]
@@ -158,8 +147,8 @@ def _power(found: Sequence[Findings]) -> str:
     middle = known[len(known) // 2]
     visible = visible_effect(middle['deviation'], middle['seeds'], len(findings))
     return (
-        f'differences spread by {middle["deviation"]:.1f} points over seeds; {middle["seeds"]} seeds show an effect of '
-        f'{visible:.1f} points in four of five studies'
+        f'standard deviation of a difference over seeds: {middle["deviation"]:.1f} points; {middle["seeds"]} seeds detect '
+        f'effects of {visible:.1f} points with 80 % power'
     )
 
 
@@ -207,7 +196,7 @@ def _labeled_scores(run: Record, labels: Mapping[str, str]) -> dict[str, float]:
 
 
 def _curve_charts(runs: Sequence[Record], base: Sequence[Record]) -> list[Markup]:
-    """Return a chart for each curve of a row's runs, a line per seed."""
+    """Return a chart for each curve of the runs of a row, with a line per seed."""
     curves = {f'seed {run["seed"]}': run.get('curves', {}) for run in runs}
     curves |= {f'base, seed {run["seed"]}': run.get('curves', {}) for run in base}
     names = dict.fromkeys(name for run in runs for name in run.get('curves') or ())
@@ -216,7 +205,7 @@ def _curve_charts(runs: Sequence[Record], base: Sequence[Record]) -> list[Markup
         series = {key: percent(name, own[name]) for key, own in curves.items() if name in own}
         first = next(iter(series.values()))
         if all(curve == first for curve in series.values()):
-            series = {'all seeds': first}  # a schedule
+            series = {'all seeds': first}  # schedules do not depend on the seed
         title = CURVES.get(name, name.replace('_', ' '))
         charts.append(chart(series, title, 'step', points=POINTS))
     return charts

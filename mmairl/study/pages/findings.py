@@ -1,4 +1,4 @@
-"""The effects that a study found by one score, each with the facts that its interpretation requires."""
+"""The effects of a study on one score, each with the facts that its interpretation requires."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,8 +34,8 @@ KINDS = {
     EQUIVALENT: 'equivalent',
     INCONCLUSIVE: 'inconclusive',
 }
-COSTLIER = 1.05  # times the compute of the base row, from which a remark says so
-SHARES = 'Shares of the total, over all orders of adding the factors (Shapley)'
+COSTLIER = 1.05  # times the compute of the base row; a remark states higher ratios
+SHARES = 'Shares of the total, averaged over all orders of adding the factors (Shapley)'
 Record = Mapping[str, Any]
 
 
@@ -51,8 +51,8 @@ class Finding:
         undeclared: Config keys that also differ, undeclared.
         cost: The compute of the row relative to its base; 0 if unknown.
         published: The published effect, if both numbers are published.
-        asked_seeds: Seeds that the study asks for.
-        epochs: Epochs that both rows share, if one forks from the other or both from one trunk.
+        asked_seeds: Number of seeds of the study.
+        epochs: Epochs that both rows share, if one is a fork of the other or both are forks of one trunk.
         digits: Decimals of the effect.
     """
 
@@ -169,7 +169,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """All findings of a study by one score.
+    """All findings of a study on one score.
 
     Args:
         study: The record of the study.
@@ -249,7 +249,7 @@ class Findings:
         return [one for one in self.all if row in (one.name, one.on)]
 
     def unlike(self, other: 'Findings') -> list[Finding]:
-        """Return the findings whose verdicts differ from those by another score."""
+        """Return the findings whose verdicts differ from those on another score."""
         verdicts = {one.name: one.verdict for one in other.all}
         return [one for one in self.all if one.verdict != verdicts.get(one.name)]
 
@@ -291,7 +291,7 @@ class Findings:
 
     @cached_property
     def published_key(self) -> str:
-        """The published score next to this one: of the same key, or the one that most comparisons have."""
+        """The published score to show next to this one: that of the same key, or the one that most comparisons have."""
         counts: Counter[str] = Counter()
         for pair in self._family:
             row, base = (self.rows[pair[side]]['published'] for side in ('row', 'on'))
@@ -349,7 +349,7 @@ class Findings:
 
     @cached_property
     def total(self) -> Effect | None:
-        """The difference of a chain's last row to its first, from the digits that are shown."""
+        """The difference between the last and the first row of a chain, from the rounded means."""
         if self.crossed:
             return _share(self.crossed['gain'], 'all factors')
         if not self.chain:
@@ -421,7 +421,7 @@ def _share(numbers: Record, name: str, verdict: str = '', group: str = '') -> Ef
 
 
 def all_findings(study: Record) -> list[Findings]:
-    """Return the findings by each score that compares rows, the primary one first."""
+    """Return the findings on each score that compares rows, the primary score first."""
     every = [Findings(study, metric['key']) for metric in study['metrics']]
     primary = study.get('primary')
     every.sort(key=lambda found: found.key != primary)

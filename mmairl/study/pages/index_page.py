@@ -1,6 +1,7 @@
-"""The page over all studies of a folder, newest first: answer, verdicts, cost and progress."""
+"""The page of all studies in a folder, newest first: answer, verdicts, cost and progress."""
 
 import time
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,15 @@ from mmairl.report.page import write_page
 from mmairl.study.pages.answer import answer, problems
 from mmairl.study.pages.evidence import trained_runs
 from mmairl.study.pages.findings import all_findings
-from mmairl.study.pages.words import BLANK, duration, tallied
+from mmairl.study.pages.words import BLANK, counted, duration, tallied
 from mmairl.study.statistics.summary import progress
 
-# A study.json may hold anything, such as a score of 400 digits.
+# A study.json from elsewhere may contain anything, such as a score with 400 digits.
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 def write_studies_page(folder: str | Path) -> Path:
-    """Write index.html into the folder that has the studies' folders; anything else there is listed with the reason.
+    """Write index.html into the folder that contains the folders of studies. Other folders are listed with the reason.
 
     Raises:
         UserError: If there is no such folder, or no folder in it.
@@ -47,15 +48,25 @@ def write_studies_page(folder: str | Path) -> Path:
         folder / 'index.html',
         'studies.html',
         title='Studies',
-        lead=f'{len(studies)} in {folder.resolve().name}, the newest first.',
+        lead=_lead(studies),
         wide=True,
         studies=sorted(studies, key=itemgetter('changed'), reverse=True),
         others=others,
     )
 
 
+def _lead(studies: Sequence[Mapping[str, Any]]) -> str:
+    finished = 0
+    for study in studies:
+        done, asked = study['progress']
+        finished += done == asked
+    problems = sum(bool(study['problems']) for study in studies)
+    count = counted(len(studies), 'study', 'studies')
+    return f'{count}: {finished} finished, {problems} with problems. Newest first.'
+
+
 def _entry(folder: Path) -> dict[str, Any]:
-    """Return what the page shows of a study."""
+    """Return the row of a study."""
     study = read_json(folder / 'study.json')
     changed = (folder / 'study.json').stat().st_mtime
     found = all_findings(study)

@@ -1,4 +1,4 @@
-"""The searches on a study's page: both tracks, the trials, and the best of each budget."""
+"""The searches on a study page: scores as published and tuned, the trials, and the best score of each budget."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ def search_values(study: Study) -> dict[str, Any]:
 
 
 def search_runs(study: Study) -> list[Mapping[str, Any]]:
-    """Return the runs of a study's searches that are not compared: as published, and the trials."""
+    """Return the runs of searches that are not compared: the runs as published, and the trials."""
     if 'search' not in study:
         return []
     runs: list[Mapping[str, Any]] = []
@@ -44,7 +44,7 @@ def search_runs(study: Study) -> list[Mapping[str, Any]]:
 
 
 def _tracks(study: Study, metric: str) -> list[tuple[str, list[str]]]:
-    """Return each row with its base, and its score and effect as published and with equal budgets."""
+    """Return each row with its base row, and its scores and effects as published and tuned."""
     column = Column('measured', metric, '')
     tracks = [study['as_published'], study]
     scores = [column_cells(dict(study, **track), column) for track in tracks]
@@ -77,7 +77,7 @@ def _charted_trials(search: Study) -> Iterator[tuple[str, Sequence[Trial], list[
 
 
 def response(trials: Sequence[Trial], dimension: str, key: str) -> Markup:
-    """Chart the score of each trial over one dimension, a series per search, and one of the chosen trials."""
+    """Chart the score of each trial over one dimension, with a series per search and one of the chosen trials."""
     values = {trial['values'][dimension] for trial in trials}
     ordered = sorted(values, key=lambda value: (str(type(value)), value))
     numeric = all(isinstance(value, int | float) for value in ordered)
@@ -106,7 +106,7 @@ def response(trials: Sequence[Trial], dimension: str, key: str) -> Markup:
 
 
 def best_chart(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Markup:
-    """Chart the expected best trial of each budget, a line per row, with the 95 % interval over searches."""
+    """Chart the expected best score of each budget, with a line per row and the 95 % interval over searches."""
     series = {}
     for name, points in curves.items():
         parts = ('estimate', 'low', 'high') if 'low' in points[0] else ('estimate',)

@@ -1,4 +1,4 @@
-"""The page of a study: problems, answer, next step, effects, scores and evidence."""
+"""The page of a study: problems, answer, next steps, effects, scores and evidence."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from mmairl.study.pages.study_tables import (
 from mmairl.study.pages.words import counted, duration
 from mmairl.study.statistics.summary import progress
 
-# The outline of the mark of each kind of effect, around its place.
+# The mark of each kind of effect as an SVG path around the origin.
 MARKS = dict(
     differs='M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0z',
     equivalent='M-5 -5h10v10h-10z',
@@ -39,7 +39,7 @@ MARKS = dict(
     share='M0 -7v14',
     published='M0 -5l5 5l-5 5l-5 -5z',
 )
-MOST_DRAWN = 60  # effects that the page has as pictures; `report study --figures` draws any number
+MOST_DRAWN = 60  # figures of more effects have no pictures to download; `report study --figures` draws any number
 DOWNLOAD = 'data:application/octet-stream;base64,'
 Record = Mapping[str, Any]
 
@@ -90,7 +90,7 @@ def _file_name(title: str) -> str:
 
 
 def page_data(study: Record) -> dict[str, Any]:
-    """Return what the template shows."""
+    """Return the values of the template."""
     found = all_findings(study)
     lines = table_lines(study)
     figure = study['figure']
@@ -142,7 +142,7 @@ def _figure(found: Findings) -> tuple[EffectsFigure, str, list[tuple[str, str]]]
 
 
 def _curves(study: Record, lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the curves or points of each score with two rows or more, if the study asks for them."""
+    """Return the curves or points of each score that two rows or more have, if the study draws them."""
     kind = study['figure'].get('kind')
     if kind not in ('lines', 'scatter'):
         return []
@@ -168,7 +168,7 @@ def _points(study: Record, column: Column, lines: Sequence[Line], number: int) -
 
 
 def _across(study: Record) -> str:
-    """Return the key of the score along x of a scatter plot."""
+    """Return the key of the score on the x axis of a scatter plot."""
     labels = labels_of(study)
     x = study['figure'].get('x')
     return x if x in labels else next(iter(labels), '')
@@ -184,7 +184,7 @@ def _scatter(
 
 
 def _score_tables(study: Record, lines: Sequence[Line], first: str) -> dict[str, Markup]:
-    """Return the table of measured scores with the first published one, and that of the others."""
+    """Return the table of measured scores with the main published score, and the table of other published scores."""
     heads = columns(study)
     published = [number for number, head in enumerate(heads) if head.kind == 'published']
     published.sort(key=lambda number: heads[number].key != first)

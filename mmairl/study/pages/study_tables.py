@@ -1,4 +1,4 @@
-"""A study's scores as a table for its page, for Markdown and for LaTeX."""
+"""The scores of a study as a table for its page, for Markdown and for LaTeX."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +15,10 @@ from mmairl.study.statistics.verdict_words import current_verdict
 
 WORDS = {'measured': 'measured', 'published': 'published', 'gap': 'measured − published'}
 LEGEND = (
-    'Measured: mean ± sample standard deviation (n − 1) over n seeds. Δ: difference of the rounded means to the row that it '
-    'builds on, with the verdict of the test. — : not measured, or not published.'
+    'Measured: mean ± sample standard deviation (n − 1) over n seeds. Δ: difference between the rounded means of a row and '
+    'the row that it builds on, with the verdict of the test. — : not measured or not published.'
 )
-# The columns of the papers' tables, where a study has no label but the key.
+# Labels of the columns of the papers' tables, for studies that have only their keys.
 LABELS = {
     'in1k': 'ImageNet linear', 'voc07_ap50': 'VOC07 AP50', 'voc07_ap': 'VOC07 AP', 'voc07_ap75': 'VOC07 AP75',
     'voc0712_ap50': 'VOC07+12 AP50', 'voc0712_ap': 'VOC07+12 AP', 'voc0712_ap75': 'VOC07+12 AP75',
@@ -55,7 +55,7 @@ class Column:
     unit: str = ''
 
     def numbers(self, row: Mapping) -> tuple[float, ...]:
-        """Return a row's finite score of each finished run, its published number, or their difference."""
+        """Return the finite scores of the finished runs of a row, its published number, or their difference."""
         scores = tuple(scores_by_seed(row, self.key).values())
         if self.kind == 'measured':
             return scores
@@ -76,7 +76,7 @@ class Cell:
         value: Their mean.
         spread: Their standard deviation.
         n: How many runs they are from.
-        change: The difference to the row that it builds on.
+        change: The difference to the base row.
     """
 
     numbers: tuple[float, ...] = ()
@@ -96,7 +96,7 @@ class Line:
 
 
 def columns(study: Mapping) -> list[Column]:
-    """Return each measured metric, with the published one of the same key, and then the other published metrics."""
+    """Return the measured metrics, each with the published one of the same key, and the other published metrics."""
     published = {metric['key']: metric for metric in study['published_metrics']}
     kinds = []
     for metric in study['metrics']:
@@ -131,7 +131,7 @@ def table_lines(study: Mapping) -> list[Line]:
 def column_cells(study: Mapping, column: Column) -> list[Cell]:
     """Return a column's cell of each row.
 
-    The time is linear in the number of runs, because a study.json may come from anybody.
+    The time is linear in the number of runs, because a study.json may be large and from an untrusted source.
     """
     rows = study['rows']
     is_gap = column.kind == 'gap'
@@ -164,7 +164,7 @@ def _digits(scores: Sequence[tuple[float, ...]]) -> int:
 
 
 def _change(value: float, before: float | None, digits: int) -> str:
-    """Return the difference of two means as a reader computes it from the rounded ones."""
+    """Return the difference of two means after rounding, as a reader would compute it from the table."""
     if before is None:
         return BLANK
     return signed(round(value, digits) - round(before, digits), digits)
@@ -185,7 +185,7 @@ def _cell(column: Column, numbers: tuple[float, ...], digits: int, change: str) 
 
 
 def row_problems(study: Mapping, row: Mapping) -> list[str]:
-    """Return one sentence per cause for missing and failed runs, which a mean over the other seeds would hide."""
+    """Return one sentence per cause of missing and failed runs, which a mean over the other seeds would hide."""
     seeds: dict[str, list[str]] = {}
     for seed, _, sentence in problems_by_seed(study, row):
         seeds.setdefault(sentence, []).append(str(seed))
@@ -206,7 +206,7 @@ def problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str, s
                 yield run['seed'], 'done', sentence
         else:
             error = ' '.join((run.get('error') or '').split())
-            yield run['seed'], run['state'], STATES[run['state']] + (f': {error}' if error else '')
+            yield run['seed'], run['state'], STATES[run['state']] + (f' ({error})' if error else '')
 
 
 def _problems_of(study: Mapping, row: Mapping, run: Mapping) -> Iterator[str]:
@@ -231,15 +231,12 @@ def markdown(study: Mapping) -> str:
 
 
 def latex(study: Mapping) -> str:
-    """Return the table for a paper, which loads booktabs and graphicx. The table is as wide as the text."""
+    """Return the table for a paper that loads booktabs and graphicx. The table is as wide as the text."""
     return _table('table.tex', study, LATEX)
 
 
 def _table(template: str, study: Mapping, signs: Mapping[str, str]) -> str:
-    """Return the columns' heads and the cells of each row, with each number's difference.
-
-    Text is on one line, and `signs` replace the characters that would be markup.
-    """
+    """Return the filled-in template of a table. Text is on one line, and `signs` replace markup characters."""
     heads = columns(study)
     lines = table_lines(study)
     kinds = []
@@ -277,7 +274,7 @@ def _texts(line: Line, heads: Sequence[Column]) -> list[str]:
 
 
 def latex_number(text: str) -> str:
-    """Return a cell with its number in math mode, so that its signs are signs."""
+    """Return a cell with its number in math mode, in which minus signs are typeset correctly."""
     if text in ('', BLANK):
         return '---' if text else ''
     number, _, n = text.partition(' (n = ')

@@ -1,4 +1,4 @@
-"""Words and numbers for the sentences of pages, as functions and as filters of the templates."""
+"""Formatting of words and numbers on study pages, as functions and as template filters."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from markupsafe import Markup
 from matplotlib.ticker import EngFormatter
 
 from mmairl.report.page import ENVIRONMENT, fill
-from mmairl.report.table import signed
+from mmairl.report.table import counted, signed
 from mmairl.study.statistics.verdict_words import OTHER_COLLAPSES
 
 BLANK = '—'
@@ -39,12 +39,8 @@ def enumerated(parts: Iterable[str], most: int = MOST_LISTED) -> Markup:
 
 
 def phrased(items: Iterable[object], form: str) -> list[Markup]:
-    """Return a phrase for each item. The form is HTML that names the item's parts: {0.name} or {0[name]}."""
+    """Return a phrase for each item. The form is HTML with fields of the item, such as {0.name} or {0[name]}."""
     return [Markup(form).format(item) for item in items]
-
-
-def counted(number: int, noun: str, plural: str = '') -> str:
-    return f'{number} {noun}' if number == 1 else f'{number} {plural or noun + "s"}'
 
 
 def tallied(verdicts: Iterable[str], verb: bool = False) -> list[str]:

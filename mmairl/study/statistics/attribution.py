@@ -1,21 +1,23 @@
-"""Effects of factors: main effects, interactions, and each factor's share of the whole gain, whatever the order of steps.
+"""Effects of the factors of a design: main effects, interactions, and the share of each factor in the total gain.
 
-A linear model over all runs of a design with two levels per factor (`designs.py`), coded as -1 and 1. A main effect is the
-mean change from a factor's first level to its second over all rows. An interaction is half the difference between the effects
-of a factor at the other's second level and at its first, as in Box, Hunter and Hunter.
+A linear model is fitted to all runs of a design with two levels per factor (`designs.py`), coded as -1 and 1. A main effect is
+the mean change from a factor's first level to its second over all rows. An interaction is half the difference between the
+effects of a factor at the second and at the first level of the other factor, as in Box, Hunter and Hunter.
 
-The error is pure: what remains of the runs after each row has its own mean, and each seed an effect if seeds are blocks. Each
-row has its own spread; if every row has one run, there is none and no verdict. An estimate has Satterthwaite's degrees of
-freedom, but with n runs in the smallest of R rows at most (n - 1) log2(R) / 2: without that limit two runs per row give false
-alarms in 9 % of null designs of 16 rows if one spreads 16 times as much as the others.
+The error comes from replicated runs only: from what remains after subtracting the mean of each row and, if seeds are blocks,
+the effect of each seed. Each row has its own variance. If every row has a single run, there is no error and no verdict. An
+estimate has Satterthwaite's degrees of freedom, but at most (n - 1) log2(R) / 2 for R rows, of which the smallest has n runs.
+Without this limit, two runs per row give false alarms in 9 % of null designs with 16 rows if the standard deviation of one row
+is 16 times that of the others.
 
-If rows are missing, an effect is reported only if main effects and pairs, whatever they are, do not change it. Collapsed runs
-are left out, and so is a row with a single run that learned, unless an effect needs it. Then the means get no verdict, and
-Fisher's exact test compares how many runs collapsed at the two levels of each factor.
+If rows are missing, an effect is reported only if main effects and pairwise interactions of any size cannot change it.
+Collapsed runs are excluded, and so is a row with a single run that learned, unless an effect requires it. If a run collapsed,
+the means have no verdict, and Fisher's exact test compares how many runs collapsed at the two levels of each factor.
 
-Shapley's share of a factor is its gain averaged over all orders in which the factors could be added. In this model a term's
-share is twice its coefficient divided among its factors if their number is odd, and zero if it is even. So it is the main
-effect, except for interactions of three factors or more, which only a full factorial can estimate.
+The share of a factor is its gain, averaged over all orders in which the factors can be added (Shapley). In this model, a term
+with an odd number of factors adds twice its coefficient, divided equally among its factors, and a term with an even number
+adds nothing. The share is therefore the main effect, unless there are interactions of three or more factors, which only a full
+factorial can estimate.
 """
 
 import math
@@ -107,7 +109,7 @@ class Fit:
 
 
 def fit(design: Design, runs: Runs, blocks: bool) -> Fit:
-    """Return the model with all interactions if each row has a run, and else with the pairs that can be estimated."""
+    """Return the model: with all interactions if each row of a full factorial has a run, else with separable effects."""
     if not runs:
         empty = np.zeros((0, 0))
         return Fit([], np.zeros((1, 0)), empty, empty, 0, frozenset(design.distinct))
@@ -145,7 +147,7 @@ def indicators(labels: Sequence) -> np.ndarray:
 
 
 def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[Effect, float]]:
-    """Return Shapley's share of each factor as a weighted sum of coefficients: 2 / |term| for odd terms with the factor."""
+    """Return the share of each factor as a weighted sum of coefficients: 2 / |term| for each odd term with the factor."""
     odd = [term for term in terms if len(term) % 2]
     by_factor = {}
     for factor in factors:
@@ -159,7 +161,7 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
     Args:
         study: The record of the study, as `collect` writes it.
         metric: Key of the score.
-        margin: Effects below it are equivalent to none.
+        margin: Effects below the margin are equivalent to none.
     """
     fields = {key: study['design'][key] for key in ('factors', 'rows', 'interactions')}
     design = Design(**fields)
@@ -180,9 +182,9 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
         effects=found.entries(),
         shares=[dict(factor=name, **found.ends(sums)) for name, sums in by_factor.items()],
         gain=dict(factor='all factors', **found.ends(gain)),  # the sum of the shares
-        # Otherwise shares are of main effects and pairs alone.
+        # Without all effects, shares include only main effects and pairs.
         exact=len(model.terms) == 2 ** len(design.factors) - 1,
-        # The spread of runs, without that of seeds if they are blocks.
+        # The standard deviation of runs, without the effects of seeds if seeds are blocks.
         spread=None if math.isnan(spread) else spread,
     )
 
@@ -200,7 +202,7 @@ class DesignEffects:
         rows: Its rows, as in study.json.
         scores: The score of each run, by row and seed.
         limits: The score below which a run has collapsed, by row.
-        margin: Effects below it are equivalent to none.
+        margin: Effects below the margin are equivalent to none.
     """
 
     design: Design
@@ -233,7 +235,7 @@ class DesignEffects:
 
     @cached_property
     def selected(self) -> tuple[list[tuple[str, int]], Fit]:
-        """The runs of the model, and the model. A row of which one run learned is left out unless an effect needs it."""
+        """The runs of the model, and the model. Rows with a single run that learned are excluded unless one is needed."""
         model = fit(self.design, self.learned, self.blocks)
         several = [
             run for run in self.learned if self.counts[run[0]] > 1 or len(self.scores[run[0]]) == 1
@@ -260,7 +262,7 @@ class DesignEffects:
 
     @cached_property
     def collapses(self) -> dict[Effect, dict[str, Any]]:
-        """For each main effect the collapsed runs at its two levels, and the exact test's p-value."""
+        """The collapsed runs at both levels of each main effect, and the p-value of the exact test."""
         collapsed = np.array([run not in self.learned for run in self.finished], bool)
         if not collapsed.any():
             return {}
@@ -272,7 +274,7 @@ class DesignEffects:
         return entries
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return the effects that the study asks for, corrected as one family, and then the other pairs as another."""
+        """Return the effects that the study tests, corrected as one family, followed by the other pairs as another family."""
         asked = [effect for effect in self.design.distinct if effect in self.design.asked]
         others = [effect for effect in self.design.distinct if effect not in self.design.asked]
         return [*self._family(asked, asked=True), *self._family(others, asked=False)]
@@ -324,12 +326,12 @@ class DesignEffects:
 def how_many_collapsed(
     design: Design, names: Sequence[str], collapsed: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Return for each main effect how many runs collapsed at its second level and at its first, and the p-value.
+    """Return how many runs collapsed at the second and at the first level of each main effect, and the p-value.
 
     Args:
         design: The design.
         names: The row of each run.
-        collapsed: (..., runs). The p-value is NaN without any.
+        collapsed: (..., runs); whether each run collapsed. Without collapsed runs, the p-value is NaN.
     """
     high = np.array([design.signs(effect, names) > 0 for effect in design.main])
     at_high, at_low = (collapsed.astype(int) @ level.T for level in (high, ~high))
@@ -339,7 +341,7 @@ def how_many_collapsed(
 
 
 def _seeds_are_blocks(rows: Sequence[Mapping], scores: Mapping[str, Mapping]) -> bool:
-    """Return True if every seed means the same in each row that has it, and some row has two."""
+    """Return True if each seed means the same in all rows that have it, and a row has two seeds or more."""
     for seed in set().union(*scores.values()):
         first, *others = (row for row in rows if seed in scores[row['name']])
         if not all(same_start(row, first, seed) for row in others):

@@ -1,8 +1,9 @@
-"""Tests of claims on the runs of a study: two one-sided p-values each, one for the claim and one against it.
+"""Tests of claims on the runs of a study. Each has two one-sided p-values, one for the claim and one against it.
 
-A claim consists of parts, such as one difference for each of several scores. A part concerns a weighted sum of the means of
-rows. If seeds are blocks, the sum is formed seed by seed. Otherwise rows are independent samples, each with its own spread,
-with one degree of freedom fewer than the seeds of the row with fewest (Hájek, 1962), which keeps the level for any spreads.
+A claim consists of parts, such as one difference for each of several scores. A part is about a weighted sum of the means of
+rows. If seeds are blocks, the sum is formed seed by seed. Otherwise rows are independent samples with different variances. The
+test then has n - 1 degrees of freedom, where n is the smallest number of seeds, which keeps the level for any variances
+(Hájek, 1962).
 """
 
 import math
@@ -27,7 +28,7 @@ class Contrast:
         estimate: Its value in points.
         error: Its standard error; NaN with one seed or without any spread.
         freedom: Degrees of freedom of the error.
-        seeds: Runs of the row with fewest.
+        seeds: The smallest number of runs of a row.
     """
 
     estimate: float
@@ -83,7 +84,7 @@ def _contrast(
     freedom: int,
     seeds: int,
 ) -> Contrast:
-    """Return a contrast by the square of its error, which is unknown without any freedom or spread."""
+    """Return a contrast from the square of its error, which is unknown without degrees of freedom or spread."""
     known = freedom > 0 and square > TIED**2
     return Contrast(float(estimate), math.sqrt(square) if known else math.nan, freedom, seeds)
 
@@ -103,7 +104,7 @@ def within(contrast: Contrast, margin: float) -> Evidence:
 
 
 def all_hold(parts: Sequence[Evidence]) -> Evidence:
-    """Test the claim that all parts hold: every part must be supported, or any one contradicted."""
+    """Test the claim that all parts hold. It is supported if every part is, and contradicted if any part is."""
     support = max(part.support for part in parts)
     against = min(1.0, len(parts) * min(part.against for part in parts))
     return Evidence(support, against, _reasons(parts))

@@ -1,12 +1,12 @@
 """Compare each row of a study with the row that it builds on: an estimate, an interval and a verdict.
 
 If a seed means the same in both rows (equal initial weights and order of images, as the runs recorded them), seeds are blocks
-and the differences seed by seed are tested. Otherwise the rows are independent samples, each with its own spread. Both are
-t-tests with one degree of freedom fewer than the seeds of the row with fewer. For normal scores this keeps the level for any
-two spreads (Mickey and Brown, 1966), which Welch's test does not with two or three seeds, or if one row has fewer runs.
+and the differences seed by seed are tested. Otherwise the rows are independent samples with different variances. Both tests are
+t-tests with n - 1 degrees of freedom, where n is the smaller number of seeds. For normal scores, this keeps the level for any
+two variances (Mickey and Brown, 1966). Welch's test does not keep it with two or three seeds or with unequal numbers of runs.
 
-A collapsed run is not a sample from the distribution of runs that learned. Means are of the runs that learned. If a run of
-either row collapsed, the means get no verdict, and Fisher's exact test compares how many collapsed.
+A collapsed run is not a sample from the distribution of runs that learned, so means exclude collapsed runs. If a run of either
+row collapsed, the means have no verdict, and Fisher's exact test compares how many runs collapsed.
 """
 
 import math
@@ -30,9 +30,9 @@ from mmairl.study.statistics.verdict_words import (
     verdict_of,
 )
 
-LEVEL = 0.05  # of the family: the chance of at least one false difference among the comparisons of one score
-MARGIN = 1.0  # points: rows that are closer than this are equivalent, unless the study declares another margin
-TIED = 1e-9  # points: runs with a smaller spread are equal but for rounding
+LEVEL = 0.05  # the chance of one or more false differences among the comparisons of one score
+MARGIN = 1.0  # points; smaller differences are equivalent, unless the study declares another margin
+TIED = 1e-9  # points; runs with a smaller spread differ by rounding only
 Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]  # estimate, standard error, degrees of freedom
 Record = Mapping[str, Any]  # study.json, or a row or run of it
 
@@ -46,18 +46,18 @@ class Comparison:
         on: Name of its base row.
         metric: Key of the score.
         margin: Differences below it are equivalent.
-        seeds: Seeds of the row with fewer, or shared seeds if they are blocks.
+        seeds: The smaller number of seeds, or the number of shared seeds if seeds are blocks.
         blocks: Whether differences are tested seed by seed.
         verdict: The decision, or the reason why there is none.
         estimate: Difference of the means.
         low: Lower end of the 95 % interval of this comparison alone.
         high: Upper end.
-        improvement: Probability that a run of the row is better, and the ends of its 95 % interval.
+        improvement: Probability that a run of the row is better than one of its base row, with its 95 % interval.
         error: Standard error of the estimate.
         freedom: Degrees of freedom.
         deviation: Standard deviation of a seed's difference, or of the difference of two runs.
         collapsed: Collapsed runs of the row and of its base row.
-        share: p-value of the exact test for these, if any run collapsed.
+        share: p-value of the exact test of these numbers, if any run collapsed.
         spread: The estimate seed by seed, or run by run if seeds are not blocks.
     """
 
@@ -110,15 +110,15 @@ def _moments(values: np.ndarray) -> Numbers:
 
 
 def known_error(square: np.ndarray) -> np.ndarray:
-    """Return the root of a squared standard error; NaN if the runs are equal but for rounding."""
+    """Return the root of a squared standard error; NaN if the runs differ by rounding only."""
     return np.where(square > TIED**2, np.sqrt(square), math.nan)
 
 
 def collapse_limit(scores: np.ndarray, null: float | None = None) -> np.ndarray:
     """Return for each row the score below which a run has collapsed.
 
-    With the score of the study's untrained rows, a run has collapsed if it gained less than a quarter of what the median
-    run gained over it. Without, it has collapsed if it scores less than two fifths of the row's best run.
+    If the study has untrained rows, a run has collapsed if its gain over their best score is less than a quarter of the gain
+    of the median run. Otherwise, it has collapsed if its score is less than two fifths of the best score of its row.
 
     Args:
         scores: (..., rows, seeds), NaN for a missing run.
@@ -138,7 +138,7 @@ def tested(
     limits: Sequence[np.ndarray],
     blocks: bool,
 ) -> tuple[np.ndarray, ...]:
-    """Return the numbers of the runs that learned, and the exact test's p-value for collapses (NaN without any)."""
+    """Return the numbers of the runs that learned, and the p-value of the exact test (NaN without collapsed runs)."""
     learned = []
     counts = []
     for scores, limit in zip((one, two), limits):
@@ -197,8 +197,8 @@ def verdicts(
         freedom: Degrees of freedom.
         margin: Differences below it are equivalent.
         level: Level of the family.
-        known: Decisions of an earlier analysis. They were rejected there: their p-value is 0, and 1 for the other test.
-        share: p-values of the exact test. They replace those of the difference, and exclude equivalence.
+        known: Decisions of an earlier analysis. They are final: the p-value of that test is 0, that of the other test 1.
+        share: p-values of the exact test. They replace the p-values of the difference and exclude equivalence.
     """
     by_counts = ~np.isnan(share)
     p_equal = 2 * scipy.stats.t.sf(abs(estimate) / error, freedom)
@@ -249,7 +249,7 @@ def compare_scores(
 
 
 def with_verdict(comparison: Comparison, decision: str) -> Comparison:
-    """Return the comparison with its family's decision, unless there is a reason to have none."""
+    """Return the comparison with the decision of its family, unless it has a reason for no verdict."""
     if comparison.verdict and decision != DIFFERS:
         return comparison
     by_counts = comparison.share is not None
@@ -264,7 +264,7 @@ def compare_pair(
     limits: Mapping[str, float],
     level: float = LEVEL,
 ) -> Comparison:
-    """Return a comparison without its family's decision; `verdict` is the reason if there can be none.
+    """Return a comparison without the decision of its family. If no decision is possible, `verdict` has the reason.
 
     Args:
         row: The row.
@@ -354,9 +354,9 @@ def limits_by_row(study: Record, metric: str) -> dict[str, float]:
 def improvement(one: Sequence[float], two: Sequence[float]) -> tuple[float, float, float]:
     """Return the probability that a run of the first row is better than one of the second, with its 95 % interval.
 
-    The probability is Mann and Whitney's, as in rliable. The interval is Newcombe's (2006, method 5), which does not have
-    width zero if all runs are better. It has a quantile of t instead of the normal one, with twice the degrees of freedom of
-    the row with fewer runs: with the normal quantile, 3 against 3 runs of equal rows are covered in 90 % only.
+    The probability is that of Mann and Whitney, as in rliable. The interval is Newcombe's (2006, method 5), whose width is
+    not zero if all runs are better. The quantile is that of a t distribution with 2 (n - 1) degrees of freedom, where n is
+    the smaller number of runs: with the normal quantile, the interval covers only 90 % for two equal rows of 3 runs.
     """
     higher = np.sign(np.subtract.outer(one, two))
     share = float(higher.mean() / 2 + 0.5)
@@ -380,7 +380,7 @@ def interval(
     freedom: float,
     level: float = LEVEL,
 ) -> dict[str, float | None]:
-    """Return estimate -+ t(1 - level / 2, freedom) * error; the ends are None if the error is not known (NaN)."""
+    """Return estimate ± t(1 - level / 2, freedom) * error; the ends are None if the error is unknown (NaN)."""
     if math.isnan(error):
         return dict(estimate=estimate, low=None, high=None)
     half = float(scipy.stats.t.ppf(1 - level / 2, freedom)) * error
@@ -412,7 +412,7 @@ def scores_by_seed(row: Record, metric: str) -> dict[int, float]:
 
 
 def shared_epochs(row: Record, base: Record) -> int:
-    """Return after how many epochs a branch leaves its trunk, or two branches leave one trunk; 0 for other rows."""
+    """Return how many epochs a fork shares with its trunk, or two forks of one trunk with each other; 0 for other rows."""
     one, two = (side.get('fork') or {} for side in (row, base))
     for fork, other in ((one, base), (two, row)):
         if fork.get('of') == other['name']:

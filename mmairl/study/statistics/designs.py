@@ -1,7 +1,8 @@
 """Two-level designs: which combinations of factors a study runs, and which effects its rows can separate.
 
-A level is 0 (a factor's first) or 1. A fraction is regular (Box and Hunter, 1961): its last factors are generated from the
-others, each at its second level if an odd number of some others is. So it always has the row of all first levels.
+A level is 0 (the first of a factor) or 1. Fractions are regular (Box and Hunter, 1961): each of the last factors is generated
+from some of the others, and is at its second level if an odd number of them is. A fraction thus always has the row of all
+first levels.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ class Design:
     Args:
         factors: Names of the factors.
         rows: The levels of each row, by its name.
-        interactions: Pairs of factors whose interaction the study asks for.
+        interactions: Pairs of factors whose interaction the study tests.
     """
 
     factors: tuple[str, ...]
@@ -34,7 +35,7 @@ class Design:
 
     @property
     def asked(self) -> list[Effect]:
-        """Main effects and the interactions that the study asks for."""
+        """Main effects and the interactions that the study tests."""
         return [*self.main, *map(tuple, self.interactions)]
 
     @property
@@ -84,18 +85,18 @@ class Design:
 
     @property
     def confusion(self) -> str:
-        """The main effects and pairwise interactions that the rows cannot separate, as one sentence."""
+        """The main effects and pairwise interactions that the rows cannot separate, in words."""
         groups = []
         for effect in self.distinct:
             if others := self.aliases(effect):
                 groups.append(f'{title(effect)} from {", ".join(others)}')
         if not groups:
-            return 'main effects and pairwise interactions can all be told apart'
-        return f'they cannot tell {"; ".join(groups)}'
+            return 'all main effects and pairwise interactions can be separated'
+        return f'effects that cannot be separated: {"; ".join(groups)}'
 
     @property
     def distinct(self) -> list[Effect]:
-        """Main effects, asked interactions, then other pairs; the first of those that cannot be separated."""
+        """Main effects, tested interactions and other pairs. Of effects that cannot be separated, only the first."""
         distinct: list[Effect] = []
         for effect in [*self.asked, *self.pairs]:
             confounded = any(self.alias(effect, other) for other in distinct)
@@ -105,7 +106,7 @@ class Design:
 
     @property
     def indistinct(self) -> tuple[Effect, Effect] | None:
-        """The first two asked effects that the rows cannot separate."""
+        """The first two tested effects that the rows cannot separate."""
         for pair in combinations(self.asked, 2):
             if self.alias(*pair):
                 return pair
@@ -119,19 +120,19 @@ def title(effect: Effect) -> str:
 def fraction_rows(
     factors: int, halvings: int, asked: Sequence[Sequence[int]]
 ) -> list[tuple[int, ...]]:
-    """Return the levels of the best fraction: it separates most of the asked effects, then has least aberration.
+    """Return the levels of the fraction that separates most of the tested effects and, among equals, has least aberration.
 
     Args:
         factors: Number of factors.
         halvings: The fraction is 1 / 2^halvings of all combinations.
-        asked: Effects, by the numbers of their factors.
+        asked: Tested effects, by the numbers of their factors.
     """
     basic = factors - halvings
     effects = [sum(1 << place for place in effect) for effect in asked]
     differences = [one ^ two for one, two in combinations(effects, 2)]
 
     def badness(generators: Sequence[int]) -> tuple[int, list[int]]:
-        """Return the number of confounded pairs of asked effects, and the number of words of each length."""
+        """Return the number of confounded pairs of tested effects, and the number of words of each length."""
         words = defining_words(generators, basic)
         confounded = sum(difference in words for difference in differences)
         lengths = [word.bit_count() for word in words]

@@ -1,4 +1,4 @@
-"""Costs of a study's rows, and scores of two rows at equal cost if checkpoints along a run were measured."""
+"""Costs of the rows of a study, and scores of two rows at equal cost if checkpoints along a run were measured."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def costs(study: Mapping) -> Costs:
 
 
 def _device_seconds(row: Mapping, source: Mapping | None, images: float | None) -> float | None:
-    """Return a row's device-seconds; if a part of a source run was its training, with that part of the source's."""
+    """Return the device-seconds of a row, including the part of the source run that was its training, if any."""
     seconds = _mean(row, 'device_seconds')
     if not source or not images or seconds is None:
         return seconds
@@ -45,7 +45,7 @@ def _mean(row: Mapping, key: str) -> float | None:
     values = []
     for run in row['runs']:
         value = run.get(key) if run['state'] == 'done' else None
-        # A winner that reused the training as published has cost 0, which is not the row's cost.
+        # A winner of a search that reuses the run as published has cost 0, which is not the cost of the row.
         if value is not None and (value or row.get('of')):
             values.append(value)
     return mean(values) if values else None
@@ -54,9 +54,9 @@ def _mean(row: Mapping, key: str) -> float | None:
 def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
     """Return the difference of each row to its base row at the FLOPs of the cheaper one.
 
-    `ratio` is the cost of the row's whole run relative to its base's. Between two checkpoints of one run the score is
-    interpolated linearly. Without checkpoints on both sides of the cost there is no `estimate`. Rows of equal cost, rows that
-    are part of another run, and collapsed runs are left out.
+    `ratio` is the cost of a run of the row relative to one of its base row. Between two checkpoints of a run, the score is
+    interpolated linearly. Without checkpoints on both sides of the cost, there is no `estimate`. Rows of equal cost, rows that
+    are part of another run, and collapsed runs are excluded.
     """
     spent = costs(study)
     rows = {row['name']: row for row in study['rows']}
@@ -87,7 +87,7 @@ def scores_at(
     row: Mapping,
     cost: float,
 ) -> list[float]:
-    """Return the interpolated score of each run of a row that learned, if checkpoints along it enclose the cost."""
+    """Return the interpolated score of each run that learned; nothing if the costs of checkpoints do not enclose the cost."""
     points = [row]
     for other in study['rows']:
         if other.get('along') and other.get('of') == row['name']:

@@ -1,4 +1,4 @@
-"""Precision of forked rows: what sharing epochs with a trunk gains over independent runs, and the noise that remains."""
+"""Precision of forked rows, whose runs share epochs with the runs of a trunk, compared with that of independent runs."""
 
 import math
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from mmairl.config import flat
 from mmairl.io import parse_yaml
 from mmairl.study.statistics.compare_rows import Record, scores_by_seed, shared_epochs
 
-NEGLIGIBLE = 1e-6  # relative changes of options below it cause numerical divergence only
+NEGLIGIBLE = 1e-6  # smaller relative changes of options only cause numerical divergence
 
 
 def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
     """Return the precision of each comparison of forked rows by one score.
 
-    `epoch` is the last shared epoch, `between` the standard deviation of the base row's runs, one per trunk, and `within`
-    that of the paired differences. As many independent `runs` of each row would have the same standard error. If `null`,
-    options differ by less than a millionth, so the differences of scores are numerical divergence.
+    `epoch` is the last shared epoch, `between` the standard deviation of the runs of the base row, and `within` the standard
+    deviation of the paired differences. `runs` is the number of independent runs of each row with the same standard error.
+    If `null`, options differ by less than a millionth, so the differences of scores are numerical divergence.
     """
     rows = {row['name']: row for row in study['rows']}
     entries = []
@@ -45,7 +45,7 @@ def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
 
 
 def is_null(row: Record, base: Record) -> bool:
-    """Return True if all that a row changes are numbers, and these by less than a millionth."""
+    """Return True if a row changes numbers only, each by less than a millionth."""
     one, two = (row_settings(side['runs']) for side in (row, base))
     pairs = [(one.get(key), two.get(key)) for key in row['changed']]
     return bool(pairs) and all(
@@ -57,7 +57,7 @@ def is_null(row: Record, base: Record) -> bool:
 
 
 def row_settings(runs: Sequence[Record]) -> dict[str, Any]:
-    """Return the config of a row by dotted keys, from the first run that has its text, if it is valid."""
+    """Return the config of the first run that has its text, by dotted keys; empty if the text is invalid."""
     text = next((run['config_text'] for run in runs if run.get('config_text')), '')
     try:
         return flat(parse_yaml(text) or {})

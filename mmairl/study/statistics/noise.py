@@ -1,7 +1,7 @@
 """Sources of a score's noise: the pre-training seed, the seed of a trained classifier, and the test images.
 
-The effect of other test images needs no resampling: for many images, the bootstrap's standard error of a mean is the images'
-standard deviation over the root of their number.
+The effect of the choice of test images requires no resampling: for many images, the bootstrap standard error of a mean is the
+standard deviation over images, divided by the root of their number.
 """
 
 import math
@@ -20,9 +20,9 @@ from mmairl.study.task_names import is_on_features
 
 
 def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
-    """Return for each row the standard deviation of a run's score by each source; by images, the standard error.
+    """Return for each row the standard deviation of the score of a run over seeds, and its standard error over test images.
 
-    With a comparison also the standard error of its effect by seeds and by images. Unknown values are None.
+    Rows with a comparison also have the standard errors of the effect over seeds and over images. Unknown values are None.
     """
     recognized = {row['name']: recognized_images(row, metric, out) for row in study['rows']}
     comparisons = {pair['row']: pair for pair in study['comparisons'].get(metric, ())}
@@ -50,9 +50,9 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
 
 
 def score_spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
-    """Return the standard deviations by the pre-training seed and by the classifier's seed.
+    """Return the standard deviations over seeds of pre-training and over seeds of the classifier.
 
-    What the classifiers leave in a run's mean is removed from the first: s^2 - s_probes^2 mean(1 / probes).
+    The first is corrected for the noise of classifiers in the mean of a run: s^2 - s_probes^2 mean(1 / probes).
     """
     scores = scores_by_seed(row, metric)
     between = stdev(scores.values()) if len(scores) > 1 else None

@@ -2,7 +2,7 @@
 
 If both checkpoints are equally good on a distribution of images, swapping their answers on any group of images is as likely as
 the observed answers. The test compares the observed difference with all 2^groups swaps. With one image per group it is
-McNemar's exact test. It concerns these two files, not the recipes that trained them.
+McNemar's exact test. The result is about these two files, not about the recipes that trained them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ import numpy as np
 
 from mmairl.study.statistics.compare_rows import LEVEL
 
-DIFFER = 'The checkpoints differ on images from this distribution. This does not compare training recipes.'
-NO_DIFFERENCE = 'No difference is shown on images from this distribution. This does not show that the checkpoints are equal.'
+DIFFER = 'The checkpoints differ on images from this distribution. The test does not compare training recipes.'
+NO_DIFFERENCE = 'The test shows no difference on images from this distribution, but not that the checkpoints are equal.'
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def sign_flip_p(differences: np.ndarray) -> float:
     """Return the two-sided p-value of integer differences under independent sign flips, exactly."""
     sizes = abs(differences[differences != 0])
     total = int(sizes.sum())
-    chances = np.zeros(2 * total + 1)  # of each sum, from -total to total
+    chances = np.zeros(2 * total + 1)  # probability of each sum from -total to total
     chances[total] = 1.0
     for size in sizes:
         chances = (np.roll(chances, size) + np.roll(chances, -size)) / 2
@@ -89,7 +89,7 @@ def sign_flip_p(differences: np.ndarray) -> float:
 def paired_lines(name: str, other: str, found: Mapping[str, PairedImages]) -> list[str]:
     """Return a line for each score of two checkpoints."""
     return [
-        f'{label}: {other} is {pair.difference:+.1f} points from {name} ({pair.only_other} images that only {other} '
-        f'recognizes, {pair.only_one} that only {name} does; p = {pair.p:.3g}). {pair.verdict}'
+        f'{label}: {other} minus {name} is {pair.difference:+.1f} points. {pair.only_other} images are recognized only by '
+        f'{other} and {pair.only_one} only by {name} (exact test, p = {pair.p:.3g}). {pair.verdict}'
         for label, pair in found.items()
     ]

@@ -1,4 +1,4 @@
-"""Plan how many seeds find an effect with 80 % power, from the spread of finished seeds, which is itself an estimate."""
+"""Plan how many seeds detect an effect with 80 % power, from the spread of finished seeds, which is itself an estimate."""
 
 import math
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ def power(
     seeds: int,
     comparisons: int,
 ) -> float:
-    """Return the chance that `seeds` runs per row find an effect by Holm's first and strictest step.
+    """Return the chance that `seeds` runs per row detect an effect at the first and strictest step of Holm's correction.
 
     Args:
         effect: The true difference.
-        deviation: Of the differences seed by seed if seeds are blocks; else the root of the sum of both variances.
+        deviation: Standard deviation of the differences seed by seed; if seeds are no blocks, that of two independent runs.
         seeds: Runs of each row.
         comparisons: Size of the family.
     """
@@ -48,7 +48,7 @@ def power_at(
 
 
 def seeds_for(effect: float, deviation: float, comparisons: int) -> int | None:
-    """Return the fewest seeds per row that find the effect with 80 % power; None for more than MOST."""
+    """Return the fewest seeds per row that detect the effect with 80 % power; None for more than MOST."""
     for seeds in range(2, MOST + 1):
         if power(effect, deviation, seeds, comparisons) >= POWER:
             return seeds
@@ -56,7 +56,7 @@ def seeds_for(effect: float, deviation: float, comparisons: int) -> int | None:
 
 
 def visible_effect(deviation: float, seeds: int, comparisons: int) -> float:
-    """Return the effect that so many seeds find with 80 % power."""
+    """Return the effect that this many seeds detect with 80 % power."""
 
     def surplus(effect: float) -> float:
         return power(effect, deviation, seeds, comparisons) - POWER
@@ -100,7 +100,7 @@ def more_runs(
     design: Design,
     blocks: bool,
 ) -> int | None:
-    """Return how many more runs, equally many per row, find a main effect or interaction of this size.
+    """Return how many more runs, equally many per row, detect a main effect or interaction of this size.
 
     Returns None for more than MOST seeds.
     """

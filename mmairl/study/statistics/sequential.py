@@ -1,13 +1,13 @@
 """Sequential analysis: add seeds until every comparison is decided, with the error rate kept over all analyses.
 
-The numbers of seeds at which the study is analyzed are fixed before: each is half as many again as the last, up to the most
-that the budget allows. After n of N seeds, (n / N)^2 of the 5 % is spent, and an analysis has what that adds. It tests each
-comparison as usual, at that level and corrected by Holm. Decisions are final, and rows without an open comparison get no more
-seeds.
+The numbers of seeds at which the study is analyzed are fixed in advance. Each is 1.5 times the previous one, up to the most
+that the budget allows. After n of N seeds, the analyses so far may spend (n / N)^2 of the level of 5 %, so each analysis has
+the difference to the previous one. It tests the comparisons as usual, at this level and corrected by Holm. Decisions are
+final, and rows without an open comparison get no more seeds.
 
-The chance of a false verdict is at most the sum over analyses, whatever they have in common. t-tests of 2 to 20 seeds are
-exact one by one, while the joint boundaries of group-sequential designs are for normal scores, and confidence sequences that
-are valid at any time are much wider.
+The chance of a false verdict is at most the sum of the levels, however the analyses depend on each other. Alternatives are
+worse for 2 to 20 seeds: the joint boundaries of group-sequential designs assume a known variance, and confidence sequences
+that are valid at any time are much wider.
 """
 
 import math
@@ -29,7 +29,7 @@ USUAL = 12  # seeds per row, if no budget is given
 
 
 class Plan(Declared):
-    """The numbers of seeds, fixed before the first analysis. Another plan would be one more analysis."""
+    """The numbers of seeds, fixed before the first analysis. A change of the plan would be one more analysis."""
 
     first: Annotated[int, Meta(ge=2)]  # seeds of the first analysis
     most: Annotated[int, Meta(ge=2)]  # seeds of the last analysis
@@ -53,7 +53,7 @@ class Plan(Declared):
         analyses = ', '.join(f'{count} (at {level:.2%})' for count, level in self.analyses)
         return (
             'seeds are added until every comparison is decided; the study is analyzed at '
-            f'{analyses} seeds per row, and all analyses together keep the 5 %'
+            f'{analyses} seeds per row, and the error rate of 5 % covers all analyses'
         )
 
 
@@ -71,7 +71,7 @@ def begin(
         study: The study.
         seeds: Seeds of the first analysis.
         budget: The most runs. Default: 12 seeds per row.
-        runs_a_seed: The runs of all rows that one more seed, or search, requires. Default: one of each row.
+        runs_a_seed: The runs that one more seed or search requires. Default: one of each row.
 
     Raises:
         UserError: If the study is crossed, the budget is too small, or another plan is stored.
@@ -106,7 +106,7 @@ def begin(
 
 
 def read(out: Path) -> Plan | None:
-    """Return the plan of a study that was begun with --until-decided."""
+    """Return the plan of a study that was started with --until-decided."""
     path = out / 'sequential.json'
     return read_json(path, Plan) if path.is_file() else None
 
@@ -114,7 +114,7 @@ def read(out: Path) -> Plan | None:
 def finished_runs(path: Path, finished: int) -> list[int]:
     """Return how many runs were finished at each analysis so far, including this one.
 
-    The same number of runs again is not another analysis.
+    A repetition with the same number of runs is not another analysis.
     """
     try:
         before = read_json(path, EarlierAnalyses).finished_runs
@@ -129,9 +129,9 @@ def compare_sequentially(
     margin: float,
     plan: Plan,
 ) -> list[Comparison]:
-    """Return each comparison as of the analysis that decided it, or else the last one.
+    """Return each comparison from the analysis that decided it, or from the last one.
 
-    This depends on the record alone. An analysis counts only comparisons whose rows have all of its seeds.
+    The result depends on the record alone. An analysis counts only comparisons whose rows have all of its seeds.
     """
     current = [_undecided(pair) for pair in compare_scores(study, metric, margin)]
     for count, level in plan.analyses:

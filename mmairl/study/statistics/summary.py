@@ -1,4 +1,4 @@
-"""Numbers that pages show in addition to those in a study's record, computed from the record alone."""
+"""Numbers of pages that are not in the record of a study but computed from it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from mmairl.study.statistics.equal_cost import EQUAL
 
 
 def progress(study: Mapping) -> tuple[int, int]:
-    """Return how many runs are finished, and how many the study asks for."""
+    """Return how many runs are finished, and how many the study requires."""
     finished = 0
     asked = 0
     for row in study['rows']:
@@ -17,7 +17,7 @@ def progress(study: Mapping) -> tuple[int, int]:
 
 
 def missing_seeds(study: Mapping, row: Mapping) -> list[int]:
-    """Return the seeds that a row has no run of. In a sequential analysis, decided rows get no more seeds."""
+    """Return the seeds without a run of the row; none in a sequential analysis, where decided rows get no more seeds."""
     if study.get('sequential') or row.get('untrained') or row.get('given'):
         return []
     present = {run['seed'] for run in row['runs']}

@@ -1,7 +1,7 @@
-"""The benefit of tuning: how good the best of n trials is, and how many trials come close to it.
+"""The benefit of tuning: the score of the best of n trials, and the fraction of trials that come close to it.
 
-Searches are the unit: they are repeated with other points and other seeds, so the spread over searches contains the luck of
-both. Scores are those of the criterion that chose the trials, so the best is optimistic.
+The unit is a search: searches are repeated with other points and other seeds, so the spread over searches includes both
+sources of luck. The scores are those of the criterion that chose the trials, so the best score is optimistic.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,15 @@ from mmairl.study.statistics.compare_rows import interval
 def best_of(
     published: float, others: Sequence[float], reported: Sequence[float] | None = None
 ) -> np.ndarray:
-    """Return the expected best of 1, 2, ... trials: the published value first, then others drawn without replacement.
+    """Return the expected best of 1, 2, ... trials, the first of which has the published values, the others in random order.
 
-    The k-th smallest of n others is the best of d drawn ones with probability C(k - 1, d - 1) / C(n, d).
+    The k-th smallest of n scores is the largest of d scores drawn without replacement with probability
+    C(k - 1, d - 1) / C(n, d).
 
     Args:
         published: Score of the published values.
         others: Scores of the other trials.
-        reported: Scores of all trials on other images. If given, the expected such score of the best trial is returned.
+        reported: Scores of all trials on other images. If given, return the expected value of this score of the best trial.
     """
     scores = np.asarray([published, *others], float)
     values = scores if reported is None else np.asarray(reported, float)
@@ -38,7 +39,7 @@ def best_of(
 
 
 def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:
-    """Return mean and 95 % interval of the expected best over searches, for each number of trials that all have."""
+    """Return mean and 95 % interval over searches of the expected best, for each number of trials that all searches have."""
     length = min(map(len, searches))
     scores = np.array([search[:length] for search in searches])
     means = scores.mean(0)
@@ -51,6 +52,6 @@ def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:
 
 
 def fraction_within(scores: Sequence[float], points: float) -> float:
-    """Return the fraction of trials, which cover the space evenly, within so many points of the best."""
+    """Return the fraction of trials within this many points of the best. Trials cover the space evenly."""
     scores = np.asarray(scores, float)
     return float(np.mean(scores >= scores.max() - points))

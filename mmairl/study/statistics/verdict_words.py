@@ -48,12 +48,12 @@ def verdict_of(decision: str, estimate: float | None, by_counts: bool = False) -
 
 
 def decision_of(verdict: str) -> str:
-    """Return the decision that a word stands for; UNDECIDED if it stands for none."""
+    """Return the decision that a word states; UNDECIDED if it states none."""
     return DECIDED.get(verdict, UNDECIDED)
 
 
 def current_verdict(effect: Mapping[str, Any]) -> str:
-    """Return the word for the verdict of a stored comparison or effect, which an earlier version may have written."""
+    """Return the current word for the verdict of a stored comparison or effect, also if an earlier version wrote it."""
     verdict = effect['verdict']
     if verdict == DIFFERS:
         return verdict_of(DIFFERS, effect.get('estimate'), effect.get('share') is not None)

@@ -1,1 +1,1 @@
-"""The visit to a GPU: everything worth knowing about a borrowed machine, in one command of at most 560 seconds."""
+"""Check and measure a borrowed GPU machine in one command of at most 560 seconds."""

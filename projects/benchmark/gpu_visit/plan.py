@@ -1,4 +1,4 @@
-"""The jobs of a visit by priority: does it run, is it right, how fast is it, what limits it."""
+"""The jobs of a visit by priority: whether it runs, whether it is correct, its speed, and the limits of its speed."""
 
 from projects.benchmark.gpu_visit import correctness, throughput
 from projects.benchmark.gpu_visit.correctness import CASES, MORE_CASES, case

@@ -1,4 +1,4 @@
-"""Jobs that take times: steps, other libraries' steps, real runs, kernels and evaluation."""
+"""Jobs that measure times: steps, steps of other libraries, real runs, kernels and evaluation."""
 
 import os
 import statistics

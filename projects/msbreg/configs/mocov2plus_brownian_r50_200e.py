@@ -1,4 +1,4 @@
-# MoCo v2+ with the Brownian term: a regulariser added to a framework of the ladder by config.
+# MoCo v2+ with the Brownian term, as an example of a regularizer added to another method.
 _base_ = '../../../configs/mocov2plus_r50_200e.py'
 custom_imports = dict(imports=['projects.msbreg.msbreg'], allow_failed_imports=False)
 model = dict(

@@ -1,7 +1,7 @@
 # MSBReg, K = 4, on ImageNet: LARS, batch 512, rate 0.15 x batch / 256 x K = 1.2, decay 1e-5, 300 epochs.
 _base_ = '../../../configs/byol_lars_r50_200e.py'
 custom_imports = dict(imports=['projects.msbreg.msbreg'], allow_failed_imports=False)
-# The supplement's Table 1: one recipe for every view; the blur's width and the crop's area are SimCLR's, which it follows.
+# Table 1 of the supplement has one recipe for every view. It follows SimCLR, so blur width and crop area are SimCLR's.
 view = [
     dict(type='RandomResizedCrop', size=224, scale=(0.08, 1.0)),
     dict(type='RandomFlip', p=0.5),

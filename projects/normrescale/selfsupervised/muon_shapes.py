@@ -1,4 +1,4 @@
-# The same by Muon, timm's, whose steps are as large as AdamW's.
+# sgd_shapes.py with timm's Muon, whose steps are as large as AdamW's.
 _base_ = 'sgd_shapes.py'
 optim_wrapper = dict(
     optimizer=dict(

@@ -159,9 +159,9 @@ def test_folders_of_a_split_are_not_classes(images, tmp_path):
 
 def test_too_few_images_or_groups_are_an_early_error(images, tmp_path):
     labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
-    with pytest.raises(UserError, match="class 'bright' are all of one group"):
+    with pytest.raises(UserError, match="class 'bright' belong to one group"):
         worth(images, labels, out, groups=lambda name: str(int(name[:2]) % 2))
-    with pytest.raises(UserError, match='each class has a single image or group'):
+    with pytest.raises(UserError, match='each class has a single training image or group'):
         worth(
             images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(4)]), out
         )
@@ -208,7 +208,7 @@ def test_images_that_are_all_alike_are_a_sentence(images, tmp_path, monkeypatch)
     monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
     for path in images.iterdir():
         Image.new('RGB', (16, 16)).save(path)
-    with pytest.raises(UserError, match='the 40 labelled images are all alike'):
+    with pytest.raises(UserError, match='all 40 labeled images are equal'):
         worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
 
 

@@ -69,14 +69,14 @@ def study(rows: list[Record], metrics: Sequence[str] = ('k-NN', 'linear'), **cha
 
 
 def scored(name: str, place: int, level: float, on: str | None = None, **changes: Any) -> Record:
-    """A row of three seeds at about this level."""
+    """Return a row of three seeds with scores around a level."""
     noise = NOISE[place % 3]
     runs = [run(s, f'runs/{place}', **{'k-nn': level + n, 'linear': level + 4 - n}) for s, n in enumerate(noise)]
     return row(name, runs, on, **changes)
 
 
 def steps(*steps: tuple[str, float, float], seeds: int = 5, **changes: Any) -> Record:
-    """A chain of rows: each name with its effect on the row above and the spread of the effect over seeds."""
+    """Return a chain of rows. Each step has a name, its effect and the spread of the effect over seeds."""
     draw = np.random.default_rng(0)
     scores = 40 + draw.normal(0, 2, seeds)
     rows = []
@@ -151,14 +151,6 @@ def sequential() -> Record:
 
 def costly() -> Record:
     """A published ladder with costs: the symmetric loss doubles the compute."""
-    found = ladder_like()
-    rows = {row['name']: dict(images=1e5, flops=1e15, device_seconds=120.0) for row in found['rows']}
-    rows['+ symmetric loss']['flops'] = 2e15
-    rows['+ complex augmentation']['flops'] = 2e15
-    return found | dict(cost=dict(rows=rows, equal={}))
-
-
-def ladder_like() -> Record:
     found = steps(
         ('MoCo v2', 0, 0),
         ('+ SyncBN', 0.6, 1.5),
@@ -169,7 +161,11 @@ def ladder_like() -> Record:
     for one, name in zip(found['rows'], names):
         one['published'] = PUBLISHED[name]
     keys = dict.fromkeys(key for one in found['rows'] for key in one['published'])
-    return found | dict(published_metrics=[dict(key=key, label=key) for key in keys])
+    rows = {row['name']: dict(images=1e5, flops=1e15, device_seconds=120.0) for row in found['rows']}
+    rows['+ symmetric loss']['flops'] = 2e15
+    rows['+ complex augmentation']['flops'] = 2e15
+    published = [dict(key=key, label=key) for key in keys]
+    return found | dict(published_metrics=published, cost=dict(rows=rows, equal={}))
 
 
 def two_factors(effects: tuple[float, float, float] = (8.0, 0.1, 0.0), runs: int = 4) -> Record:
@@ -201,7 +197,7 @@ def external() -> Record:
 
 
 def ladder() -> Record:
-    """Four rows of three seeds, of which one is missing and one has failed."""
+    """Four rows of three seeds. One run is missing, and one has failed."""
     names = ('mocov2', 'plus_syncbn', 'plus_symmetric_loss', 'plus_complex_augmentation')
     levels = (66.1, 66.4, 72.6, 72.1)
     rows = [scored(n, i, levels[i], names[i - 1] if i else None, published=PUBLISHED[n]) for i, n in enumerate(names)]
@@ -222,7 +218,7 @@ def ladder() -> Record:
 
 
 def drawn_as_lines() -> Record:
-    """Two frameworks over the length of pre-training."""
+    """Two frameworks along the length of pre-training."""
     rows = []
     for group in ('MoCo v2+', 'BYOL'):
         for place, x in enumerate((100, 300, 1000)):
@@ -277,7 +273,7 @@ def crossed() -> Record:
 
 
 def rescaled() -> Record:
-    """Winners of searches and their rescaled rows: curves of many rows, and verdicts in many words."""
+    """Winners of searches and their rescaled rows, with curves of many rows and verdicts of an earlier version."""
     found = tiny(SGD=(50.0, 52.0), LARS=(60.0, 61.0), rescaled=(60.0, 62.0), constant=(60.0, 62.0))
     sources = (dict(chosen={}), dict(chosen={}), *[dict(of='LARS', constant=None)] * 2)
     for row, made in zip(found['rows'], sources):
@@ -311,7 +307,7 @@ def trial(search: int, number: int, rate: float, score: float | None, diverged: 
 
 
 def tuned() -> Record:
-    """Winners of searches with equal budgets, of which one is ahead."""
+    """Winners of searches with equal budgets. One of them is better."""
     found = steps(('SGD', 0, 0), ('LARS', 9.0, 0.5), seeds=3)
     trials = [trial(0, 0, 0.1, 40.0), trial(0, 1, 0.8, 50.0) | dict(chosen=True)]
     for one in found['rows']:
@@ -322,7 +318,7 @@ def tuned() -> Record:
 
 
 def forked() -> Record:
-    """A trunk and two forks at half: one with a decay changed by less than a millionth, one with another temperature."""
+    """A trunk and two forks at half: an A/A fork with a negligibly changed decay, and one with another temperature."""
     found = steps(('trunk', 0, 0), ('again', 0.0, 0.2), ('warmer', -2.0, 0.5))
     for one, decay, temperature in zip(found['rows'], (1e-4, 1e-4 + 1e-13, 1e-4), (0.2, 0.2, 0.4)):
         one['changed'] = ['temperature' if one['name'] == 'warmer' else 'decay']
@@ -335,23 +331,3 @@ def forked() -> Record:
     for trunk, warmer, value in zip(found['rows'][0]['runs'], found['rows'][2]['runs'], noise):
         warmer['scores']['k-nn'] = trunk['scores']['k-nn'] - 2 + 0.5 * value
     return study(found['rows'], ('k-NN',), seeds=found['seeds'], fairness=found['fairness'])
-
-
-CASES = {
-    case.__name__: case
-    for case in (
-        one_decided,
-        all_inconclusive,
-        all_equivalent,
-        collapsed,
-        unfinished,
-        one_seed,
-        confounded,
-        sequential,
-        two_factors,
-        tuned,
-        drawn_as_lines,
-        external,
-        costly,
-    )
-}

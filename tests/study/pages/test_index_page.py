@@ -1,4 +1,4 @@
-"""The index over many studies: newest first, anything else in the folder, and hostile names."""
+"""The page of all studies: order, other folders, and hostile names."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def test_studies_are_newest_first_with_answer_and_cost(tmp_path):
     text = main_text(page)
     assert text.index('The newer') < text.index('One factor at a time')
     assert 'no page.html in new' in text
-    assert '“b” is higher : +10.0 points' in text
+    assert 'With “b” , k-NN is higher , +10.0 points' in text
     assert '1 higher none 6 of 6 12 min 1970-01-01' in text
     assert '1 confounded, 1 higher, 1 equivalent ✕ 1 20 of 20 40 min' in text
 
@@ -66,7 +66,7 @@ def test_hostile_names_stay_text(tmp_path):
     lay_down(tmp_path, 'javascript:alert("1")<b>', json.dumps(study), 1000)
     lay_down(tmp_path, '<i>&', '', 1000)
     page = write_studies_page(tmp_path).read_text()
-    assert '“momentum <ascending>” has the largest decided effect' in text_of(page)
+    assert 'The largest decided effect is that of “momentum <ascending>”' in text_of(page)
     assert '<script>alert' not in page
     assert str(escape(HOSTILE)) in page
     assert '&lt;i&gt;&amp;: study.json' in page

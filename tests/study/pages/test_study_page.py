@@ -22,7 +22,6 @@ from study.pages.planted import (
     scored,
     study,
     tiny,
-    tuned,
 )
 
 from mmairl.study.pages.study_page import write_figures, write_study_page
@@ -32,7 +31,7 @@ from mmairl.study.pages.words import BLANK, duration
 
 @pytest.fixture(scope='module')
 def pages(tmp_path_factory):
-    """Each of the two studies with its page."""
+    """Return two studies with their pages."""
     folder = tmp_path_factory.mktemp('pages')
     made = [make() for make in (ladder, drawn_as_lines)]
     return [(data, write_study_page(data, folder / f'{n}' / 'index.html').read_text()) for n, data in enumerate(made)]
@@ -45,7 +44,7 @@ def page(tmp_path):
 
 @pytest.fixture(scope='module')
 def planted_page(tmp_path_factory):
-    """The page of a function's study, written once."""
+    """Return the page of the study that a function creates; each page is written once."""
     folder = tmp_path_factory.mktemp('planted')
     return cache(lambda make: write_study_page(make(), folder / 'index.html').read_text())
 
@@ -55,7 +54,7 @@ def text_of(markup: str) -> str:
 
 
 def section(text: str, name: str) -> str:
-    """The section or the folded part with this id."""
+    """Return the section or folded part with this id."""
     start = text.index(f'id="{name}"')
     return text[start : min(text.find(end, start) % len(text) for end in ('</section>', '<details class="part"'))]
 
@@ -65,7 +64,7 @@ def body_rows(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[str]:
-    """The decimal numbers in order, whatever is set around them."""
+    """Return the decimal numbers in their order, without markup."""
     return re.findall(r'[-+]?\d+\.\d+', text.replace('−', '-'))
 
 
@@ -117,11 +116,11 @@ def with_problems() -> dict:
     'sentence',
     [
         'seed 1: has not run',
-        'seed 2: failed: the loss became nan at step 310',
+        'seed 2: failed (the loss became nan at step 310)',
         'seed 0: k-NN is nan',
         'seed 2: linear was not measured',
         'seeds 1, 2: has not run',
-        'seed 1: is running: training 12%',
+        'seed 1: is running (training 12%)',
         'seed 0: waits for runs whose weights it uses',
         'seed 0: linear leaves out 24 unreadable test images',
         "'e' is left out: at demo it would run as 'd' does.",
@@ -153,8 +152,8 @@ def test_study_without_a_run_has_a_page(page):
         one['runs'] = []
     text = text_of(page(found))
     assert text.count('seeds 0, 1, 2: has not run') == 4  # once per row
-    assert 'Nothing is measured yet: 0 of 12 runs are finished.' in text
-    assert 'No check is recorded.' in text
+    assert 'No score is measured yet; 0 of 12 runs are finished.' in text
+    assert 'This study has no record of a check.' in text
 
 
 def test_page_is_sound_and_lists_every_run(pages):
@@ -237,12 +236,12 @@ def test_published_effect_of_another_scale_is_labeled(page):
 @pytest.mark.parametrize(
     'sentence',
     [
-        '✓ equal: images seen 360,000',
-        '✕ not equal: code mocov2: b34afd9 plus_syncbn: b34afd9 with changes',
-        '○ not checked: software fewer than two rows record it',
+        '✓ equal: images seen (360,000)',
+        '✕ different: code mocov2: b34afd9 plus_syncbn: b34afd9 with changes',
+        '○ not checked: software (recorded by fewer than two rows)',
         'In all rows: precision: bfloat16.',
         'rate mocov2 outside rate plus_syncbn inside',
-        '1 undeclared difference, 1 property not equal',
+        '1 undeclared difference, 1 property differs between rows',
     ],
 )
 def test_fairness_lists_every_check(pages, sentence):
@@ -310,7 +309,7 @@ def test_latex_uses_booktabs_and_no_name_breaks_it():
     for rule in (r'\toprule', r'\midrule', r'\bottomrule', r'\cmidrule(lr){3-6}', r'\cmidrule(lr){7-12}'):
         assert text.count(rule) == 1, rule
     assert r'\multicolumn{4}{c}{measured} & \multicolumn{6}{c}{published}' in text
-    # A bracket would be an argument of the line break, a plus a list within the list.
+    # LaTeX would read a bracket as an argument of the line break, Markdown a plus as a nested list.
     assert '\n{[}a] & ' in latex(tiny(**{'[a]': (70.0, 71.0)}))
     assert '\n- Row + b, seed 0: k-NN is nan' in markdown(tiny(**{'a': (1.0,), '+ b': (math.nan,)}))
 
@@ -334,9 +333,9 @@ def test_factor_effects_and_shares_are_in_the_figure(planted_page, sentence):
 
 def test_design_is_described_in_methods(planted_page):
     text = text_of(section(planted_page(crossed), 'methods'))
-    assert 'The design: a half-fraction of resolution III.' in text
+    assert 'The design consists of a half-fraction of resolution III.' in text
     assert '23 runs, with seeds as blocks.' in text
-    assert 'Also left out, as the only run of its row that learned: a, seed 1.' in text
+    assert 'Also excluded, as the only runs of their rows that learned: a, seed 1.' in text
 
 
 def costed() -> dict:
@@ -378,26 +377,6 @@ def test_equal_costs_are_stated(page):
     rows['same'] = rows['cheap']
     found['cost']['equal'] = {'k-nn': []}
     assert 'all rows cost the same within 1 %' in text_of(section(page(found), 'cost'))
-
-
-def test_tuning_names_chosen_and_failed_trials(page):
-    found = tuned()
-    found['search']['rows']['SGD'].append(
-        dict(
-            search=0,
-            trial=2,
-            folder='t',
-            state='failed',
-            score=None,
-            diverged='failed twice: out of memory',
-            values=dict(rate=2.0),
-        )
-    )
-    text = text_of(section(page(found), 'tuning'))
-    assert '1 1 50.00 ✓ chosen 0.8' in text
-    assert 'SGD, search 1, trial 2 did not finish and counts as the worst: failed twice: out of memory' in text
-    assert '1 2 not finished' in text
-    assert 'These are selection scores and therefore optimistic.' in text
 
 
 def test_rescaled_rows_count_no_training(page):

@@ -36,7 +36,7 @@ def planted(levels: tuple[int, ...]) -> float:
 
 
 def shapley(value, factors: int) -> list[float]:
-    """Return Shapley's shares by going through all orders."""
+    """Return the shares of factors (Shapley) by enumeration of all orders."""
     gains = np.zeros(factors)
     for order in permutations(range(factors)):
         levels = [0] * factors
@@ -90,7 +90,7 @@ def test_published_factorial_has_the_published_effects():
 
 
 def test_unequal_seeds_give_least_squares_estimates():
-    """The numbers are of statsmodels 0.15.0: ols('y ~ a*b + C(seed)'), with levels of -1 and 1, twice the coefficients."""
+    """Expected: twice the coefficients of statsmodels 0.15.0 for ols('y ~ a*b + C(seed)') with levels of -1 and 1."""
     scores = [[20.1, 22.4, 19.0], [21.5, 24.9, None], [26.3, None, 24.1], [31.0, 33.2, 29.4]]
     found = attribute(study(full_rows(2), scores), 'knn', 1.0)
     assert estimates(found['effects']) == pytest.approx([7.35, 3.35, 1.564286], abs=1e-6)
@@ -139,7 +139,7 @@ def test_missing_runs_are_stated_and_not_imputed():
 
 
 def test_missing_row_confounds_only_some_effects():
-    """A missing row of 2 x 2 leaves no main effect estimable; of 2 x 2 x 2, main effects and pairs still are."""
+    """Without a row of 2 x 2, no main effect is estimable. Without a row of 2 x 2 x 2, main effects and pairs are."""
     pure = [[10.0 * a * b + seed for seed in (0, 1)] for a, b in full_rows(2)]
     found = attribute(study(full_rows(2), [*pure[:3], [None, None]]), 'knn', 1.0)
     assert {effect['verdict'] for effect in found['effects']} == {'not estimable without (1, 1)'}
@@ -176,7 +176,7 @@ def test_row_with_one_learned_run_is_left_out():
     assert found['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and found['low'] < 5 < found['high']
     assert found['verdict'] == 'not tested (collapsed runs)'
     pair = attribute(study(full_rows(2), [*scores[4:7], scores[3]]), 'knn', 1.0)['effects'][0]
-    assert pair['estimate'] is not None and pair['low'] is None  # two factors need that row
+    assert pair['estimate'] is not None and pair['low'] is None  # the effects of two factors need this row
 
 
 def test_seeds_are_blocks_if_all_rows_start_alike():

@@ -17,7 +17,7 @@ from mmairl.study.statistics.compare_rows import (
 )
 from mmairl.study.statistics.power import plan_seeds, power
 
-STUDIES, ROWS = 4000, 7  # the Monte Carlo error of a share of 5 % is 0.34 points, of 95 % as well
+STUDIES, ROWS = 4000, 7  # the standard error of a simulated rate of 5 % or 95 % is 0.34 points
 
 
 def ladders(seeds: int, seed_effect: float, spread: np.ndarray | float = 1.0, steps: np.ndarray | float = 0.0):
@@ -35,7 +35,7 @@ def standard_error(share: float) -> float:
 @pytest.mark.parametrize('seeds', [2, 3, 5, 10])
 @pytest.mark.parametrize('test', [paired, unpaired])
 def test_intervals_cover_the_effect_in_95_percent(test, seeds):
-    """Paired intervals cover it exactly, with seed effects too; unpaired ones at least as often."""
+    """Paired intervals have exact coverage, also with seed effects. Unpaired intervals cover at least as often."""
     scores = ladders(seeds, 3.0 if test is paired else 0.0, steps=2.0)
     estimate, error, freedom = (values[:, 0] for values in test(scores[:, 1:], scores[:, :-1]))
     covered = (abs(estimate - 2.0) <= stats.t.ppf(0.975, freedom) * error).mean()
@@ -75,7 +75,7 @@ def test_t_tests_equal_those_of_scipy():
 
 
 def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START)) -> dict:
-    """Return a study whose rows have these scores, each built on the one before."""
+    """Return a study with these scores, in which each row builds on the previous one."""
     names = [f'row {number}' for number in range(len(rows))]
     return dict(rows=[recorded(*row, on=on) for *row, on in zip(names, rows, starts, [None, *names])])
 
@@ -86,7 +86,7 @@ def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START))
     ({**START, 'order': None}, False),
     ({**START, 'weights': 'other'}, False),
     ({**START, 'weights': 'other', 'shapes': 'other'}, True),  # another network cannot start from the same weights
-    (None, False),  # runs of versions that did not record it
+    (None, False),  # runs of versions that did not record the start
 ])  # fmt: skip
 def test_seeds_are_blocks_if_both_rows_start_alike(start, blocks):
     (found,) = compare_scores(record([41.0, 45.0, 49.0], [43.0, 47.1, 50.9], starts=(START, start)), 'knn', 1.0)

@@ -1,4 +1,4 @@
-"""The cost of rows: FLOPs and scores at equal cost, against calculations by hand."""
+"""The cost of rows: FLOPs and scores at equal cost, compared with calculations by hand."""
 
 import json
 from types import SimpleNamespace
@@ -80,17 +80,17 @@ def test_equal_cost_interpolates_between_checkpoints():
     assert (found['row'], found['on'], found['flops']) == ('dear', 'cheap', 900) and found['ratio'] == 2400 / 900
     assert found['scores'] == [53.0, 53.0] and found['estimate'] == 0
     assert [found['low'], found['high']] == pytest.approx([-half, half])
-    for one in (rows[0]['runs'][2], rows[1]['runs'][0]):  # collapsed, as raw pixels tell
+    for one in (rows[0]['runs'][2], rows[1]['runs'][0]):  # collapsed, since raw pixels score as much
         one['scores']['knn'] = 10.0
     floor = row('pixels', None, None, 0, [10.0], untrained='pixels')
     learned = at_equal_cost(dict(rows=[*rows, floor]), 'knn')[0]
     assert learned['scores'] == [(44 + 62 + 42 + 70) / 4, 51.0]
-    for seconds, one in zip((11.0, 0.0, 0.0), rows[1]['runs']):  # two winners that were trained as published
+    for seconds, one in zip((11.0, 0.0, 0.0), rows[1]['runs']):  # two winners reuse the runs as published
         one['device_seconds'] = seconds
     spent = costs(study)
     assert spent['dear']['device_seconds'] == 11
     assert spent['quarter'] == dict(images=50, flops=600, device_seconds=11 / 4)
-    # Without a checkpoint below that cost there is no comparison, and rows of one cost want none.
+    # There is no estimate without a checkpoint below this cost, and no entry for rows of equal cost.
     rows.pop(2)
     assert 'estimate' not in at_equal_cost(study, 'knn')[0]
     rows[1].update(flops_per_image=4.5)

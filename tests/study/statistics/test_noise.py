@@ -70,7 +70,7 @@ def test_noise_by_images_is_read_from_result_files(tmp_path):
     assert one['images'] == pytest.approx(100 * a.std(ddof=1) / 8**0.5) and one['probes'] == 0
     assert two['effect_images'] == pytest.approx(100 * (b - a).std(ddof=1) / 8**0.5) and two['effect_seeds'] == 3.0
     assert one['seeds'] == pytest.approx(np.std([62.5, 50.0], ddof=1)) and two['seeds'] == 0
-    # A score that the images do not add up to, and a result that does not have them.
+    # Neither a score that is not the mean over images nor a result without images has an error by images.
     rows[0]['runs'][0]['scores']['knn'] = 60.0
     assert noise(study, 'knn', tmp_path)[0]['images'] is None
     assert noise(study, 'svm', tmp_path)[0]['images'] is None

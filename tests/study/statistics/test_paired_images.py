@@ -71,4 +71,4 @@ def test_verdict_never_speaks_of_recipes():
     apart = compare_images(np.zeros(9, bool), np.ones(9, bool))
     assert (same.p, same.verdict, apart.verdict) == (1.0, NO_DIFFERENCE, DIFFER)
     line = paired_lines('a', 'b', {'k-NN': apart})[0]
-    assert 'b is +100.0 points from a' in line and line.endswith(DIFFER)
+    assert 'b minus a is +100.0 points.' in line and line.endswith(DIFFER)

@@ -107,7 +107,7 @@ def test_stored_plan_cannot_be_replaced(tmp_path):
 
 @pytest.mark.parametrize('on, closed', [('one', 'two'), ('two', 'one')], ids=['star', 'ladder'])
 def test_tool_adds_seeds_to_open_rows(tmp_path, monkeypatch, capsys, run_tool, on, closed):
-    """With planted scores the second row differs at once and the third never; terminal and page state it."""
+    """By planted scores, the second row differs at the first analysis and the third never does."""
     third = dict(name='three', config='mocov2plus_r50_200e.py', against=on, factor='the loss')
     third['declares'] = ['model', 'optim_wrapper']
     third['options'] = {'model.symmetric': False}
