@@ -38,7 +38,7 @@ MOST_WORKERS = 16
 
 @dataclass(frozen=True)
 class Request:
-    """The images, hardware and wishes that a config is suggested for.
+    """The images, the hardware and the options that a config is suggested for.
 
     Args:
         method: Short name of the method, such as `'byol'`.
@@ -123,8 +123,8 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
         gpus: Number of GPUs.
         **request: Further fields of `Request`.
     """
-    wishes = Request(method, images, gpus, **request)
-    values, facts = recommended(wishes)
+    full_request = Request(method, images, gpus, **request)
+    values, facts = recommended(full_request)
 
     def code(key: str) -> Markup:
         return Markup(python_text(Config({key: values[key]})).strip())
@@ -135,7 +135,7 @@ def suggest(method: str, images: int, gpus: int = 1, **request: Any) -> str:
         finalize=lambda value: value if isinstance(value, Markup) else printable(value),
     )
     template = environment.from_string(TEMPLATE.read_text('utf-8'))
-    return literal_braces(template.render(**facts, request=wishes, values=values, code=code))
+    return literal_braces(template.render(**facts, request=full_request, values=values, code=code))
 
 
 def suggest_for(

@@ -25,7 +25,7 @@ def backbone_of(
     heads: int | None = None,
     norm_eps: float | None = None,
 ) -> dict[str, Any]:
-    """Return the `backbone=` of a config for weights under our names.
+    """Return the `backbone=` of a config for weights under mmairl's names.
 
     Args:
         weights: Tensors of a ResNet, of a ViT with a class token, or of DINOv3's ViT.
@@ -102,7 +102,7 @@ def _shape(weights: Mapping[str, Tensor], key: str, ndim: int, path: str) -> tor
 
 
 def _count_layers(weights: Mapping[str, Tensor], prefix: str) -> int:
-    """Return the number of layers: of different numbers after a prefix in the keys."""
+    """Return how many different layer numbers follow a prefix in the keys."""
     matches = (re.match(rf'{re.escape(prefix)}(\d+)\.', key) for key in weights)
     return len({match[1] for match in matches if match})
 

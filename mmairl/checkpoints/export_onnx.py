@@ -19,9 +19,7 @@ from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 
 REQUIRED = ('onnx', 'onnxscript', 'onnxruntime')
-TOLERANCE = (
-    1e-4  # largest difference relative to the largest feature; runtimes sum in different orders
-)
+TOLERANCE = 1e-4  # relative to the largest feature; runtimes sum in different orders
 
 
 class FeatureExtractor(nn.Sequential):

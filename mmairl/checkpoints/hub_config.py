@@ -207,7 +207,7 @@ def parse_statistics(value: Any, name: str, path: str | Path, scale: float = 1.0
     valid = isinstance(numbers, (list, tuple)) and numbers and all(map(is_number, numbers))
     if not valid or (name.endswith('std') and min(numbers) <= 0):
         raise UserError(
-            f"{path}: {name} must be one number per channel ('{value}'); correct it, or give mean and std yourself",
+            f"{path}: {name} must be one number per channel ('{value}'); correct it, or pass mean and std",
             code='bad-statistics',
         )
     return [float(number) if scale == 1 else number / scale for number in numbers]
@@ -230,7 +230,7 @@ def _timm_input(fields: Mapping[str, Any], path: Path) -> Input:
     missing = [name for name in ('mean', 'std') if name not in fields]
     if missing:
         raise UserError(
-            f'{path}: {missing[0]} is missing; add it, or give mean and std yourself',
+            f'{path}: {missing[0]} is missing; add it, or pass mean and std',
             code='bad-statistics',
         )
     shape = fields.get('input_size')

@@ -75,9 +75,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
             f'{path}: cannot be read ({error.strerror}); check the file and its permissions',
             code='unreadable-file',
         ) from error
-    except (
-        Exception
-    ) as error:  # a damaged pickle can fail in any opcode: IndexError, struct.error, ...
+    except Exception as error:  # a damaged pickle can fail in any opcode
         raise _explained(path, error) from error
     if not isinstance(loaded, dict):
         raise UserError(

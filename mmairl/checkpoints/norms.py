@@ -1,4 +1,4 @@
-"""Norms of a backbone's weights, and a test by which LARS-trained weights are recognized."""
+"""Norms of a backbone's weights, and a test that recognizes LARS-trained weights."""
 
 import statistics
 from collections.abc import Mapping

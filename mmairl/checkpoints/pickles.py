@@ -1,7 +1,7 @@
 """The allow-list for reading checkpoints and .pkl files, and their conversion to plain types for writing.
 
-A pickle can call any function with any arguments. Even with `np.ndarray` and `np.dtype` alone, it could read arbitrary memory
-as an object. So each name that checkpoints need is mapped to a small class or function of this module, which only builds
+A pickle can call any function with any arguments. Even with `np.ndarray` and `np.dtype` alone, it could turn any address into
+an object. So each name that checkpoints need is mapped to a small class or function of this module, which only builds
 numeric arrays from bytes. `plain` then copies the result and rejects everything that is not known to be plain.
 
 `portable` serves writing: it returns a copy that `torch.load(weights_only=True)` accepts in any process.

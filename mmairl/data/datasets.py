@@ -103,9 +103,7 @@ class ViewDataset(Dataset):
         if ending := ending_by_reader(data, self.readers):
             image = self.readers[ending].decode(data, self.max_pixels, self.as_stored)
         elif self.as_stored:
-            from mmairl.data.raw_values import (
-                decode_stored,
-            )  # which imports packages that RGB images do not need
+            from mmairl.data.raw_values import decode_stored  # not needed for RGB images
 
             image = decode_stored(data, self.max_pixels)
         else:
@@ -207,7 +205,8 @@ class FileDataset(ViewDataset):
         self.root = Path(root)
         self.max_unreadable = max_unreadable
         self.max_pixels = max_pixels
-        # An array, because a worker that touches a million str objects counts references in them and so copies their memory.
+        # An array, because reading a list of str objects would change their reference counts, which copies their memory pages
+        # in each worker.
         self.files = np.array([os.fsencode(file) for file in files])
         self.labels = torch.tensor(labels, dtype=torch.int64)
         self.take_depth()
@@ -282,10 +281,7 @@ class ImageFolder(FileDataset):
 
 @DATASETS.register_module()
 class UnlabelledFolder(ImageFolder):
-    """All images below `root`, at any depth, without labels, which pre-training does not need.
-
-    The arguments are those of `ImageFolder`.
-    """
+    """All images below `root`, at any depth, without labels. The arguments are those of `ImageFolder`."""
 
     layout = 'images at any depth'
 

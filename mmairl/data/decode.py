@@ -94,7 +94,7 @@ class Reason(IntEnum):
 
 
 class UnreadableImage(UserError):
-    """The error of a faulty image file. Training replaces the image by another one, and evaluation counts it."""
+    """Raised for a faulty image file. Training replaces the image by another one, and evaluation counts it."""
 
     def __init__(self, reason: Reason | str, name: str = 'an image') -> None:
         # torch recreates the error of a data worker from its text.
@@ -212,7 +212,7 @@ def refuse_pages(image: Image.Image) -> None:
 def decode_jpeg(image: Image.Image, data: bytes) -> np.ndarray | None:
     """Decode an upright JPEG with simplejpeg, bitwise equal to Pillow in two thirds of the time.
 
-    Return None, so that Pillow decodes the file, if simplejpeg is not installed, for other files, and if libjpeg warns.
+    Return None if simplejpeg is not installed, for other files, and if libjpeg warns. Pillow then decodes the file.
     """
     if simplejpeg is None or image.format != 'JPEG' or image.mode not in ('RGB', 'L'):
         return None

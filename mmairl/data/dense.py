@@ -14,7 +14,7 @@ from mmairl.data.mmcv_ops import use_torchvision_ops
 from mmairl.data.reading import read_file
 from mmairl.data.scenes import FAR, scene
 from mmairl.data.shapes import KINDS
-from mmairl.errors import UserError
+from mmairl.errors import UserError, explained
 from mmairl.registry import DATASETS
 
 IGNORED = 255  # label of pixels that are not scored
@@ -88,14 +88,11 @@ class MMSegImages(DenseDataset):
     ) -> None:
         super().__init__(target)
         use_torchvision_ops()
-        try:
+        fault = 'MMSegImages: mmseg cannot be imported'
+        kinds = (ImportError, AssertionError)  # mmseg asserts mmcv's version
+        with explained(fault, 'run requirements/install.sh full', kinds, code='missing-mmseg'):
             from mmseg.datasets import transforms
             from mmseg.registry import DATASETS as PLATFORM
-        except (ImportError, AssertionError) as error:  # mmseg asserts mmcv's version
-            raise UserError(
-                f'MMSegImages requires mmseg, which cannot be imported ({error}); requirements/install.sh full installs it',
-                code='missing-mmseg',
-            ) from error
         self.source = PLATFORM.build(dict(source, _scope_='mmseg', pipeline=[]))
         if count is not None and len(self.source) != count:
             raise UserError(

@@ -47,9 +47,7 @@ class Mixture(ViewDataset):
         inner = {name: innermost_dataset(part) for name, part in self.sets.items()}
         require_one_kind(inner)
         sizes = {name: len(part) for name, part in self.sets.items()}
-        self.bounds = np.cumsum(
-            [0, *sizes.values()]
-        )  # index of the first image of each set, and the end
+        self.bounds = np.cumsum([0, *sizes.values()])  # first image of each set, and the end
         self.per_epoch = images_per_epoch(sizes, weights) if weights else None
         first = next(iter(inner.values()))
         self.channels = first.channels

@@ -28,19 +28,16 @@ def use_torchvision_ops() -> bool:
         return isinstance(sys.modules[NAME], TorchvisionOps)
     try:
         compiled = import_module(NAME)
-        if (
-            not torch.cuda.is_available()
-            or compiled.get_compiling_cuda_version() != 'not available'
-        ):
+        has_cuda_ops = compiled.get_compiling_cuda_version() != 'not available'
+        if has_cuda_ops or not torch.cuda.is_available():
             return False
     except ImportError:  # mmcv-lite, or ops built for another torch
         pass
     sys.modules[NAME] = TorchvisionOps()
     # mmdet imports this class from there. It is missing if the module was imported before this replacement.
     if transformer := sys.modules.get('mmcv.cnn.bricks.transformer'):
-        transformer.MultiScaleDeformableAttention = import_module(
-            'mmcv.ops'
-        ).MultiScaleDeformableAttention
+        ops = import_module('mmcv.ops')
+        transformer.MultiScaleDeformableAttention = ops.MultiScaleDeformableAttention
     return True
 
 

@@ -1,4 +1,4 @@
-"""Public labeled data sets, with a class for each that defines its splits, its file layout and how its lists are read.
+"""Public labeled data sets. The class of each one defines its splits, its file layout and how its lists are read.
 
 To add a data set, write a class in this file and a config in configs/evaluation.
 """

@@ -89,11 +89,10 @@ def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
     logging.getLogger('tifffile').setLevel(logging.CRITICAL)
     with TiffFile(BytesIO(data)) as file:
         image = file.series[0]
-        sizes = list(zip(image.axes, image.shape))
-        axes = [(axis, length) for axis, length in sizes if axis in 'YX' or length > 1]
-        shape = tuple(length for _, length in axes)
-        height_width = [length for axis, length in axes if axis in 'YX']
-        channel_axes = [number for number, (axis, _) in enumerate(axes) if axis not in 'YX']
+        axes = image.get_axes(squeeze=True)
+        shape = image.get_shape(squeeze=True)
+        height_width = [length for axis, length in zip(axes, shape) if axis in 'YX']
+        channel_axes = [number for number, axis in enumerate(axes) if axis not in 'YX']
         if len(channel_axes) > 1 or len(height_width) != 2:
             raise UnreadableImage(Reason.NO_ARRAY)
         require_size(shape, height_width, image.dtype.itemsize, max_pixels)

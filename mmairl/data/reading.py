@@ -71,7 +71,7 @@ def retried(read: Callable[[], Answer], name: Path | str, patience: float | None
     Args:
         read: The function to call.
         name: What it reads, for the error message.
-        patience: Seconds for all tries to read from remote storage. Default: the source is a file system, for PATIENCE.
+        patience: Seconds for all tries, if `read` reads from remote storage. Default: PATIENCE, for a file system.
 
     Raises:
         UserError: If all tries fail.

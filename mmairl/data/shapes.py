@@ -125,9 +125,7 @@ def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
     """Paint the copies one after another, each in a patch around its center, in all images at once."""
     stacked = {key: np.stack([getattr(scene, key) for scene in scenes]) for key in vars(scenes[0])}
     reach = int(np.ceil(RADIUS[1] * size * 1.15)) + 1
-    margin = (
-        2 * reach + size // CELLS
-    )  # because copies may be partly or completely outside the image
+    margin = 2 * reach + size // CELLS  # for copies that are partly or completely outside
     position = np.linspace(0, PATCHES - 1, size)
     weights = np.maximum(0, 1 - np.abs(position[:, None] - np.arange(PATCHES))).astype(np.float32)
     background = weights @ stacked.pop('background') @ weights.T  # smooth interpolation

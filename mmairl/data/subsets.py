@@ -306,9 +306,8 @@ def merge_classes(
     """Return the group of each class: one of `groups` nodes of the taxonomy, or whether the class is an artifact."""
     parents: dict[str, str] = {}
     for parent, child in read_pairs(taxonomy, 'parent child', 'bad-taxonomy'):
-        parents.setdefault(
-            child, parent
-        )  # only the first of several parents, so that the hierarchy is a tree
+        # Only the first of several parents, so that the hierarchy is a tree.
+        parents.setdefault(child, parent)
     lines = [ancestors(name, parents) for name in classes]
     if groups == 'artifact':
         return ['artifact' if ARTIFACT in line else 'not artifact' for line in lines]

@@ -20,11 +20,12 @@ to_bytes = cv2.convertScaleAbs
 
 
 class Augmentation:
-    """Base class: `augment(image)` changes a CHW image in a data worker, `augment.batch(images)` a float BCHW batch.
+    """Base class of augmentations.
 
-    Both forms draw the parameters of each image from torch's global CPU generator, so a seed gives the same views on any
-    device. In a worker, `single` changes 8-bit RGB images: it is `apply` rounded to bytes. Images with other channels or
-    depths are changed as floats, by `apply`.
+    `augment(image)` changes one CHW image in a data worker, and `augment.batch(images)` changes a float BCHW batch on any
+    device. Both draw the parameters of each image from torch's global CPU generator, so a seed gives the same views on any
+    device. In a worker, `single` changes 8-bit RGB images and equals `apply` rounded to bytes. Images with other channels or
+    depths are changed as floats by `apply`.
 
     Args:
         p: Probability that an image is changed.
@@ -300,8 +301,8 @@ OPERATIONS = ('brightness', 'contrast', 'saturation', 'hue')
 class ColorJitter(Augmentation):
     """Change brightness, contrast, saturation and hue, in a random order per image.
 
-    With strength s, a factor is uniform in [max(0, 1 - s), 1 + s]. The hue shift is uniform in [-hue, hue] turns of the
-    color circle. Values are not rounded between the four changes.
+    With strength s, a factor is uniform in [max(0, 1 - s), 1 + s]. The hue shift, in turns of the color circle, is uniform
+    in [-hue, hue]. Values are not rounded between the four changes.
 
     Brightness and contrast apply to any number of channels. For images that are not RGB, the contrast of each channel is
     relative to the channel's own mean, and saturation and hue must be 0.

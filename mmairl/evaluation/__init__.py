@@ -1,1 +1,1 @@
-"""Measure a backbone: on its frozen features, or by training on top of it; and record what each number depends on."""
+"""Evaluate backbones by frozen features or by further training, and record what each score depends on."""

@@ -273,7 +273,7 @@ class DenseProtocol(Protocol):
         return statistics
 
     def _joined(self, maps: Tensor, windows: Sequence[Window], size: Sequence[int]) -> Tensor:
-        """Return a map of the image: the mean of the maps of its overlapping windows."""
+        """Return the map of an image: the mean over the maps of its overlapping windows."""
         total = maps.new_zeros(maps.shape[1], *size)
         count = maps.new_zeros(size)
         for (rows, columns), of_window in zip(windows, maps):

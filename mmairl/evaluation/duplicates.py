@@ -20,7 +20,7 @@ from mmairl.evaluation.neighbors import nearest
 
 CHANCE = 1e-4  # fraction of independent images that are marked by mistake
 SAME = 1e-6  # rounding error of a cosine in float32
-NEIGHBORS = 10  # neighbors to estimate the density around an image with
+NEIGHBORS = 10  # training images that determine the density around a test image
 SHOWN = 12  # pairs shown on a page
 SIDE = 96  # side of a picture in pixels
 
@@ -56,9 +56,8 @@ def near_duplicates(
     bank, query = features
     bank_rows = _rows(train, bank)
     rows = _rows(test, query)
-    center = bank.x.mean(
-        0
-    )  # the angles between features of a collapsed network are tiny unless they are centered
+    # Without centering, the angles between features of a collapsed network are tiny.
+    center = bank.x.mean(0)
     queries = query.x - center
     similarity, position = nearest(queries, bank.x - center, NEIGHBORS, device)
     close = too_near(1 - similarity).nonzero().flatten()

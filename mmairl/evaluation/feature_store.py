@@ -52,7 +52,7 @@ def read_rows(path: Path, images: int) -> Tensor:
 
 
 def _is_filled(path: Path, lock: FileLock) -> bool:
-    """Return whether the file exists; if it does not, first take the lock, which may mean to wait for another run."""
+    """Return whether the file exists. If it does not, take the lock first, and wait for a run that holds it."""
     if path.is_file():
         return True
     with explained_disk_errors(path):

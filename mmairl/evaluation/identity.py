@@ -58,7 +58,7 @@ ABSENT = 'not on this machine'
 UNKNOWN = 'unknown: '
 FILE = 'file '
 SOURCES = 'sources'
-FEATURE_CODE = ('features', 'backbone')  # modules of this room that turn images into features
+FEATURE_CODE = ('features', 'backbone')  # modules of this package that turn images into features
 # For each digest of weights, the digests that earlier versions computed for the same weights.
 EARLIER: dict[str, set[str]] = {}
 
@@ -113,7 +113,7 @@ def identity_of(
 
 
 def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str, Any]) -> str:
-    """Return a digest of everything that the features of one data set depend on, the name of their file."""
+    """Return the name of a file of features: a digest of everything that the features depend on."""
     joined = described.get('split') == 'train+val' and 'val' in identity['data']
     parts = [name, 'val'] if joined else [name]
     shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code')}
@@ -246,9 +246,7 @@ def is_absent(described: Mapping[str, Any]) -> bool:
             or '://' in str(value)
         ):
             continue
-        fixed = re.split(r'[*?\[{]', str(value))[
-            0
-        ]  # the part before the wildcards of a pattern of shards
+        fixed = re.split(r'[*?\[{]', str(value))[0]  # the part before wildcards
         place = fixed if fixed == str(value) else os.path.dirname(fixed) or '.'
         if not os.path.exists(place):
             return True
@@ -323,8 +321,8 @@ def difference(
     old = _flat(saved, ignored)
     new = _flat(current, ignored)
     names = dict.fromkeys([*old, *new])
-    absent = [name for name in names if ABSENT in (old.get(name), new.get(name))]
-    absent = tuple(name.removesuffix('content') for name in absent)
+    without_content = [name for name in names if ABSENT in (old.get(name), new.get(name))]
+    absent = tuple(name.removesuffix('content') for name in without_content)
 
     def differs(name: str) -> bool:
         before = old.get(name)
@@ -366,7 +364,7 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
     if path.is_file():
         if differs := difference(read_json(path), identity):
             raise UserError(
-                f'{folder} holds another result, which differs in {differs}; name another folder (--work-dir), '
+                f'{folder}: the folder of another result, which differs in {differs}; name another folder (--work-dir), '
                 'remove this one, or replace it by --remeasure',
                 code='other-result',
             )
@@ -374,7 +372,7 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
     for name in results:
         if (folder / name).exists():
             raise UserError(
-                f'{folder} holds {name} and no {NAME}, so its identity is unknown; name another folder (--work-dir), '
+                f'{folder}: {name} exists without {NAME}, so its identity is unknown; name another folder (--work-dir), '
                 'or remove this one',
                 code='unknown-result',
             )

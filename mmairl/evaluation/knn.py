@@ -87,7 +87,7 @@ def knn_predictions(
     """Return, for each k, the predicted class of each test image. Each process handles a share of the test images."""
     if train.y.ndim == 2:
         raise UserError(
-            'k-NN: expected one class per image, and these images have several; use svm or logreg',
+            'k-NN: expected one class per image, but images have several; use svm or logreg',
             code='unsupported-labels',
         )
     if max(ks) > len(train.x):

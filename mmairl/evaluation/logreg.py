@@ -35,9 +35,7 @@ TOLERANCE = 1e-4  # largest last step relative to the weights; with FORCING, the
 FORCING = 0.01  # relative residual of each linear system
 STEPS = 100  # limit of Newton's steps
 INNER = 300  # limit of the conjugate gradient steps per Newton step
-BALANCE = (
-    1e-5  # largest last gradient relative to strength |W|, the terms that cancel at the minimum
-)
+BALANCE = 1e-5  # largest gradient of a solved fit, relative to strength |W|
 NEVER = 1e6  # minus the score of a class without a training image
 
 

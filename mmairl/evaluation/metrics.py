@@ -38,13 +38,13 @@ def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def packed(right: Tensor) -> dict[str, Any]:
-    """Return for a JSON file which images are correct, as one bit per image."""
+    """Return which images are correct, as one bit per image in a form for JSON files."""
     bits = np.packbits(right.cpu().numpy())
     return dict(images=len(right), bits=base64.b64encode(bits).decode())
 
 
 def unpacked(bitmap: Mapping[str, Any]) -> np.ndarray:
-    """Return the booleans that `packed` has stored.
+    """Return the booleans from the result of `packed`.
 
     >>> unpacked(packed(torch.tensor([True, False, True])))
     array([ True, False,  True])
@@ -68,7 +68,7 @@ def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str,
 
 
 def best_five(scores: Tensor) -> Tensor:
-    """Return the up to five classes with the highest scores, best first."""
+    """Return up to five classes with the highest scores, best first."""
     return scores.topk(min(5, scores.shape[-1]), dim=-1).indices
 
 
@@ -163,7 +163,7 @@ def mean_ap(
     present = is_present.nonzero().squeeze(1).tolist()
     if not present:
         raise UserError(
-            'average precision: no test image is of any class; check the labels of the test data',
+            'average precision: no test image belongs to a class; check the labels of the test data',
             code='no-positives',
         )
     each = []

@@ -10,7 +10,7 @@ TEMPERATURE = 0.07
 QUERY_BLOCK = 2048
 BANK_BLOCK = 8192  # rows; 128 MiB in float64 with 2048 features
 RESOLUTION = 1e-6  # float32 may order cosines wrongly that differ by less
-LEAST_EXPONENT = -126  # of normal numbers in float32
+LEAST_EXPONENT = -126  # smallest exponent of normal numbers in float32
 
 
 @torch.inference_mode()
@@ -31,7 +31,7 @@ def nearest(
         bank: Rows to search.
         k: Number of neighbors. A bank with fewer rows returns all of them.
         device: Device of the search. It keeps all queries and receives each block of the bank once.
-        cuts: The numbers of nearest neighbors that the caller uses, if it does not only use all k.
+        cuts: The numbers of first neighbors that the caller uses. Default: only `k`.
     """
     similarity, position = _search(query, bank, k + 1, device, torch.float32)
     similarity = similarity.double()
@@ -79,7 +79,7 @@ def _search(
 
 
 def _top(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the values and columns of the up to k largest entries of each row."""
+    """Return the values and columns of the k largest entries of each row, or of all entries if there are fewer."""
     return similarity.topk(min(k, similarity.shape[1]))
 
 

@@ -31,7 +31,7 @@ from mmairl.registry import DATASETS, HOOKS
 
 UNKNOWN = -1  # label of an image of unknown class
 TEST_SCORE = 'knn_accuracy_on_test_images'
-# From each fraction of the run on, the factor of the learning rate.
+# (fraction of the run, factor of the learning rate from there on)
 STEPS = ((0.8, 0.01), (0.6, 0.1), (0.0, 1.0))
 
 
@@ -172,7 +172,8 @@ class OnlineProbeHook(SelectionHook):
     ) -> None:
         if classes < 2:
             raise UserError(
-                f"OnlineProbeHook: expected at least two classes ('{classes}')", code='few-classes'
+                f"OnlineProbeHook: expected at least two classes ('{classes}'); set `classes`",
+                code='few-classes',
             )
         if schedule not in ('steps', 'cosine'):
             raise UserError(
@@ -201,7 +202,7 @@ class OnlineProbeHook(SelectionHook):
             self.counts = torch.zeros(2)  # held-out images of this epoch: recognized, and all
 
     def hold_out(self, dataset: Dataset, groups: Groups | None) -> Tensor:
-        """Return which images are held out of the probe's training. A table of groups need only list labeled images."""
+        """Return which images are held out of the probe's training. A table of groups only needs to list labeled images."""
         rows = (dataset.labels > UNKNOWN).nonzero().flatten()
         group_names = None
         if groups:
@@ -269,7 +270,7 @@ class OnlineProbeHook(SelectionHook):
         labels = getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)
         if max(highest, torch.as_tensor(labels).max()) <= UNKNOWN:
             raise UserError(
-                'OnlineProbeHook requires labels and the training set has none; remove OnlineProbeHook',
+                'OnlineProbeHook: requires labels, but the training set has none; add labels, or remove the hook',
                 code='no-labels',
             )
 

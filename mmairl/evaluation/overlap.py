@@ -17,9 +17,7 @@ from mmairl.data.shards.dataset import Shards
 
 THREADS = 16  # parallel reads, which hide the latency of a network disk
 BLOCK = 256  # items per task of a thread
-Leaf = tuple[
-    Dataset, np.ndarray
-]  # a data set without an inner one, and the rows that are selected from it
+Leaf = tuple[Dataset, np.ndarray]  # an innermost data set, and the selected rows
 
 
 def in_threads(function: Callable, items: Sequence, threads: int = THREADS) -> list:

@@ -151,7 +151,7 @@ def protocol_class(name: str) -> type[Protocol]:
     if not is_protocol(name):
         known = PROTOCOLS.names()
         raise UserError(
-            f"unknown protocol ('{name}'); expected one of {', '.join(known)}, or one that the config's `custom_imports` "
+            f"protocol: unknown name ('{name}'); expected one of {', '.join(known)}, or one that the config's `custom_imports` "
             f'registers{closest(name, known)}',
             code='unknown-protocol',
         )
@@ -227,7 +227,8 @@ def evaluate(
     settings = settings or settings_for(protocol, cfg)
     if not isinstance(settings, protocol_class(protocol)):
         raise UserError(
-            f'{protocol}: expected its own settings; use settings_for', code='other-settings'
+            f'{protocol}: the settings are those of another protocol; use settings_for',
+            code='other-settings',
         )
     began = time.perf_counter()
     start_processes(settings.launcher)

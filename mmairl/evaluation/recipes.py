@@ -20,9 +20,7 @@ from mmairl.evaluation.sets import precision_of, with_views
 from mmairl.registry import DATASETS, PROTOCOLS
 
 REQUIRED = ('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'train_cfg')
-LONG_TAIL = (
-    10  # ratio of the largest to the smallest class, from which scores by class size are added
-)
+LONG_TAIL = 10  # smallest ratio of the largest to the smallest class that adds scores by class size
 
 _read_shipped = cache(load_config)
 
@@ -129,7 +127,7 @@ def _long_tail(labels: Tensor, classes: int) -> list[int] | None:
 
 
 def _network(cfg: Config, recipe: Config, start: dict | None) -> dict:
-    """Return the config's backbone with those settings of the recipe's backbone that it also has."""
+    """Return the config's backbone, with the recipe's values of the settings that both have."""
     backbone = copy.deepcopy(cfg.model.backbone)
     backbone.pop('init_cfg', None)
     overrides = recipe.model.get('backbone', {})

@@ -14,7 +14,7 @@ from mmairl.evaluation.neighbors import unit_rows
 from mmairl.evaluation.protocol import Scores
 from mmairl.registry import PROTOCOLS
 
-QUERIES = 512  # ranked at a time
+QUERIES = 512  # queries per block
 
 
 @PROTOCOLS.register_module('retrieval')
@@ -72,7 +72,7 @@ class Retrieval(FeatureProtocol):
         found = precision.isfinite()
         if not found.any():
             raise UserError(
-                'retrieval: no query has a match in the gallery; use images with several of each class',
+                'retrieval: no query has a match in the gallery; use several images of each class',
                 code='no-positives',
             )
         scores = {'retrieval, mAP': mean_percent(precision[found])}

@@ -117,7 +117,7 @@ def _require_scorable(dataset: Dataset, protocol: str) -> None:
     if kind not in expected:
         others = [name for name in PROTOCOLS.names() if kind in PROTOCOLS.get(name).labels]
         raise UserError(
-            f"{protocol}: expected {' or '.join(expected)} labels, and {type(dataset).__name__} has other ones ('{kind}'); "
+            f"{protocol}: expected {' or '.join(expected)} labels, but {type(dataset).__name__} has others ('{kind}'); "
             f'use one of {", ".join(others)}',
             code='unsupported-labels',
         )
@@ -132,8 +132,8 @@ def _require_same_classes(datasets: Mapping[str, Dataset]) -> None:
         if found != expected:
             odd = sorted(set(found) ^ set(expected))
             raise UserError(
-                f'evaluation: the {name} images have {len(found)} classes and the training images {len(expected)}, and '
-                f'{repr(odd[0]) if odd else "their order"} is not the same in both; use folders with the same classes',
+                f'evaluation: the {name} images have {len(found)} classes and the training images {len(expected)}, which '
+                f'differ in {repr(odd[0]) if odd else "their order"}; use folders with the same classes',
                 code='other-classes',
             )
 
@@ -145,7 +145,7 @@ def own_groups(cfg: Config, dataset: Dataset) -> list[str] | None:
 
 
 def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -> dict[str, int]:
-    """Return the numbers that are not 0 of unreadable images and of classes of the data set without a label."""
+    """Return how many images are unreadable and how many classes have no image in `labels`. Counts of 0 are omitted."""
     present = labels.unique().numel()
     if labels.ndim == 2:
         present = int((labels == 1).any(0).sum())

@@ -31,7 +31,7 @@ from mmairl.evaluation.sets import held_out, left_out, refit, require_apart
 from mmairl.evaluation.sources import outside_sources
 from mmairl.io import read_json, write_json
 
-SEED = 0  # default of the settings and of the recipe, so that a repeated evaluation has the same result
+SEED = 0  # used if neither the settings nor the recipe state a seed, so that repeated evaluations agree
 # The keys of a recipe that affect the trained classifier. Other keys concern the folder of a run and its log.
 RECIPE_KEYS = (
     'model',

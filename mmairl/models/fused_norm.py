@@ -1,4 +1,4 @@
-"""Batch norm of each view, addition of a residual, and ReLU, fused into one pass over memory.
+"""Batch norm of each view, addition of a residual and ReLU in one kernel.
 
 torch's SyncBN kernels compute the statistics and the sums of gradients. A Triton kernel computes both the output and the
 gradient of the input. It has been tested in Triton's interpreter, but not on a GPU yet.

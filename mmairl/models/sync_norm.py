@@ -173,20 +173,11 @@ def view_statistics(
     values = torch.cat([*chain.from_iterable(own), own[0][0].new_full((1,), rows)])
     everyone = gather(values.unsqueeze(0), own_group(layer.group))
     counts = everyone[:, -1]
+    by_view = everyone[:, :-1].unflatten(1, (layer.views, 2, -1)).permute(1, 2, 0, 3)
+    running = layer.running_mean, layer.running_var, layer.momentum, layer.eps
     joined = [
-        kernels.batch_norm_gather_stats_with_counts(
-            means,
-            means,
-            invstds,
-            layer.running_mean,
-            layer.running_var,
-            layer.momentum,
-            layer.eps,
-            counts,
-        )
-        for means, invstds in everyone[:, :-1]
-        .unflatten(1, (layer.views, 2, -1))
-        .permute(1, 2, 0, 3)
+        kernels.batch_norm_gather_stats_with_counts(means, means, invstds, *running, counts)
+        for means, invstds in by_view
     ]
     mean, invstd = zip(*joined)
     return mean, invstd, counts

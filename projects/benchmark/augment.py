@@ -26,12 +26,13 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VIEW = load_config('mmairl::_base_/views/mocov2.py').mocov2_view
 REST = VIEW[1:]  # without the crop, for images that are already cropped
 WORKER_NOTE = (
-    "In a worker: MoCo v2's views from a decoded image to bytes, on one thread. The draws of two sides differ, so a check "
-    "sees only that both make two views of 224; tests/data/test_transforms.py holds each operation to torchvision's."
+    "In a worker: MoCo v2's views from a decoded image to bytes, on one thread. The random draws of both sides differ, so the "
+    'check only tests that both make two views of 224 pixels; tests/data/test_transforms.py compares each operation with '
+    "torchvision's."
 )
 DEVICE_NOTE = (
-    'On the device: jitter, grey, blur, flip and normalisation of two batches of crops in float32; the worker form leaves '
-    'out the normalisation.'
+    'On the device: jitter, gray, blur, flip and normalization of two batches of crops in float32. The version for a worker '
+    'does not normalize.'
 )
 
 

@@ -32,10 +32,11 @@ OUT = dict(
     dino=(256, 4096), swav=(128, 3000)
 )  # output width of the projector, and number of prototypes
 NOTE = (
-    f'{LARGE} crops at full size and {SMALL} at three sevenths of it, in float32 on one ResNet, with SGD. That both take the '
-    "same step is checked in float64 on a ResNet-18, where lightly's batch norm sees a crop at a time, as ours does. Crops "
-    'of one size in one pass are another step there: their statistics are joined. Its losses and its prototypes are its own. '
-    'In several processes on CPUs each has statistics of its own, on both sides, since torch synchronises those of GPUs alone.'
+    f'{LARGE} crops at full size and {SMALL} at three sevenths of it, in float32 on one ResNet, with SGD. A check in float64 '
+    "on a ResNet-18 shows that both take the same step if lightly's batch norm normalizes each crop separately, as mmairl "
+    "does. With crops of one size in one pass, lightly's step differs, because their statistics are joint. Losses and "
+    "prototypes are lightly's. With several processes on CPUs, each process has separate statistics on both sides, because "
+    "torch's SyncBN requires GPUs."
 )
 LOOPS = {
     "lightly's loop, a crop at a time": (False, '>= 1'),

@@ -31,8 +31,8 @@ from projects.benchmark.augment import (
 from projects.benchmark.timing import Case
 
 NOTE = (
-    "The files are in the system's cache, on a disk of the machine's own. One packed file is meant for network disks, "
-    'where every file that is opened costs an answer of the server; that is not measured here.'
+    "The files are in the system's cache, on a local disk. Packed files are meant for network disks, where opening a file "
+    'takes a request to the server; this is not measured here.'
 )
 BATCH = 32
 QUALITY = 90

@@ -11,9 +11,8 @@ from mmairl.models.heads.info_nce import CHUNK, info_nce
 from projects.benchmark.timing import Case
 
 NOTE = (
-    'Limit: the products of the loss and of its gradient, 4 x batch x queue x width FLOPs. MoCo stacks positive and '
-    'negatives and gives the copy to a cross entropy; mmpretrain does the same. The logits are then alive three '
-    'times at the peak.'
+    'Limit: the products of the loss and of its gradient, 4 x batch x queue x width FLOPs. MoCo and mmpretrain concatenate '
+    'positive and negatives and pass the copy to a cross entropy, so at the peak they hold the logits three times.'
 )
 
 

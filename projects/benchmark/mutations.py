@@ -44,8 +44,8 @@ FAULTS = (
     ),
     Fault(
         'loss: temperature squared',
-        'torch.float32)) / temperature',
-        'torch.float32)) / temperature**2',
+        'widened(q) / temperature',
+        'widened(q) / temperature**2',
         ('test_heads.py', 'test_info_nce.py'),
     ),
     Fault(

@@ -14,11 +14,11 @@ from projects.benchmark.timing import Case
 
 HYPER = dict(lr=0.2, momentum=0.9, weight_decay=1e-6)
 NOTE = (
-    'Limit: weights, gradients and momenta read once, weights and momenta written. After one step from zero momenta '
-    'all three agree; lightly then differs under a changing rate, which it keeps outside the momentum. On a GPU, '
-    "mmpretrain's reads two norms a weight back to the host, one after the other (108 waits a step of a ResNet-50), and "
-    'lightly compares two with zero. Normalisation layers and biases are excluded: mmpretrain wants both '
-    '`lars_exclude=True` and `weight_decay=0` for that, and with the first alone decays them all the same.'
+    'Limit: weights, gradients and momenta are read once, weights and momenta are written once. After one step from zero '
+    'momenta, all three agree. If the rate changes, lightly differs, because it applies the rate outside the momentum. On a '
+    "GPU, mmpretrain's LARS reads two norms per weight back to the host, one after the other (108 waits per step of a "
+    "ResNet-50), and lightly's compares two norms with zero. Norm layers and biases are excluded from adaptation and decay; "
+    'in mmpretrain, this requires both `lars_exclude=True` and `weight_decay=0`.'
 )
 
 

@@ -30,15 +30,15 @@ STEPS = (
 )
 SGD = dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4)
 NOTE = (
-    'A step is all that a run does between two batches: normalise two views, student and teacher on both, loss, backward, '
-    'optimizer, teacher, queue, and what the logging hooks do per step. Both sides have the same backbone, batch and number '
-    'of passes (two student passes with gradient, two teacher passes). That both take the same BYOL step is checked in '
-    "float64 on a ResNet-18; mmpretrain's loss is ours less 4, since it leaves out the constant. Its MoCo goes one direction "
-    'a step, so one step of MoCo v2+ is compared with two of it, with the views swapped; it has no predictor and half the '
-    'width of keys. mmpretrain publishes both in float32 and the default layout, and its AmpOptimWrapper refuses a CPU. '
-    '`channels last by hand` is its network in a layout that it has no key for: what is left of the ratio is not layout. '
-    "lightly's loop is its BYOL benchmark's, without its Trainer; its views come normalised, as its transforms make them. "
-    "Limit: the FLOPs of the passes at the float32 product's rate; bfloat16 can exceed it."
+    'A step is everything that a run does between two batches: normalize two views, pass both through student and teacher, '
+    'loss, backward pass, optimizer, teacher, queue, and the logging hooks. Both sides have the same backbone, batch and '
+    'number of passes (two student passes with gradient, two teacher passes). A check in float64 on a ResNet-18 shows that '
+    "both take the same BYOL step; mmpretrain's loss is mmairl's minus 4, because it omits the constant. mmpretrain's MoCo "
+    'has one direction, so one step of MoCo v2+ is compared with two of its steps with the views swapped. It has no '
+    'predictor and half the width of keys. mmpretrain publishes both in float32 and the default layout, and its '
+    "AmpOptimWrapper does not run on a CPU. `channels last by hand` is mmpretrain's network in this layout, for which it has "
+    "no key; the remaining ratio is not due to the layout. lightly's loop is that of its BYOL benchmark, without its Trainer; "
+    "its views are normalized by its transforms. Limit: the FLOPs of the passes at float32's rate; bfloat16 can exceed it."
 )
 
 

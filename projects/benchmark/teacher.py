@@ -15,11 +15,10 @@ from projects.benchmark.timing import Case
 
 STEP = 0.01  # 1 - momentum
 NOTE = (
-    "Limit: teacher and student read once, the teacher written. The platform's two also overwrite the batch-norm "
-    "statistics, with the student's (`update_buffers=False`) or with an average of them, where the teacher's own are "
-    'wanted; and they test a step counter that lives on the device. CosineEMA takes two passes over the memory in place '
-    'of one, and for each tensor looks up the length of training and computes its cosine from that counter: on a GPU, a '
-    'wait for each.'
+    "Limit: teacher and student are read once, and the teacher is written once. mmengine's and mmpretrain's averages also "
+    "overwrite the batch-norm statistics, by the student's (`update_buffers=False`) or by an average, although the teacher's "
+    'statistics should be kept. Both read a step counter on the device. CosineEMA passes over the memory twice, and computes '
+    'its cosine from that counter for each tensor, so on a GPU the host waits for each tensor.'
 )
 
 

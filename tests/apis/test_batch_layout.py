@@ -1,13 +1,13 @@
-"""Batch layouts keep the schedule, or are errors."""
+"""Batch layouts keep the total batch, or are errors."""
 
 from pathlib import Path
 
 import pytest
+from harness.errors import raises_code
 from mmengine.config import Config
 
 from mmairl.apis.batch_layout import follow, plan
 from mmairl.engine import run
-from mmairl.errors import UserError
 
 CONFIG = Path(__file__).parents[2] / 'configs/mocov2plus_r50_200e.py'
 
@@ -28,6 +28,5 @@ def test_total_batch_and_rate_stay_the_same(gpus, per_gpu, accumulation):
     'gpus, per_gpu, advice', [(8, 256, 'use 128 or less'), (4, 100, 'use 64'), (3, 8, 'GPUs that')]
 )
 def test_layout_that_changes_the_batch_is_an_error(gpus, per_gpu, advice):
-    with pytest.raises(UserError, match=advice) as caught:
+    with raises_code('bad-batch', match=advice):
         plan(Config.fromfile(CONFIG), gpus, per_gpu)
-    assert caught.value.code == 'bad-batch'

@@ -1,4 +1,4 @@
-"""`mmairl.pretrain`: its config, notebooks, starting weights and given networks."""
+"""`mmairl.pretrain`: its config, notebooks, initial weights and user-defined networks."""
 
 import multiprocessing
 import subprocess
@@ -51,7 +51,7 @@ def test_two_runs_in_one_process_and_a_resume(images, tmp_path):
     trained = load_checkpoint(second)['meta']['settings']
     views = 'train_dataloader.dataset.views'  # whose keys are sorted in the file
     assert {**settings(by_command), views: trained[views]} == trained, (
-        'commands continue from the config in the work dir'
+        'commands can resume by the config in the work dir'
     )
     last = mmairl.pretrain('mocov2plus', images, tmp_path / 'b', 2, options=NARROW, resume=True, **how)
     assert last.name == 'epoch_2.pth' and load_checkpoint(last)['meta']['iter'] == 4
@@ -104,7 +104,7 @@ def test_too_few_images_are_an_error(images, tmp_path):
         mmairl.pretrain('byol', images, tmp_path / 'out', size=32)
 
 
-def test_error_of_a_data_worker_is_the_error(images, tmp_path):
+def test_error_in_a_data_worker_is_raised(images, tmp_path):
     for number in range(72):
         (images / f'{number:02}.png').write_bytes(b'no image')
     with pytest.raises(UserError, match=r'^11 of the 72 training images cannot be read'):

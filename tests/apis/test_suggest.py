@@ -1,4 +1,4 @@
-"""Suggested configs load, train, and follow the rules that they state as reasons."""
+"""Suggested configs load, train, and follow the rules that their comments state."""
 
 import ast
 import copy
@@ -18,7 +18,6 @@ from mmairl.apis.suggest import config_for, full_size, methods, suggest
 from mmairl.config import load_config
 from mmairl.engine import run
 from mmairl.engine.checks import check_config
-from mmairl.errors import UserError
 
 
 def suggested(tmp_path, *given, **options):
@@ -33,7 +32,7 @@ OTHERS = ['simclr', 'simsiam', 'swav', 'lejepa', 'dino', 'mocov3', 'barlow', 'vi
 
 @pytest.mark.parametrize('gpus', [1, 3, 8])
 @pytest.mark.parametrize('images', [64, 700, 5_000, 50_000, 126_689, 999_999, 1_281_167, 10**8])
-def test_the_numbers_keep_their_rules(tmp_path, images, gpus):
+def test_suggested_numbers_follow_the_rules(tmp_path, images, gpus):
     method = METHODS[(images + gpus) % len(METHODS)]
     cfg, full = suggested(tmp_path, method, images, gpus), load_config(f'mmairl::{method}_r50_200e.py')
     check_config(cfg)
@@ -60,14 +59,11 @@ def test_printed_config_equals_the_one_in_python(tmp_path, method):
 def test_prototypes_are_limited_by_the_images():
     for images, dino, swav in ((2000, 64, 64), (50_000, 2048, 2048), (2_000_000, 65_536, 3000)):
         models = [config_for(method, images, 'data/images').model for method in ('dino', 'swav')]
-        assert [models[0].projector.prototypes, models[0].head.prototypes, models[1].head.prototypes] == [
-            dino,
-            dino,
-            swav,
-        ]
+        found = [models[0].projector.prototypes, models[0].head.prototypes, models[1].head.prototypes]
+        assert found == [dino, dino, swav]
 
 
-def test_recipe_at_imagenets_size_is_the_benchmarks(tmp_path):
+def test_suggestion_at_imagenet_size_is_the_benchmark(tmp_path):
     cfg, paper = suggested(tmp_path, 'mocov2plus', 1_281_167, 8), load_config('mmairl::mocov2plus_r50_200e.py')
     for side in (cfg, paper):
         for key in ('train_dataloader', 'auto_scale_lr'):
@@ -77,7 +73,7 @@ def test_recipe_at_imagenets_size_is_the_benchmarks(tmp_path):
 
 
 @pytest.mark.parametrize('channels', [None, 5])
-def test_the_printed_file_trains_on_a_folder(tmp_path, run_tool, capsys, channels):
+def test_printed_config_trains_on_a_folder(tmp_path, run_tool, capsys, channels):
     run_tool('tools/train.py', '--suggest', '--images', 640, *(['--channels', channels] if channels else []))
     (tmp_path / 'mine.py').write_text(capsys.readouterr().out)
     (tmp_path / 'images').mkdir()
@@ -106,26 +102,23 @@ def test_the_printed_file_trains_on_a_folder(tmp_path, run_tool, capsys, channel
     )
 
 
-def test_bad_request_is_an_error(run_tool, capsys):
-    with pytest.raises(UserError) as caught:
-        suggest('byol', 60)
-    assert caught.value.code == 'too-few-images'
+@pytest.mark.parametrize(
+    'words, message',
+    [
+        (['--suggest', '--images', 60], 'too few to learn from'),
+        (['--suggest', '--images', 600, '--method', 'moco'], 'use one of Regression: byol, byol_asymmetric, '),
+        (['--suggest'], 'give --images N'),
+        (['--suggest', 'byol', '--images', 600], "'--method byol'"),
+        ([], 'give a config, or --suggest'),
+    ],
+)
+def test_bad_request_is_an_error(run_tool, capsys, words, message):
     with pytest.raises(SystemExit, match='2'):
-        run_tool('tools/train.py', '--suggest', '--images', 600, '--method', 'moco')
-    told = capsys.readouterr().err
-    assert 'use one of Regression: byol, byol_asymmetric, ' in told and '; DINO: dino' in told
-    with pytest.raises(SystemExit, match='2'):
-        run_tool('tools/train.py', '--suggest')
-    assert 'give --images N' in capsys.readouterr().err
-    with pytest.raises(SystemExit, match='2'):
-        run_tool('tools/train.py', '--suggest', 'byol', '--images', 600)
-    assert "'--method byol'" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match='2'):
-        run_tool('tools/train.py')
-    assert 'give a config, or --suggest' in capsys.readouterr().err
+        run_tool('tools/train.py', *words)
+    assert message in capsys.readouterr().err
 
 
-# What could end a comment or a string, or start a substitution by mmengine or jinja.
+# Texts that could end a comment or a string, or start a substitution by mmengine or jinja.
 PIECES = [
     *'\n\r\f\v\t\0\x1b\x85\u2028\u2029\ufeff\udcff\'"#\\{}[](),=:; a$%',
     '\'\'\'', '"""', '\\\'', '{{', '}}', '{{ fileDirname }}', '{{ _base_.model }}', '{{$HOME:x}}', "{{'$HOME:x'}}",
@@ -160,7 +153,7 @@ def test_hostile_names_stay_text(tmp_path, monkeypatch):
 
 
 def assigned(text):
-    """Return the names that a config assigns, after checking that it does nothing else but call `dict`."""
+    """Return the number of assignments in a config and its names, after checking that it only calls `dict`."""
     tree = ast.parse(text)
     assert all(isinstance(line, ast.Assign) for line in tree.body)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -186,7 +179,7 @@ def test_methods_are_found_by_a_field_of_their_configs():
     assert {'mocov2plus', 'byol_lars', 'dino', 'dino_multicrop', 'simclr', 'lejepa'} <= known.keys()
     assert known['dino'].as_posix().endswith('configs/methods/dino_r50_300e.py')
     cfg = load_config(known['dino'])
-    assert not [key for key in cfg if 'method' in key], 'it is not part of the config'
+    assert not [key for key in cfg if 'method' in key], '`__method__` is not a key of the loaded config'
 
 
 def test_new_config_with_the_field_is_a_method(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Layouts of other packages: equal features or a clear error, for whole files and for files with one changed key."""
+"""Layouts of other packages: complete files have equal features, and files with one changed key do too or are errors."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ from mmairl.evaluation.backbone import load_backbone, tensors_of_config
 
 
 def replaced(state: State, pairs: list[tuple[str, str | Callable]]) -> State:
-    """Rename keys by regular expressions, each tried on every key in order."""
+    """Rename keys by regular expressions, which are applied to each key in order."""
 
     def name(key: str) -> str:
         for old, new in pairs:
@@ -116,7 +116,7 @@ def unchanged(state: State) -> State:
     return state
 
 
-# Each known layout: the network, and how a file stores it.
+# For each known layout, the network and the function that renames its tensors.
 LAYOUTS: dict[str, tuple[Callable[[], nn.Module], Callable[[State], State]]] = {
     'torchvision': (resnet, unchanged),
     'detectron2': (resnet, detectron2),
@@ -147,7 +147,7 @@ def test_layout_has_the_features_of_its_package(name, stored):
 
 
 def changed(state: State, stride: int) -> Iterator[tuple[str, State]]:
-    """Yield the tensors of a file with one key of each `stride` deleted, renamed or added."""
+    """Yield the tensors of a file after deleting, renaming or adding one key; only every `stride`-th key is changed."""
     for key in list(state)[::stride]:
         value = state[key]
         others = {name: tensor for name, tensor in state.items() if name != key}
@@ -234,8 +234,8 @@ def test_timm_file_fills_the_network_of_a_config(prefix, stored):
     assert dropped == [f'{prefix}classifier.weight', f'{prefix}classifier.bias']
 
 
-def test_registers_are_read_again_from_our_file(stored):
-    """With 2 x 2 patches, patches and the five tokens form a square, too."""
+def test_registers_are_read_from_our_file(stored):
+    """2 x 2 patches and five tokens together form a square, so their number is ambiguous."""
     stored.update(vit('vit_small_patch14_reg4_dinov2', **{**SMALL, 'img_size': 28, 'patch_size': 14}).state_dict())
     first = read_backbone('a.pth').weights
     stored.clear()

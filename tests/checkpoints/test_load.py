@@ -70,44 +70,32 @@ BYTES = (
 DTYPE = b'cnumpy\ndtype\nX\x02\x00\x00\x00%s\x89\x88\x87R'
 STATE = b'(K\x03X\x01\x00\x00\x00<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK%stb'
 EMPTY = b'cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85X\x01\x00\x00\x00b\x87R'
+FLAGS = EMPTY + b'(K\x01K\x01\x85' + DTYPE % b'O8' + STATE % b'\x3f' + b'\x89' + BYTES + b'tb'
+TUPLES = b''.join(b'h%ch%c\x86q%c' % (n, n, n + 1) for n in range(1, 60))
+GETATTR = b'cbuiltins\ngetattr\n'
+CALL = b'cargparse\nNamespace\n)\x81}' + text('a') + b'cos\nmkdir\n' + text('a') + b'\x85Rsb'
+NO_NUMBERS = 'array of something other than numbers'
+UNSAFE = 'unsafe|truncated'
 ATTACKS = {
-    'an array of objects made of bytes': (
-        b'cnumpy\nndarray\nK\x01\x85X\x01\x00\x00\x00O' + BYTES + b'\x87R',
-        'unsafe|truncated',
-    ),
-    'a number that is an object': (
-        b'cnumpy.core.multiarray\nscalar\n' + DTYPE % b'O8' + BYTES + b'\x86R',
-        'array of something other than numbers',
-    ),
-    'a dtype whose flags are set': (
-        EMPTY + b'(K\x01K\x01\x85' + DTYPE % b'O8' + STATE % b'\x3f' + b'\x89' + BYTES + b'tb',
-        'array of something other than numbers',
-    ),
-    'fields in a dtype': (DTYPE % b'V8' + STATE % b'\x00', 'array of something other than numbers'),
+    'an array of objects made of bytes': (b'cnumpy\nndarray\nK\x01\x85' + text('O') + BYTES + b'\x87R', UNSAFE),
+    'a number that is an object': (b'cnumpy.core.multiarray\nscalar\n' + DTYPE % b'O8' + BYTES + b'\x86R', NO_NUMBERS),
+    'a dtype whose flags are set': (FLAGS, NO_NUMBERS),
+    'fields in a dtype': (DTYPE % b'V8' + STATE % b'\x00', NO_NUMBERS),
     'a function of a module': (b'cbuiltins\nlist\n)R', 'would run'),
-    'attributes of a class': (b'cnumpy\nndarray\n}X\x01\x00\x00\x00aK\x01sb', 'unsafe|truncated'),
-    'attributes of a number': (b'K\x01}X\x01\x00\x00\x00aK\x01sb', 'unsafe|truncated'),
-    'a key of tuples of tuples': (
-        b'}K\x01\x85q\x01' + b''.join(b'h%ch%c\x86q%c' % (n, n, n + 1) for n in range(1, 60)) + b'K\x01s',
-        'tuples that stand for more than a million values',
-    ),
-    'a method of another class': (
-        b'cbuiltins\ngetattr\nccollections\nOrderedDict\nX\x04\x00\x00\x00copy\x86R',
-        "request for 'copy'",
-    ),
-    'a program in the options of a script': (
-        b'cargparse\nNamespace\n)\x81}' + text('a') + b'cos\nmkdir\n' + text('a') + b'\x85Rsb',
-        'would run',
-    ),
+    'attributes of a class': (b'cnumpy\nndarray\n}' + text('a') + b'K\x01sb', UNSAFE),
+    'attributes of a number': (b'K\x01}' + text('a') + b'K\x01sb', UNSAFE),
+    'a key of tuples of tuples': (b'}K\x01\x85q\x01' + TUPLES + b'K\x01s', 'tuples that stand for more than a million'),
+    'a method of a class': (GETATTR + b'ccollections\nOrderedDict\n' + text('copy') + b'\x86R', "request for 'copy'"),
+    'a call in the options of a script': (CALL, 'would run'),
     'a method of the options of a script': (
-        b'cbuiltins\ngetattr\ncargparse\nNamespace\n' + text('__init__') + b'\x86R',
+        GETATTR + b'cargparse\nNamespace\n' + text('__init__') + b'\x86R',
         "request for '__init__'",
     ),
 }
 
 
 def with_program(folder: Path, suffix: str, program: bytes) -> Path:
-    """Write a file with the result of a program of opcodes as its model."""
+    """Write a file whose model is the result of these opcodes."""
     content = b'\x80\x02}' + text('model') + program + b's.'
     path = folder / f'a.{suffix}'
     if suffix == 'pth':
@@ -121,8 +109,8 @@ def with_program(folder: Path, suffix: str, program: bytes) -> Path:
 @pytest.mark.parametrize('suffix', ['pth', 'pkl'])
 @pytest.mark.parametrize('name', ATTACKS)
 def test_hostile_opcodes_are_rejected(tmp_path, name, suffix):
-    program, sentence = ATTACKS[name]
-    refused(with_program(tmp_path, suffix, program), sentence)
+    program, message = ATTACKS[name]
+    refused(with_program(tmp_path, suffix, program), message)
     assert MARKER == ['a hostile file must not reach this object']
 
 
@@ -138,7 +126,7 @@ def contains_itself() -> dict:
 
 
 @pytest.mark.parametrize(
-    'make, sentence',
+    'make, message',
     [
         (contains_itself, 'it holds an object that contains itself'),
         (lambda: dict(state_dict={torch.ones(1): 1}), 'a dictionary with a Tensor as a key'),
@@ -148,9 +136,9 @@ def contains_itself() -> dict:
         (lambda: [1, 2], 'got a list'),
     ],
 )
-def test_content_that_is_not_plain_is_an_error(tmp_path, make, sentence):
+def test_content_that_is_not_plain_is_an_error(tmp_path, make, message):
     torch.save(make(), tmp_path / 'a.pth')
-    refused(tmp_path / 'a.pth', sentence)
+    refused(tmp_path / 'a.pth', message)
 
 
 @pytest.mark.parametrize('suffix', ['pth', 'pkl'])

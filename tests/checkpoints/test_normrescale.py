@@ -1,24 +1,23 @@
-"""NormRescale: the anchor's norm, the source's direction, and nothing else."""
+"""NormRescale: tensors get the norm of the anchor, keep their direction, and nothing else changes."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from harness.errors import raises_code
 from mmengine.model import initialize
-from torchvision.models import resnet18
 
 import mmairl.models  # noqa: F401  registers mmpretrain's backbones
 from mmairl.checkpoints.normrescale import left_alone, normrescale
 from mmairl.checkpoints.norms import is_statistic
 from mmairl.checkpoints.read import read_backbone
-from mmairl.errors import UserError
 from mmairl.registry import MODELS
 
 SMALL = dict(type='mmpretrain.ResNet', depth=18, base_channels=4, stem_channels=4)
 
 
 def weights(seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:
-    """A narrow ResNet-18's with every tensor at random, biases and statistics too."""
+    """Return the tensors of a narrow ResNet-18, all random, including biases and statistics."""
     generator = torch.Generator().manual_seed(seed)
     state = MODELS.build(SMALL).state_dict()
     return {
@@ -40,7 +39,7 @@ def assert_rescaled(new: dict, source: dict, anchor: dict) -> None:
             assert not torch.equal(value, source[key])
 
 
-def test_norms_are_the_anchors_directions_the_sources():
+def test_norms_match_the_anchor_and_directions_stay():
     source, anchor = weights(1, scale=9), weights(2)
     new, rows = normrescale(source, anchor)
     assert new.keys() == source.keys()
@@ -53,7 +52,7 @@ def test_norms_are_the_anchors_directions_the_sources():
 def test_options_per_channel_and_statistics():
     source, anchor = weights(1), weights(2)
     source['conv1.weight'][3] = 0
-    new, _ = normrescale(source, anchor, per='channel', statistics='rescale')  # the latter as the release did
+    new, _ = normrescale(source, anchor, per='channel', statistics='rescale')
     wanted = anchor['conv1.weight'].double().flatten(1).norm(dim=1)
     wanted[3] = 0
     assert torch.allclose(new['conv1.weight'].double().flatten(1).norm(dim=1), wanted, rtol=1e-6)
@@ -62,29 +61,28 @@ def test_options_per_channel_and_statistics():
     assert torch.equal(new['bn1.num_batches_tracked'], source['bn1.num_batches_tracked'])
 
 
-def test_tensor_left_alone_is_named_with_a_reason():
+def test_skipped_tensors_are_named_with_a_reason():
     source = dict(a=torch.ones(3), b=torch.ones(2), c=torch.zeros(2), d=torch.ones(2), e=torch.ones(2))
     source |= dict(f=torch.tensor([torch.nan]), g=torch.tensor([168, 2]))
     anchor = dict(b=torch.ones(3), c=torch.ones(2), d=torch.zeros(2), e=torch.full((2,), 2.0), f=torch.ones(1))
     new, rows = normrescale(source, anchor)
     assert all(torch.equal(new[key], source[key]) for key in 'abcdg') and new['e'].tolist() == [2, 2]
-    sentence = left_alone(rows)
-    assert sentence.startswith('6 of 7 tensors')
+    message = left_alone(rows)
+    assert message.startswith('6 of 7 tensors')
     for part in ('lacks it: a', 'differs', 'its norm is zero: c', 'norm is zero: d', 'not finite: f', 'numbers: g'):
-        assert part in sentence
+        assert part in message
     assert torch.equal(normrescale(source, constant=0.1)[0]['g'], source['g'])
 
 
-def test_anchor_or_constant_is_required():
-    network = dict(constant=0.1, exact=True)  # has no batch norm, which the exact form is for
-    for arguments in (
-        {},
-        dict(anchor={}, constant=0.1),
-        dict(anchor={}, per='x'),
-        network,
-        {**network, 'statistics': 'rescale'},
+def test_options_that_do_not_fit_are_errors():
+    for arguments, code in (
+        ({}, 'no-anchor'),
+        (dict(anchor={}, constant=0.1), 'no-anchor'),
+        (dict(anchor={}, per='x'), 'unknown-option'),
+        (dict(constant=0.1, exact=True), 'no-exact-kernel'),
+        (dict(constant=0.1, exact=True, statistics='rescale'), 'exact-statistics'),
     ):
-        with pytest.raises(UserError):
+        with raises_code(code):
             normrescale(dict(a=torch.ones(2)), **arguments)
 
 
@@ -114,20 +112,14 @@ def test_tool_changes_the_student_and_writes_weights(tmp_path, run_tool, capsys)
         assert (tmp_path / f'out_norms.{kind}').stat().st_size > 500
 
 
-def test_tool_reads_bare_weights(tmp_path, run_tool):
-    state = {f'backbone.{key}': value for key, value in resnet18().state_dict().items() if not key.startswith('fc.')}
-    torch.save(state, tmp_path / 'a.pth')
-    run_tool('tools/normrescale.py', tmp_path / 'a.pth', tmp_path / 'b.pth', '--constant', '0.5')
-    key = 'backbone.conv1.weight'
-    assert torch.equal(torch.load(tmp_path / 'b.pth', weights_only=False)['state_dict'][key], state[key] / 2)
-
-
-def test_tool_ignores_meta_of_another_type(tmp_path, run_tool):
+@pytest.mark.parametrize('wrap', [dict, lambda state: dict(meta=[1, 2], state_dict=state)])
+def test_tool_accepts_files_without_meta(tmp_path, run_tool, wrap):
     state = {f'backbone.{key}': value for key, value in weights(1).items()}
-    state['projector.0.weight'] = torch.ones(4, 4)
-    torch.save(dict(meta=[1, 2], state_dict=state), tmp_path / 'a.pth')
+    torch.save(wrap(state), tmp_path / 'a.pth')
     run_tool('tools/normrescale.py', tmp_path / 'a.pth', tmp_path / 'b.pth', '--constant', '0.5')
-    assert torch.load(tmp_path / 'b.pth')['meta'].keys() == {'mmairl_origin'}
+    written = torch.load(tmp_path / 'b.pth')
+    key = 'backbone.conv1.weight'
+    assert torch.equal(written['state_dict'][key], state[key] / 2) and written['meta'].keys() == {'mmairl_origin'}
 
 
 def test_tool_reads_teachers_and_checks_its_input(tmp_path, run_tool, capsys):
@@ -140,7 +132,7 @@ def test_tool_reads_teachers_and_checks_its_input(tmp_path, run_tool, capsys):
         assert torch.equal(value, teacher if is_statistic(key) else (teacher.double() * 0.1).float()), key
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/normrescale.py', tmp_path / 'out.pth', tmp_path / 'twice.pth', '--constant', '0.1')
-    assert 'was rescaled before' in capsys.readouterr().err and not (tmp_path / 'twice.pth').exists()
+    assert 'is already rescaled' in capsys.readouterr().err and not (tmp_path / 'twice.pth').exists()
     other = {**weights(2), 'conv1.weight': torch.ones(2)}
     torch.save({f'backbone.{key}': value for key, value in other.items()}, tmp_path / 'other.pth')
     command = ('tools/normrescale.py', lars, tmp_path / 'loose.pth', '--anchor', tmp_path / 'other.pth')
@@ -153,10 +145,10 @@ def test_tool_reads_teachers_and_checks_its_input(tmp_path, run_tool, capsys):
         (tmp_path / f'{name}_link.pth').hardlink_to(tmp_path / f'{name}.pth')
         with pytest.raises(SystemExit, match='2'):
             run_tool(*command[:2], tmp_path / f'{name}_link.pth', *command[3:])
-        assert 'is the file to read from; give the output another name' in capsys.readouterr().err
+        assert 'the output is also an input' in capsys.readouterr().err
 
 
-def test_as_an_init_cfg_the_backbone_starts_rescaled(tmp_path):
+def test_init_cfg_rescales_the_backbone(tmp_path):
     source, anchor = weights(1), weights(2)
     lars = save_ours(tmp_path / 'lars.pth', source)
     torch.save(anchor, tmp_path / 'anchor.pth')
@@ -166,7 +158,7 @@ def test_as_an_init_cfg_the_backbone_starts_rescaled(tmp_path):
     assert_rescaled(backbone.state_dict(), source, anchor)
     other = {**anchor, 'conv1.weight': torch.ones(3, 3)}
     torch.save({f'backbone.{key}': value for key, value in other.items()}, tmp_path / 'anchor.pth')
-    with pytest.raises(UserError, match='use an anchor of the same network'):
+    with raises_code('other-anchor'):
         initialize(backbone, init)
 
 
@@ -194,9 +186,8 @@ def test_exact_form_keeps_the_function(depth):
     new, _ = normrescale(source, anchor, exact=True)
     for key in ('conv1.weight', 'layer2.0.downsample.0.weight', 'layer3.1.conv2.weight'):
         assert new[key].norm().item() == pytest.approx(anchor[key].norm().item(), rel=1e-9)
-    assert (new['layer1.0.bn1.bias'] / source['layer1.0.bn1.bias']).std() < 1e-9 and torch.equal(
-        new['bn1.bias'], source['bn1.bias']
-    )  # what follows the stem is a sum of branches
+    assert (new['layer1.0.bn1.bias'] / source['layer1.0.bn1.bias']).std() < 1e-9
+    assert torch.equal(new['bn1.bias'], source['bn1.bias']), 'the output of the stem enters two branches'
 
 
 def test_advice_states_growth_and_predicted_rate(tmp_path, run_tool, capsys):
@@ -209,16 +200,16 @@ def test_advice_states_growth_and_predicted_rate(tmp_path, run_tool, capsys):
         torch.save(dict(state_dict=scaled), tmp_path / f'{name}.pth')
     run_tool('tools/normrescale.py', tmp_path / 'long.pth', '--advise', '--anchor', tmp_path / 'start.pth')
     said = capsys.readouterr().out
-    assert 'the network is long' in said and 'predict 0.0011 for this one' in said and 'rescale it' in said
+    assert 'initial value, as after LARS' in said and '0.0011 is predicted' in said and 'rescale the network' in said
     run_tool('tools/normrescale.py', tmp_path / 'start.pth', '--advise')
-    assert 'the network is not long' in capsys.readouterr().out
+    assert 'initial value, not as after LARS' in capsys.readouterr().out
     run_tool('tools/normrescale.py', tmp_path / 'start.pth', '--advise', '--anchor', tmp_path / 'long.pth')
     said = capsys.readouterr().out
-    assert 'predict 0.09 for this one' in said and 'on both sides of 0.09' in said and 'below' not in said
+    assert '0.09 is predicted' in said and 'on both sides of 0.09' in said and 'below' not in said
     without = {f'backbone.{key}': 0 * value if 'bn' in key else value for key, value in start.items()}
     torch.save(dict(state_dict=without), tmp_path / 'plain.pth')
     run_tool('tools/normrescale.py', tmp_path / 'long.pth', '--advise', '--anchor', tmp_path / 'plain.pth')
-    assert 'no rate is predicted' in capsys.readouterr().out
+    assert 'no prediction' in capsys.readouterr().out
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/normrescale.py', tmp_path / 'long.pth', tmp_path / 'out.pth', '--advise')
-    assert 'leave out OUT' in capsys.readouterr().err
+    assert 'cannot be combined with OUT' in capsys.readouterr().err

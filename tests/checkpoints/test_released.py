@@ -1,4 +1,4 @@
-"""Released models by name, from a fake hub on this machine."""
+"""Released models by name, downloaded from a fake hub on this machine."""
 
 import json
 import threading
@@ -73,7 +73,7 @@ class Hub(BaseHTTPRequestHandler):
 
 
 def connect(monkeypatch, port: int) -> None:
-    """Have huggingface_hub talk to this port, and retry without waiting."""
+    """Make huggingface_hub connect to this port and retry without waiting."""
     endpoint = f'http://127.0.0.1:{port}'
     monkeypatch.setattr(_http, 'time', SimpleNamespace(**{**vars(time), 'sleep': lambda seconds: None}))
     template = endpoint + '/{repo_id}/resolve/{revision}/{filename}'
@@ -83,7 +83,7 @@ def connect(monkeypatch, port: int) -> None:
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch) -> Iterator[Path]:
-    """The folder of a fake hub that huggingface_hub talks to."""
+    """The folder that a fake hub serves to huggingface_hub."""
     Hub.root = tmp_path / 'hub'
     Hub.root.mkdir()
     server = ThreadingHTTPServer(('127.0.0.1', 0), Hub)
@@ -152,13 +152,13 @@ def test_torchvision_without_network_is_an_error(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob('*.pth*'))
 
 
-def test_row_of_a_study_may_be_a_released_model(hub):
+def test_released_model_can_be_a_row_of_a_study(hub):
     publish(hub / 'org/vit')
     path = checkpoint_path(Row('vit', '', weights={0: 'hf-hub:org/vit'}), 0)
     assert read_backbone(path).network == read_backbone('hf-hub:org/vit').network
 
 
-def test_default_tag_is_that_of_timm(monkeypatch):
+def test_default_tag_comes_from_timm(monkeypatch):
     assert released.hub_repository('timm:resnet18') == f'timm/resnet18.{timm.get_pretrained_cfg("resnet18").tag}'
     assert released.hub_repository('timm:resnet18.tag') == 'timm/resnet18.tag'
 
@@ -212,7 +212,7 @@ def test_full_disk_is_an_error_without_a_partial_file(hub, monkeypatch):
 
 
 def test_interrupted_settings_are_not_skipped(hub, monkeypatch):
-    """Without config.json, anti-aliased ResNets would count as plain ones."""
+    """Without config.json, anti-aliased ResNets would be read as plain ResNets."""
     publish(hub / 'org/vit')
     real = Hub.do_GET
 

@@ -1,4 +1,4 @@
-"""Drawn images, tar archives of them and a storage in memory, for the tests of shards."""
+"""Random images, tar archives of them, and an in-memory storage, for tests of shards."""
 
 import io
 import tarfile
@@ -7,6 +7,7 @@ from pathlib import Path
 import fsspec
 import numpy as np
 from PIL import Image
+from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.packed import add
 
@@ -17,7 +18,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def draw(path: Path, height: int, width: int) -> None:
-    """Write noise whose seed is the name of the file."""
+    """Write noise whose seed is the file name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn = np.random.default_rng(list(path.name.encode())).integers(0, 256, (height, width, 3), np.uint8)
     Image.fromarray(drawn).save(path)
@@ -36,8 +37,17 @@ def tar(path: Path, members: dict[str, bytes], form: int = tarfile.USTAR_FORMAT)
     return path
 
 
+PIXELS = np.random.default_rng(0).integers(0, 256, (12, 9, 7, 3), dtype=np.uint8)
+
+
+def all_pixels(data: Dataset, workers: int = 0) -> np.ndarray:
+    """Return the pixels of the 12 images of a data set."""
+    (batch,) = DataLoader(data, batch_size=12, num_workers=workers)
+    return batch['inputs'][0].permute(0, 2, 3, 1).numpy()
+
+
 def numbered_shard(pixels: np.ndarray, first: int = 0) -> bytes:
-    """Pack these images, numbered from `first` on, in three classes."""
+    """Return an archive of these images in three classes. Their names are numbers from `first` on."""
     members = {}
     for number, image in enumerate(pixels, first):
         members |= {f'{number}.png': png(image), f'{number}.cls': b'%d' % (number % 3)}
@@ -45,7 +55,7 @@ def numbered_shard(pixels: np.ndarray, first: int = 0) -> bytes:
 
 
 class Dated(type(fsspec.filesystem('memory'))):
-    """A storage dated://NAME in memory that states times of change and no ETags."""
+    """An in-memory storage, dated://NAME, that states modification times but no ETags."""
 
     protocol = 'dated'
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of data sets."""
+"""Fixtures for tests of data sets."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from mmairl.data import reading
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch) -> None:
-    """Use a shard index of its own for this test."""
+    """Use an empty cache of shard indices for this test."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
 

@@ -1,4 +1,4 @@
-"""Image folders: their files and classes, and folders that are errors."""
+"""Image folders: their files and classes, unreadable images, and invalid folders."""
 
 from pathlib import Path
 

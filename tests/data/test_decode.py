@@ -1,6 +1,5 @@
-"""Decoded pixels of each image format, and the reason for each file that cannot be read."""
+"""Decoded pixels of each image format, and the reasons why files are unreadable."""
 
-import io
 import itertools
 import struct
 import zlib
@@ -35,7 +34,7 @@ COLORS = RANDOM.integers(0, 256, (6, 10, 3), dtype=np.uint8)
 
 
 def encoded(image: Image.Image, kind: str, **options) -> bytes:
-    buffer = io.BytesIO()
+    buffer = BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
 
@@ -62,7 +61,7 @@ def test_lossless_colors_are_exact_in_all_formats():
 
 
 def test_sixteen_bit_grays_are_scaled_not_clipped():
-    """The expected gray is round(255 v / 65535), computed with integers, in all three channels."""
+    """The expected gray is round(255 v / 65535), computed in integers."""
     gray = np.array([[0, 1, 128, 129, 255, 256], [257, 4095, 40_000, 65_278, 65_407, 65_535]], dtype=np.uint16)
     rows = [[(2 * 255 * int(value) + 65_535) // (2 * 65_535) for value in row] for row in gray]
     wanted = np.stack([rows] * 3, axis=2)
@@ -75,16 +74,15 @@ def test_sixteen_bit_grays_are_scaled_not_clipped():
 def test_tiff_that_is_not_rgb_advises_channels():
     tiffs = [encoded(Image.fromarray(values), 'TIFF') for values in (np.float32([[0, 0.5]]), np.int32([[0, 257]]))]
     tifffile = pytest.importorskip('tifffile', reason='tifffile is not installed (pip install tifffile)')
-    tifffile.imwrite(
-        file := io.BytesIO(), np.zeros((6, 9, 5), np.uint16), photometric='minisblack', planarconfig='contig'
-    )
+    five_channels = np.zeros((6, 9, 5), np.uint16)
+    tifffile.imwrite(file := BytesIO(), five_channels, photometric='minisblack', planarconfig='contig')
     for tiff in (*tiffs, file.getvalue()):
         with pytest.raises(UnreadableImage, match='a TIFF that is not RGB .then set channels of the data set'):
             decode_bytes(tiff)
 
 
 def test_adobe_inks_are_inverted():
-    inks = np.array([200, 30, 90, 60])  # cyan, magenta, yellow, black; 0 = no ink
+    inks = np.array([200, 30, 90, 60])  # cyan, magenta, yellow and black, where 0 is no ink
     data = encoded(Image.new('CMYK', (16, 16), tuple(inks.tolist())), 'JPEG', quality=100)
     marker = data.index(b'\xff\xee\x00\x0eAdobe')
     for file, of_paper in ((data, 255 - inks), (data[:marker] + data[marker + 16 :], inks)):
@@ -105,7 +103,7 @@ def test_transparent_pixels_are_shown_on_white():
     assert pixels(encoded(single, 'PNG', transparency=(1, 2, 3)))[0].tolist() == [[255] * 3, [4, 5, 6]]
 
 
-def test_orientation_is_applied_unless_it_is_broken():
+def test_orientation_is_applied_unless_damaged():
     def shown(orientation: int) -> np.ndarray:
         exif = Image.Exif()
         exif[0x0112] = orientation
@@ -115,6 +113,9 @@ def test_orientation_is_applied_unless_it_is_broken():
     assert np.array_equal(shown(9), COLORS)
     broken = encoded(Image.fromarray(COLORS), 'PNG', exif=b'Exif\0\0MM\0*\xff\xff\xff\xff')
     assert np.array_equal(pixels(broken), COLORS)
+
+
+def test_first_frame_is_decoded_but_not_first_page():
     frames = [Image.new('RGB', (8, 6), color) for color in ('red', 'blue')]
     data = encoded(frames[0], 'GIF', save_all=True, append_images=frames[1:])
     assert (pixels(data) == [255, 0, 0]).all()
@@ -186,7 +187,7 @@ def test_cut_or_foreign_file_has_its_reason():
         assert reason(data) is Reason.NO_IMAGE
 
 
-def test_bomb_is_rejected_by_its_header():
+def test_decompression_bomb_is_rejected_by_header():
     """The headers of small files state billions of pixels."""
     png, jpeg, gif, bmp = (bytearray(encoded(Image.new('RGB', (3, 3)), kind)) for kind in ('PNG', 'JPEG', 'GIF', 'BMP'))
     png[16:24] = struct.pack('>II', 60_000, 60_000)
@@ -201,12 +202,12 @@ def test_bomb_is_rejected_by_its_header():
 
 def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
     data = encoded(Image.fromarray(COLORS), 'PNG')
-    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 7)  # another library's limit
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 7)  # a limit that another library has set
     assert np.array_equal(pixels(data, max_pixels=60), COLORS)
     assert reason(data, max_pixels=59) is Reason.TOO_LARGE and Image.MAX_IMAGE_PIXELS == 7
 
 
-def test_memory_error_is_not_blamed_on_an_image(monkeypatch):
+def test_memory_error_is_not_a_fault_of_the_image(monkeypatch):
     monkeypatch.setattr(decode, 'as_rgb', Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
         decode_bytes(encoded(Image.fromarray(COLORS), 'PNG'))
@@ -232,29 +233,25 @@ def test_reader_from_outside_decodes_its_format(tmp_path, monkeypatch):
 
 def test_mpo_is_a_jpeg_and_worker_errors_stay_one_line():
     one, two = (Image.new('RGB', (8, 8), color) for color in ('red', 'blue'))
-    one.save(buffer := BytesIO(), 'MPO', save_all=True, append_images=[two])
-    assert file_kind(buffer.getvalue()) == 'jpg' and decode_bytes(buffer.getvalue()).shape == (3, 8, 8)
+    data = encoded(one, 'MPO', save_all=True, append_images=[two])
+    assert file_kind(data) == 'jpg' and decode_bytes(data).shape == (3, 8, 8)
     assert str(UnreadableImage('Caught it in a worker')) == 'Caught it in a worker'  # as torch recreates it
 
 
 def progressive(width: int, height: int, more: int = 0) -> bytes:
     """Return a progressive JPEG with `more` empty scans at its end."""
-    Image.new('L', (width, height), 'gray').save(buffer := BytesIO(), 'JPEG', progressive=True)
-    data = buffer.getvalue()
+    data = encoded(Image.new('L', (width, height), 'gray'), 'JPEG', progressive=True)
     header = data[data.rindex(START_OF_SCAN) :][:10]
     return data.removesuffix(b'\xff\xd9') + more * header + b'\xff\xd9'
 
 
 @pytest.mark.parametrize('kind', ['PNG', 'JPEG', 'GIF'])
-def test_small_file_of_many_pixels_is_not_decoded(kind, monkeypatch):
+def test_small_file_with_many_pixels_is_not_decoded(kind, monkeypatch):
     data = encoded(Image.new('1' if kind == 'PNG' else 'L', (8000, 5000)), kind)
     assert len(data) < 2**20
-    monkeypatch.setattr(Image.Image, 'load', lambda _: pytest.fail('it was decoded'))
+    require_plausible_size(4960 * 7016, bytes(10_000))  # a blank page at 600 dpi
+    monkeypatch.setattr(Image.Image, 'load', lambda _: pytest.fail('the image was decoded'))
     assert reason(data) is Reason.EXPANDS
-
-
-def test_blank_page_of_600_dpi_is_plausible():
-    require_plausible_size(4960 * 7016, bytes(10_000))
 
 
 @pytest.mark.parametrize('pixels', [64, 2000])
@@ -264,17 +261,12 @@ def test_ordinary_progressive_jpeg_is_decoded(pixels):
     assert decode_bytes(data).shape == (3, pixels, pixels)
 
 
-def test_scans_beyond_the_work_of_a_jpeg_raise(monkeypatch):
+def test_too_many_scans_of_a_jpeg_raise(monkeypatch):
     data = progressive(2000, 2000, more=600)
     assert len(data) < 50_000
-    monkeypatch.setattr('mmairl.data.decode.turn_upright', lambda _: pytest.fail('it was decoded'))
-    monkeypatch.setattr('mmairl.data.decode.decode_jpeg', lambda *_: pytest.fail('it was decoded'))
-    with pytest.raises(UnreadableImage) as caught:
-        decode_bytes(data)
-    assert caught.value.reason is Reason.SCANS
-
-
-def test_scans_of_a_large_jpeg_are_those_of_encoders():
+    for decoder in ('turn_upright', 'decode_jpeg'):
+        monkeypatch.setattr(decode, decoder, lambda *_: pytest.fail('the image was decoded'))
+    assert reason(data) is Reason.SCANS
     require_few_scans(ORDINARY_SCANS * START_OF_SCAN, MAX_PIXELS)
     with pytest.raises(UnreadableImage):
         require_few_scans((ORDINARY_SCANS + 1) * START_OF_SCAN, MAX_PIXELS)

@@ -6,20 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from PIL import Image
 
 from mmairl.data.dense import MMSegImages, Scenes
 from mmairl.data.scenes import FAR, NEAR, RADIUS
-from mmairl.errors import UserError
 
 needs_mmseg = pytest.mark.skipif(not find_spec('mmseg'), reason='requires mmseg')
 
 
-def write(root: Path, mask: np.ndarray, image: tuple[int, int] = (6, 4)) -> dict:
+def write(root: Path, mask: np.ndarray) -> dict:
+    """Write an image of 6 x 4 pixels and its mask. Return the config of the data set."""
     for folder in ('images', 'masks'):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    pixels = np.arange(3 * image[0] * image[1], dtype=np.uint8).reshape(image[1], image[0], 3)
-    Image.fromarray(pixels).save(root / 'images/a.png')
+    Image.fromarray(np.arange(72, dtype=np.uint8).reshape(4, 6, 3)).save(root / 'images/a.png')
     Image.fromarray(mask).save(root / 'masks/a.png')
     return dict(
         type='BaseSegDataset',
@@ -35,7 +35,7 @@ def test_mmseg_images_are_rgb_with_their_masks(tmp_path):
     mask = np.array([[0, 1, 255, 0, 0, 0]] * 4, np.uint8)
     data = MMSegImages(write(tmp_path, mask), count=1)
     image, target = data[0]
-    assert image[:, 0, 1].tolist() == [3, 4, 5], 'not in the order of OpenCV'
+    assert image[:, 0, 1].tolist() == [3, 4, 5], 'the colors are not in the order of OpenCV'
     assert target.tolist() == mask.tolist()
     assert data.classes == ['sky', 'sea']
     assert [Path(path).parent.name for path in (data.path(0), data.target_path(0))] == ['images', 'masks']
@@ -43,24 +43,16 @@ def test_mmseg_images_are_rgb_with_their_masks(tmp_path):
 
 @needs_mmseg
 @pytest.mark.parametrize(
-    'mask, image, code',
+    ('code', 'mask', 'count'),
     [
-        (np.full((4, 6), 2, np.uint8), (6, 4), 'label-out-of-range'),
-        (np.zeros((4, 5), np.uint8), (6, 4), 'target-size'),
+        ('label-out-of-range', np.full((4, 6), 2, np.uint8), 1),
+        ('target-size', np.zeros((4, 5), np.uint8), 1),
+        ('image-count', np.zeros((4, 6), np.uint8), 2),
     ],
 )
-def test_mask_that_does_not_fit_is_an_error(tmp_path, mask, image, code):
-    data = MMSegImages(write(tmp_path, mask, image))
-    with pytest.raises(UserError) as error:
-        data[0]
-    assert error.value.code == code
-
-
-@needs_mmseg
-def test_other_number_of_images_is_an_error(tmp_path):
-    with pytest.raises(UserError) as error:
-        MMSegImages(write(tmp_path, np.zeros((4, 6), np.uint8)), count=2)
-    assert error.value.code == 'image-count'
+def test_unexpected_mask_or_count_is_an_error(tmp_path, code, mask, count):
+    with raises_code(code):
+        MMSegImages(write(tmp_path, mask), count=count)[0]
 
 
 @needs_mmseg
@@ -85,6 +77,5 @@ def test_scenes_have_equal_images_for_both_targets():
 
 
 def test_unknown_target_is_an_error():
-    with pytest.raises(UserError) as error:
+    with raises_code('unknown-target'):
         Scenes(1, target='normals')
-    assert error.value.code == 'unknown-target'

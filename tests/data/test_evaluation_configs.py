@@ -1,4 +1,4 @@
-"""The parts of each evaluation config: valid arguments of their data sets, and no part twice."""
+"""The parts of each evaluation config: their data sets have valid arguments, and no two parts are equal."""
 
 import inspect
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Transforms of other libraries as steps of a view: results, seeds, and invalid results."""
+"""Transforms of other libraries as steps of a view: seeds, names in configs, and invalid results."""
 
 import random
 
@@ -20,7 +20,7 @@ IMAGE = torch.randint(0, 256, (3, 20, 30), dtype=torch.uint8)
 
 
 def shift(image: Tensor, most: int = 9) -> Tensor:
-    """Shift by random numbers of Python and NumPy."""
+    """Shift by random numbers from Python and NumPy."""
     return image.roll((random.randint(0, most), int(np.random.randint(most))), (-2, -1))
 
 
@@ -76,12 +76,12 @@ def test_objects_are_named_in_configs():
     configs = as_configs([first, second, shift, ROTATION])
     assert configs[2] == dict(type='ForeignTransform', transform=f'{__name__}.shift')
     assert configs[3] is ROTATION
-    assert configs == eval(repr(configs)), 'a config file can hold them'
+    assert configs == eval(repr(configs)), 'a config file can contain them'
     (steps,) = build_views([configs])
     assert [step.transform for step in steps[:3]] == [first, second, shift]
 
 
-def test_batch_changes_each_image_by_its_own_numbers():
+def test_batch_changes_each_image_differently():
     images = (IMAGE / 255).expand(6, -1, -1, -1)
     batch = ForeignTransform(v2.RandomRotation(30)).batch(images)
     assert batch.shape == images.shape

@@ -1,4 +1,4 @@
-"""Mixtures: the weight of each set in an epoch, exact resume, joint labels, and the set of each image."""
+"""Mixtures: the weight of each data set in an epoch, exact resume, labels, and the data set of each image."""
 
 import math
 
@@ -31,7 +31,7 @@ COUNTS = [21, 15, 203]
 
 
 class Sizes:
-    """Stands in for a Mixture: sets of these sizes, in shards of ten images."""
+    """A stand-in for a Mixture of data sets with these sizes, in shards of ten images."""
 
     def __init__(self) -> None:
         self.bounds, self.per_epoch = np.cumsum([0, *SIZES]), np.array(COUNTS)
@@ -62,9 +62,8 @@ def test_epoch_has_the_weighted_number_of_each_set(order):
         for own, weight in zip(np.split(seen, np.cumsum(SIZES)[:-1]), WEIGHTS):
             assert {math.floor(after * weight + 1e-9), math.ceil(after * weight - 1e-9)} >= set(own.tolist())
     assert len({tuple(epoch) for epoch in epochs}) == 11
-    first, second = (  # the images of a pass over the set of 50 that come in its first epoch
-        {image for image in epochs[epoch] if 7 <= image < 57} for epoch in (0, 10)
-    )
+    # With 0.3 * 50 images per epoch, epochs 0 and 10 each start a new permutation of the second set.
+    first, second = ({image for image in epochs[epoch] if 7 <= image < 57} for epoch in (0, 10))
     assert len(first) == len(second) == 15 and first != second
 
 
@@ -92,7 +91,7 @@ def test_mixture_without_weights_has_each_image_once():
 
 @pytest.fixture(scope='module')
 def places(tmp_path_factory):
-    """`a` has classes ant and bee, `b` bee and cat, `c` none."""
+    """The classes of `a` are ant and bee, those of `b` are bee and cat, and `c` has none."""
     root = tmp_path_factory.mktemp('sets')
     for name, classes, count in [('a', ('ant', 'bee'), 10), ('b', ('bee', 'cat'), 14), ('c', ('',), 9)]:
         for at in range(count):
@@ -153,7 +152,7 @@ def config(work_dir, dataset: dict, **options) -> Config:
 
 
 def test_mixture_config_of_the_docs_resumes_exactly(places, tmp_path, monkeypatch):
-    """An epoch has 2 x 9 + 0.3 x 14 images, two batches of 8."""
+    """An epoch has 2 x 9 + 0.3 x 14 images, which are two batches of 8 and a rest."""
     (tmp_path / 'two_sets.py').write_text(shown_files('docs/how-to/data.md')['two_sets.py'])
     roots = {'photos': str(places / 'c'), 'web': [str(places / 'b.tar')]}
     options = {f'train_dataloader.dataset.sets.{name}.root': root for name, root in roots.items()}

@@ -1,4 +1,4 @@
-"""torchvision's RoIAlign and NMS, called through `mmcv.ops`, against float64 loops written from mmcv's C++ sources."""
+"""torchvision's RoIAlign and NMS, called through `mmcv.ops`, against float64 loops that follow mmcv's C++ sources."""
 
 import importlib
 import math
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: bool) -> np.ndarray:
     """Average a grid of points in each bin of each region. Without `samples`, the grid has about one point per pixel.
 
-    A point is bilinear between its neighbors, the border's value up to one pixel outside, and 0 beyond.
+    The value of a point is interpolated bilinearly. Up to one pixel outside the image, it is that of the border, beyond it 0.
     """
     out = np.zeros((len(rois), images.shape[1], *size))
     for region, (image, *corners) in enumerate(rois):
@@ -47,7 +47,7 @@ def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: b
 
 
 def regions(generator: np.random.Generator, count: int, side: float) -> np.ndarray:
-    """Return regions of two images: inside, partly outside, small, and a single point."""
+    """Return regions of two images. Some are partly outside, and the last one is a single point."""
     first = generator.uniform(-0.2 * side, 0.9 * side, (count, 2))
     boxes = np.concatenate([first, first + generator.uniform(0, 0.6 * side, (count, 2))], axis=1)
     boxes[-1, 2:] = boxes[-1, :2]
@@ -69,7 +69,7 @@ def test_roi_align_equals_mmcv_with_gradient(aligned: bool, samples: int) -> Non
     images = torch.tensor(generator.normal(size=(2, 2, 5, 6)), requires_grad=True)
     rois = torch.tensor(regions(generator, 4, 6))
     assert torch.autograd.gradcheck(lambda x: roi_align(x, rois, (2, 3), 1.0, samples, 'avg', aligned), images)
-    upstream = torch.randn(2, 4, 2, 3, dtype=torch.float64).transpose(0, 1)  # need not be contiguous
+    upstream = torch.randn(2, 4, 2, 3, dtype=torch.float64).transpose(0, 1)  # not contiguous
     pooled = roi_align(images, rois, (2, 3))
     (found,) = torch.autograd.grad(pooled, images, upstream, retain_graph=True)
     assert torch.equal(found, torch.autograd.grad(pooled, images, upstream.contiguous())[0])
@@ -93,9 +93,9 @@ def drawn_boxes(count: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize('offset', [0, 1])
 @pytest.mark.parametrize('threshold', [0.1, 0.7])
-def test_nms_is_mmcvs_rule(offset: int, threshold: float) -> None:
+def test_nms_follows_mmcvs_rule(offset: int, threshold: float) -> None:
     boxes, scores = drawn_boxes(120)
-    scores[5:9] = scores[40]  # equal scores keep their order
+    scores[5:9] = scores[40]  # because equal scores must keep their order
     kept = nms_by_hand(boxes.double().numpy(), scores.numpy(), threshold, offset)
     assert 5 < len(kept) < 118
     found, indices = nms(boxes, scores, threshold, offset)
@@ -143,7 +143,7 @@ def test_compiled_ops_are_used_if_they_fit(built, gpu, replaced, monkeypatch) ->
 def test_mmdet_and_mmseg_import_after_mmpretrain() -> None:
     code = (
         'import sys, mmairl.models, mmpretrain.models, mmcv.cnn.bricks.transformer; '
-        "assert 'mmcv._ext' not in sys.modules, 'importing mmairl has put it there'; "
+        "assert 'mmcv._ext' not in sys.modules, 'the import of mmairl has replaced it'; "
         'import mmairl.transfer, mmdet.models, mmseg.models'
     )
     subprocess.run([sys.executable, '-c', code], check=True, env={**os.environ, 'PYTHONPATH': str(ROOT)})

@@ -1,4 +1,4 @@
-"""Packed data sets: equal items, readable by other programs, and the same bytes for any number of workers."""
+"""Packed data sets: equal items, archives that other programs can read, and bytes that do not depend on workers."""
 
 import tarfile
 from pathlib import Path
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures('own_cache')
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Write noise in three classes and several formats. Some names are equal up to the first dot, and one is long."""
+    """Write noise in three classes and several formats. Some names are equal up to the first dot, and one name is long."""
     long = '/'.join(['n' * 60] * 4)
     names = ('ant/1.b.jpg', 'ant/1.c.jpg', 'ant/1.tif', f'bee/{long}/3.webp', 'bee/4.jpg', 'bee/4.png', 'ç a/5.jpeg')
     for name in names:
@@ -84,7 +84,7 @@ def test_bytes_do_not_depend_on_workers_or_a_kill(folder):
         assert 0 < kept < len(shards)
         make(folder, f'k{workers}.tar', workers=workers, size=5000)
         assert {path.name[2:]: path.read_bytes() for path in folder.parent.glob(f'k{workers}-*.tar')} == shards
-    make(folder, 'whole.tar', size=5000)  # nothing remains to be packed
+    make(folder, 'whole.tar', size=5000)  # all images are already packed
     assert {path.name[5:]: path.read_bytes() for path in whole.parent.glob('whole-*.tar')} == shards
     (folder / 'ant/2.png').write_bytes((folder / 'bee/4.png').read_bytes())
     with raises_code('shard-exists', match='k0-000000.tar'):
@@ -97,9 +97,9 @@ def test_short_side_shrinks_large_images(folder):
     data = Shards(out)
     shapes = [tuple(data.raw(at).shape[1:]) for at in range(len(data))]
     assert shapes.count((50, 75)) == 1 and shapes.count((20, 31)) == 7
-    assert torch.equal(data.raw(0), decode_bytes((folder / 'ant/1.b.jpg').read_bytes())), 'what is small stays as it is'
-    told = images_of(dict(type='ClassSubset', fraction=0.5, dataset=dict(type='Shards', root=str(out))))
-    assert told == 'packed with a short side of 50 pixels as JPEGs of quality 70'
+    assert torch.equal(data.raw(0), decode_bytes((folder / 'ant/1.b.jpg').read_bytes())), 'small images stay unchanged'
+    described = images_of(dict(type='ClassSubset', fraction=0.5, dataset=dict(type='Shards', root=str(out))))
+    assert described == 'packed with a short side of 50 pixels as JPEGs of quality 70'
     assert images_of(dict(type='Shards', root=str(make(folder, 'same.tar')))) == 'as they are'
 
 
@@ -110,9 +110,9 @@ def test_unreadable_images_are_left_out_up_to_a_limit(folder):
     with raises_code('too-many-unreadable', '1 of the first 2 images .* ant/1.c.jpg is not'):
         list(pack(ImageFolder(folder, max_unreadable=0), out))
     assert not list(folder.parent.glob('*.tar'))
-    said = dict(pack(ImageFolder(folder), out))
+    results = dict(pack(ImageFolder(folder), out))
     left_out = {'ant/1.c.jpg': Reason.NO_IMAGE.phrase, 'bee/0.jpg': Reason.EMPTY.phrase}
-    assert {path: reason for path, reason in said.items() if reason} == left_out
+    assert {path: reason for path, reason in results.items() if reason} == left_out
     assert Shards(out).labels.tolist() == [0, 0, 1, 1, 1, 2]
 
 

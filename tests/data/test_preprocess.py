@@ -1,4 +1,4 @@
-"""A data set's items, and what the preprocessor makes of a batch on the device."""
+"""Items of a data set, and batches after the preprocessor."""
 
 import torch
 from harness.errors import raises_code
@@ -16,7 +16,7 @@ RECIPE = [
 
 
 class Ramp(ViewDataset):
-    """Three images, of several classes each."""
+    """Three images that can have several classes."""
 
     classes = ['a', 'b']
 
@@ -88,7 +88,7 @@ def test_preprocessor_repeats_normalized_views_by_seed():
     still = make(data, training=False)['inputs']
     expected = (data['inputs'][0] / 255 - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / 0.2
     torch.testing.assert_close(still[0], expected)
-    assert not make.state_dict(), 'the statistics are no part of a checkpoint'
+    assert not make.state_dict(), 'the statistics are not in checkpoints'
     batch = dict(data, data_samples=dict(label=torch.ones(COUNT), index=torch.arange(COUNT)))
     assert list(make(batch)['data_samples']) == ['label'] and list(batch['data_samples']) == ['label', 'index']
 

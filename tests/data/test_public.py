@@ -1,4 +1,4 @@
-"""Public sets on small trees in their published formats: images, labels, splits and errors."""
+"""Public data sets on small folders in their published formats: images, labels, splits and errors."""
 
 import errno
 import hashlib
@@ -39,7 +39,7 @@ EVERY = {
     if isinstance(kind, type) and issubclass(kind, public.Published) and hasattr(kind, 'layout')
 }
 TRAIN, TEST = range(40), range(40, 44)
-OWN = dict(train=range(3), val=range(3, 5), test=range(5, 7))  # where the authors list validation images
+WITH_VAL = dict(train=range(3), val=range(3, 5), test=range(5, 7))  # if the authors list validation images
 Parts = dict[str, list[tuple[int, int]]]
 
 
@@ -48,22 +48,27 @@ def picture(path: Path, gray: int) -> None:
     Image.new('RGB', (9, 6), (gray, gray, gray)).save(path, quality=100)
 
 
+def pictures(folder: Path, names: Iterable[str], grays: Iterable[int]) -> None:
+    for name, gray in zip(names, grays):
+        picture(folder / name, gray)
+
+
 def write(path: Path, *lines: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(''.join(f'{line}\n' for line in lines))
 
 
 def labelled(**parts: Iterable[int]) -> Parts:
-    """The class of an image is its number modulo 2."""
+    """Return pairs of numbers and labels. The label of a number is its remainder modulo 2."""
     return {part: [(i, i % 2) for i in numbers] for part, numbers in parts.items()}
 
 
 def contents(data) -> list[tuple[int, int]]:
-    """Return (gray value, label) of every image, in order."""
+    """Return the gray value and the label of each image, in order."""
     return [(int(data.raw(i)[0, 3, 4]), int(data.labels[i])) for i in range(len(data))]
 
 
-# Each function writes a tree of gray images and returns the (gray, label) pairs of its parts and the classes.
+# Each function writes gray images in the format of a data set, and returns (gray, label) pairs by part, and the classes.
 
 
 def cars(root: Path) -> tuple[Parts, list[str]]:
@@ -71,10 +76,10 @@ def cars(root: Path) -> tuple[Parts, list[str]]:
     (folder / 'devkit').mkdir(parents=True)
     lists = {'devkit/cars_train_annos': ('cars_train', TRAIN), 'cars_test_annos_withlabels': ('cars_test', TEST)}
     for file, (images, numbers) in lists.items():
-        rows = np.array([(1, i % 2 + 1, f'{i:05}.jpg') for i in numbers], dtype=kind)
+        names = [f'{i:05}.jpg' for i in numbers]
+        rows = np.array([(1, i % 2 + 1, name) for i, name in zip(numbers, names)], dtype=kind)
         scipy.io.savemat(folder / f'{file}.mat', {'annotations': rows.reshape(1, -1)})
-        for i in numbers:
-            picture(folder / images / f'{i:05}.jpg', i)
+        pictures(folder / images, names, numbers)
     names = ['Acura RL', 'smart fortwo']
     scipy.io.savemat(folder / 'devkit/cars_meta.mat', {'class_names': np.array([names], dtype=object)})
     return labelled(train=TRAIN, test=TEST), names
@@ -82,20 +87,18 @@ def cars(root: Path) -> tuple[Parts, list[str]]:
 
 def textures(root: Path) -> tuple[Parts, list[str]]:
     names = ['banded', 'zigzagged']
-    for part, numbers in OWN.items():
+    for part, numbers in WITH_VAL.items():
         lines = [f'{names[i % 2]}/{names[i % 2]}_{i:04}.jpg' for i in numbers]
         write(root / f'dtd/dtd/labels/{part}1.txt', *lines)
-        for i, line in zip(numbers, lines):
-            picture(root / 'dtd/dtd/images' / line, i)
-    return labelled(**OWN), names
+        pictures(root / 'dtd/dtd/images', lines, numbers)
+    return labelled(**WITH_VAL), names
 
 
 def pets(root: Path) -> tuple[Parts, list[str]]:
     folder, breeds = root / 'oxford-iiit-pet', ['Abyssinian', 'american_bulldog']
     for part, numbers in dict(trainval=TRAIN, test=TEST).items():
         write(folder / f'annotations/{part}.txt', *(f'{breeds[i % 2]}_{i} {i % 2 + 1} {i % 2 + 1} 1' for i in numbers))
-        for i in numbers:
-            picture(folder / f'images/{breeds[i % 2]}_{i}.jpg', i)
+        pictures(folder / 'images', (f'{breeds[i % 2]}_{i}.jpg' for i in numbers), numbers)
     return labelled(train=TRAIN, test=TEST), ['Abyssinian', 'American Bulldog']
 
 
@@ -105,13 +108,12 @@ def sun(root: Path) -> tuple[Parts, list[str]]:
     for part, numbers in dict(Training=TRAIN, Testing=TEST, none=range(44, 46)).items():
         lines = [f'{names[i % 2]}/sun_{i:04}.jpg' for i in numbers]
         write(root / f'splits/{part}_01.txt', *lines)
-        for i, line in zip(numbers, lines):
-            picture(root / f'SUN397{line}', i)
+        pictures(root / 'SUN397', (line.lstrip('/') for line in lines), numbers)
     return labelled(train=TRAIN, test=TEST), ['abbey', 'apartment_building/outdoor']
 
 
 def birds(root: Path) -> tuple[Parts, list[str]]:
-    """Two photographs no longer exist."""
+    """Two photographs are missing."""
     species = ('7', 'Acadian Flycatcher', 'Acadian_Flycatcher'), ('3', "Wilson's Snipe", 'Wilsons_Snipe')
     lines = [f'{id}\t{common}\tAves aves\t{folder}' for id, common, folder in species]
     write(root / 'species.txt', 'id\tcommon\tscientific\tdir', *lines)
@@ -134,9 +136,9 @@ def places(root: Path) -> tuple[Parts, list[str]]:
     parts = {}
     for part, lines in lists.items():
         write(root / f'trainvalsplit_places205/{part}_places205.csv', *lines)
-        parts[part] = [(10 * len(part) + n, int(line[-1])) for n, line in enumerate(lines)]
-        for (gray, _), line in zip(parts[part], lines):
-            picture(root / 'data/vision/torralba/deeplearning/images256' / line[:-2], gray)
+        grays = [10 * len(part) + n for n in range(len(lines))]
+        parts[part] = [(gray, int(line[-1])) for gray, line in zip(grays, lines)]
+        pictures(root / 'data/vision/torralba/deeplearning/images256', (line[:-2] for line in lines), grays)
     return parts, ['abbey', '1', 'apartment_building/outdoor']
 
 
@@ -146,18 +148,17 @@ def inaturalist(root: Path) -> tuple[Parts, list[str]]:
         files = {i: f'train_val2018/Aves/{kind}/{i}.jpg' for i, kind in species.items()}
         record = dict(
             images=[dict(id=i, file_name=file, width=8, height=8) for i, file in files.items()],
-            # in another order than the images
+            # The order differs from that of the images.
             annotations=[dict(id=1000 + i, image_id=i, category_id=kind) for i, kind in sorted(species.items())],
             categories=categories,
         )
         write(root / f'{part}2018.json', json.dumps(record))
-        for i, file in files.items():
-            picture(root / file, i - 900)
+        pictures(root, files.values(), (i - 900 for i in files))
     return dict(train=[(1, 1), (0, 0)], val=[(3, 1)]), ['Apis', 'Turdus merula']
 
 
 def ramp(number: int, size: int) -> np.ndarray:
-    """Red is the number of the image, green the row, blue the column."""
+    """Return an image whose red is its number, green the row and blue the column."""
     rows, columns = np.indices((size, size))
     return np.stack([np.full((size, size), number), rows, columns]).astype(np.uint8)
 
@@ -174,7 +175,7 @@ def cifar(root: Path) -> tuple[Parts, list[str]]:
 
 
 def stl(root: Path) -> tuple[Parts, list[str]]:
-    """In the files, images are stored column by column."""
+    """The files store images column by column."""
     folder = root / 'stl10_binary'
     write(folder / 'class_names.txt', 'airplane', 'bird', 'car')
     parts = dict(train=[(1, 1), (2, 2)], test=[(3, 0)], unlabeled=[(4, -1), (5, -1), (6, -1)])
@@ -185,7 +186,7 @@ def stl(root: Path) -> tuple[Parts, list[str]]:
     return parts, ['airplane', 'bird', 'car']
 
 
-# One set of each kind; the others are read in the same way.
+# One data set of each format. The others are read in the same way.
 TREES = {
     'StanfordCars': cars, 'DTD': textures, 'OxfordIIITPet': pets, 'SUN397': sun, 'Birdsnap': birds,
     'Places205': places, 'INaturalist2018': inaturalist, 'CIFAR10': cifar, 'STL10': stl,
@@ -193,7 +194,7 @@ TREES = {
 
 
 def accept_md5(root: Path, monkeypatch) -> None:
-    """Make torchvision accept the batches of a tree."""
+    """Make torchvision accept the MD5 digests of the written batches."""
     theirs, folder = datasets.CIFAR10, root / 'cifar-10-batches-py'
     sums = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in folder.glob('*')}
     for name in ('train_list', 'test_list'):
@@ -227,12 +228,12 @@ def test_pixels_in_memory_are_in_order_and_unchanged(tmp_path, monkeypatch):
         assert torch.equal(data.raw(1), whole)
         assert torch.equal(data[1]['inputs'][0], whole[:, at : at + 32, at : at + 32])
         data.raw(1).zero_()
-        assert torch.equal(data.raw(1), whole), 'what a view does to its image stays with the view'
+        assert torch.equal(data.raw(1), whole), 'a change of an image does not change the data set'
 
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """A server of CIFAR-10's archive, and what it does: count requests, cut the answer, or refuse."""
+    """Serve CIFAR-10's archive. The server counts requests, and truncates or refuses answers as `size` says."""
     cifar(tmp_path / 'there')
     accept_md5(tmp_path / 'there', monkeypatch)
     archive = shutil.make_archive(tmp_path / 'cifar', 'gztar', tmp_path / 'there')
@@ -269,14 +270,14 @@ def config_of(root: Path) -> dict:
     return dict(train=dict(type='Part', dataset=part, held=False), test=[part], groups=None)
 
 
-def test_download_reads_as_the_published_set(published, tmp_path):
+def test_download_is_the_published_set(published, tmp_path):
     root = tmp_path / 'new'
     download_missing(config_of(root))
     assert contents(CIFAR10(root, 'test')) == labelled(test=TEST)['test']
     assert sorted(path.name for path in root.iterdir()) == ['.download.lock', 'cifar-10-batches-py']
     requests = published.requests
     download_missing(config_of(root))
-    assert published.requests == requests, 'what is there is not downloaded again'
+    assert published.requests == requests, 'a readable data set is not downloaded again'
 
 
 @pytest.mark.parametrize('size', [0, 1000])
@@ -373,7 +374,7 @@ def voc(root: Path) -> None:
         picture(folder / f'JPEGImages/{name}.jpg', int(name))
         objects = ''.join(
             f'<object><name>{thing}</name><difficult>{difficult}</difficult>'
-            # parts of people are not objects of the task
+            # Parts of people are not objects.
             '<part><name>head</name></part></object>'
             for thing, difficult in things
         )
@@ -394,7 +395,7 @@ def test_voc_image_has_all_its_classes(tmp_path):
     assert [int(both.raw(i)[0, 0, 0]) for i in range(3)] == [5, 7, 9]
 
 
-# BYOL's appendix: training and validation images
+# Numbers of training and validation images in BYOL's appendix
 PUBLISHED = dict(
     CIFAR10=(45_000, 5_000), CIFAR100=(44_933, 5_067), Food101=(68_175, 7_575), Birdsnap=(42_405, 4_981),
     SUN397=(15_880, 3_970), StanfordCars=(6_494, 1_650), OxfordIIITPet=(2_940, 740),

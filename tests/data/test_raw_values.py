@@ -1,4 +1,4 @@
-"""Images of any channels and depth: stored values are read unchanged, and operations treat each channel alike."""
+"""Images of any channels and depth: stored values stay unchanged, and operations treat all channels in the same way."""
 
 import io
 import itertools
@@ -39,9 +39,9 @@ def npy(pixels: np.ndarray) -> bytes:
 
 def png(pixels: np.ndarray) -> bytes:
     """Encode with OpenCV, whose order of colors is blue, green, red."""
-    return cv2.imencode('.png', pixels if pixels.ndim == 2 else pixels[..., [2, 1, 0, 3][: pixels.shape[2]]])[
-        1
-    ].tobytes()
+    ordered = pixels if pixels.ndim == 2 else pixels[..., [2, 1, 0, 3][: pixels.shape[2]]]
+    _, data = cv2.imencode('.png', ordered)
+    return data.tobytes()
 
 
 def read(data: bytes, max_pixels: int = 10_000) -> np.ndarray:
@@ -68,7 +68,7 @@ def test_arrays_and_pictures_keep_their_values():
         if kind is not np.float32 and channels != 2:
             pixels = noise(6, 9, *((4,) if channels == 5 else (channels,) * (channels > 1)), kind=kind)
             assert same(read(png(pixels)), pixels.reshape(6, 9, -1))
-    assert same(read(npy(np.float64([[0.1, 7]]))), np.float32([[[0.1], [7]]])), 'floats are taken as they are'
+    assert same(read(npy(np.float64([[0.1, 7]]))), np.float32([[[0.1], [7]]])), 'floats are not scaled'
     file = io.BytesIO()
     Image.fromarray(noise(6, 9, kind=np.uint8)).save(file, 'JPEG')
     assert read(file.getvalue()).shape == (6, 9, 1)
@@ -88,7 +88,7 @@ def test_tiff_channels_are_samples_planes_or_pages(kind, channels):
     for how in ({}, dict(compression='zlib'), dict(tile=(16, 16)), dict(byteorder='>', bigtiff=True)):
         assert same(read(tiff(pixels, planarconfig='contig', **how)), pixels), how
         assert same(read(tiff(pixels[..., 0], **how)), pixels[..., :1]), how
-    for how in ({}, dict(planarconfig='separate'), dict(imagej=True)):  # the first has pages
+    for how in ({}, dict(planarconfig='separate'), dict(imagej=True)):  # the first one writes pages
         assert same(read(tiff(planes, **how)), pixels), how
     assert same(read(tiff(planes[:, None], metadata=dict(axes='CZYX'), ome=True)), pixels)
     several = tiff(noise(3, 2, 6, 9), imagej=True, metadata=dict(axes='ZCYX'))
@@ -99,14 +99,8 @@ def test_invalid_file_has_its_reason(monkeypatch):
     good = npy(noise(6, 9, 5))
     assert reason(good[:-1]) is Reason.CUT_SHORT and reason(good, max_pixels=53) is Reason.TOO_LARGE
     assert reason(npy(noise(1, 9, 200)), max_pixels=10) is Reason.TOO_LARGE, 'by its channels'
-    for wrong in (
-        np.int16([[1]]),
-        np.zeros((2, 2, 2, 2)),
-        np.zeros(3),
-        np.zeros((0, 4, 3)),
-        np.array([[None]], object),
-    ):
-        assert reason(npy(wrong)) is Reason.NO_ARRAY
+    wrong = [np.int16([[1]]), np.zeros((2, 2, 2, 2)), np.zeros(3), np.zeros((0, 4, 3)), np.array([[None]], object)]
+    assert [reason(npy(array)) for array in wrong] == [Reason.NO_ARRAY] * 5
     assert reason(npy(np.float32([[0, np.nan]]))) is Reason.NOT_FINITE
     assert reason(b'hello') is Reason.NO_IMAGE and reason(good[:20]) is Reason.BROKEN
     assert reason(png(noise(6, 9, 3)), max_pixels=53) is Reason.TOO_LARGE
@@ -146,21 +140,17 @@ def test_stored_values_are_packed_exactly(folder):
         UnlabelledFolder(folder)
 
 
-def test_file_of_other_channels_or_depth_is_named(folder):
-    for odd, stored in (
-        (noise(8, 8, 3), '3 channels of 16 bits'),
-        (noise(8, 8, 5, kind=np.uint8), '5 channels of 8 bits'),
-        (noise(8, 8, 5, kind=np.float32), '5 channels of floats'),
-    ):
-        (folder / 'b/9.npy').write_bytes(npy(odd))
-        dataset = ImageFolder(folder, channels=5)
-        for use in (
-            lambda data: data[6],
-            lambda data: list(pack(data, folder.parent / 'out.tar')),
-            channel_statistics,
-        ):
-            with raises_code('mixed-images', f'b/9.npy: {stored} .*channels=5 of 16 bits'):
-                use(dataset)
+def test_file_with_other_channels_or_depth_is_named(folder):
+    uses = [lambda data: data[6], lambda data: list(pack(data, folder.parent / 'out.tar')), channel_statistics]
+    odd = {
+        '3 channels of 16 bits': noise(8, 8, 3),
+        '5 channels of 8 bits': noise(8, 8, 5, kind=np.uint8),
+        '5 channels of floats': noise(8, 8, 5, kind=np.float32),
+    }
+    for (stored, pixels), use in itertools.product(odd.items(), uses):
+        (folder / 'b/9.npy').write_bytes(npy(pixels))
+        with raises_code('mixed-images', f'b/9.npy: {stored} .*channels=5 of 16 bits'):
+            use(ImageFolder(folder, channels=5))
     with raises_code('mixed-images', 'a/2.npy: 5 channels .*channels=4'):
         ImageFolder(folder, channels=4)
 
@@ -170,9 +160,8 @@ def test_statistics_equal_numpy(folder, run_tool, capsys):
     found = channel_statistics(ImageFolder(folder, channels=5))
     np.testing.assert_allclose(found.mean, pixels.mean(0), rtol=1e-6)
     np.testing.assert_allclose(found.std, pixels.std(0), rtol=1e-6)
-    assert (found.images, found.unreadable) == (5, 1) and channel_statistics(
-        ImageFolder(folder, channels=5), most=3
-    ).images == 2
+    assert (found.images, found.unreadable) == (5, 1)
+    assert channel_statistics(ImageFolder(folder, channels=5), most=3).images == 2
     run_tool('tools/pack.py', folder, '--statistics', '--channels', 5, '--workers', 0)
     printed = capsys.readouterr().out.strip().splitlines()
     assert printed[-2].endswith('images; 1 could not be read')
@@ -197,7 +186,7 @@ STEPS = [
 @pytest.mark.parametrize('channels', (1, 2, 5))
 @pytest.mark.parametrize('step', STEPS, ids=lambda step: step['type'])
 def test_each_channel_changes_like_a_gray_image(step, channels):
-    """For RGB, test_transforms.py compares with torchvision. The luma weights add up to 0.9999."""
+    """test_transforms.py tests RGB images. The tolerance covers the luma weights, which add up to 0.9999."""
     ((operation,),) = build_views([[step]])
 
     def drawn(make: Callable, images: torch.Tensor, seed: int) -> torch.Tensor:

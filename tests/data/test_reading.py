@@ -1,4 +1,4 @@
-"""Failed reads: which are the file's own fault, which are retried, and for how long."""
+"""Failed reads: faults of a file, retries, and their duration."""
 
 import errno
 import os
@@ -72,14 +72,14 @@ def test_each_fault_of_a_file_has_its_reason(tmp_path, file, clock, monkeypatch)
     assert clock.slept == []
 
 
-def test_lost_root_is_not_blamed_on_its_files(file):
+def test_lost_root_is_not_a_fault_of_its_files(file):
     for remove in (file.unlink, file.parent.rmdir):
         remove()
         with raises_code('lost-folder', 'root'):
             read_file(file, file.parent, 100)
 
 
-def test_storage_is_retried_for_a_longer_time(clock):
+def test_remote_storage_is_retried_longer(clock):
     def hang() -> str:
         clock.now += 30
         raise OSError(errno.ETIMEDOUT, 'no response')

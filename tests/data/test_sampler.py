@@ -1,4 +1,4 @@
-"""The order of an epoch: torch's permutation, the keyed permutation of large sets, and the order by shards."""
+"""The order of an epoch: torch's permutation, the keyed permutation of large data sets, and the order by shards."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from mmairl.data.sampler import TORCH_COUNT, ResumableSampler, keyed_permutation, permutation, seed_of, shard_order
 
 
-@pytest.mark.parametrize('by_sum', [False, True], ids=['new runs', 'runs begun before'])
+@pytest.mark.parametrize('by_sum', [False, True], ids=['new runs', 'old runs'])
 def test_order_is_torchs_permutation_from_any_start(by_sum):
     for count, seed, epoch in [(1, 0, 0), (37, 3, 2), (70_000, 5, 0)]:
         sampler = ResumableSampler(range(count), seed=seed)
@@ -18,10 +18,8 @@ def test_order_is_torchs_permutation_from_any_start(by_sum):
         assert list(sampler) == drawn
         sampler.set_epoch(epoch, count // 2)
         assert list(sampler) == drawn[count // 2 :]
-    assert (
-        permutation(TORCH_COUNT + 1, 3)(np.arange(9)).tolist()
-        == keyed_permutation(np.arange(9), TORCH_COUNT + 1, 3).tolist()
-    )
+    keyed = keyed_permutation(np.arange(9), TORCH_COUNT + 1, 3)
+    assert np.array_equal(permutation(TORCH_COUNT + 1, 3)(np.arange(9)), keyed)
 
 
 @pytest.mark.parametrize(('order', 'window'), [('images', 16), ('shards', 3)])
@@ -44,7 +42,7 @@ def test_keyed_permutation_has_each_image_once(count):
     assert np.array_equal(images[np.argsort(places)], keyed_permutation(np.arange(count), count, seed=count))
 
 
-PINNED = {  # seed 1, five positions across the epoch
+PINNED = {  # the images at five positions of an epoch, with seed 1
     10: [8, 4, 5, 6, 3],
     TORCH_COUNT + 1: [8187687, 2758547, 14545268, 8896267, 12350348],
     10**8: [57199702, 30341647, 74984148, 69604860, 66091024],
@@ -54,7 +52,7 @@ PINNED = {  # seed 1, five positions across the epoch
 
 @pytest.mark.parametrize('count', PINNED)
 def test_keyed_permutation_is_pinned(count):
-    """Statistical tests found these permutations uniform. With other numbers, no run could be resumed."""
+    """The permutations have passed statistical tests of uniformity. If they changed, runs could not be resumed."""
     assert keyed_permutation(np.arange(0, count, count // 5)[:5], count, seed=1).tolist() == PINNED[count]
 
 
@@ -67,15 +65,14 @@ def test_shard_order_has_each_image_once_in_windows():
     images[places] = np.concatenate([order(block) for block in np.array_split(places, 7)])
     assert np.array_equal(np.sort(images), np.arange(bounds[-1]))
     shards, seen, open_together = np.searchsorted(bounds, images, 'right') - 1, set(), []
-    while len(shards):  # from one set of shards to the next
+    while len(shards):  # split the sequence where no earlier shard occurs again
         count = next(n for n in range(1, len(shards) + 1) if not set(shards[:n]) & set(shards[n:]))
         open_together.append(len(set(shards[:count])))
         assert not seen & set(shards[:count])
         seen, shards = seen | set(shards[:count]), shards[count:]
     assert sum(open_together) == 23 and max(open_together) <= 4 and len(open_together) >= 6
-    assert not np.array_equal(
-        images, shard_order(bounds[:-1], np.diff(bounds), seed=4, window=4)(np.arange(bounds[-1]))
-    )
+    other = shard_order(bounds[:-1], np.diff(bounds), seed=4, window=4)
+    assert not np.array_equal(images, other(np.arange(bounds[-1])))
     bounds = np.arange(0, 64_001, 1000)
     order = shard_order(bounds[:-1], np.diff(bounds), seed=1, window=16)
     assert order(np.arange(6)).tolist() == [63799, 30909, 27510, 10945, 31141, 33986]

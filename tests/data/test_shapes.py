@@ -1,4 +1,4 @@
-"""Shapes and Digits: the same numbers every time, and labels that raw pixels do not give away."""
+"""Shapes and Digits: reproducible images, the cache, and labels that raw pixels do not reveal."""
 
 from pathlib import Path
 
@@ -33,18 +33,18 @@ def test_shape_depends_on_seed_split_and_index():
 def test_broken_cache_is_redrawn(cache, monkeypatch):
     drawn = np.array(Shapes('val', 12, 32).images)
     (file,) = cache.iterdir()
-    monkeypatch.setattr(shapes, 'draw_shapes', lambda *args: pytest.fail('drawn again'))
+    monkeypatch.setattr(shapes, 'draw_shapes', lambda *args: pytest.fail('the images were drawn again'))
     assert np.array_equal(Shapes('val', 12, 32).images, drawn)
     monkeypatch.undo()
     monkeypatch.setenv('XDG_CACHE_HOME', str(cache.parent.parent))
     file.write_bytes(file.read_bytes()[:200])
     assert np.array_equal(Shapes('val', 12, 32).images, drawn)
     monkeypatch.setattr(shapes, 'cache', lambda: Path('/dev/null'))
-    assert np.array_equal(Shapes('val', 12, 32).images, drawn), 'without a cache that can be written'
+    assert np.array_equal(Shapes('val', 12, 32).images, drawn), 'the cache cannot be written'
 
 
 @pytest.mark.slow
-def test_raw_pixels_do_not_give_the_kind_away():
+def test_raw_pixels_do_not_reveal_the_kind():
     train, test = Shapes('train', 1200, 48), Shapes('val', 300, 48)
     x, q = (torch.from_numpy(np.array(part.images)).flatten(1).float() / 255 for part in (train, test))
     x, q = (torch.nn.functional.normalize(rows - rows.mean(1, keepdim=True), dim=1) for rows in (x, q))

@@ -1,4 +1,4 @@
-"""Training images: equal views in every process; unreadable images are replaced, counted and named."""
+"""Training images: views that do not depend on the process, and replacement and reports of unreadable images."""
 
 import copy
 import random
@@ -28,7 +28,7 @@ class Draws(Dataset):
 
 
 def drawn(workers: int, **options) -> torch.Tensor:
-    """Batches, images and the three numbers; the shape is (4, 4, 3)."""
+    """Return the three numbers of each image in each batch, (4, 4, 3)."""
     return torch.stack(list(DataLoader(TrainingImages(Draws()), batch_size=4, num_workers=workers, **options)))
 
 
@@ -43,7 +43,7 @@ def seed_worker(worker: int) -> None:
 def test_plain_sampler_draws_different_views(workers):
     found = drawn(workers, worker_init_fn=seed_worker)
     for numbers in found.unbind(-1):
-        assert len(numbers.unique()) == 16, 'the j-th image of each batch was drawn alike'
+        assert len(numbers.unique()) == 16, 'the j-th images of all batches have the same numbers'
 
 
 def test_seeded_views_do_not_depend_on_the_process():
@@ -55,11 +55,13 @@ def test_seeded_views_do_not_depend_on_the_process():
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
     assert torch.equal(drawn(2, sampler=sampler), one) and len(one.unique()) == one.numel()
-    assert sorted(ResumableSampler(range(16), seed=5)) == list(range(16)), 'a data set of others is given plain indices'
+    assert sorted(ResumableSampler(range(16), seed=5)) == list(range(16)), (
+        'other data sets receive indices without seeds'
+    )
 
 
 def test_seed_of_an_image_is_pinned():
-    """Compare with splitmix64 in Python integers. With other seeds, a resumed run would have other views."""
+    """Compare with splitmix64 in Python integers, because other seeds would change the views of a resumed run."""
     sampler = ResumableSampler(TrainingImages(Draws()), seed=2**31 + 7)
     sampler.set_epoch(199)
     for place in (0, 1, 12345, 2**33, 10**9):
@@ -79,9 +81,9 @@ def folder(root: Path, broken: list[int], count: int = 30) -> Path:
 
 
 @pytest.mark.parametrize('workers', [0, 2])
-def test_unreadable_image_is_replaced_and_known_to_all(tmp_path, workers):
+def test_unreadable_image_is_replaced_and_reported(tmp_path, workers):
     data = TrainingImages(UnlabelledFolder(folder(tmp_path, [4, 5, 29])))
-    loader = DataLoader(copy.deepcopy(data), batch_size=10, num_workers=workers)  # mmengine copies it, too
+    loader = DataLoader(copy.deepcopy(data), batch_size=10, num_workers=workers)  # mmengine also copies the data set
     batches = list(loader)
     reds = torch.cat([batch['inputs'][0][:, 0, 4, 4] for batch in batches]).tolist()
     indices = torch.cat([batch['data_samples']['index'] for batch in batches]).tolist()
@@ -89,7 +91,7 @@ def test_unreadable_image_is_replaced_and_known_to_all(tmp_path, workers):
     assert data.names_with_reasons(data.met()) == [f'{tmp_path}/{name}.png (is empty)' for name in ('04', '05', '29')]
 
 
-def test_limit_of_unreadable_images(tmp_path):
+def test_too_many_unreadable_images_raise(tmp_path):
     data = TrainingImages(UnlabelledFolder(folder(tmp_path, list(range(0, 24, 2)))))
     with pytest.raises(UserError, match='11 of the 30 training images cannot be read, more than the 10 that'):
         list(DataLoader(data, batch_size=1))

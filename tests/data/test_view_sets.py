@@ -1,4 +1,4 @@
-"""Views by name, the transforms of their own, and the view set that is suggested for images."""
+"""Named view sets, the transforms that only they use, and the view set that is suggested for images."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from mmairl.study.spec import Row
 
 
 @pytest.mark.parametrize('name', DOMAINS)
-def test_named_views_are_built_with_reasons(name):
+def test_named_views_have_transforms_and_reasons(name):
     views = Shapes(count=2, size=40, views=name)[0]['inputs']
     assert [view.shape for view in views] == [(3, 224, 224)] * 2
     assert all(why for _, why in reasons(name))
@@ -33,7 +33,7 @@ def test_named_views_have_the_crops_of_the_method():
     assert [step['type'] for step in views[0][1:]] == [step['type'] for step, _ in reasons('satellite')]
 
 
-def test_unknown_name_of_views_is_an_error():
+def test_unknown_view_set_is_an_error():
     with raises_code('unknown-views', r"'satelite'\); did you mean 'satellite'"):
         named_views('satelite')
 
@@ -43,7 +43,7 @@ def test_gray_images_have_no_rgb_transforms(tmp_path):
     assert 'StainJitter' not in str(views) and 'RandomTurn' in str(views)
 
 
-def test_turn_is_one_of_eight_in_both_forms():
+def test_turn_has_eight_results_in_both_forms():
     [[turn]] = build_views([[dict(type='RandomTurn', p=1.0)]])
     image, seen = torch.arange(3 * 16, dtype=torch.uint8).reshape(3, 4, 4), set()
     for seed in range(60):
@@ -58,7 +58,7 @@ def test_turn_is_one_of_eight_in_both_forms():
 
 def test_stains_change_only_in_amount():
     [[jitter]] = build_views([[dict(type='StainJitter', p=1.0, strength=0.5)]])
-    amounts = torch.rand(1, 3, 8, 8) * torch.tensor([0.5, 0.3, 0.0]).view(3, 1, 1)  # no DAB
+    amounts = torch.rand(1, 3, 8, 8) * torch.tensor([0.5, 0.3, 0.0]).view(3, 1, 1)  # without DAB
     images = (-torch.einsum('bshw,sc->bchw', amounts, STAINS)).exp()
     params = jitter.draw(1, 8, 8)
     back = torch.einsum('bchw,cs->bshw', -jitter.apply(images, params).log(), torch.linalg.inv(STAINS))
@@ -96,10 +96,8 @@ def test_suggestion_names_views_for_the_images(kind, tmp_path):
 
 def test_named_views_are_resolved_everywhere():
     cfg = load_config('mmairl::mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satellite'})
-    assert input_of(settings(cfg)).size == 224  # of its checkpoints
+    assert input_of(settings(cfg)).size == 224, 'the image size that checkpoints state'
     assert with_views(cfg.evaluation.train, 'satellite')['views'] == named_views('satellite')
-    cfg = resolve(
-        Row('a', 'mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satellite'}), read_scale('demo')
-    )
-    (crop, *_), _ = cfg.model.data_preprocessor.views
+    row = Row('a', 'mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satellite'})
+    (crop, *_), _ = resolve(row, read_scale('demo')).model.data_preprocessor.views
     assert crop['size'] == 28

@@ -1,4 +1,4 @@
-"""Data workers that really die or hang, and the errors that follow."""
+"""Errors of data workers that die or hang, and of full shared memory and too few file handles."""
 
 import os
 import resource
@@ -49,7 +49,7 @@ def test_dead_or_hanging_worker_is_an_error(act, seconds, cause):
 
 
 @pytest.mark.parametrize('workers', [0, 1])
-def test_error_of_a_data_set_passes(workers):
+def test_error_of_a_data_set_passes_unchanged(workers):
     data = Failing(lambda: [].remove(1))
     data.has_first.set()
     with pytest.raises(ValueError, match=r'list.remove\(x\)') as raised:
@@ -71,7 +71,7 @@ def test_full_shared_memory_is_an_error(owner, name, monkeypatch):
     assert len(next(iter(safe(DataLoader(images))))) == 1
 
 
-def test_other_errors_of_collate_pass():
+def test_other_errors_of_collate_pass_unchanged():
     with pytest.raises(RuntimeError, match='equal size'):
         shared_batch(default_collate, [torch.zeros(1), torch.zeros(2)])
 

@@ -1,4 +1,4 @@
-"""A protocol from outside the package, the one in docs/how-to/add_data_and_protocols.md: nearest class mean."""
+"""The nearest class mean, a protocol from outside the package, as in docs/how-to/add_data_and_protocols.md."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -32,7 +32,7 @@ class NearestClassMean(FeatureProtocol):
         sizes = members.sum(0)
         means = (members.T @ (train.x - origin)) / sizes.clamp_min(1)[:, None]
         similarity = F.normalize(test.x - origin) @ F.normalize(means).T
-        similarity[:, sizes == 0] = -2  # below every cosine: a class without a training image is never chosen
+        similarity[:, sizes == 0] = -2  # less than any cosine, so never predicted
         scores = scores_of(split.metric, similarity, test.y)
         right = similarity.argmax(1) == test.y
         return {f'nearest class mean, {name}': score for name, score in scores.items()}, {'right': packed(right)}

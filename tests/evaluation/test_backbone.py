@@ -20,9 +20,9 @@ def test_requested_part_is_loaded_in_eval_mode(cfg, checkpoint, part, seed):
     assert not torch.equal(loaded.conv1.weight, load_backbone(cfg, seed=3).conv1.weight)
 
 
-def test_a_random_start_is_one_line_of_the_log(cfg, capfd):
+def test_random_initialization_logs_one_line(cfg, capfd):
     logger = MMLogger.get_instance('quiet')
-    logger.info('before')  # by which it remembers that it tells all
+    logger.info('before')  # the logger now caches that it is enabled for INFO
     with patch.object(MMLogger, 'get_current_instance', return_value=logger):
         load_backbone(cfg)
     assert capfd.readouterr().out.count('INFO') == 2
@@ -37,7 +37,7 @@ def test_weights_of_another_network_are_an_error(cfg, checkpoint):
     load_backbone(cfg, checkpoint, 'teacher')
 
 
-def test_refreshed_statistics_are_those_of_the_images():
+def test_refreshed_statistics_match_the_images():
     backbone = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4), torch.nn.Dropout(0.9)).eval()
     backbone[0].weight.data *= 50
     images = torch.randn(4, 6, 3, 8, 8) * 2 + 1

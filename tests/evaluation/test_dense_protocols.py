@@ -1,4 +1,4 @@
-"""`segment` and `depth_probe`: their scores against float64 loops, and probes of features whose content is known."""
+"""`segment` and `depth_probe`: scores against loops in float64, and probes on features with known content."""
 
 import math
 import tracemalloc
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not find_spec('mmseg'), reason='requires mmseg')
 
 @DATASETS.register_module(force=True)
 class BrightSquares(DenseDataset):
-    """A bright square on a dark image: segmented by its class, or at a depth of 2 m before a wall at 6 m."""
+    """A bright square on a dark image. Targets are classes, or depths: 2 m for the square and 6 m for the background."""
 
     classes = ['background', 'square']
 
@@ -117,18 +117,17 @@ def test_depth_scores_equal_a_loop_and_mmseg():
     assert ours == pytest.approx([theirs[name] for name in ('d1', 'd2', 'd3', 'rmse', 'abs_rel')], rel=1e-5)
 
 
-def test_heads_find_what_the_features_show(dense_cfg, tmp_path):
+def test_segmentation_heads_learn_bright_squares(dense_cfg, tmp_path):
     store = tmp_path / 'store'
     result = probe(dense_cfg, cache=store)
     scores = result.scores
     assert list(scores) == ['segment, linear mIoU (stored features)', 'segment, k-NN mIoU (stored features)']
     assert min(scores.values()) > 75
     files = {path.name: path.stat().st_mtime_ns for path in store.iterdir()}
-    assert result.details['stored_bytes'] == pytest.approx(
-        sum(path.stat().st_size for path in store.iterdir()), abs=300
-    )
+    size = sum(path.stat().st_size for path in store.iterdir())
+    assert result.details['stored_bytes'] == pytest.approx(size, abs=300)
     assert probe(dense_cfg, cache=store).scores == scores
-    assert files == {path.name: path.stat().st_mtime_ns for path in store.iterdir()}, 'read, not extracted again'
+    assert files == {path.name: path.stat().st_mtime_ns for path in store.iterdir()}, 'features were extracted again'
 
 
 def test_permuted_cells_score_as_chance(dense_cfg, tmp_path):
@@ -140,7 +139,7 @@ def test_permuted_cells_score_as_chance(dense_cfg, tmp_path):
 
 @pytest.mark.parametrize('areas', [(900, 100), (30, 40, 30, 0), (5, 5, 5, 5)])
 def test_chance_is_the_best_score_without_images(areas):
-    """Against both predictions on 200 000 pixels."""
+    """The formula equals a simulation of both predictions on 200 000 pixels."""
     random = np.random.default_rng(0)
     frequency = np.array(areas) / sum(areas)
     truth = random.choice(len(areas), 200_000, p=frequency)
@@ -154,7 +153,7 @@ def test_chance_is_the_best_score_without_images(areas):
 
 
 def test_neighbors_of_100_000_images_fit_in_memory():
-    """Positions and labels are drawn block by block. The features of the bank are all that is left in memory."""
+    """Positions and labels are selected block by block, without arrays for all cells."""
     cells = 100 * 100_000
     labels = np.arange(100, dtype=np.float16) % 7
     points = np.lib.stride_tricks.as_strided(labels, (100_000, 100, 16), (0, 2, 0))
@@ -178,13 +177,12 @@ def test_random_crops_do_not_depend_on_the_workers(dense_cfg):
     assert scores['segment, linear mIoU'] > 60
 
 
-def test_depth_heads_find_what_the_features_show(dense_cfg):
+def test_depth_heads_learn_bright_squares(dense_cfg):
     for part in ('train', 'test'):
         dense_cfg.evaluation[part].target = 'depth'
     scores = probe(dense_cfg, 'depth_probe').scores
-    assert list(scores)[::2] == [
-        f'depth_probe, {head} delta < 1.25 (stored features)' for head in ('bins', 'regression')
-    ]
+    names = [f'depth_probe, {head} delta < 1.25 (stored features)' for head in ('bins', 'regression')]
+    assert list(scores)[::2] == names
     assert min(list(scores.values())[::2]) > 80
     assert max(list(scores.values())[1::2]) < 1.5
 
@@ -316,12 +314,9 @@ evaluation = dict(
 )
 """)
     cfg = load_config(str(data))
-    networks = {}
-    for row, name in enumerate('ab'):
-        networks[name] = [tmp_path / f'{name}_{seed}.pth' for seed in (0, 1)]
-        for seed, path in enumerate(networks[name]):
-            state = load_backbone(cfg, None, seed=2 * row + seed).state_dict()
-            torch.save(dict(state_dict={f'backbone.{key}': value for key, value in state.items()}), path)
+    networks = dict(a=[tmp_path / '0.pth', tmp_path / '1.pth'], b=[tmp_path / '2.pth', tmp_path / '3.pth'])
+    for seed, path in enumerate([*networks['a'], *networks['b']]):
+        torch.save(load_backbone(cfg, None, seed=seed).state_dict(), path)
     compared = compare(networks, data=str(data), tasks=['segment'], out=tmp_path / 'out', jobs=1)
     rows = {row['name']: row for row in compared.record['rows']}
     assert {'a', 'b', 'random initialisation'} <= rows.keys()

@@ -1,4 +1,6 @@
-"""Features of any images in a line of Python, against torchvision's own network on pixels cut by hand."""
+"""`mmairl.embed` against torchvision's network on crops that are computed here."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from PIL import Image
 import mmairl
 from mmairl.evaluation.embed import dataset_of
 
-SIDE, CROP = 64, 56  # to which a crop of 56 resizes, so that nothing is resampled
+SIDE, CROP = 64, 56  # a crop of 56 implies resizing to 64, so images keep their pixels
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -19,6 +21,13 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 def network() -> torch.nn.Module:
     torch.manual_seed(0)
     return torchvision.models.resnet18(weights=None).eval()
+
+
+@pytest.fixture(scope='module')
+def checkpoint(network, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp('embed') / 'resnet18.pth'
+    torch.save(network.state_dict(), path)
+    return path
 
 
 @pytest.fixture(scope='module')
@@ -36,8 +45,7 @@ def expected(network: torch.nn.Module, pixels: np.ndarray, mean: tuple, std: tup
     return x.flatten(1).numpy()
 
 
-def test_folder_files_and_arrays_have_equal_features(network, pixels, tmp_path):
-    torch.save(network.state_dict(), tmp_path / 'resnet18.pth')
+def test_folder_files_and_arrays_have_equal_features(network, checkpoint, pixels, tmp_path):
     folder = tmp_path / 'images'
     (folder / 'inner').mkdir(parents=True)
     pictures = [Image.fromarray(one) for one in pixels]
@@ -51,7 +59,7 @@ def test_folder_files_and_arrays_have_equal_features(network, pixels, tmp_path):
         (pictures, [f'image {number}' for number in range(5)]),
         (str(files[0]), [str(files[0])]),
     ):
-        features, found = mmairl.embed(tmp_path / 'resnet18.pth', images, size=CROP, batch=2)
+        features, found = mmairl.embed(checkpoint, images, size=CROP, batch=2)
         assert found == names
         np.testing.assert_allclose(features, wanted[: len(names)], rtol=1e-4, atol=1e-5)
 
@@ -70,15 +78,14 @@ def test_missing_device_is_an_error(device, pixels):
         mmairl.embed('unread.pth', pixels, device=device)
 
 
-def test_array_of_more_channels_than_known_is_an_error():
+def test_array_of_five_planes_is_ambiguous():
     with raises_code('ambiguous-array'):
         dataset_of(np.zeros((40, 40, 5), np.uint8), None)
     assert len(dataset_of(np.zeros((3, 40, 40), np.uint8), None)) == 3
     assert len(dataset_of(np.zeros((40, 40, 5), np.float32), None, channels=5)) == 1
 
 
-def test_each_kind_of_image_is_embedded_or_an_error(network, pixels, tmp_path):
-    torch.save(network.state_dict(), checkpoint := tmp_path / 'resnet18.pth')
+def test_each_kind_of_image_is_embedded_or_an_error(network, checkpoint, pixels):
     wanted, tensor = expected(network, pixels, *IMAGENET), torch.from_numpy(pixels).permute(0, 3, 1, 2)
     grey = expected(network, pixels[..., :1].repeat(3, 3), *IMAGENET)
     for images, features in (
@@ -123,14 +130,11 @@ def test_checkpoint_states_statistics_and_image_size(network, pixels, tmp_path):
     weights = {f'backbone.{key}': value for key, value in network.state_dict().items() if not key.startswith('fc')}
     torch.save(dict(state_dict=weights, meta=dict(settings=settings)), tmp_path / 'epoch_1.pth')
     features, _ = mmairl.embed(tmp_path / 'epoch_1.pth', [Image.fromarray(one) for one in pixels])
-    np.testing.assert_allclose(
-        features, expected(network, pixels, (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)), rtol=1e-4, atol=1e-5
-    )
+    wanted = expected(network, pixels, (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
+    np.testing.assert_allclose(features, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_unreadable_has_no_row_and_missing_is_an_error(network, pixels, tmp_path):
-    checkpoint = tmp_path / 'resnet18.pth'
-    torch.save(network.state_dict(), checkpoint)
+def test_unreadable_has_no_row_and_missing_is_an_error(network, checkpoint, pixels, tmp_path):
     Image.fromarray(pixels[0]).save(tmp_path / 'a.png')
     (tmp_path / 'b.png').write_bytes(b'no image')
     with pytest.warns(UserWarning, match=r'1 images cannot be read and have no row, first .*b\.png'):
@@ -148,21 +152,19 @@ def test_unreadable_has_no_row_and_missing_is_an_error(network, pixels, tmp_path
         mmairl.embed(tmp_path / 'none.pth', tmp_path)
 
 
-def test_resnet_cells_average_to_pooled_features(network, pixels, tmp_path):
-    torch.save(network.state_dict(), tmp_path / 'resnet18.pth')
+def test_resnet_cells_average_to_pooled_features(network, checkpoint, pixels, tmp_path):
     for name, one in zip('acd', pixels):
         Image.fromarray(one).save(tmp_path / f'{name}.png')
     (tmp_path / 'b.png').write_bytes(b'no picture')
     with pytest.warns(UserWarning, match='1 images cannot be read and have a row of NaN, first .*b.png'):
-        cells, names, places = mmairl.embed(
-            tmp_path / 'resnet18.pth', tmp_path, size=CROP, batch=3, patches=True, out=tmp_path / 'cells.npy'
-        )
+        how = dict(size=CROP, batch=3, patches=True, out=tmp_path / 'cells.npy')
+        cells, names, places = mmairl.embed(checkpoint, tmp_path, **how)
     assert isinstance(cells, np.memmap) and cells.shape == (4, 4, 512) and cells.dtype == np.float32
     assert [name[-5] for name in names] == [*'abcd'] and np.isnan(cells[1]).all()
     np.testing.assert_allclose(cells[[0, 2, 3]].mean(1), expected(network, pixels[:3], *IMAGENET), rtol=1e-4, atol=1e-5)
     assert places.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]  # y, then x
     with raises_code('no-out'):
-        mmairl.embed(tmp_path / 'resnet18.pth', tmp_path, patches=True)
+        mmairl.embed(checkpoint, tmp_path, patches=True)
 
 
 def test_vit_patches_equal_timm_without_extra_tokens(pixels, tmp_path):
@@ -170,9 +172,8 @@ def test_vit_patches_equal_timm_without_extra_tokens(pixels, tmp_path):
     vit = timm.create_model('vit_small_patch14_reg4_dinov2', **how).eval()
     torch.save(vit.state_dict(), tmp_path / 'vit.pth')
     pictures = [Image.fromarray(one) for one in pixels]
-    patches, _, places = mmairl.embed(
-        tmp_path / 'vit.pth', pictures, size=CROP, patches=True, out=tmp_path / 'patches.npy'
-    )
+    how = dict(size=CROP, patches=True, out=tmp_path / 'patches.npy')
+    patches, _, places = mmairl.embed(tmp_path / 'vit.pth', pictures, **how)
     edge = (SIDE - CROP) // 2
     images = torch.from_numpy(pixels[:, edge:-edge, edge:-edge]).permute(0, 3, 1, 2) / 255
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in IMAGENET)

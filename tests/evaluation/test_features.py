@@ -1,4 +1,4 @@
-"""Features as they are computed, and in one file: read again, whole or not there, filled once by any number of processes."""
+"""Extraction of features, and their store: files are complete, reused, and filled once by any number of processes."""
 
 import platform
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
 
 
 class Channels(nn.Module):
-    """Two feature maps; the last holds the images themselves, so that its average can be told in advance."""
+    """Return two feature maps. The second consists of the images, so its average is known."""
 
     def forward(self, images):
         return images[:, :1], images
@@ -42,7 +42,7 @@ def normalised(dataset) -> np.ndarray:
 
 
 def in_store(root: Path) -> list[str]:
-    """The files, but for the locks, which stay and are empty."""
+    """Return the names of all files except empty locks, which are never removed."""
     return [path.name for path in root.iterdir() if path.suffix != '.lock' or path.stat().st_size]
 
 
@@ -62,7 +62,7 @@ def test_bfloat16_features_are_close_to_float32(cfg, tmp_path):
     scores = []
     for cfg.evaluation.precision in ('float32', 'bfloat16'):
         scores.append(evaluate(cfg, 'knn', 'random', settings=settings_for('knn', ks=(3,), cache=tmp_path)).scores)
-    assert scores[0] == scores[1] and len(list(tmp_path.glob('*.npy'))) == 4, 'features of a precision are its own'
+    assert scores[0] == scores[1] and len(list(tmp_path.glob('*.npy'))) == 4, 'each precision has its own features'
     cfg.evaluation.precision = 'int8'
     with raises_code('unknown-precision'):
         evaluate(cfg, 'knn', 'random', settings=settings_for('knn'))
@@ -114,7 +114,7 @@ def test_interrupted_extraction_leaves_no_file(tmp_path, monkeypatch):
         patched.setattr(Extraction, 'batches', break_off)
         stored(path, None, Noise(), HOW)
     assert in_store(tmp_path / 'f') == []
-    path.with_name(f'.key.npy.{platform.node()}.99999999.tmp').write_bytes(b'1' * 5000)  # of a killed run
+    path.with_name(f'.key.npy.{platform.node()}.99999999.tmp').write_bytes(b'1' * 5000)  # left over from a killed run
     path.with_name('.key.npy.lock').touch()
     assert torch.equal(stored(path, None, Noise(), HOW).x, extract(None, Noise(), HOW).x)
     assert in_store(tmp_path / 'f') == ['key.npy']

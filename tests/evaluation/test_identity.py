@@ -1,4 +1,4 @@
-"""A result depends on everything that changes the number, and nothing else."""
+"""The identity of a result contains everything that can change a score, and nothing else."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
 def image(path: Path, seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 255, (8, 8, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path, 'BMP')  # whatever the pixels, as many bytes
+    Image.fromarray(pixels).save(path, 'BMP')  # the size of the file does not depend on the pixels
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def described(folder: Path, **more) -> dict:
 
 
 def swap_pixels(path: Path) -> None:
-    """Another image of the same size under the same name, with the time of change put back."""
+    """Replace a file with another image of the same size, and restore its modification time."""
     status = path.stat()
     image(path, 99)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -64,7 +64,7 @@ def test_data_identity_follows_selected_images_only(folder, tmp_path, monkeypatc
     for same in (folder, './images', tmp_path / 'copy'):
         assert data_identity(described(same)) == base
     other = [[dict(type='Resize', size=18), dict(type='CenterCrop', size=16)]]
-    assert data_identity({**described(folder), 'views': other}) == base, 'how images are shown is no part of the data'
+    assert data_identity({**described(folder), 'views': other}) == base, 'views are not part of the data'
     seen = [key_of(base)]
     changes = [
         lambda: swap_pixels(folder / 'a/3.bmp'),
@@ -86,7 +86,7 @@ def test_identity_of_large_data_has_file_times(folder, monkeypatch):
     assert data_identity(described(folder)) != base
 
 
-@pytest.mark.parametrize('whole', [2**28, 100])  # bytes up to which every byte is read
+@pytest.mark.parametrize('whole', [2**28, 100])  # content counts, and only sizes and times
 def test_rewritten_archive_is_other_data(folder, tmp_path, monkeypatch, whole):
     monkeypatch.setattr(identity, 'WHOLE', whole)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
@@ -138,7 +138,7 @@ def test_list_of_other_images_is_other_data(folder, tmp_path):
     assert data_identity(data) != base
 
 
-def test_custom_data_set_is_known_by_its_folder(tmp_path, folder):
+def test_custom_data_set_is_identified_by_its_folder(tmp_path, folder):
     class Own(torch.utils.data.Dataset):
         labels = torch.arange(10) % 2
 
@@ -162,7 +162,7 @@ def test_weights_differ_by_value_shape_and_name():
     assert len({weights_identity(weights) for weights in [base, *others]}) == 4
 
 
-def test_weights_are_known_by_float32_values():
+def test_weights_are_identified_by_float32_values():
     base = dict(a=torch.randn(3, 2), b=torch.randn(3))
     same = dict(base, a=base['a'].double()) | {'bn.num_batches_tracked': torch.tensor(7)}
     assert weights_identity(same) == weights_identity(base)
@@ -171,7 +171,7 @@ def test_weights_are_known_by_float32_values():
     assert weights_identity(half) == weights_identity({name: value.float() for name, value in half.items()})
 
 
-def test_split_is_no_folder_and_decoder_counts(tmp_path, monkeypatch):
+def test_split_is_no_folder_and_decoder_is_recorded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'train').mkdir()
     assert config_identity(dict(split='train', root='train')) == dict(split='train')
@@ -209,27 +209,19 @@ def test_identity_has_every_input_and_no_path(cfg, checkpoint, tmp_path):
     assert identity_of(cfg, settings, read_backbone(tmp_path / 'copy.pth')) == found[-1]
 
 
-@pytest.mark.parametrize('key', [key for key in CHANGES if key not in ('evaluation.ks', 'evaluation.test.count')])
-def test_features_key_covers_what_features_depend_on(cfg, checkpoint, key):
-    backbone, described = read_backbone(checkpoint), cfg.evaluation.train
-    before = identity_of(cfg, settings_for('knn'), backbone)
-    cfg.merge_from_dict({key: CHANGES[key]})
-    after = identity_of(cfg, settings_for('knn'), backbone)
-    assert features_key(before, 'train', described) != features_key(after, 'train', cfg.evaluation.train)
+@pytest.mark.parametrize('key', [*CHANGES, 'part'])
+def test_features_key_follows_what_features_depend_on(cfg, checkpoint, key):
+    def key_of_training(part: str = 'student') -> str:
+        identity = identity_of(cfg, settings_for('knn'), read_backbone(checkpoint, part))
+        return features_key(identity, 'train', cfg.evaluation.train)
 
-
-def test_features_key_ignores_protocol_settings(cfg, checkpoint):
-    backbone, described = read_backbone(checkpoint), cfg.evaluation.train
-    keys = [
-        features_key(identity_of(cfg, settings_for('knn', ks=ks), backbone), 'train', described) for ks in ([1], [5])
-    ]
-    assert keys[0] == keys[1]
-
-
-def test_features_key_differs_between_weights(cfg, checkpoint):
-    settings, described = settings_for('knn'), cfg.evaluation.train
-    identities = [identity_of(cfg, settings, read_backbone(checkpoint, part)) for part in ('student', 'teacher')]
-    assert len({features_key(identity, 'train', described) for identity in identities}) == 2
+    before = key_of_training()
+    if key == 'part':
+        assert key_of_training('teacher') != before
+    else:
+        cfg.merge_from_dict({key: CHANGES[key]})
+        has_changed = key_of_training() != before
+        assert has_changed == (key not in ('evaluation.ks', 'evaluation.test.count'))
 
 
 def test_absent_data_match_and_unreadable_data_do_not(folder, tmp_path):
@@ -237,14 +229,14 @@ def test_absent_data_match_and_unreadable_data_do_not(folder, tmp_path):
     names.write_text('a/0.bmp\nb/0.bmp\n')
     data = dict(type='ListedSubset', dataset=described(folder), list_file=str(names))
     base = data_identity(data)
-    names.rename(tmp_path / 'kept.txt')  # the images are there
+    names.rename(tmp_path / 'kept.txt')  # the images still exist
     assert 'content' in difference(dict(data=base), dict(data=data_identity(data)))
     assert 'unknown: ' in difference(dict(data=data_identity(data)), dict(data=data_identity(data)))
     folder.rename(tmp_path / 'elsewhere')
     assert difference(base, data_identity(data)) == difference(dict(a=base), dict(a=data_identity(data))) == ''
     other = {**data, 'dataset': described(folder, max_pixels=9)}
-    assert 'max_pixels' in difference(base, data_identity(other)), 'what was asked for can be looked at'
-    folder.mkdir()  # a disk that is not mounted
+    assert 'max_pixels' in difference(base, data_identity(other)), 'settings are compared without the images'
+    folder.mkdir()  # an empty folder, as if a disk is not mounted
     assert difference(base, data_identity(data)) == ''
     image(folder / 'a/0.bmp', 0)
     assert difference(base, data_identity(data))

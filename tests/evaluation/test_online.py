@@ -1,4 +1,4 @@
-"""The probe and the k-NN beside pre-training: what they measure, and that the student does not notice them."""
+"""The hooks that measure features during training: their scores, and that they do not change the student."""
 
 import math
 from types import SimpleNamespace
@@ -39,15 +39,14 @@ def test_the_probe_is_plain_sgd_on_detached_features():
     torch.testing.assert_close(hook.probe.bias, bias)
 
 
-def test_a_batch_without_a_label_moves_nothing():
-    """The set is labelled in part."""
+def test_batch_without_labels_does_not_change_the_probe():
     hook = OnlineProbeHook(classes=3, lr=0.7)
     rows = torch.randn(6, 5)
     hook._build(rows)
     before = hook.probe.weight.clone()
     assert hook._step(rows, torch.full((6,), -1), 0.0) == 0
     assert torch.equal(hook.probe.weight, before)
-    hook._step(rows * torch.nan, torch.zeros(6, dtype=torch.long), 0.0)  # a batch whose step is left out
+    hook._step(rows * torch.nan, torch.zeros(6, dtype=torch.long), 0.0)  # a non-finite batch
     assert torch.equal(hook.probe.weight, before)
 
 
@@ -72,7 +71,7 @@ def test_rates_follow_the_reference():
 
 
 def test_saved_probe_is_a_copy(toy_config):
-    """It is written in the background: whatever a hook put in is as it was when the step ended."""
+    """Checkpoints are written in the background, so their content must not change with the next step."""
     runner, _ = trained(toy_config(width=8, custom_hooks=[PROBE]))
     probe = next(hook for hook in runner.hooks if isinstance(hook, OnlineProbeHook))
     live = [
@@ -96,19 +95,15 @@ def test_probe_rejects_wrong_number_of_classes(toy_config, classes, code):
 def test_hooks_leave_training_bit_identical(toy_config, tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
 
-    def config(name: str, hooks: list):
-        cfg = toy_config(width=8, work_dir=str(tmp_path / name), custom_hooks=hooks)
-        cfg.train_cfg.max_iters = 6  # two epochs
-        normal = dict(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-        cfg.model.data_preprocessor = dict(type='ViewPreprocessor', **normal)
-        cfg.evaluation = {part: dict(type='Shapes', split=part, count=48, size=32) for part in ('train', 'val')}
-        cfg.evaluation.test = cfg.evaluation.pop('val')
+    def config(name: str, *hooks: dict):
+        cfg = watched(toy_config, tmp_path / name, *hooks)
+        cfg.evaluation.test = dict(type='Shapes', split='val', count=48, size=32)
         cfg.default_hooks.checkpoint = None
         return cfg
 
-    _, without = trained(config('a', []))
-    runner, with_it = trained(config('b', [PROBE, dict(type='OnlineKNNHook', interval=1, k=5)]))
-    assert all(torch.equal(without[key], with_it[key]) for key in without)
+    _, without = trained(config('a'))
+    runner, with_hooks = trained(config('b', PROBE, dict(type='OnlineKNNHook', interval=1, k=5)))
+    assert all(torch.equal(without[key], with_hooks[key]) for key in without)
     assert 'train/probe_accuracy' in runner.message_hub.log_scalars
     scores, _ = runner.message_hub.get_scalar('train/knn_accuracy').data
     assert len(scores) == 2 and all(0 <= score <= 100 for score in scores)
@@ -127,8 +122,8 @@ def labels(monkeypatch):
     monkeypatch.setattr(DATASETS.get('FixedViews'), 'labels', labels, raising=False)
 
 
-def watched(toy_config, folder, hook: dict, **checkpoint):
-    cfg = toy_config(width=8, work_dir=str(folder), custom_hooks=[hook])
+def watched(toy_config, folder, *hooks: dict, **checkpoint):
+    cfg = toy_config(width=8, work_dir=str(folder), custom_hooks=list(hooks))
     cfg.train_cfg.max_iters = 6  # two epochs
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     cfg.evaluation = dict(train=dict(type='Shapes', count=48, size=32), test=dict(type='Unread'))
@@ -167,7 +162,7 @@ def test_probe_does_not_learn_from_held_out_images(toy_config, tmp_path):
     assert torch.equal(probe.probe.weight, before)
 
 
-def test_groups_of_labeled_images_are_enough(tmp_path):
+def test_groups_are_only_required_of_labeled_images(tmp_path):
     table = tmp_path / 'groups.csv'
     table.write_text('file,patient\n' + ''.join(f'{row},{row // 4}\n' for row in range(0, 40, 2)))
     labels = torch.full((40,), -1)
@@ -177,10 +172,10 @@ def test_groups_of_labeled_images_are_enough(tmp_path):
     assert 0 < held.sum() <= 8
     assert not held[1::2].any(), 'unlabeled images are not held out'
     pairs = held[::2].view(10, 2)
-    assert pairs[:, 0].equal(pairs[:, 1]), 'a patient is on one side'
+    assert pairs[:, 0].equal(pairs[:, 1]), 'no patient is on both sides'
 
 
-def test_watching_test_images_is_stated(toy_config, tmp_path, monkeypatch):
+def test_measuring_on_test_images_is_reported(toy_config, tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     cfg = watched(toy_config, tmp_path / 'run', dict(type='OnlineKNNHook', interval=1, k=5, images='test'))
     cfg.evaluation.test = dict(type='Shapes', split='val', count=48, size=32)
@@ -191,6 +186,6 @@ def test_watching_test_images_is_stated(toy_config, tmp_path, monkeypatch):
     assert result.subject.endswith('whose run watched the test images')
 
 
-def test_unknown_images_to_watch_are_an_error():
+def test_unknown_images_are_an_error():
     with raises_code('unknown-images'):
         OnlineKNNHook(images='all')

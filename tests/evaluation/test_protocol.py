@@ -20,7 +20,7 @@ from mmairl.registry import DATASETS
 
 @pytest.fixture
 def tool(monkeypatch, tmp_path, run_tool):
-    monkeypatch.chdir(tmp_path)  # which is where it keeps features
+    monkeypatch.chdir(tmp_path)  # the cache of features is relative to the current folder
     return partial(run_tool, 'tools/evaluate.py')
 
 
@@ -44,7 +44,7 @@ def test_tool_extracts_once_for_all_protocols(tool, cfg, config_file, checkpoint
     with pytest.raises(SystemExit, match='2'):
         tool('knn', config_file, checkpoint, '--part', 'teacher', '--out', checkpoint.parent / 'file/a.json')
     printed = capsys.readouterr()
-    assert 'could not be written' in printed.err and 'teacher of epoch_3.pth' in printed.out, 'scores come first'
+    assert 'cannot be written' in printed.err and 'teacher of epoch_3.pth' in printed.out, 'scores come first'
     names = {path.stem for path in checkpoint.parent.glob('*.json')}
     assert names == {'epoch_3_teacher_knn', 'epoch_3_teacher_svm', 'epoch_3_teacher_logreg'}
     page = (checkpoint.parent / 'evaluation.html').read_text()
@@ -57,10 +57,10 @@ def test_features_and_scores_are_replaced_by_remeasure(tool, config_file, checkp
     out = checkpoint.parent / 'epoch_3_student_knn.json'
     for more in ([], [], ['--remeasure']):
         tool('knn', config_file, checkpoint, '--k', 3, *more)
-    assert len(filled) == 4, 'training and test images, twice'
+    assert len(filled) == 4, 'features of training and test images, extracted twice'
     record = json.loads(out.read_text())
     stored = {**record, 'scores': {'k-NN, k = 3': -1.0}}
-    stored['identity']['sources']['protocol'] = '0123'  # before a correction
+    stored['identity']['sources']['protocol'] = '0123'  # an earlier version of the protocol
     out.write_text(json.dumps(stored))
     tool('knn', config_file, checkpoint, '--k', 3)
     assert json.loads(out.read_text())['scores']['k-NN, k = 3'] > 0
@@ -77,7 +77,7 @@ class Parted(DATASETS.get('Noise')):
 
 @pytest.mark.parametrize('protocol, images', [('knn', 42), ('logreg', 30)])
 def test_validation_images_join_if_they_choose_nothing(cfg, tmp_path, protocol, images):
-    """Logistic regression chooses its strength first, and then refits."""
+    """Logistic regression chooses its strength on them; k-NN has nothing to choose."""
     cfg.evaluation.update(train=dict(type='Parted', split='train'), val=dict(type='Parted', split='val'))
     options = dict(ks=(3,)) if protocol == 'knn' else {}
     result = evaluate(cfg, protocol, 'random', settings=settings_for(protocol, **options, cache=tmp_path))
@@ -94,24 +94,16 @@ def test_baselines_need_no_checkpoint(tool, config_file, tmp_path):
 
 def test_bad_input_raises_and_writes_no_json(tool, cfg, config_file, checkpoint, tmp_path, capsys):
     checkpoint.write_bytes(checkpoint.read_bytes()[:5000])
-    for arguments, sentence in (
-        ([], 'expected a checkpoint, --init'),
-        ([checkpoint], 'truncated or damaged'),
-    ):
+    for arguments, message in (([], 'expected a checkpoint, --init'), ([checkpoint], 'truncated or damaged')):
         with pytest.raises(SystemExit, match='2'):
             tool('knn', config_file, *arguments)
-        said = capsys.readouterr().err
-        assert sentence in said and said.count('\n') == 1
+        printed = capsys.readouterr().err
+        assert message in printed and printed.count('\n') == 1
     assert not list(tmp_path.glob('*.json*'))
     cfg.evaluation.test.count = 0
     for protocol in ('knn', 'logreg', 'svm', 'linear'):
         with raises_code('no-images'):
-            evaluate(
-                cfg,
-                protocol,
-                'pixels',
-                settings=settings_for(protocol, work_dir=tmp_path / 'a'),
-            )
+            evaluate(cfg, protocol, 'pixels', settings=settings_for(protocol, work_dir=tmp_path / 'a'))
     with raises_code('unknown-protocol'):
         evaluate(cfg, 'kn', 'pixels')
     cfg.pop('evaluation')
@@ -151,5 +143,5 @@ CALLS = count()
 
 
 def of_five(name: str) -> str:
-    """Groups of fifteen images that no other part has."""
+    """Return a group that fifteen consecutive calls share, so that no two parts share one."""
     return str(next(CALLS) // 15)

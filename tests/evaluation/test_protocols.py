@@ -1,6 +1,6 @@
-"""The tests that every registered protocol gets. `class_means.py` adds one from outside the package.
+"""Tests of every registered protocol, and of one from outside the package (`class_means.py`).
 
-Two processes run this file as a script, to compare their scores with those of one.
+The file is also run as a script by two processes, whose scores must equal those of one process.
 """
 
 import dataclasses
@@ -35,15 +35,18 @@ from mmairl.study.task_hours import task_hours
 from mmairl.study.task_names import is_local, is_measured, require_known
 
 ROOT = Path(__file__).parents[2]
-# Protocols on a target per pixel, and those that use no labels, have tests of their own.
-NAMES = [
-    name
-    for name in PROTOCOLS.names()
-    if 'dense' not in PROTOCOLS.get(name).labels and PROTOCOLS.get(name).metric != 'none'
-]
+
+
+def is_for_labeled_images(name: str) -> bool:
+    """Return whether a protocol is tested here. Dense ones, and those without labels, have tests of their own."""
+    kind = PROTOCOLS.get(name)
+    return 'dense' not in kind.labels and kind.metric != 'none'
+
+
+NAMES = list(filter(is_for_labeled_images, PROTOCOLS.names()))
 ON_FEATURES = [name for name in NAMES if not PROTOCOLS.get(name).trains]
 if __name__ != '__main__':
-    del PROTOCOLS.module_dict['ncm']  # other tests of this process must not see it
+    del PROTOCOLS.module_dict['ncm']  # it must not affect other test files
 TINY = """
 _base_ = '{root}/configs/evaluation/shapes_r18.py'
 custom_imports = dict(imports=['class_means'])
@@ -68,7 +71,7 @@ def ncm():
 
 
 def settings_of(name: str, folder: Path, **options):
-    """Return settings with which a protocol takes seconds."""
+    """Return settings with which a protocol only takes seconds."""
     if PROTOCOLS.get(name).trains:
         recipe = folder / 'recipe.py'
         recipe.write_text(RECIPE.format(root=ROOT))
@@ -86,7 +89,7 @@ def measure_all(folder: Path, processes: str) -> dict[str, dict[str, float]]:
         results[name] = evaluate(cfg, name, folder / 'start.pth', settings=settings).scores
     first, second = (name for name in NAMES if PROTOCOLS.get(name).trains)
     settings = settings_of(second, folder, launcher=launcher, work_dir=folder / processes / first)
-    with raises_code('other-result'):  # the main process's error is every process's
+    with raises_code('other-result'):  # an error of the main process is raised in all processes
         evaluate(cfg, second, folder / 'start.pth', settings=settings)
     return results
 
@@ -100,7 +103,7 @@ def random_checkpoint(config: Path, folder: Path, seed: int) -> Path:
 
 @pytest.fixture(scope='module')
 def measured(tmp_path_factory, run_processes) -> Path:
-    """All protocols by one process and by two."""
+    """The scores of all protocols by one process and by two."""
     folder = tmp_path_factory.mktemp('protocols')
     register()
     (folder / 'tiny.py').write_text(TINY.format(root=ROOT))
@@ -113,7 +116,7 @@ def measured(tmp_path_factory, run_processes) -> Path:
 @pytest.mark.parametrize('name', NAMES)
 def test_two_processes_score_as_one(measured, name):
     one, two = (json.loads((measured / f'{processes}.json').read_text())[name] for processes in ('one', 'two'))
-    assert all(one.values()), 'a score of 0 would be equal by chance'
+    assert all(one.values()), 'scores of 0 could be equal by chance'
     assert two == pytest.approx(one, abs=1e-3)
 
 
@@ -173,7 +176,7 @@ def test_multi_label_images_are_scored_or_rejected(cfg, tmp_path, name):
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_validation_images_serve_as_declared(cfg, name):
+def test_validation_images_are_used_as_declared(cfg, name):
     train, val = dict(type='STL10', split='train'), dict(type='STL10', split='val')
     cfg.evaluation.update(train=train, val=val)
     cfg.recipes = dict.fromkeys(NAMES, 'linear_shapes_20e')
@@ -186,7 +189,7 @@ def test_validation_images_serve_as_declared(cfg, name):
     assert settings.chooses(cfg, trials=True) != joined
 
 
-@pytest.mark.parametrize('name', [name for name in ON_FEATURES if name != 'retrieval'])  # it learns no classes
+@pytest.mark.parametrize('name', [name for name in ON_FEATURES if name != 'retrieval'])  # which learns no classes
 def test_unseen_class_is_wrong_or_an_error(cfg, name):
     cfg.evaluation.train = dict(type='Labeled', classes=2)
     try:
@@ -234,7 +237,7 @@ def test_protocol_from_outside_has_a_cost_in_studies():
     require_known(['ncm'])
     cfg = load_config('mmairl::evaluation/shapes_r18.py')
     hours = task_hours(cfg, ['ncm', 'knn'], read_scale('demo'))
-    assert hours['ncm'] > 0 and hours['knn'] == 0, 'both read the same features'
+    assert hours['ncm'] > 0 and hours['knn'] == 0, 'the first task extracts the features for both'
 
 
 @pytest.mark.slow
@@ -242,16 +245,13 @@ def test_protocol_from_outside_is_a_task_of_studies(tmp_path, monkeypatch):
     (tmp_path / 'tiny.py').write_text(TINY.format(root=ROOT))
     paths = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
     monkeypatch.setenv('PYTHONPATH', paths)
-    checkpoints = [
-        [random_checkpoint(tmp_path / 'tiny.py', tmp_path, 2 * row + seed) for seed in (0, 1)] for row in (0, 1)
-    ]
-    networks = dict(a=checkpoints[0], b=checkpoints[1])
+    first, *others = (random_checkpoint(tmp_path / 'tiny.py', tmp_path, seed) for seed in range(4))
+    networks = dict(a=[first, others[0]], b=others[1:])
     judged = compare(networks, data=str(tmp_path / 'tiny.py'), tasks=['ncm'], out=tmp_path / 'out', jobs=1)
     rows = {row['name']: row for row in judged.record['rows']}
     assert {'a', 'b', 'random initialisation'} <= rows.keys()
     assert all(math.isfinite(run['scores']['ncm']) for row in rows.values() for run in row['runs'])
-    page = (tmp_path / 'out' / 'page.html').read_text()
-    assert 'nearest class mean' in page
+    assert 'nearest class mean' in (tmp_path / 'out' / 'page.html').read_text()
     assert 'nearest class mean' in latex(judged.record)
 
 

@@ -1,4 +1,4 @@
-"""The recipe that an evaluation trains by, and how it is joined with a network and data."""
+"""The choice of a recipe, and its combination with a network and data."""
 
 import itertools
 from pathlib import Path

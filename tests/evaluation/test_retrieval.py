@@ -16,7 +16,7 @@ from mmairl.evaluation.retrieval import ranked
 
 
 def average_precision_of_oxford(ranking: list[int], relevance: list[int]) -> float:
-    """The loop of the authors' compute_ap.cpp."""
+    """Compute the average precision like the loop of the authors' compute_ap.cpp."""
     total = sum(value == 1 for value in relevance)
     recall, precision, ap = 0.0, 1.0, 0.0
     found = rank = 0
@@ -78,7 +78,7 @@ def oxford(tmp_path) -> Path:
     return tmp_path
 
 
-def test_landmarks_are_read_by_their_public_layout(oxford):
+def test_landmarks_are_read_in_their_public_layout(oxford):
     queries, images = (Landmarks(oxford, split) for split in ('query', 'test'))
     assert [path.decode() for path in queries.files] == ['images/a.jpg', 'images/c.jpg']
     assert images.labels.T.tolist() == [[1, 1, 0, -1, 0], [0, 0, 1, 0, 1]], 'a, b, c, e and d'
@@ -98,7 +98,7 @@ def test_landmarks_are_ranked_for_their_queries(cfg, oxford):
         evaluate(cfg, 'knn', 'pixels')
 
 
-def test_classes_of_one_image_have_no_match(digits):
+def test_queries_without_any_match_are_an_error(digits):
     train, test = digits
     alone = Features(test.x[:3], torch.arange(3))
     with raises_code('no-positives'):

@@ -1,4 +1,4 @@
-"""The data sets of an evaluation, as each protocol takes them."""
+"""The data sets of an evaluation, and the checks that their images do not overlap."""
 
 import copy
 import math
@@ -27,7 +27,7 @@ CONFIGS = Path(__file__).parents[2] / 'configs'
 
 
 def test_protocol_view_and_held_out_fraction_apply():
-    """VISSL's SVM squeezes whole images of VOC2007; BYOL holds 10 009 of ImageNet's training images out."""
+    """VISSL's SVM resizes VOC2007 images to squares; BYOL holds out 10 009 of ImageNet's training images."""
     voc, imagenet = (load_config(str(CONFIGS / f'evaluation/{name}_r50.py')) for name in ('voc2007', 'imagenet'))
     view = [TRANSFORMS.build(step) for step in voc.evaluation.views.svm]
     image = torch.zeros(3, 50, 100, dtype=torch.uint8)
@@ -41,7 +41,7 @@ def test_protocol_view_and_held_out_fraction_apply():
 
 
 def write_images(root: Path, numbers: Sequence[int]) -> dict:
-    """Two classes of images, each of one color that is its number."""
+    """Write images of two classes. Each image has one color, which is its number."""
     for number in numbers:
         path = root / 'ab'[number % 2] / f'p{number:02}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def described_leaks(data: dict[str, dict]) -> dict[str, dict[str, dict]]:
 
 
 @pytest.mark.parametrize('case', described_leaks(dict(train={}, val={}, test={})))
-def test_a_described_leak_is_found_without_images(case):
+def test_leak_in_the_config_is_an_error(case):
     data = {name: dict(type='ImageFolder', root=f'nowhere/{name}') for name in ('train', 'val', 'test')}
     held_out(data)
     with pytest.raises(UserError) as error:
@@ -96,7 +96,7 @@ def test_a_described_leak_is_found_without_images(case):
 
 
 @pytest.mark.parametrize('fraction', [0, 1, -1, 2, 0.0, 1.0, True, '0.2', math.nan])
-def test_a_fraction_that_holds_nothing_out_raises(fraction):
+def test_bad_fraction_of_held_out_images_is_an_error(fraction):
     data = dict(train=dict(type='ImageFolder', root='a'), test=dict(type='ImageFolder', root='b'))
     with raises_code('bad-held-out'):
         held_out(dict(data, held_out=fraction))
@@ -119,32 +119,32 @@ def test_sets_without_common_images_are_apart(folders):
         ('train', [60, 61, *range(100, 103)], 'train-in-test'),
     ],
 )
-def test_copies_under_other_paths_are_the_same_images(folders, tmp_path, part, numbers, code):
+def test_copies_under_other_paths_are_errors(folders, tmp_path, part, numbers, code):
     copied = dict(folders, **{part: write_images(tmp_path / 'copies' / 'deeper', numbers)})
-    held_out(copied)  # the config alone cannot tell
+    held_out(copied)  # the configs do not overlap
     with raises_code(code) as error:
         require_apart(copied)
     assert 'p' in str(error.value)
 
 
-def test_a_few_copies_in_training_are_no_error(folders, tmp_path):
+def test_few_copies_in_training_are_no_error(folders, tmp_path):
     train = write_images(tmp_path / 'more', [*range(40), 79])
     require_apart(dict(folders, train=train))
 
 
-def test_a_held_out_part_of_test_images_raises(folders, tmp_path):
+def test_held_out_part_of_test_images_is_an_error(folders, tmp_path):
     train = write_images(tmp_path / 'copies', range(60, 80))
     with raises_code('val-in-test'):
         require_apart(dict(train=train, test=folders['test']))
 
 
-def test_few_copies_among_own_splits_are_no_error(monkeypatch):
+def test_few_copies_between_published_splits_pass(monkeypatch):
     found = [('a', 'b')]
     monkeypatch.setattr(sets, 'shared_images', lambda *_: found)
     held, test = range(100), range(50)
     own = dict(val=dict(type='DTD', split='val', views=[[]]), test=dict(type='DTD', split='test'))
-    sets.require_no_test_images(own, held, test)  # of a published set
-    sets.require_no_test_images({}, held, test)  # of the training images
+    sets.require_no_test_images(own, held, test)  # two published splits
+    sets.require_no_test_images({}, held, test)  # held out of the training images
     other = dict(val=dict(type='DTD', split='val'), test=dict(type='DTD', root='elsewhere', split='test'))
     for data in (other, dict(val=own['test'], test=own['test'])):
         with pytest.raises(UserError):
@@ -163,7 +163,7 @@ def test_arrays_in_memory_are_compared_by_pixels():
         require_apart(dict(data, val=dict(shapes, split='val', count=12)))  # the first twelve test images
 
 
-def test_a_shard_of_copies_holds_the_same_images(folders, tmp_path):
+def test_copies_in_a_shard_are_found(folders, tmp_path):
     list(pack(ImageFolder(folders['test']['root']), tmp_path / 'copies.tar'))
     shards = dict(type='Shards', root=str(tmp_path / 'copies.tar'))
     copies = shared_images(DATASETS.build(shards), DATASETS.build(folders['test']))
@@ -173,7 +173,7 @@ def test_a_shard_of_copies_holds_the_same_images(folders, tmp_path):
 
 @pytest.mark.parametrize('protocol', ['knn', 'svm', 'logreg', 'linear'])
 @pytest.mark.parametrize('one, other', [('val', 'test'), ('train', 'test'), ('train', 'val')])
-def test_no_group_is_on_two_sides_in_any_protocol(cfg, folders, protocol, one, other):
+def test_shared_groups_are_errors_in_all_protocols(cfg, folders, protocol, one, other):
     cfg.evaluation = dict(copy.deepcopy(folders), groups=r'(p\d+)')
     evaluation_sets(cfg, protocol)
     patient = {'train': 'p00', 'val': 'p40', 'test': 'p60'}
@@ -193,7 +193,7 @@ def test_held_out_groups_are_compared_with_the_test(folders):
         require_apart(data)
 
 
-def test_logreg_chooses_by_no_test_image(cfg, folders, tmp_path):
+def test_logreg_rejects_test_images_as_validation(cfg, folders, tmp_path):
     cfg.evaluation = dict(folders, val=write_images(tmp_path / 'copies', range(60, 80)))
     with raises_code('val-in-test'):
         evaluate(cfg, 'logreg', 'pixels')

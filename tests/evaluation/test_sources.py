@@ -1,4 +1,4 @@
-"""The source that a result depends on: modules outside of the package, with all that they import, and protocols."""
+"""Digests of the source code that a result depends on: of modules outside the package, and of protocols."""
 
 import shutil
 from collections.abc import Iterator
@@ -76,14 +76,13 @@ def test_missing_module_is_recorded_and_compared(folder):
 
 
 def test_installed_packages_are_left_out(folder):
-    assert (
-        outside_sources(Config(dict(custom_imports=dict(imports=['torch', 'sklearn', 'json', 'mmairl.models'])))) == {}
-    )
+    imports = dict(imports=['torch', 'sklearn', 'json', 'mmairl.models'])
+    assert outside_sources(Config(dict(custom_imports=imports))) == {}
 
 
 @pytest.fixture(scope='module')
 def package(tmp_path_factory) -> Iterator[Path]:
-    """Return the evaluation folder of a copy of the package, whose source counts."""
+    """The evaluation folder of a copy of the package, from which digests are computed."""
     room = tmp_path_factory.mktemp('copy') / 'mmairl' / 'evaluation'
     ignored = shutil.ignore_patterns('__pycache__')
     shutil.copytree(sources.PACKAGE / 'evaluation', room, ignore=ignored)
@@ -115,10 +114,10 @@ def test_protocol_source_follows_its_implementation(package, file, protocols):
     before, whole = digests(), package_source()
     with edited(package / f'{file}.py'):
         assert [name for name, digest in digests().items() if digest != before[name]] == protocols
-        assert package_source() != whole, 'files that git does not track count, too'
+        assert package_source() != whole
 
 
-def test_corrected_protocol_reuses_its_features(package, cfg):
+def test_changed_protocol_reuses_stored_features(package, cfg):
     def measured() -> tuple[dict, str]:
         identity = identity_of(cfg, settings_for('knn'), 'pixels')
         return identity, features_key(identity, 'train', cfg.evaluation.train)
@@ -132,7 +131,7 @@ def test_corrected_protocol_reuses_its_features(package, cfg):
         assert measured()[1] != stored
 
 
-def test_outside_module_is_another_result(folder, cfg):
+def test_change_of_outside_module_is_another_result(folder, cfg):
     cfg.merge_from_dict(IMPORTS)
     before = identity_of(cfg, settings_for('knn'), 'pixels')
     (folder / 'a_helper.py').write_text('scale = 0.0\n')

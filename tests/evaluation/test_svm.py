@@ -1,4 +1,4 @@
-"""The SVM protocol against scikit-learn called plainly, on handwritten digits."""
+"""The SVM protocol against direct calls of scikit-learn, on handwritten digits."""
 
 import dataclasses
 from itertools import pairwise
@@ -22,18 +22,18 @@ pytestmark = pytest.mark.filterwarnings('ignore')
 
 @pytest.fixture(scope='module')
 def digits(digits) -> tuple[Features, Features]:
-    """Few of them."""
+    """A subset of the handwritten digits."""
     return tuple(Features(digits[0].x[some], digits[0].y[some]) for some in (slice(300), slice(600, 800)))
 
 
 @pytest.fixture(scope='module')
 def kinds(digits) -> tuple[Features, Features]:
-    """Three classes that overlap (even, below five, divisible by three), with some images difficult for a class."""
+    """Three overlapping classes (even, below five, divisible by three), for each of which some images are 'difficult'."""
     return tuple(Features(data.x, multi_labels(data.y, seed)) for seed, data in enumerate(digits))
 
 
 @pytest.fixture
-def said(monkeypatch) -> list[str]:
+def logged(monkeypatch) -> list[str]:
     lines = []
     monkeypatch.setattr(module, 'print_log', lambda text, **_: lines.append(text))
     return lines
@@ -46,7 +46,7 @@ def multi_labels(y: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def plain(train: Features, test: Features, label: int, costs=GRID, seed: int = 0) -> tuple[float, float, np.ndarray]:
-    """AP, cost and decision values of one class, step by step."""
+    """Compute AP, cost and decision values of one class step by step."""
     x, x_test = (data.x.double().numpy() for data in (train, test))
     x, x_test = x / np.linalg.norm(x, axis=1)[:, None], x_test / np.linalg.norm(x_test, axis=1)[:, None]
     rows, rows_test = (np.flatnonzero(data.y[:, label] >= 0) for data in (train, test))
@@ -72,10 +72,10 @@ def test_scores_equal_scikit_learn_without_difficult(kinds):
     assert result.accuracy is None
 
     counted = svm(Features(train.x, train.y.clamp(min=0)), test, GRID)
-    assert counted.map != result.map, 'a difficult image that trains as a negative gives another machine'
+    assert counted.map != result.map, 'difficult images must not be negatives in training'
 
 
-def test_single_labels_become_one_versus_rest(digits, said):
+def test_single_labels_become_one_versus_rest(digits, logged):
     train, test = digits[0], Features(digits[1].x[digits[1].y != 9], digits[1].y[digits[1].y != 9])
     result = svm(train, test, costs=[0.1])
     whole = [Features(data.x, torch.nn.functional.one_hot(data.y, 10)) for data in (train, test)]
@@ -83,10 +83,10 @@ def test_single_labels_become_one_versus_rest(digits, said):
     assert result.map == pytest.approx(np.mean([ap for ap, _, _ in expected[:9]]), abs=1e-9)
     predicted = np.argmax([values for _, _, values in expected], axis=0)
     assert result.accuracy == pytest.approx(100 * np.mean(predicted == test.y.numpy()), abs=1e-9)
-    assert said == ['classes [9] have no test image and are left out of the mean']
+    assert logged == ['classes [9] have no test image and are left out of the mean']
 
 
-def test_the_grid_is_the_published_one():
+def test_grid_of_costs_is_the_published_grid():
     assert len(COSTS) == 26 and list(COSTS) == sorted(COSTS)
     assert {1e-7, 100.0, 2**-19, 2**-4} <= set(COSTS)
 
@@ -111,18 +111,18 @@ def test_draw_has_k_positives_and_19_k_negatives():
     labels = torch.tensor([1] * 10 + [0] * 100 + [-1] * 50)
     rows = draw_shots(labels, (1, 2, 4, 8), 19, (0, 0, 0))
     counts = [((labels[some] == 1).sum().item(), (labels[some] == 0).sum().item()) for some in rows]
-    assert counts == [(1, 19), (2, 38), (4, 76), (8, 100)], 'the last has all the negatives that there are'
+    assert counts == [(1, 19), (2, 38), (4, 76), (8, 100)], 'the last sample has all negatives'
     for small, large in pairwise(rows):
         assert set(small) < set(large) and len(set(large)) == len(large)
     assert not np.array_equal(rows[0], draw_shots(labels, (1,), 19, (0, 1, 0))[0])
 
 
-def test_impossible_shots_are_left_out(digits, said):
+def test_impossible_shots_are_left_out(digits, logged):
     train, test = digits
     kept = torch.cat([(train.y != 7).nonzero().flatten(), (train.y == 7).nonzero().flatten()[:5]])
     train = Features(train.x[kept], train.y[kept])
     assert list(low_shot_map(train, test, shots=(2, 5, 6, 96), samples=1)['mean']) == [2, 5]
-    assert said == ['low-shot SVMs with [6, 96] positives are left out: class 7 has 5 positive training images']
+    assert logged == ['low-shot SVMs with [6, 96] positives are left out: class 7 has 5 positive training images']
     with raises_code('few-images'):
         low_shot_map(train, test, shots=(6,))
 

@@ -1,4 +1,4 @@
-"""Helpers of the tests of the projects' losses."""
+"""Helpers for tests of heads."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def rows(views: int, count: int, dim: int = 4) -> dict[int, Tensor]:
-    """Each view's embeddings as a network gives them, of any length."""
+    """Return random embeddings of each view, not normalized, with gradients."""
     return {view: torch.randn(count, dim, dtype=torch.float64).requires_grad_() for view in range(views)}
 
 
@@ -15,7 +15,7 @@ def units(side: dict[int, Tensor]) -> dict[int, Tensor]:
 
 
 def assert_same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float = 1e-12) -> None:
-    """The value and its gradient."""
+    """Compare the values and their gradients."""
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
     for a, b in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs)):
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)

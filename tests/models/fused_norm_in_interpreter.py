@@ -1,4 +1,4 @@
-"""Batch norm by Triton kernels, run by Triton's interpreter on one process or several."""
+"""Script that runs the Triton kernels of batch norm in Triton's interpreter, in one process or several."""
 
 import sys
 from itertools import product
@@ -19,14 +19,20 @@ SHAPES = {'image': (12, 128, 5, 3), 'rows': (132, 64)}
 CASES = [case for case in product(SHAPES, (1, 2), (False, True), (False, True)) if not case[2] or case[3]]
 
 
-def step(shape: str, views: int, residual: bool, relu: bool) -> dict[str, Tensor]:
-    """Return output, gradients and running statistics over the batch of all processes."""
+def seeded(kind: type, shape: str) -> tuple[torch.nn.Module, Tensor]:
+    """Return a layer with random weights, and its input, the residual and the gradient of the output."""
     torch.manual_seed(1)
-    layer = SyncBN(SHAPES[shape][1])
+    layer = kind(SHAPES[shape][1])
     torch.nn.init.normal_(layer.weight)
     torch.nn.init.normal_(layer.bias)
     values = torch.randn(3, *SHAPES[shape])
     values[:2] = values[:2] * 3 + 7
+    return layer, values
+
+
+def step(shape: str, views: int, residual: bool, relu: bool) -> dict[str, Tensor]:
+    """Return output, gradients and running statistics over the batch of all processes."""
+    layer, values = seeded(SyncBN, shape)
     share = values.unflatten(1, (views, get_world_size(), -1))[:, :, get_rank()].flatten(1, 2)
     x, other, grad = (dense(part) for part in share)
     x.requires_grad_()
@@ -35,7 +41,7 @@ def step(shape: str, views: int, residual: bool, relu: bool) -> dict[str, Tensor
         y = FusedBatchNorm.apply(x, layer.weight, layer.bias, other if residual else None, layer, relu)
     y.backward(grad.mT.contiguous().mT)  # not contiguous
     found = {'y': y.detach(), 'x': x.grad, **({'residual': other.grad} if residual else {})}
-    # Rows in the order of one process: view by view, and in each view process by process.
+    # Sort the rows as one process would have them: by view, then by process.
     joined = {
         name: gather(value.contiguous()).unflatten(0, (get_world_size(), views, -1)).transpose(0, 1)
         for name, value in found.items()

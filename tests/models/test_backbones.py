@@ -1,4 +1,4 @@
-"""How backbones fall into stages."""
+"""The stages of backbones."""
 
 from torch import nn
 

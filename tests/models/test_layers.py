@@ -1,10 +1,10 @@
-"""Outputs of chosen layers: of a ResNet's stages, and of the blocks of both kinds of ViT."""
+"""Outputs of selected layers: stages of a ResNet, and blocks of both kinds of ViT."""
 
 import pytest
 import torch
+from harness.errors import raises_code
 from torch import nn
 
-from mmairl.errors import UserError
 from mmairl.models.layers import joined_map, layer_outputs
 from mmairl.registry import MODELS
 
@@ -62,16 +62,12 @@ def test_rotary_vit_has_the_same_last_layer():
     assert first.token.shape == (2, 32)
 
 
-@pytest.mark.parametrize(
-    'layers, side, code', [((4,), 32, 'unknown-layer'), ((-4,), 32, 'unknown-layer'), ((0,), 7, 'image-below-patch')]
-)
-def test_impossible_layers_and_images_are_errors(vit, layers, side, code):
-    with pytest.raises(UserError) as error:
-        layer_outputs(vit, torch.rand(1, 3, side, side), layers)
-    assert error.value.code == code
-
-
-def test_network_without_a_map_is_an_error():
-    with pytest.raises(UserError) as error:
-        layer_outputs(nn.Flatten(), torch.rand(1, 3, 8, 8), (-1,))
-    assert error.value.code == 'no-spatial-features'
+def test_impossible_layers_and_images_are_errors(vit):
+    for code, network, side, layer in [
+        ('unknown-layer', vit, 32, 4),
+        ('unknown-layer', vit, 32, -4),
+        ('image-below-patch', vit, 7, 0),
+        ('no-spatial-features', nn.Flatten(), 8, -1),
+    ]:
+        with raises_code(code):
+            layer_outputs(network, torch.rand(1, 3, side, side), [layer])

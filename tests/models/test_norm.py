@@ -1,10 +1,13 @@
-"""Virtual replicas, and views in one pass. tests/harness/two_processes.py has ShuffleBN and SyncBN over processes."""
+"""Batch norm over parts of a batch, and for each view in a pass.
+
+tests/harness/two_processes.py tests ShuffleBN and SyncBN over processes.
+"""
 
 import pytest
 import torch
+from harness.errors import raises_code
 from torch import nn
 
-from mmairl.errors import UserError
 from mmairl.models import norm
 from mmairl.models.norm import SplitBN, SyncBN, each_view
 
@@ -25,9 +28,8 @@ def test_each_replica_has_its_own_statistics(shape):
 
 
 def test_unequal_replicas_raise():
-    with pytest.raises(UserError) as error:
+    with raises_code('unequal-replicas'):
         SplitBN(3, replicas=4)(torch.randn(6, 3, 2, 2))
-    assert error.value.code == 'unequal-replicas'
 
 
 @pytest.mark.parametrize('layout', [torch.contiguous_format, torch.channels_last], ids=str)
@@ -72,7 +74,7 @@ def test_meta_tensors_share_a_pass():
 
 
 def test_views_of_two_networks_do_not_mix():
-    """A pass of one network leaves the norms of another alone."""
+    """A pass of one network does not change the norms of another."""
     one, other = SyncBN(3), SyncBN(3)
     x = torch.randn(4, 3, 2, 2)
 

@@ -1,9 +1,9 @@
-"""The queue against a list."""
+"""The queue against a list of keys."""
 
 import pytest
 import torch
+from harness.errors import raises_code
 
-from mmairl.errors import UserError
 from mmairl.models.queue import KeyQueue
 
 
@@ -16,9 +16,8 @@ def test_newest_keys_stay_in_order(batch):
         queue.enqueue(keys)
         kept = (kept + list(keys))[-10:]
         assert torch.equal(queue.vectors.roll(-queue.position, 0), torch.stack(kept))
-    with pytest.raises(UserError) as error:
+    with raises_code('queue-too-short'):
         queue.enqueue(torch.randn(11, 2))
-    assert error.value.code == 'queue-too-short'
 
 
 def test_empty_start_offers_real_keys_only():

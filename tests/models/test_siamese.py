@@ -1,13 +1,13 @@
-"""The network's contract: shapes, modes, key names, which views are keys, and who gets a gradient."""
+"""The model's modes, key names, key views and gradients."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
 import torchvision
+from harness.errors import raises_code
 from mmcv.cnn.bricks import DropPath
 
-from mmairl.errors import UserError
 from mmairl.models.siamese import Siamese, Teacher
 from mmairl.registry import MODELS
 
@@ -35,7 +35,7 @@ def test_teacher_starts_as_a_copy_without_gradient(build):
         assert (p.grad is None) == name.startswith('teacher.'), name
 
 
-def test_teacher_can_draw_its_own_weights(build):
+def test_teacher_can_have_its_own_initial_weights(build):
     model = build(**{'model.copy_student': False})
     assert not torch.equal(model.backbone.conv1.weight, model.teacher.backbone.conv1.weight)
     assert not torch.equal(model.projector.mlp[0].weight, model.teacher.projector.mlp[0].weight)
@@ -59,7 +59,7 @@ def test_teacher_has_no_drop_path():
 
 
 def test_key_views_select_the_keys(build):
-    """As in a multi-crop: the teacher sees the large crops, and the small ones are compared with both."""
+    """In a multi-crop, the teacher sees only the large crops, and small crops are compared with both."""
     model = build(**{'model.key_views': [0, 1], 'model.head': dict(_delete_=True, type='RegressionHead')})
     images = [torch.randn(4, 3, size, size) for size in (64, 64, 32)]
     found = model(images, mode='loss')
@@ -93,6 +93,5 @@ def test_only_keys_of_the_student_have_gradients(build, target, learns):
     ],
 )
 def test_invalid_setting_raises(build, code, options, count):
-    with pytest.raises(UserError) as error:
+    with raises_code(code):
         build(**options)(views(count), mode='loss')
-    assert error.value.code == code

@@ -131,9 +131,8 @@ def open_parquet(file: Path | io.FileIO, name: str) -> tuple[Any, Columns]:
         columns = find_columns(opened.schema_arrow, name)
         size = os.stat(file.fileno() if isinstance(file, io.FileIO) else file).st_size
         require_plausible_sizes(opened.metadata, size, columns.used, name)
-        if (
-            size <= INFLATED
-        ):  # read columns as dictionaries, because a few bytes can stand for gigabytes of repeated values
+        # Read the columns of small files as dictionaries, because a few bytes can stand for gigabytes of repeated values.
+        if size <= INFLATED:
             paths = [opened.schema.column(number).path for number in range(len(opened.schema))]
             repeated = [path for path in paths if path.partition('.')[0] in columns.used]
             metadata = opened.metadata

@@ -32,9 +32,7 @@ READERS = {'.tar': read_tar, '.parquet': read_parquet, '.arrow': read_arrow}
 THREADS = 16  # for requests to network disks
 VERSION = 4  # of the format of the index
 FEW = 4  # largest number of shards that are indexed without other processes
-HASHED = (
-    2**28
-)  # largest total size in bytes of shards whose content is hashed, which takes a fifth of a second
+HASHED = 2**28  # largest total size in bytes of shards that are hashed, in a fifth of a second
 
 
 class Index:
@@ -127,7 +125,7 @@ def build_index(
     is_silent = not is_main_process()
     for _ in track(loader, 'looking for images in shards', len(pending), disable=is_silent):
         pass
-    saved = list(map(load_part, parts))
+    saved = [dict(np.load(part)) for part in parts]
     notes = [json.loads(str(arrays['about'])) for arrays in saved]
     require_like_labels(shards, notes)
     classes = join_classes(notes)
@@ -172,11 +170,6 @@ def index_shard(job: tuple[Path, str, remote.Stamp], cache: NodeCache | None) ->
             names=np.frombuffer(b''.join(rows.names), np.uint8),
             about=np.array(json.dumps(about)),
         )
-
-
-def load_part(part: Path) -> dict[str, np.ndarray]:
-    with np.load(part, allow_pickle=False) as arrays:
-        return dict(arrays)
 
 
 def require_like_labels(shards: Sequence[str], notes: list[dict]) -> None:

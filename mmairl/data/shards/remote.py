@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mmairl.data.reading import retried
-from mmairl.errors import UserError, chain, refuse_secret
+from mmairl.errors import UserError, chain, explained, refuse_secret
 from mmairl.io import FULL
 
 # The size of a shard, then its modification time or the versions that the storage states.
@@ -69,15 +69,11 @@ class Remote:
             options = dict(version_aware='?versionId=' in url)
         elif url.startswith('http'):
             options = dict(headers={'Accept-Encoding': 'identity'})
-        try:
+        fault = f'{url}: the storage requires another package'
+        with explained(fault, 'install it', (ImportError,), code='no-package'):
             from fsspec.core import url_to_fs
 
             self.system, self.path = url_to_fs(url, **options)  # one per thread and process
-        except ImportError as error:
-            raise UserError(
-                f'{url}: the storage requires another package ({error}); install it',
-                code='no-package',
-            ) from error
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """Call a method of the file system, with a time limit if the file system is asynchronous."""

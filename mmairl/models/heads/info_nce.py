@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from mmairl.models.heads.base import widened
+
 # Number of logits that are computed at a time: 8 MiB in float32, which stay in the last-level cache. 256 queries against
 # 65 536 keys are only 8 chunks, so the number of kernels is small.
 CHUNK = 2**21
@@ -29,7 +31,7 @@ def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tup
         >>> q, k, queue = (torch.nn.functional.normalize(torch.randn(n, 16), dim=1) for n in (8, 8, 100))
         >>> loss, closer = info_nce(q, k, queue, temperature=0.2)
     """
-    scaled = q.to(torch.promote_types(q.dtype, torch.float32)) / temperature
+    scaled = widened(q) / temperature
     positive = (scaled * k).sum(dim=1)
     negative, nearest = _LogSumExp.apply(scaled, negatives.detach())
     return torch.logaddexp(positive, negative) - positive, positive.detach() > nearest

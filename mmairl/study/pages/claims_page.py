@@ -94,13 +94,13 @@ def _measured(folder: Path) -> dict[tuple[str, str], dict[str, Verdict]]:
 
 
 def claims_summary(entries: Sequence[Entry]) -> str:
-    """Return how many claims are tested, and the verdicts, of which a claim has one at each scale."""
+    """Return how many claims are tested, and the counts of verdicts. A claim has a verdict per scale."""
     verdicts = [verdict['verdict'] for entry in entries for verdict in entry.tested.values()]
     count = counted(len(entries), 'claim')
     if not verdicts:
         return f'{count}, none of them tested yet.'
     tested = sum(bool(entry.tested) for entry in entries)
-    return f'{count}, {tested} of them tested: {", ".join(tallied(verdicts))}.'
+    return f'{count}, {tested} of them tested. Verdicts: {", ".join(tallied(verdicts))}.'
 
 
 def effects(verdict: Verdict, side: str) -> str:

@@ -1,4 +1,4 @@
-"""A process of test_benchmark's run of two: a step of small crops beside lightly's, from the same weights."""
+"""One process of a two-process test: a step with small crops compared with lightly's, from the same weights."""
 
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.run import register

@@ -1,4 +1,4 @@
-"""The arithmetic of the benchmark, and that every suite runs and both sides compute the same."""
+"""Test the arithmetic of the benchmark, and that both sides of every suite run and compute the same."""
 
 import dataclasses
 import sys
@@ -94,7 +94,7 @@ def test_two_processes_take_lightlys_step_on_crops(run_processes, monkeypatch, c
 
 
 def test_fast_step_is_what_its_keys_say():
-    """Fused SGD, and images in the layout of the weights, as in a run of a config."""
+    """The step uses fused SGD and images in the layout of the weights, as a run of a config does."""
     layouts = []
     model = step.siamese(step.TINY, 'mocov2plus')
     model.backbone.register_forward_pre_hook(
@@ -111,7 +111,7 @@ def test_fast_step_is_what_its_keys_say():
 
 
 def test_suites_choose_kernels_like_a_run(monkeypatch):
-    """As configs do, so that times are those of a run."""
+    """Times must be those of a run."""
     monkeypatch.setattr('sys.argv', ['benchmark', '--suite', 'teacher', '--quick', '--rounds', '1'])
     monkeypatch.setattr('projects.benchmark.__main__.beside_peers', lambda args: None)
     monkeypatch.setattr(torch.backends.cudnn, 'benchmark', False)
@@ -120,13 +120,13 @@ def test_suites_choose_kernels_like_a_run(monkeypatch):
 
 
 def test_fused_norm_keeps_traffic_below_300_gigabytes():
-    """Of a step of MoCo v2+ on ResNet-50 with 256 images; 384 GB before."""
+    """For a step of MoCo v2+ on ResNet-50 with 256 images. Without `fused_norm` it is 384 GB."""
     size = dataclasses.replace(step.ON_GPU, batch=256)
     counted = traffic.count_step(traffic.WAYS['fused norm'], size)
     assert counted.bytes.total() <= 300e9
     assert counted.bytes['cat'] < 2e9, 'the gradients of views are not joined by a copy'
     assert counted.launches.total() < 3200
-    # What the page of a GPU visit compares speeds with.
+    # The page of a GPU visit computes its speed limits from this value.
     gigabytes = counted.bytes.total() / 256e9
     assert gigabytes == pytest.approx(results.GIGABYTES['fused norm'], rel=0.01)
     assert counted.flops.total() / 256e9 == pytest.approx(results.GIGAFLOPS, rel=0.01)

@@ -1,4 +1,4 @@
-"""Controls of dense probes change the features of cells as they claim."""
+"""Test that controls of dense probes change the features of cells as they claim."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Studies of why a library's BYOL and ours differ: their ends take the steps of the library's code and of ours, in float64."""
+"""Test that the endpoints of the `explain` studies take the same steps as the library's and mmairl's code, in float64."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from projects.benchmark.step import copy_weights, quiet, training_loop
 
 STUDIES = {'lightly': 'explain_lightly', 'solo': 'explain_sololearn'}
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
-RATES, TAU = (0.1, 0.2, 0.3), 0.9  # of a warm-up; at one rate the place of the rate is not seen
+RATES, TAU = (0.1, 0.2, 0.3), 0.9  # of a warm-up; with a constant rate, its place has no effect
 Moves = list[dict[str, Tensor]]
 
 
@@ -37,7 +37,7 @@ def study(name: str) -> Study:
 
 
 def end(name: str, level: int) -> str:
-    """The row of all first levels, ours, or of all second ones, the library's."""
+    """Return the row of all first levels, mmairl's, or of all second levels, the library's."""
     return next(row for row, levels in study(name).design.rows.items() if set(levels) == {level})
 
 
@@ -56,7 +56,7 @@ def batch() -> dict:
 
 @quiet()
 def network(name: str, level: int) -> tuple[BaseModel, dict]:
-    """The network and the optimizer of an end, at the scale of the demo; the views are given as they are."""
+    """Return the network and the optimizer of an endpoint at the scale of the demo. The test supplies the views."""
     cfg = config(name, level)
     cfg.model.data_preprocessor.pop('views')
     torch.manual_seed(0)
@@ -67,7 +67,7 @@ def network(name: str, level: int) -> tuple[BaseModel, dict]:
 
 @quiet()
 def our_moves(name: str, level: int) -> Moves:
-    """Return how the first steps of an end move the weights, by our code."""
+    """Return the changes of the weights in the first steps of an endpoint, by mmairl's code."""
     model, optimizer = network(name, level)
     wrapper = build_optim_wrapper(model, optimizer)
     step = training_loop(model, wrapper, batch(), [MomentumHook(TAU)])
@@ -94,7 +94,7 @@ def moves_of_lightly() -> Moves:
 
 
 def moves_of_solo_learn() -> Moves:
-    """Its loss, LARS and teacher, and its network; gradients of four parts of a batch are accumulated, as in its recipe."""
+    """Use solo-learn's loss, LARS, teacher and network, with gradients accumulated over four parts of a batch."""
     try:
         from projects.judge import sololearn_byol
     except ModuleNotFoundError as error:
@@ -127,7 +127,7 @@ def moves_of_solo_learn() -> Moves:
 
 
 def apart(ours: Moves, theirs: Moves) -> float:
-    """How far the moves of two are apart, at most, as a part of the move."""
+    """Return the largest difference between two changes, relative to the change."""
     pairs = [
         (one[name], other[name]) for one, other in zip(ours, theirs) for name in ('first', 'last')
     ]
@@ -178,13 +178,13 @@ def test_rows_differ_in_their_factors_only(name):
     assert (
         design.resolution == 4
         and [len(set(levels)) for levels in design.rows.values()].count(1) == 2
-    )  # both ends
+    )  # both endpoints
     assert len(planned.rows) - 2 == 16 and not any('float' in row.name for row in planned.rows)
 
 
 @pytest.mark.parametrize('name', list(STUDIES))
 def test_planted_gap_is_attributed_to_its_factors(name):
-    """Two effects in made scores of the study's own rows, with a spread of half a point: no training."""
+    """Two effects are planted in invented scores of the study's rows, with a spread of half a point, without training."""
     design, draw = study(name).design, np.random.default_rng(0)
     planted = {'rate and momentum buffer': -4.0, 'blur of the second view': 2.5}
     spread = draw.normal(0, 0.5, (len(design.rows), 3))

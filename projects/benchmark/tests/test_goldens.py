@@ -1,4 +1,4 @@
-"""The goldens and the planted faults find what they name, so that a move cannot make them useless unnoticed."""
+"""Test that goldens and planted faults still find the functions and snippets that they name."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The visit to a GPU: priorities, limits, kills, wheels and the page."""
+"""Test the GPU visit: priorities, limits, kills, wheels and the page."""
 
 import json
 import os
@@ -134,7 +134,7 @@ def test_cut_off_line_loses_no_other(tmp_path):
 
 
 def test_needed_jobs_run_again():
-    """A second call may be on a new machine, without the files of the first."""
+    """A second call may run on a new machine, without the files of the first."""
     jobs = [Job('draw', print, 1), Job('run', print, 1, needs='draw'), Job('other', print, 1)]
 
     def names(done: set[str], only: list[str] | None = None) -> list[str]:
@@ -219,7 +219,7 @@ def test_wheels_are_those_of_the_machines_python(monkeypatch, python, name):
     assert names & {'older', 'newer'} == {name}
 
 
-# Job -> the rehearsal that runs it, in at most ten minutes; those not named here are in the last
+# Job -> the rehearsal that runs it, in at most ten minutes; all other jobs are in the last rehearsal
 REHEARSALS = {
     **{job.name: 'compile' for job in PLAN if {'compile', 'graphs'} & set(job.name.split())},
     **{job.name: 'cases' for job in PLAN if job.name.startswith('case ')},

@@ -1,4 +1,4 @@
-"""The variants of the collapse table are the rows of BYOL's Table 5b."""
+"""Test that the variants of the collapse table are the rows of BYOL's Table 5b."""
 
 from mmairl.config import load_config
 from projects.byol_variants.collapse import ROOT, VARIANTS

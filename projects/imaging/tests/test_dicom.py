@@ -1,4 +1,4 @@
-"""DICOM files, written by pydicom: through their window, and as stored."""
+"""Read DICOM files written by pydicom, through their window and as stored."""
 
 import zlib
 from io import BytesIO
@@ -58,7 +58,7 @@ def test_window_equals_pydicom_default_is_full_range(scan):
         decode_dicom(written(scan, WindowCenter=None, WindowWidth=None), MAX)[0].numpy(), whole
     )
     inverted = decode_dicom(written(scan, PhotometricInterpretation='MONOCHROME1'), MAX)[0].numpy()
-    assert (inverted == 255 - whole).mean() > 0.99  # but for halves that round
+    assert (inverted == 255 - whole).mean() > 0.99  # except for halves, which are rounded
 
 
 def test_stored_values_are_exact(scan):

@@ -1,4 +1,4 @@
-"""Tiles of large TIFFs and slides."""
+"""Read tiles of large TIFFs and slides."""
 
 import sys
 
@@ -22,7 +22,7 @@ HOW = {
 
 @pytest.fixture
 def scan() -> np.ndarray:
-    """Noise of 300 x 500, of which the left third is a white background."""
+    """Return noise of 300 x 500 pixels, whose left third is a white background."""
     pixels = np.random.default_rng(0).integers(0, 256, (300, 500, 3), np.uint8)
     pixels[:, :160] = 250
     return pixels
@@ -37,7 +37,7 @@ def test_tiles_have_their_pixels_and_no_background(how, scan, tmp_path):
     names = [dataset.member(index) for index in range(len(dataset))]
     assert names == [
         f'p1/a.tif[y={y},x={x}]' for y in (0, 90, 180) for x in (90, 180, 270, 360)
-    ]  # no part of a tile
+    ]  # no incomplete tiles
     for index, (_, y, x) in enumerate(dataset.corners.tolist()):
         assert np.array_equal(dataset.raw(index).permute(1, 2, 0), scan[y : y + 90, x : x + 90]), (
             names[index]

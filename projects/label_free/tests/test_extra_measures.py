@@ -1,4 +1,4 @@
-"""Extra measures in float64 against loops of their definitions or closed forms, and over networks of known quality."""
+"""Compare extra measures with loops or closed forms in float64, and apply them to networks of known quality."""
 
 import math
 from collections.abc import Callable
@@ -109,10 +109,10 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
 
 
 def constructed_networks() -> dict[str, Callable[[int], torch.Tensor]]:
-    """Return networks as functions from a view to its features, of known quality.
+    """Return networks of known quality as functions from a view to its features.
 
-    A random network has three directions that the views change; with training they give way to the image's kind and to
-    the image itself. Others are collapsed, have one dead dimension, or are rich but useless.
+    A random network has three directions that the views change. Training replaces them by directions of the image's kind and of
+    the image itself. Other networks are collapsed, have one dead dimension, or have rich but useless features.
     """
     kind, own = draw(0, CLASSES, WIDTH)[torch.arange(IMAGES) % CLASSES], draw(1, IMAGES, WIDTH)
 
@@ -140,7 +140,7 @@ def sample_of(network: Callable[[int], torch.Tensor]) -> Sample:
 
 
 def right_measures(networks: dict[str, dict[str, float]]) -> dict[str, set[str]]:
-    """Return which measures order constructed networks as their quality does, by question."""
+    """Return, for each question, the measures that order the constructed networks by their quality."""
     right = {
         'random to trained': set(),
         'not the collapsed one': set(),

@@ -1,4 +1,4 @@
-"""Choosing without labels: the networks of a study are measured and tested, and its page shows the regret."""
+"""Test that the networks of a study are measured and tested, and that its page shows the regret."""
 
 import json
 import math
@@ -73,7 +73,7 @@ def test_winner_equal_to_the_default_stops_once():
 
 @pytest.fixture(scope='module')
 def searched(tmp_path_factory):
-    """Two rows of two trials, which are untrained networks with a made up score on held-out images."""
+    """Create two rows of two trials: untrained networks with invented scores on held-out images."""
     register()
     folder = tmp_path_factory.mktemp('label_free')
     (folder / 'toy.yaml').write_text(

@@ -1,4 +1,4 @@
-"""Regret by hand, and how often a measure that knows nothing is trusted."""
+"""Compute regret by hand, and simulate how often an uninformative measure is trusted."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_regret_is_the_best_minus_the_chosen():
 
 
 def test_verdicts_are_wrong_in_at_most_one_of_twenty():
-    """Each of 20 measures is within the margin in exactly half of all choices: neither word is true."""
+    """Each of 20 measures is within the margin in exactly half of all choices, so neither verdict is true."""
     rng = np.random.default_rng(0)
     said = [words(rng.binomial(15, 0.5, 20), [15] * 20, [0.0] * 20, 1.0) for _ in range(2000)]
     for word in (TRUSTED, USELESS):
@@ -33,14 +33,14 @@ def test_verdicts_are_wrong_in_at_most_one_of_twenty():
 
 
 def test_searches_of_one_row_count_once():
-    """Five rows of three searches each agree fully: 15 choices that go well are five witnesses."""
+    """All three searches of each of five rows agree, so 15 successful choices are only five independent observations."""
     scores = np.array([60.0, 50, 40])
     choices = {'knows': [(scores, scores)] * 15}
     rows = {'knows': [row for row in 'abcde' for _ in range(3)]}
     assert judge(choices, 1.0)['knows']['word'] == TRUSTED
     cell = judge(choices, 1.0, rows)['knows']
     assert cell['choices'] == cell['within'] == 15
-    # At 5 % without a correction five of five rows decide (1/32), four do not.
+    # At 5 % without correction, five of five rows decide (p = 1/32) and four do not.
     assert cell['word'] == TRUSTED
     four = {'knows': [row for row in 'abcd' for _ in range(3)]}
     assert judge({'knows': choices['knows'][:12]}, 1.0, four)['knows']['word'] == UNDECIDED
@@ -69,11 +69,11 @@ def test_only_reliable_measures_are_trusted():
     ]
     assert (
         judge({'rare': rare}, 1.0)['rare']['word'] != TRUSTED
-    )  # mostly right, and far off in between: the mean says so
+    )  # mostly right, but the mean shows a few large errors
 
 
 def evidence(folder: Path, situation: str, **words: str) -> Path:
-    """A study.json whose measures have these words, each with more regret than the one before."""
+    """Write a study.json whose measures have these verdicts, each with more regret than the previous one."""
     rest = dict(low=0, high=1, within=14, choices=15)
     cells = {
         name: dict(word=word, regret=place / 10, **rest)

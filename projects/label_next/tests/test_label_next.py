@@ -1,4 +1,4 @@
-"""The race keeps its error rate and saves labels; its labels survive a restart, and only its own page adds any."""
+"""Test the error rate and the savings of the race, that labels survive a restart, and that only its own page adds labels."""
 
 import json
 import threading
@@ -48,7 +48,7 @@ def test_images_without_disagreement_are_not_drawn():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Predictions of two checkpoints, of which the second is right about all images."""
+    """Write predictions of two checkpoints, the second of which is right about all images."""
     names = [str(tmp_path / f'{number}.png') for number in range(40)]
     for name in names:
         Image.new('RGB', (8, 8)).save(name)

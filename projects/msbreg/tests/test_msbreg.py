@@ -1,4 +1,4 @@
-"""MSBReg's terms against independent float64 arithmetic."""
+"""Compare MSBReg's terms with independent float64 arithmetic."""
 
 from pathlib import Path
 

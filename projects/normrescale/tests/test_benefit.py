@@ -1,4 +1,4 @@
-"""The benefit of NormRescale from the trials that runs have kept, and its section."""
+"""Compute the benefit of NormRescale from stored trials, and its section of the page."""
 
 import re
 from types import SimpleNamespace
@@ -21,7 +21,10 @@ OWN = 0.03
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Runs of three rows from two seeds: a long network that learns at small rates alone, rescaled, and the anchor."""
+    """Create runs of three rows from two seeds: a network with large weights, the rescaled network, and the anchor.
+
+    The network with large weights learns only at low rates.
+    """
     study = read_study(ROOT / 'projects/normrescale/studies/worth.yaml')
     scores = {'SGD': (70, 50, 60), 'LARS': (20, 60, 10), 'LARS, rescaled': (55, 20, 40)}
     lengths = {'SGD': 1.0, 'LARS': 3.0, 'LARS, rescaled': 1.0}
@@ -91,7 +94,7 @@ def test_curves_are_means_where_all_seeds_have_trials(runs):
     lines = benefit_record(study, dict.fromkeys(row.name for row in study.rows), there)['finetune'][
         'lines'
     ]
-    # Half way from 0.03 to 0.3 seed 0 is between 20 and 10; beyond it there is no trial of seed 1.
+    # Halfway from 0.03 to 0.3, seed 0 is between 20 and 10; at higher rates, seed 1 has no trial.
     assert lines['LARS'] == [
         (0.003, 60),
         (0.03, 20),

@@ -1,4 +1,4 @@
-"""The parts of NormRescale apart: with rescaled gains and biases alone a network computes what the plain form does."""
+"""Test that a network with only gains and biases rescaled computes the same as one rescaled by the plain form."""
 
 import torch
 

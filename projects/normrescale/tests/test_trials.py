@@ -1,4 +1,4 @@
-"""The benefit in trials against counting by hand and simulated studies."""
+"""Compare the benefit in trials with counting by hand and with simulated studies."""
 
 import numpy as np
 import pytest

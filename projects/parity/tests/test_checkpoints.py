@@ -1,4 +1,4 @@
-"""Checkpoints that other packages write here: equal features, and nothing in a file is run.
+"""Read checkpoints that other packages write: features are equal, and nothing in a file is executed.
 
 A test is skipped if its package is not installed. Run with lightly 1.6.0, solo-learn 1.0.2, stable-pretraining 0.1.8, Lightning
 2.6.6, transformers 5.23.0 and timm 1.0.31.
@@ -59,7 +59,7 @@ def moved(module: nn.Module, *parts: nn.Module) -> nn.Module:
 
 
 def lightlys_byol(lightning: ModuleType, sequential: bool) -> nn.Module:
-    """BYOL by the names of lightly's benchmark, or of its examples, whose backbone is a Sequential."""
+    """BYOL under the names of lightly's benchmark, or of its examples, whose backbone is a Sequential."""
     modules = package('lightly.models.modules')
     loss = package('lightly.loss').NegativeCosineSimilarity()
     update = package('lightly.models.utils').update_momentum

@@ -1,4 +1,4 @@
-"""Parity with other libraries: the comparisons run where these are installed, and say so where they are not."""
+"""Test that the comparisons run if the libraries are installed, and report missing libraries."""
 
 import importlib.util
 
@@ -17,7 +17,7 @@ def test_missing_library_is_reported_in_its_row(monkeypatch):
 @pytest.mark.parametrize('package', compare.PACKAGES)
 def test_libraries_equal_ours_except_named_factors(package):
     pytest.importorskip(package, reason='an extra of projects/parity alone')
-    apart = ('warm-up', 'momentum over a run')  # what the table is there to show
+    apart = ('warm-up', 'momentum over a run')  # the purpose of the table
     mine = [row for row in compare.rows() if row[0] == compare.PACKAGES[package]]
     assert mine and all(
         'equal' in row[2] for row in mine if not any(word in row[1] for word in apart)

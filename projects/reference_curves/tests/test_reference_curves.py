@@ -1,4 +1,4 @@
-"""Curves of finished runs are stored as they are, with few points."""
+"""Test that curves of finished runs are stored unchanged, with few points."""
 
 import json
 from itertools import pairwise

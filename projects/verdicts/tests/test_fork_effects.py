@@ -1,4 +1,4 @@
-"""Agreement of forks with whole runs, on planted scores."""
+"""Test the agreement of forks with whole runs on planted scores."""
 
 from fractions import Fraction
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Equal rows are called different in at most one study of twenty, whatever their scores are like; by simulation."""
+"""Simulate that equal rows are called different in at most one of twenty studies, for any distribution of their scores."""
 
 import math
 

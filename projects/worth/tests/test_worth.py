@@ -1,4 +1,4 @@
-"""Whether pre-training pays: the verdict where the truth is planted, bad labels, a second call, and the page."""
+"""Test the verdict with a planted truth, bad labels, a second call, and the page."""
 
 import dataclasses
 import re
@@ -42,7 +42,9 @@ def test_verdict_finds_gains_and_keeps_5_percent(own, rest, says, seldom):
 @pytest.mark.parametrize('labels', [160, 320])
 def test_images_of_one_patient_are_not_many_witnesses(labels):
     words = Counter(verdict(seed, (2,), (2,), labels, together=8).word for seed in range(40))
-    assert words['pays'] <= 2 and words['keep'] <= 3, words  # six of each, if every image were one
+    assert words['pays'] <= 2 and words['keep'] <= 3, (
+        words
+    )  # six of each, if every image counted separately
 
 
 def test_undecided_names_the_labels_that_tell():
@@ -95,7 +97,7 @@ def test_labels_saved_are_read_off_the_curves():
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Ninety images, of which the brighter ones are of another class; the first forty have labels."""
+    """Write ninety images, of which the brighter ones belong to another class. The first forty have labels."""
     folder = tmp_path / 'images'
     folder.mkdir()
     random = np.random.default_rng(0)
@@ -131,7 +133,7 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
             'utf-8',
             "00.png has two values .'a' and 'b'.; remove one of its lines",
         ),
-        (['00.png,a', '01.png,a', '02.png,b'], 'utf-8', "class 'b' has one labelled image"),
+        (['00.png,a', '01.png,a', '02.png,b'], 'utf-8', "class 'b' has only one labeled image"),
         (['00.png,a', '01.png,a'], 'utf-8', 'there are 1 classes'),
         (['00.png,Käfer', '01.png,b'], 'latin-1', 'cannot be read .* save it as CSV in UTF-8'),
         (
@@ -166,7 +168,7 @@ def test_too_few_images_or_groups_are_an_early_error(images, tmp_path):
             images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(4)]), out
         )
     table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(40)])
-    for inside in (images / 'out', images.parent):  # whose own links would be in `images`
+    for inside in (images / 'out', images.parent):  # its links would be below `images`
         with pytest.raises(UserError, match='would be among the images of .*another folder'):
             worth(images, labels, inside)
     with pytest.raises(
@@ -283,7 +285,7 @@ def test_budget_chooses_the_largest_affordable_crops(images, tmp_path, monkeypat
         Image.open(path).resize((100, 120)).save(path)
 
     def as_its_pixels(cfg) -> float:
-        """70 images of 64 x 64 take 4.1 s, and of 96 x 96 9.2 s."""
+        """Training on 70 images takes 4.1 s with 64 x 64 pixels, and 9.2 s with 96 x 96."""
         (size,) = {
             step['size']
             for view in cfg.train_dataloader.dataset.views

@@ -1,4 +1,4 @@
-"""Drawn domains have what their knobs say, and the report counts what was right."""
+"""Test that drawn domains have the planted cues, and that the report counts right answers."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Copies of remote shards on a node: made once, removed when they are old, shared by processes."""
+"""Copies of remote shards on a node: created once, shared, and removed if least recently used."""
 
 import errno
 import shutil
@@ -8,14 +8,12 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from data.archives import Dated, numbered_shard
+from data.archives import PIXELS, Dated, all_pixels, numbered_shard
 from harness.errors import raises_code
-from torch.utils.data import DataLoader
 
 from mmairl.data.shards import cache, dataset
 from mmairl.data.shards.dataset import Shards
 
-PIXELS = np.random.default_rng(0).integers(0, 256, (12, 9, 7, 3), dtype=np.uint8)
 CONTENTS = [numbered_shard(PIXELS[first : first + 4], first) for first in (0, 4, 8)]
 URL = 'dated://train-{0..2}.tar'
 
@@ -27,11 +25,6 @@ def storage(own_cache, clock) -> Dated:
         files.pipe(f'/train-{number}.tar', content)
     dataset.open_shard.cache_clear()
     return files
-
-
-def all_pixels(data: Shards, workers: int = 0) -> np.ndarray:
-    (batch,) = DataLoader(data, batch_size=12, num_workers=workers)
-    return batch['inputs'][0].permute(0, 2, 3, 1).numpy()
 
 
 def copies_in(data: Shards) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The index of shards: interruption, changed shards, memory, and the shards that a config names."""
+"""The index of shards: interruption, changed shards, memory, and the resolution of shards in a config."""
 
 import json
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from data.archives import png, tar
 from harness.errors import raises_code
 
@@ -40,7 +41,9 @@ def test_interrupted_index_resumes(tmp_path, monkeypatch):
     monkeypatch.setitem(index.READERS, '.tar', read)
     with pytest.raises(KeyboardInterrupt):
         Shards(tmp_path)
+    before = torch.get_rng_state()
     assert Shards(tmp_path).labels.tolist() == [0, 1, 2, 0]
+    assert torch.equal(torch.get_rng_state(), before), 'a run does not depend on whether the index exists'
     assert indexed == ['0.tar', '1.tar', '2.tar', '2.tar', '3.tar']
     by_pattern = Shards(f'{tmp_path}/{{0..3}}.tar')
     assert by_pattern.contents.folder == Shards(tmp_path).contents.folder
@@ -81,7 +84,7 @@ def test_hundred_million_rows_cost_little_memory(tmp_path, monkeypatch):
 
 
 def private_memory() -> int:
-    """Return the bytes of this process without pages of files, which the system can take back."""
+    """Return the memory of this process without mapped files, whose pages the system can reclaim."""
     lines = Path('/proc/self/status').read_text().splitlines()
     values = dict(line.split(':') for line in lines)
     return sum(1024 * int(values[name].split()[0]) for name in ('RssAnon', 'RssShmem'))
@@ -138,7 +141,7 @@ def test_wrong_shards_are_an_error(code, match, names, places):
         Shards([str(places / name) for name in names])
 
 
-def test_patterns_together_name_a_limited_number(monkeypatch):
+def test_number_of_shards_in_patterns_is_limited(monkeypatch):
     monkeypatch.setattr(shard_paths, 'MAX_SHARDS', 1000)
     with raises_code('many-shards'):
         shards_at('/nowhere/{0..999}{0..999}{0..999}.tar')

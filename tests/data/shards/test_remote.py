@@ -1,4 +1,4 @@
-"""Shards on a real S3 server on the loopback: reads in place, and failures of the server."""
+"""Shards on a local S3 server: reads in place, and failures of the server."""
 
 import pickle
 import time
@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from data.archives import numbered_shard
+from data.archives import PIXELS, all_pixels, numbered_shard
 from harness.errors import raises_code
-from torch.utils.data import DataLoader
 
 from mmairl.data.shards import remote
 from mmairl.data.shards.dataset import Shards
@@ -18,13 +17,12 @@ moto = pytest.importorskip('moto.server', reason='pip install "moto[server]" s3f
 s3fs = pytest.importorskip('s3fs', reason='pip install s3fs')
 import boto3  # noqa: E402
 
-PIXELS = np.random.default_rng(0).integers(0, 256, (12, 9, 7, 3), dtype=np.uint8)
 PAUSE = 3  # seconds of the server before a late answer
 SECRETS = 'verysecret', 'AKIAPUBLIC'
 
 
 class Faults:
-    """The server's next answers: late, refused, or refused by a bare status, as S3 answers a HEAD."""
+    """Makes the server's next answers late, refused, or refused without a body ('silent'), as S3 does for HEAD."""
 
     def __init__(self, application) -> None:
         self.application = application
@@ -83,11 +81,6 @@ def storage(server, own_cache, clock, monkeypatch):
     faults.left = 0
 
 
-def all_pixels(data: Shards, workers: int = 0) -> np.ndarray:
-    (batch,) = DataLoader(data, batch_size=12, num_workers=workers)
-    return batch['inputs'][0].permute(0, 2, 3, 1).numpy()
-
-
 def test_remote_images_are_read_also_in_workers(storage):
     data = Shards(URL)
     assert data.labels.tolist() == [0, 1, 2] * 4
@@ -129,7 +122,7 @@ def assert_no_secrets(text: str) -> None:
 
 
 @pytest.mark.parametrize('kind', ['expired', pytest.param('silent', marks=pytest.mark.slow)])
-def test_refused_credentials_are_an_error_without_them(storage, kind):
+def test_refused_credentials_are_not_in_the_error(storage, kind):
     _, faults = storage
     data = Shards(URL)
     faults.kind, faults.left = kind, 10**6

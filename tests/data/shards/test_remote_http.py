@@ -1,4 +1,4 @@
-"""Shards on a web server on the loopback: replaced shards, failing servers, and errors without URLs' secrets."""
+"""Shards on a local web server: replaced shards, failing servers, and errors that do not contain secrets."""
 
 import hashlib
 import re
@@ -31,7 +31,7 @@ def shard(brightness: int, images: int = 4) -> bytes:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Serve one archive, with the validators and faults that a test chooses for `site`."""
+    """Serves one archive, with the validators and faults that a test sets in `site`."""
 
     site: 'Site'
     protocol_version = 'HTTP/1.1'

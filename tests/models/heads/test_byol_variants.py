@@ -1,4 +1,4 @@
-"""The configs of BYOL's variants against the rows of its Tables 5a and 5b."""
+"""The configs of BYOL's variants against Tables 5a and 5b of its paper."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from mmairl.config import load_config
 from mmairl.registry import MODELS
 
 CONFIGS = Path(__file__).parents[3] / 'configs/byol_variants'
-# Tab. 5b: config -> predictor, target network, beta
+# Tab. 5b: predictor, target network and beta of each config
 TABLE_5B = {
     'byol': (True, True, 0),
     'predictor_target_beta1': (True, True, 1),
@@ -19,7 +19,7 @@ TABLE_5B = {
     'mean_teacher': (False, True, 0),
     'neither_beta0': (False, False, 0),
 }
-# Tab. 5a: config -> the teacher's momentum, where it begins and how it goes on
+# Tab. 5a: initial momentum of the teacher and its schedule for each config
 TABLE_5A = {
     'target_fixed': (1.0, 'constant'),
     'target_ema0999': (0.999, 'cosine'),
@@ -28,8 +28,8 @@ TABLE_5A = {
 }
 
 
-def test_a_stop_gradient_is_a_teacher_of_momentum_0(toy_config):
-    """Tab. 5a's last row: the student stands where a teacher copied from it at each step would."""
+def test_stop_gradient_is_a_teacher_of_momentum_0(toy_config):
+    """In Tab. 5a's last row, the teacher would be a copy of the student in each step."""
     averaged, stopped = (
         MODELS.build(toy_config(f'byol_variants/{name}_r50_300e.py', width=8).model).double()
         for name in ('byol', 'predictor_beta0')
@@ -44,7 +44,7 @@ def test_a_stop_gradient_is_a_teacher_of_momentum_0(toy_config):
     torch.testing.assert_close(*gradients)
 
 
-def test_each_config_is_its_row_of_table_5():
+def test_each_config_equals_its_row_of_table_5():
     base = load_config(str(CONFIGS / 'byol_r50_300e.py'))
     for name in (*TABLE_5B, *TABLE_5A):
         cfg = load_config(str(CONFIGS / f'{name}_r50_300e.py'))

@@ -1,14 +1,14 @@
-"""The contrastive heads: accuracy and requirements, and InfoNCE(alpha, beta) against the printed sum and its two ends."""
+"""The contrastive heads: their accuracy and requirements, and InfoNCE(alpha, beta) against BYOL's Eq. 6."""
 
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from harness.errors import raises_code
 from harness.losses import assert_same, rows, units
 from torch import Tensor
 
-from mmairl.errors import UserError
 from mmairl.models.heads import ContrastiveHead, InfoNCEHead, RegressionHead
 
 
@@ -16,13 +16,12 @@ def test_instance_accuracy_counts_closest_positives():
     axes = torch.eye(3)
     found = ContrastiveHead(0.2)({0: 5 * axes[:2]}, {1: axes[[0, 2]]}, axes[1:2])
     assert found['instance_accuracy'] == 0.5
-    with pytest.raises(UserError) as error:
+    with raises_code('no-queue'):
         ContrastiveHead(0.2)({0: axes}, {1: axes}, None)
-    assert error.value.code == 'no-queue'
 
 
 def printed(query: Tensor, same: Tensor, other: Tensor, alpha: float, beta: float) -> Tensor:
-    """Eq. 6 as printed, to be maximised, one image after the other."""
+    """Return Eq. 6 as printed, which is to be maximized, by loops over images."""
     count, attraction, repulsion = len(query), 0.0, 0.0
     for i in range(count):
         attraction = attraction + query[i] @ other[i]
@@ -40,7 +39,7 @@ def test_loss_and_gradient_equal_the_printed_sum(alpha, beta):
     assert_same(InfoNCEHead(alpha, beta)(q, k, None)['loss'], expected, [*q.values(), *k.values()])
 
 
-def test_ends_are_byol_and_nt_xent():
+def test_beta_0_is_byol_and_beta_1_is_nt_xent():
     q, k, alpha = rows(2, 5), rows(2, 5), 0.5
     torch.testing.assert_close(InfoNCEHead(0.1, 0.0)(q, k, None)['loss'] + 4, RegressionHead()(q, k, None)['loss'])
     both = torch.cat(list(units(q).values()))

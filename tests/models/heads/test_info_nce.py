@@ -1,4 +1,4 @@
-"""The losses against plain re-derivations, value and gradient; InfoNCE in chunks, its precision and what it keeps."""
+"""InfoNCE in chunks against concatenated logits, and its precision and memory."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def unit(count: int, dim: int = 6, dtype: torch.dtype = torch.float64) -> Tensor
 
 
 def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> Tensor:
-    """As MoCo's release does: the positive in front of all negatives, cross entropy with class 0."""
+    """Compute the loss as in MoCo's released code: cross entropy with class 0, the positive before all negatives."""
     logits = torch.cat([(q * k).sum(1, keepdim=True), q @ negatives.T], dim=1) / temperature
     return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.long), reduction='none')
 
@@ -24,7 +24,7 @@ def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) ->
 @pytest.mark.parametrize('chunk', [1, 12, 2**21])
 @pytest.mark.parametrize('count', [0, 1, 11])
 def test_loss_and_gradient_equal_concatenated_logits(monkeypatch, count, chunk, dtype, tolerance):
-    """From one negative a chunk, over sizes that do not divide their number, to all in one."""
+    """The chunks have one negative each, a number that does not divide their count, or all negatives."""
     monkeypatch.setattr(module, 'CHUNK', chunk)
     leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
     weights = torch.randn(4, dtype=torch.float64)
@@ -38,7 +38,7 @@ def test_loss_and_gradient_equal_concatenated_logits(monkeypatch, count, chunk, 
 
 
 def test_autocast_narrows_only_the_products():
-    """There are 4 queries and 600 000 negatives, which are more logits than a chunk may hold."""
+    """4 queries and 600 000 negatives have more logits than a chunk."""
     dtype, kept = torch.bfloat16, []
     q, k, negatives = unit(4, 8, torch.float32).requires_grad_(), unit(4, 8, torch.float32), unit(600_000, 8)
     keep = torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.numel()) or one, lambda one: one)
@@ -59,7 +59,7 @@ def test_autocast_narrows_only_the_products():
 
 
 class Seen(TorchDispatchMode):
-    """The types of the products, and the widest of the matrices of four rows."""
+    """Records the types of products, the width of the widest matrix with four rows, and converted elements."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,20 +1,15 @@
 """LeJEPA's loss against loops over slices and points."""
 
 import torch
-from harness.losses import assert_same
-from torch import Tensor
+from harness.losses import assert_same, rows
 
 from mmairl.models.heads.lejepa import LeJEPAHead
 
 
-def rows(count: int = 6, dim: int = 5) -> Tensor:
-    return torch.randn(count, dim, dtype=torch.float64)
-
-
-def test_lejepa_is_the_papers_integral():
-    """By loops over slices and points, with complex numbers, as the paper writes it."""
+def test_lejepa_equals_the_integral_in_the_paper():
+    """The integral uses complex numbers, as in the paper."""
     head = LeJEPAHead(weight=0.05, slices=4, points=5, reach=3.0).double()
-    z = {view: rows(count=8).requires_grad_() for view in range(3)}
+    z = rows(3, 8, 5)
     torch.manual_seed(1)
     ours = head(z, {0: z[0], 1: z[1]}, None)['loss']
     torch.manual_seed(1)
@@ -25,9 +20,9 @@ def test_lejepa_is_the_papers_integral():
             line = view @ (direction / direction.norm())
             errors = []
             for t in torch.linspace(-3, 3, 9, dtype=torch.float64):
-                apart = torch.exp(1j * t * line).mean() - torch.exp(-t * t / 2)
-                errors.append((apart * apart.conj()).real * torch.exp(-t * t / 2))
+                error = torch.exp(1j * t * line).mean() - torch.exp(-t * t / 2)
+                errors.append((error * error.conj()).real * torch.exp(-t * t / 2))
             statistics.append(8 * 0.75 * (sum(errors) - (errors[0] + errors[-1]) / 2))
-    centre = (z[0] + z[1]) / 2
-    distance = sum((view - centre).square().mean() for view in z.values()) / 3
+    center = (z[0] + z[1]) / 2
+    distance = sum((view - center).square().mean() for view in z.values()) / 3
     assert_same(ours, 0.95 * distance + 0.05 * sum(statistics) / 12, list(z.values()), 1e-10)

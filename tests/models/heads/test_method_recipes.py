@@ -1,4 +1,4 @@
-"""More methods: their losses against mmpretrain's or the printed formulas, and short runs on Shapes that do not collapse."""
+"""Configs of further methods against their released recipes, and short runs that collapse only without a remedy."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from mmairl.registry import DATASETS
 CONFIGS = Path(__file__).parents[3] / 'configs/methods'
 
 
-# As the releases have them: the rate per 256 images, the decay, epochs, images a step, epochs of warm-up, what is left of the
-# rate at the end, the widths of projector and predictor, the last norm of each, and what a view is cropped to.
+# From the released code: learning rate per 256 images, weight decay, epochs, batch size, epochs of warm-up, final fraction of
+# the learning rate, hidden widths of projector and predictor, whether each ends with a norm, and the number of views per crop.
 RECIPES = {
     'simsiam_r50_100e': (0.05, 1e-4, 100, 512, 0, 0, (2048, 512), (True, False), {(224, 0.2, 1.0): 2}),
     'barlow_r50_1000e': (0.2, 1e-6, 1000, 2048, 10, 1e-3, (8192,), (False,), {(224, 0.08, 1.0): 2}),
@@ -46,7 +46,7 @@ RECIPES = {
 
 
 @pytest.mark.parametrize('name', RECIPES)
-def test_a_recipe_is_that_of_its_release(name):
+def test_recipe_equals_the_released_one(name):
     cfg = load_config(str(CONFIGS / f'{name}.py'))
     optimizer, (*warm_up, cosine) = cfg.optim_wrapper.optimizer, cfg.param_scheduler[:2]
     necks = [neck for neck in (cfg.model.projector, cfg.model.predictor) if neck]
@@ -68,7 +68,7 @@ def test_a_recipe_is_that_of_its_release(name):
 
 
 def trained(name: str, work_dir: Path, options: dict, epochs: int = 8) -> tuple[nn.Module, Tensor]:
-    """Return the network after 8 steps per epoch, and a batch of unseen images with the views of training."""
+    """Train with 8 steps per epoch. Return the model, and a batch of unseen images with the views of training."""
     cfg = load_config(str(CONFIGS / f'{name}_shapes.py'), options)
     cfg.model.backbone.update(stem_channels=8, base_channels=8)
     cfg.model.projector.in_channels = 64
@@ -86,7 +86,7 @@ def trained(name: str, work_dir: Path, options: dict, epochs: int = 8) -> tuple[
 
 
 def rank(model: nn.Module, images: Tensor) -> float:
-    """How many directions the projections fill; their deviations are 1 by the last norm, collapsed or not."""
+    """Return the rank of the projections, whose deviations are 1 even after a collapse because of the last norm."""
     z = project(model, images)
     return rankme(z - z.mean(dim=0))
 
@@ -96,14 +96,14 @@ def deviation(model: nn.Module, images: Tensor) -> float:
 
 
 def information(model: nn.Module, images: Tensor) -> float:
-    """Return what a prototype says about its image, in nats: 0 where one wins everywhere, and where all are equally near."""
+    """Return the mutual information of images and prototypes in nats: 0 if one prototype wins always, or if all are equal."""
     head = model.head
     share = F.softmax((project(model.teacher, images) - head.centre) / head.key_temperature, dim=1)
     return (torch.special.entr(share.mean(dim=0)).sum() - torch.special.entr(share).sum(dim=1).mean()).item()
 
 
 def winners(model: nn.Module, images: Tensor) -> float:
-    """How many of SwAV's prototypes are the nearest of some image."""
+    """Return how many of SwAV's prototypes are the nearest one to an image."""
     return len((F.normalize(project(model, images), dim=1) @ model.head.prototypes.weight.T).argmax(dim=1).unique())
 
 
@@ -112,7 +112,7 @@ def spread_of(model: nn.Module, images: Tensor) -> float:
 
 
 class Case(NamedTuple):
-    """A method without the part that prevents collapse, and the measure that is then lower by more than a factor."""
+    """The options that remove a method's remedy for collapse, and a measure that then falls by more than a factor."""
 
     without: dict
     measure: Callable[[nn.Module, Tensor], float]
@@ -124,7 +124,7 @@ CASES = {
     'simsiam': Case({'model.target': 'student'}, rank),
     'simclr': Case({'model.head.beta': 0.0}, spread_of),
     'vicreg': Case({'model.head.variance': 0.0, 'model.head.covariance': 0.0}, deviation),
-    # Loses rank slowly: the factor after 24 epochs is 1.9.
+    # The rank falls slowly: after 24 epochs, the factor is 1.9.
     'barlow': Case({'model.head.weight': 0.0}, rank, 24, 1.3),
     'lejepa': Case({'model.head.weight': 0.0}, deviation),
     'swav': Case({'model.head.iterations': 0}, winners),

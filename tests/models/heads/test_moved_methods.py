@@ -1,4 +1,4 @@
-"""Configs stored before the heads moved into the package name old modules and folders."""
+"""Old names of modules and folders in configs that were stored before the heads moved into the package."""
 
 import pytest
 

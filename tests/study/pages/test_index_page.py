@@ -35,7 +35,7 @@ def test_studies_are_newest_first_with_answer_and_cost(tmp_path):
     text = main_text(page)
     assert text.index('The newer') < text.index('One factor at a time')
     assert 'no page.html in new' in text
-    assert 'With “b” , k-NN is higher , +10.0 points' in text
+    assert 'With “b” instead of “a” , k-NN is higher , +10.0 points' in text
     assert '1 higher none 6 of 6 12 min 1970-01-01' in text
     assert '1 confounded, 1 higher, 1 equivalent ✕ 1 20 of 20 40 min' in text
 
