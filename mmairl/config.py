@@ -1,6 +1,6 @@
 """Read configs from Python, YAML or JSON, change them by `--cfg-options`, and write them as Python, YAML or JSON.
 
-A config is a program, whatever its format: a YAML file names classes and modules that are imported and called.
+A config is a program in any format, because a YAML file, too, names classes and modules that are imported and called.
 
 `mmairl::NAME.py` is a config of this package; see `config_names.py`.
 """
@@ -31,7 +31,7 @@ from mmairl.io import (
 )
 
 WIDTH = 88  # characters in a line of a written config
-# The top-level keys that mmengine's runner or this package reads; others are the config author's own variables.
+# The top-level keys that mmengine's runner or this package reads. Other keys are variables of the config's author.
 KNOWN = (
     'model', 'data_preprocessor', 'model_wrapper_cfg', 'work_dir', 'load_from', 'resume', 'train_dataloader',
     'val_dataloader', 'test_dataloader', 'train_cfg', 'val_cfg', 'test_cfg', 'optim_wrapper', 'param_scheduler',
@@ -40,12 +40,12 @@ KNOWN = (
     'runner_type', 'strategy', 'total_batch_size', 'fast', 'evaluation', 'recipes',
 )  # fmt: skip
 
-# Configs stored with runs and studies name modules of earlier versions in `custom_imports`.
+# Modules that stored configs name in `custom_imports`, and their current names.
 MOVED_MODULES = yaml.safe_load(Path(__file__).with_name('moved_modules.yaml').read_text())
 
 
 class PlainDumper(yaml.SafeDumper):
-    """The writer for PlainLoader. Tuples stay tuples, and repeated parts are written out instead of aliased."""
+    """The counterpart of PlainLoader. It keeps tuples and writes repeated parts in full instead of as aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -59,7 +59,7 @@ def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 
 
 class PlainYaml(YamlHandler):
-    """mmengine's YAML handler with PlainLoader. The original reads 1e-3 as text and runs code from annotation files."""
+    """mmengine's YAML handler with PlainLoader. The original reads 1e-3 as text and runs code in annotation files."""
 
     def load_from_fileobj(self, file: IO[str], **_: Any) -> Any:
         text = file.read()
@@ -92,7 +92,7 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
         known = [file.name for file in (home() / 'configs').rglob('*.py')]
         near = closest(os.path.basename(path), known)
         raise UserError(
-            f'there is no config at {path}{near}; see configs/ for the configs of mmairl',
+            f"'{path}': no such config{near}; see configs/ for the configs of mmairl",
             code='no-config',
         )
     if Path(path).suffix not in ('.py', '.yaml', '.yml', '.json'):
@@ -124,12 +124,12 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
             continue
         if name in cfg:
             raise UserError(
-                f"--cfg-options {key}: '{name}' is a variable of the config and has no effect anymore; override the keys "
-                'derived from it',
+                f"--cfg-options {key}: '{name}' is a variable that the config has used already; override the keys derived "
+                'from it',
                 code='config-variable',
             )
         raise UserError(
-            f"--cfg-options {key}: the config has no '{name}'{closest(name, KNOWN)}",
+            f"--cfg-options {key}: unknown key ('{name}'){closest(name, KNOWN)}",
             code='unknown-key',
         )
     with explained(f'--cfg-options do not fit the config {path}', 'correct them'):
@@ -146,7 +146,7 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
 
 
 def import_custom_modules(cfg: Config) -> None:
-    """Import the modules in `custom_imports`, under their current names."""
+    """Import the modules in `custom_imports`. Former names are replaced by the current ones."""
     custom = cfg.get('custom_imports')
     if not custom:
         return
@@ -156,21 +156,21 @@ def import_custom_modules(cfg: Config) -> None:
 
 
 def refuse_secrets(cfg: Config) -> None:
-    """Raise if a URL in the config may hold a secret, before a log, a checkpoint or a result contains it."""
+    """Raise if a URL in the config may hold a secret, before it reaches a log, a checkpoint or a result."""
     for key, value in by_key(cfg).items():
         if isinstance(value, str):
             refuse_secret(value, f'config key {key}')
 
 
 def read_plain_yaml() -> None:
-    """Make mmengine read YAML files (configs and annotations) by PlainLoader."""
+    """Make mmengine read YAML files (configs and annotations) with PlainLoader."""
     register_handler(['yml', 'yaml'])(PlainYaml)
 
 
 def write_config(cfg: Config, path: str | Path) -> None:
     """Write a config, with its bases and options, as YAML or JSON.
 
-    YAML keeps tuples and is equal when read again. JSON has lists instead, which some parts of mmdet reject.
+    YAML keeps tuples, so the config is equal when it is read again. JSON has lists instead, which parts of mmdet reject.
     """
     suffix = Path(path).suffix
     if suffix not in ('.yaml', '.yml', '.json'):
@@ -182,28 +182,25 @@ def write_config(cfg: Config, path: str | Path) -> None:
 
 
 def config_text(cfg: Config, suffix: str = '.yaml') -> str:
-    """Return a config as the YAML or JSON that `write_config` writes."""
     refuse_secrets(cfg)
     kinds = (TypeError, yaml.YAMLError)
-    with explained(
-        'the config has a value that is not plain data', 'keep it as a Python file', kinds
-    ):
+    what = 'the config has a value that YAML and JSON cannot store'
+    with explained(what, 'write it as Python', kinds):
         if suffix == '.json':
             return literal_braces(json.dumps(cfg.to_dict(), indent=2), r'\u007b')
         return literal_braces(yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False))
 
 
 def same_config(stored: str, current: str) -> bool:
-    """Return whether two configs in YAML are equal, apart from documentation and imports of modules of this package.
+    """Return whether two configs in YAML are equal, apart from parts that have no effect.
 
-    `assumptions` only documents a config. Configs of earlier versions name QueueHook, which does nothing, and import
-    methods from projects that have moved into the package.
+    These are `assumptions`, which only documents a config, QueueHook, and imports of modules that now belong to the package.
     """
     if stored == current:
         return True
     try:
         return _settings(stored) == _settings(current)
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError):  # not a config we have written
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):  # not a config of this package
         return False
 
 
@@ -219,7 +216,7 @@ def _settings(text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def python_text(cfg: Config) -> str:
-    """Return assignments in Python that evaluate to exactly these values, whatever their keys and text contain.
+    """Return a config as Python assignments that evaluate to exactly its values.
 
     mmengine's `pretty_text` does not escape keys, and its formatter takes as long as a short run.
     """
@@ -228,7 +225,7 @@ def python_text(cfg: Config) -> str:
 
 
 def _expression(value: Any, indent: str = '') -> str:
-    """Return a value as Python, on one line if it fits."""
+    """Return a value as a Python expression, on one line if it fits."""
     inner = indent + '    '
     if isinstance(value, dict):
         named = all(
@@ -253,9 +250,9 @@ def _expression(value: Any, indent: str = '') -> str:
 
 
 def literal_braces(text: str, brace: str = r'\x7b') -> str:
-    """Escape the braces of `{{ ... }}`, which mmengine replaces everywhere in a config's text before parsing it.
+    """Escape the braces of `{{ ... }}`, which mmengine would replace before it parses the text of a config.
 
-    The text may contain them in comments and quoted strings only.
+    They may be in comments and quoted strings only.
     """
     return text.replace('{{', '{' + brace)
 

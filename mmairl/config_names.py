@@ -1,8 +1,8 @@
 """Names of configs: `mmairl::NAME.py` in a `_base_` and in `mmengine.hub.get_config`.
 
-mmengine resolves such names for a closed list of packages only, requires a folder in the name, and looks in `.mim`, which a
-checkout does not have. It has no hook for other packages, so its functions are replaced as soon as it is imported.
-mmengine is not imported here, because `import mmairl` and the parsers of commands must take no seconds.
+mmengine resolves such names only for a fixed list of packages, requires a folder in the name, and looks in `.mim`, which a
+checkout lacks. It has no extension point for other packages, so its functions are replaced as soon as it is imported. This
+module does not import mmengine, because that takes seconds, and `import mmairl` and the parsers of commands must be fast.
 """
 
 import sys
@@ -18,10 +18,10 @@ from mmairl.errors import UserError, closest
 
 PREFIX = 'mmairl::'
 PACKAGE = Path(__file__).resolve().parent
-# A wheel's configs are inside the package, a checkout's next to it.
+# Configs are inside the package in a wheel, and next to the package in a checkout.
 HOMES = (PACKAGE / '.mim', PACKAGE.parent)
 MODULE = 'mmengine.config.config'
-# Folders of configs that have moved. Older studies and commands name them.
+# Former folders of configs, which older studies and commands name, and their current names.
 MOVED_FOLDERS = {
     'projects/byol_variants/configs': 'byol_variants',
     'projects/more_methods/configs': 'methods',
@@ -29,14 +29,12 @@ MOVED_FOLDERS = {
 
 
 def home() -> Path:
-    """Return the folder of our `configs` and `tools`, and in a checkout of `projects`."""
+    """Return the folder with `configs` and `tools`, and in a checkout with `projects`."""
     return next(folder for folder in HOMES if (folder / 'configs' / '_base_').is_dir())
 
 
 def config_path(name: str) -> Path:
-    """Return the file of `mmairl::NAME.py` or `mmairl::studies/NAME.yaml`, or of a project in a checkout.
-
-    A project's config is `mmairl::projects/PROJECT/configs/NAME.py`.
+    """Return the file of `mmairl::NAME.py`, `mmairl::studies/NAME.yaml` or `mmairl::projects/PROJECT/configs/NAME.py`.
 
     >>> config_path('mmairl::mocov2plus_r50_200e.py').name
     'mocov2plus_r50_200e.py'
@@ -46,8 +44,8 @@ def config_path(name: str) -> Path:
     root = home() if of_project else home() / 'configs'
     if of_project and not (root / 'projects').is_dir():
         raise UserError(
-            f"there is no config '{name}': projects are not part of the installed package; "
-            'run this in a checkout of the repository',
+            f"'{name}': no such config, because the installed package has no projects; run the command in a checkout of the "
+            'repository',
             code='project-not-installed',
         )
     path = (root / inner).resolve()
@@ -56,14 +54,17 @@ def config_path(name: str) -> Path:
             PREFIX + file.relative_to(root).as_posix()
             for file in root.rglob(f'*{Path(inner).suffix}')
         ]
-        raise UserError(f"there is no config '{name}'{closest(name, known, 0.6)}", code='no-config')
+        raise UserError(
+            f"'{name}': no such config{closest(name, known, 0.6)}; see configs/ for the names",
+            code='no-config',
+        )
     if of_project:
         import_from(root)
     return path
 
 
 def current_name(path: str) -> str:
-    """Return the `mmairl::` name of a config whose path is in a moved folder, or else the path itself."""
+    """Return the `mmairl::` name of a config if its path is in a former folder, or else the path."""
     folder, _, file = path.rpartition('/')
     for old, new in MOVED_FOLDERS.items():
         if folder.endswith(old) and (home() / 'configs' / new / file).is_file():
@@ -78,7 +79,7 @@ def import_from(folder: Path) -> None:
 
 
 class ConfigNames(MetaPathFinder):
-    """Teach mmengine the names when its config module is imported."""
+    """An import hook that calls `teach_mmengine` when mmengine's config module is imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -106,7 +107,7 @@ def register_config_names() -> None:
 
 
 def teach_mmengine(module: ModuleType) -> None:
-    """Replace the functions of mmengine that resolve names of configs. A name of ours behaves like a relative `_base_`."""
+    """Replace the functions of mmengine that resolve names of configs. `mmairl::` names behave like a relative `_base_`."""
     from mmengine.config import utils
 
     if hasattr(utils, 'knows_mmairl'):
@@ -122,7 +123,7 @@ def teach_mmengine(module: ModuleType) -> None:
         return path_of_base(base, filename)
 
     def our_path(name: str) -> tuple[str, str]:
-        """Return an absolute path, which stays the same when mmengine joins it to the package's folder."""
+        """Return an absolute path, which mmengine's join with the package's folder does not change."""
         if name.startswith(PREFIX):
             return 'mmairl', str(config_path(name))
         return package_and_path(name)

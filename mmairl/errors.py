@@ -11,19 +11,20 @@ from contextlib import AbstractContextManager, closing, contextmanager
 
 from mmairl.signals import AGAIN, Listener, Stopped, leave, process_group, stop_processes
 
-# A URL, or the path that Python makes of one, in any text: scheme, user, path, and query, fragment or parameters. A chained
-# URL (`zip://a::s3://b`) is two. Local files (`file://`) are not URLs: their names may contain any character.
+# A URL in a text: scheme, user, path, and query, fragment or parameters. One slash is enough, because pathlib removes the
+# other. A chained URL (`zip://a::s3://b`) counts as two. Local files (`file://`) do not count, because their names may contain
+# any character.
 URL = re.compile(
     r"""(\b(?!file:)\w+:/{1,2})([^\s/?#'":]*:(?![:/])[^\s?#'"]*@|[^\s/?#'"]*@)?"""
     r"""((?:(?!::)[^\s?#;'"]|['"](?=[\w./-]))*)([?#;]\S*)?"""
 )
 AFTER_URL = '\'".,:;?#!)]}>'  # punctuation of the text around a URL
-# The only query that is accepted. Everything else behind a path may be a secret, whatever it is called.
+# The only accepted queries. Any other query may be a secret, whatever its name.
 PLAIN_QUERY = re.compile(r'\?(versionId=[\w.+/=-]+|download=(true|1))(&download=(true|1))?')
 
 
 def without_secrets(text: object) -> str:
-    """Reduce every URL in a text to scheme, host and path, because the rest may be a password or a signature.
+    """Reduce every URL in a text to scheme, host and path, because other parts may be a password or a signature.
 
     >>> without_secrets('no answer from https://me:pw@host/a.tar?sig=x')
     'no answer from https://host/a.tar'
@@ -32,7 +33,7 @@ def without_secrets(text: object) -> str:
 
 
 def holds_secret(text: str) -> bool:
-    """Return whether a URL in the text has a part that may be secret: a password, a query, a fragment or a parameter."""
+    """Return whether a URL in the text has a part that may be a secret: a password, query, fragment or parameter."""
     for scheme, user, _, extra in URL.findall(_joined(text)):
         if user and (':' in user or scheme.startswith('http')):
             return True
@@ -47,29 +48,29 @@ def refuse_secret(text: str, where: str) -> None:
     if holds_secret(text):
         raise UserError(
             f"{where}: the URL has a user, a query, a fragment or a parameter, which may be a secret ('{_joined(text)}'); "
-            'remove it, and store credentials where the package of the storage looks for them',
+            'remove it, and store credentials where the client of the storage looks for them',
             code='secret-in-url',
         )
 
 
 def _joined(text: str) -> str:
-    """Replace spaces in a text that is a single URL, so that they do not end it."""
+    """Escape spaces in a text that is a single URL, because a space would end the URL."""
     return re.sub(r'\s', '%20', text.strip()) if re.match(r'\s*[\w+.:-]+:/', text) else text
 
 
 def _split_extra(extra: str | None) -> tuple[str, str]:
-    """Split what follows a URL's path into query, fragment or parameters, and punctuation of the surrounding text."""
+    """Split the text after a URL's path into query, fragment or parameters, and punctuation of the surrounding text."""
     query = (extra or '').rstrip(AFTER_URL)
     return query, (extra or '')[len(query) :]
 
 
 class UserError(ValueError):
-    """An error the user can fix. The message is one line: what is wrong, where, and what to do.
+    """An error that users can fix. The message is one line: where, what is wrong, and what to do.
 
     Commands print it without a traceback. Secrets in URLs are removed and control characters are escaped.
 
     Args:
-        message: The message. A data worker's error arrives as a full traceback, of which the last line is kept.
+        message: The message. If it is the traceback of a data worker, its last line is used.
         code: A short, stable identifier such as ``'no-queue'``, for tests and for programs that handle the error.
     """
 
@@ -82,7 +83,7 @@ class UserError(ValueError):
 
 
 class Diverged(UserError):
-    """Training or its features are no longer finite. Such a trial of a search counts as the worst."""
+    """An error for weights, losses or features that are not finite. A search ranks such a trial last."""
 
 
 Kinds = tuple[type[Exception], ...]
@@ -98,12 +99,12 @@ def explained(
     except (UserError, *but):
         raise
     except kinds as error:
-        said = ' '.join(str(error).split())[:200]
-        raise UserError(f'{what} ({type(error).__name__}: {said}); {then}', code) from error
+        reason = ' '.join(str(error).split())[:200]
+        raise UserError(f'{what} ({type(error).__name__}: {reason}); {then}', code) from error
 
 
 def building(what: str) -> AbstractContextManager[None]:
-    """Turn an error of a part about its values in the config into a UserError."""
+    """Turn an error of a class about its values in the config into a UserError."""
     return explained(
         f'{what}: cannot be built from its values in the config',
         'correct them (MMAIRL_TRACEBACK=1 shows where)',
@@ -113,7 +114,7 @@ def building(what: str) -> AbstractContextManager[None]:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, its cause or context, and so on to the first."""
+    """Yield an error, its cause or context, the cause or context of that, and so on."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -122,7 +123,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def printable(name: object) -> str:
-    r"""Return a name on one line, with characters escaped that would control a terminal.
+    r"""Return a name on one line. Escape characters that would control a terminal.
 
     >>> printable('cat\n\x1b[2J.jpg')
     'cat\\n\\x1b[2J.jpg'
@@ -139,9 +140,9 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.8) -> str:
 
 
 def one_sentence_errors(main: Callable[..., None]) -> Callable[..., None]:
-    """Print a UserError as one line and exit with 2; MMAIRL_TRACEBACK=1 prints the traceback.
+    """Decorate a command: print a UserError as one line and exit with 2. MMAIRL_TRACEBACK=1 prints the traceback.
 
-    A command that a signal stops exits with 75: the same command resumes the work.
+    If a signal stops the command, it exits with 75, and the same command resumes the work.
     """
 
     @functools.wraps(main)
@@ -166,7 +167,7 @@ def one_sentence_errors(main: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def cleared_frames() -> Iterator[None]:
-    """Clear the frames of errors, because a notebook keeps a traceback and with it the data workers."""
+    """Clear the frames of errors, because a notebook keeps tracebacks, whose frames would keep data workers alive."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The cores, the cache folder and the GPU of this process, which may be fewer than the machine has."""
+"""The cores, the cache folder and the GPU that this process may use."""
 
 import ctypes
 import os
@@ -42,8 +42,11 @@ def cache() -> Path:
 
 
 def unusable_gpu() -> str:
-    """Return why the GPU of this machine cannot be used; '' if it can, if there is none, or if it was hidden on purpose."""
-    import torch  # torch reads OMP_WAIT_POLICY when it is imported
+    """Return why torch cannot use the GPU of this machine.
+
+    The result is '' if torch can use it, if there is no GPU, or if CUDA_VISIBLE_DEVICES hides it.
+    """
+    import torch  # must follow `prepare`, because torch reads OMP_WAIT_POLICY when it is imported
 
     hidden = os.environ.get('CUDA_VISIBLE_DEVICES') in ('', '-1')
     if hidden or torch.cuda.is_available() or not glob('/dev/nvidia[0-9]*') + glob('/dev/kfd'):
@@ -56,15 +59,15 @@ def unusable_gpu() -> str:
 
 
 def keep_freed_memory() -> None:
-    """Keep the memory that a step frees for the next step, if the C library is glibc.
+    """Make glibc keep the memory that a step frees for the next step.
 
-    By default, glibc returns large tensors to the system and requests them again in each step, and the system fills their
-    pages with zeros each time.
+    By default, glibc returns the memory of large tensors to the system and requests it again in each step, and the system
+    fills it with zeros each time.
     """
     mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
     if mallopt is None:
         return
-    # The numbers of the options are those of malloc.h.
+    # The numbers are those of malloc.h.
     mallopt(-8, 1)  # M_ARENA_MAX
     mallopt(-4, 0)  # M_MMAP_MAX
     mallopt(-1, -1)  # M_TRIM_THRESHOLD

@@ -1,6 +1,6 @@
-"""Atomic file writes (temporary file, flush, rename), bounded reads, and typed JSON and YAML.
+"""Atomic file writes (temporary file, flush, rename), reads with a size limit, and typed JSON and YAML.
 
-Every failure is a UserError that names the file and the place in it.
+Errors are UserErrors that name the file and the position in it.
 """
 
 import errno
@@ -32,26 +32,28 @@ NUMBER = (
     re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$'),
     list('-+0123456789'),
 )
-# Values in a YAML file with all aliases expanded; a few lines can stand for a billion.
+# Maximum number of values in a YAML file with all aliases expanded. A few lines can expand to a billion.
 LARGEST = 100_000
 MIB = 2**20
 LARGEST_TEXT = 64 * MIB  # bytes of a text or JSON file
 LARGEST_LIST = 1024 * MIB  # bytes of a list or table with a line for each image
-LARGEST_YAML = MIB // 4  # PyYAML takes up to ten seconds for a hostile megabyte
-LONGEST_INTEGER = 100  # characters; 1:30:30:... costs the square of its length
+LARGEST_YAML = MIB // 4  # bytes; PyYAML takes up to ten seconds for a malicious megabyte
+LONGEST_INTEGER = (
+    100  # characters; the time to parse 1:30:30:... grows with the square of its length
+)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class UnreadableFile(UserError):
-    """A file that is missing, is not a regular file, is too large or is not in its format."""
+    """An error for a file that is missing, not a regular file, too large or not in its format."""
 
 
 class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of types that people write in a file: an unknown key and a value of another type are errors."""
+    """Base of types for files that people write. Unknown keys and values of another type are errors."""
 
 
 class PlainLoader(getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):  # libyaml is five times as fast
-    """YAML's safe loader, which also reads 1e-3 as a number, and the tuples that mmengine writes."""
+    """YAML's safe loader, which also reads 1e-3 as a number, and tuples as mmengine writes them."""
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > LONGEST_INTEGER:
@@ -67,20 +69,20 @@ PlainLoader.add_implicit_resolver(*NUMBER)
 
 
 class WithoutMerges(PlainLoader):
-    """The same without merges (<<), because a few lines of them can stand for more keys than fit into memory."""
+    """PlainLoader without merges (<<), a few lines of which can expand to more keys than fit into memory."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         pass
 
 
 def output(path: str | Path, *inputs: object) -> Path:
-    """Return the path of a result. Raise if it is a folder, a device or one of the files that the result is made from."""
+    """Return the path of a result. Raise if it is a folder, a device or one of the input files."""
     path = Path(path)
     with explained_disk_errors(path):
         if path.exists() and not path.is_file():
             kind = 'folder' if path.is_dir() else 'device or pipe'
             raise UserError(
-                f'{path} is a {kind}, not a file; give the name of a file to write',
+                f'{path}: expected a file, found a {kind}; give the name of a file to write',
                 code='not-a-file',
             )
         for source in inputs:
@@ -88,7 +90,7 @@ def output(path: str | Path, *inputs: object) -> Path:
                 continue
             if Path(source).exists() and path.samefile(source):
                 raise UserError(
-                    f'{path} is the file to read from; give the output another name',
+                    f'{path}: the output is also an input; give the output another name',
                     code='output-is-input',
                 )
     return path
@@ -96,12 +98,12 @@ def output(path: str | Path, *inputs: object) -> Path:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` when the block succeeds and is removed when it fails.
+    """Yield a temporary path, which replaces `path` if the block succeeds and is removed if it fails.
 
     All results are written through this function. A link is replaced, never followed.
 
     Raises:
-        UserError: If `path` is a folder or a device, a permission is missing or the disk is full. `path` is unchanged.
+        UserError: If `path` is a folder or a device, a permission is missing or the disk is full. `path` does not change.
     """
     path = output(path)
     temporary = path.with_name(f'.{path.name}.{platform.node()}.{os.getpid()}.tmp')
@@ -120,7 +122,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def _flush_folder(path: Path) -> None:
-    """Flush a folder to disk, because a rename is only on the disk once its folder is."""
+    """Flush a folder to disk. Without this, a crash can undo a rename in it."""
     folder = os.open(path, os.O_RDONLY)
     with suppress(OSError):  # some file systems cannot flush folders
         os.fsync(folder)
@@ -128,7 +130,7 @@ def _flush_folder(path: Path) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files of killed processes of this machine; those of others may be in use."""
+    """Remove temporary files of killed processes of this machine. Processes of other machines may still run."""
     for temporary in path.parent.glob(f'.{glob.escape(path.name)}.{platform.node()}.*.tmp'):
         process = temporary.name.split('.')[-2]
         if process.isdigit() and not _is_running(int(process)):
@@ -146,16 +148,15 @@ def _is_running(process: int) -> bool:
 
 
 def appending(path: str | Path) -> IO[str]:
-    """Open a text file to read it and to append to it in place. A link is an error."""
-    return os.fdopen(
-        os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), 'a+'
-    )
+    """Open a text file to read it and to append to it in place. Raise if it is a link."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o666), 'a+')
 
 
 def write_text(path: str | Path, text: str) -> Path:
     """Write a text file atomically and return its path."""
     with replacing(path) as temporary:
-        # A name may have a lone surrogate, which UTF-8 cannot store.
+        # A file name in the text may have a lone surrogate, which UTF-8 cannot store.
         temporary.write_text(text, encoding='utf-8', errors='backslashreplace')
     return Path(path)
 
@@ -176,7 +177,7 @@ def read_json(path: str | Path, kind: type[Kind] = Any) -> Kind:
 
 
 def read_yaml(path: str | Path, kind: type[Kind] = Any, loader: type = WithoutMerges) -> Kind:
-    """Return the content of a YAML file as `kind`. With yaml.BaseLoader, all values are text that is converted."""
+    """Return the content of a YAML file as `kind`. With yaml.BaseLoader, all values are read as text and converted."""
     text = read_text(path, LARGEST_YAML)
     content = _parsed(path, text, partial(parse_yaml, loader=loader), 'YAML')
     return typed(content, kind, path, strict=loader is not yaml.BaseLoader)
@@ -185,17 +186,17 @@ def read_yaml(path: str | Path, kind: type[Kind] = Any, loader: type = WithoutMe
 def parse_yaml(text: str, loader: type = WithoutMerges) -> Any:
     """Return the values of an untrusted YAML text. Raise OverflowError if it is too long or has too many values."""
     if len(text) > LARGEST_YAML:
-        raise OverflowError('it is too large')
+        raise OverflowError('the text is too long')
     content = yaml.load(text, loader)
     refuse_expansion(content, LARGEST)
     return content
 
 
 def refuse_expansion(content: Any, most: int) -> None:
-    """Raise OverflowError if the values of a YAML text, with aliases expanded, are more than `most`."""
+    """Raise OverflowError if a YAML text has more than `most` values with aliases expanded."""
     parts = json.JSONEncoder(skipkeys=True, default=str).iterencode(content)
     if next(islice(parts, most, None), None):
-        raise OverflowError('it is too large')
+        raise OverflowError('it has too many values')
 
 
 def read_text(
@@ -207,7 +208,7 @@ def read_text(
         return TextIOWrapper(BytesIO(content), encoding, errors).read()
     except UnicodeDecodeError as error:
         raise UnreadableFile(
-            f'{path} cannot be read (UnicodeDecodeError: {error.reason} at byte {error.start}); save it in UTF-8',
+            f'{path}: not text in UTF-8 ({error.reason} at byte {error.start}); save it in UTF-8',
             code='not-text',
         ) from error
 
@@ -215,8 +216,8 @@ def read_text(
 def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
     """Return the content of a small file.
 
-    Read every small file through this function unless it is part of mmairl: a named pipe never answers, a device never
-    ends, and a sparse file of a few bytes on disk can be larger than the memory.
+    Read every small file that is not part of mmairl through this function. Otherwise a named pipe could block forever, and a
+    device or a sparse file could fill the memory.
 
     Raises:
         UnreadableFile: If the path is not a regular file, cannot be read or has more than `limit` bytes.
@@ -228,15 +229,15 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
             content = file.read(limit + 1) if readable else b''
     # ValueError: a null byte in the name.
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        raise UnreadableFile(f'there is no file {path}; check the path', code='no-file') from error
+        raise UnreadableFile(f'{path}: no such file; check the path', code='no-file') from error
     except OSError as error:
         raise UnreadableFile(
-            f'{path} cannot be read ({error.strerror}); check the path and its permissions',
+            f'{path}: cannot be read ({error.strerror}); check the path and its permissions',
             code='unreadable-file',
         ) from error
     if not stat.S_ISREG(status.st_mode):
         raise UnreadableFile(
-            f'there is no file {path}, but a pipe or device; check the path',
+            f'{path}: not a regular file but a pipe or device; check the path',
             code='not-a-regular-file',
         )
     if max(status.st_size, len(content)) > limit:
@@ -247,16 +248,16 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
 
 
 def require_inside(path: str | Path, folder: str | Path) -> None:
-    """Raise if links lead from a folder, which may come from anybody, to a file outside that a page would show."""
+    """Raise if a path in a folder leads out of it by links. A page about an untrusted folder must not show other files."""
     if not Path(path).resolve().is_relative_to(Path(folder).resolve()):
         raise UserError(
-            f'{path}: a link leads out of the folder {folder}; replace it with a copy of the file',
+            f'{path}: a link leads out of the folder {folder}; replace the link with a copy of the file',
             code='link-leads-out',
         )
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """Open a file for `open(opener=...)`. Without this flag, opening a named pipe waits for its writer."""
+    """Open a file for `open(opener=...)`. Without O_NONBLOCK, opening a named pipe would wait for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -266,13 +267,13 @@ def _parsed(path: str | Path, text: str, parse: Callable[[str], Any], language: 
     except (ValueError, yaml.YAMLError, RecursionError, OverflowError) as error:
         reason = ' '.join(str(error).split())[:200]
         raise UnreadableFile(
-            f'{path} is not a complete {language} file ({type(error).__name__}: {reason}); correct it, or make it again',
+            f'{path}: not a complete {language} file ({type(error).__name__}: {reason}); correct it, or write it again',
             code=f'not-{language.lower()}',
         ) from error
 
 
 def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True) -> Kind:
-    """Return plain values as `kind`, or raise a UserError with the file and the place in it.
+    """Return plain values as `kind`, or raise a UserError with the file and the position in it.
 
     >>> typed({'a': [1, 'b']}, dict[str, tuple[int, ...]], 'FILE')
     Traceback (most recent call last):
@@ -297,31 +298,31 @@ def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True)
 
 @contextmanager
 def explained_disk_errors(path: str | Path) -> Iterator[None]:
-    """Raise a UserError for a full disk, a missing permission or an impossible name at `path`. Other errors pass."""
+    """Raise a UserError if writing to `path` fails: a full disk, a missing permission, or an invalid name."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # torch's writer raises a RuntimeError from the system's error
+    except Exception as error:  # torch's writer wraps the system's error in a RuntimeError
         cause = next((link for link in chain(error) if isinstance(link, OSError)), None)
         if cause is None:
             raise
         if cause.errno in FULL:
             raise UserError(
-                f'the disk is full: {path} could not be written and is as it was before; free some space and run the same '
-                'command again, a training run with --resume',
+                f'{path}: the disk is full, so the file was not written and has not changed; free some space and run the '
+                'command again (a training run with --resume)',
                 code='disk-full',
             ) from error
         if not _concerns(cause, Path(path)):
             raise
         raise UserError(
-            f'{path} could not be written: {cause.strerror}; check the folder and its permissions',
+            f'{path}: cannot be written ({cause.strerror}); check the folder and its permissions',
             code='cannot-write',
         ) from error
 
 
 def _concerns(error: OSError, path: Path) -> bool:
-    """Return whether an error is about a path, its folders, or a file in it or next to it."""
+    """Return whether an error concerns a path, a parent folder, or a file in the path or next to it."""
     names = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str)]
     return any(
         name in (path, *path.parents) or path.parent == name.parent or path in name.parents
@@ -332,7 +333,7 @@ def _concerns(error: OSError, path: Path) -> bool:
 class BackgroundWriter:
     """Run one job at a time in a thread, so that a training step does not wait for the disk.
 
-    An error in a job is raised by the next call of any method.
+    The next call of a method raises the error of a failed job.
     """
 
     def __init__(self) -> None:
@@ -340,7 +341,7 @@ class BackgroundWriter:
         self.job: Future | None = None
 
     def start(self, write: Callable[[], None]) -> None:
-        """Start a job after the previous one has ended, so that at most one copy waits in memory."""
+        """Start a job after the previous one has ended, so that at most one checkpoint waits in memory."""
         self.finish()
         self.job = self.thread.submit(write)
 

@@ -26,7 +26,6 @@ def random_state() -> State:
 
 
 def set_random_state(state: State) -> None:
-    """Restore the states that `random_state` returned."""
     random.setstate((3, tuple(state['python'].tolist()), state['python_next']))
     place, has_next = state['numpy_place'].tolist()
     words = state['numpy'].cpu().numpy().astype(np.uint32)
@@ -38,13 +37,12 @@ def set_random_state(state: State) -> None:
 
 @contextmanager
 def same_randomness() -> Iterator[None]:
-    """Restore the random states of the CPU and the device at the end, so that numbers drawn inside change none drawn later."""
+    """Restore the random states of CPU and device at the end, so that the block does not affect later random numbers."""
     python = random.getstate()
     numpy = np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     try:
-        with torch.random.fork_rng(
-            [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-        ):
+        with torch.random.fork_rng(devices):
             yield
     finally:
         random.setstate(python)

@@ -1,8 +1,7 @@
 """The registries of mmairl: children of mmengine's, under the scope ``mmairl``.
 
-Each registry lists the modules that fill it and the classes in each. A look-up imports the one module that defines the
-class, so a run loads only what its config names. Classes of mmpretrain, mmdet and mmseg are reachable by prefix, as in
-``dict(type='mmpretrain.ResNet')``.
+Each registry lists its modules and the classes in each. A look-up imports only the module of the class, so a run imports only
+what its config names. Classes of mmpretrain, mmdet and mmseg have a prefix, as in ``dict(type='mmpretrain.ResNet')``.
 """
 
 from importlib import import_module  # noqa: TID251  modules of this package, by the fixed names below
@@ -12,7 +11,7 @@ from mmengine import registry as parent
 
 from mmairl.errors import UserError, building, closest
 
-# Classes that a project registers.
+# Classes of projects, which a config must import.
 PROJECTS = {'Tiles': 'projects.imaging'}
 OWN_CLASS = "a class of your own requires custom_imports=dict(imports='MODULE') in the config"
 
@@ -59,16 +58,16 @@ class Registry(parent.Registry):
             )
 
     def load(self, name: str) -> None:
-        """Import the module that registers `name`, if it is one of ours."""
+        """Import the module that registers `name`, if this registry lists it."""
         if name in self.module_of and name not in self._module_dict:
             import_module(self.module_of[name])
 
     def names(self) -> list[str]:
-        """Return all names known so far, and ours that have not been imported."""
+        """Return the listed names and all names that have been registered."""
         return list(dict.fromkeys([*self.module_of, *self.module_dict, *self.parent.module_dict]))
 
     def peek(self, name: str) -> type | None:
-        """Return the class of this name, unless another package would have to be imported to look for it."""
+        """Return the class of this name, or None if it is unknown or another package would have to be imported."""
         scope, _, inner = name.rpartition('.')
         if scope not in ('', self.scope):
             other = self.parent.children.get(scope)
@@ -263,7 +262,7 @@ PROTOCOLS = Registry(
         'evaluation.weight_norms': ['norms'],
     },
 )
-# Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.
+# This package registers nothing in these. Without a child in the scope, mmengine warns at every look-up.
 for _root in (
     parent.RUNNER_CONSTRUCTORS,
     parent.LOOPS,

@@ -1,9 +1,9 @@
 """Signals: how commands, launchers and training runs stop.
 
-- One of SIGNALS reaches one process of a run or all of them, once or several times. The kernel also sends SIGTERM to the
+- A signal may reach one process of a run or all of them, once or several times. The kernel also sends SIGTERM to the
   children of a process that dies (`end_with_parent`). Data workers obey only the process that started them.
-- A handler sets a flag. A training run saves after its step (`hooks/preemption.py`) and exits with AGAIN; other commands
-  exit with AGAIN at once. This holds from `mmairl.startup.prepare` to the end of the command.
+- A handler sets a flag. A training run saves after its step (`hooks/preemption.py`) and exits with AGAIN. Other commands
+  exit with AGAIN immediately. Handlers are active from `mmairl.startup.prepare` to the end of the command.
 - Studies, transfers and the launcher pass a signal on to their processes and wait GRACE seconds (`start`, `stop`).
 - Under Slurm, a shell receives the signal, passes it on, and requeues or ends the job (`signals.sh`).
 
@@ -24,20 +24,20 @@ from typing import Any
 
 # SIGQUIT and SIGKILL end a process immediately.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
-AGAIN = 75  # EX_TEMPFAIL: the same command resumes. torchrun restarts on it, and a scheduler should requeue.
-GRACE = 120  # seconds to finish a step and save; Slurm jobs have as many
+AGAIN = 75  # EX_TEMPFAIL: the same command resumes, so torchrun restarts it and a scheduler should requeue it
+GRACE = 120  # seconds to finish a step and save, the same as for Slurm jobs
 PARENT = 'MMAIRL_PARENT'  # the process that started this one by `start`
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 class Stopped(BaseException):
-    """A signal stops the command. The message names the signal, what is saved, and how to resume."""
+    """Raised when a signal stops the command. The message names the signal, the saved files, and how to resume."""
 
 
 class Listener:
-    """Handle SIGNALS until closed. The first one is answered; the others are ignored, so that nothing disturbs the exit.
+    """Handle SIGNALS until closed. Only the first signal has an effect, so that later ones do not disturb the exit.
 
-    A signal that is ignored stays ignored (SIGHUP under nohup).
+    A signal that the process ignores stays ignored (SIGHUP under nohup).
 
     Attributes:
         received: The first signal, or 0.
@@ -78,7 +78,7 @@ def ignore_signals() -> None:
 
 
 def listen_early() -> None:
-    """Exit with AGAIN on a signal while a command is imported. A child of `start` also ends with its parent."""
+    """Exit with AGAIN on a signal while a command is imported. A child of `start` also ends when its parent dies."""
     if os.environ.get(PARENT) == str(os.getppid()):
         end_with_parent()
     Listener(lambda number: os._exit(AGAIN))
@@ -87,8 +87,8 @@ def listen_early() -> None:
 def leave(number: int) -> None:
     """Raise Stopped in a command, as Ctrl-C raises KeyboardInterrupt.
 
-    Exit immediately during an import, because extension modules turn the exception of an import into another one. Exit
-    immediately with several ranks, too: unwinding would wait on collectives that the other ranks never reach.
+    Exit immediately during an import, because extension modules replace the exception by another one. Exit immediately with
+    several ranks, too, because unwinding would wait on collectives that the other ranks never reach.
     """
     if importing():
         os._exit(AGAIN)
@@ -119,7 +119,7 @@ def process_group() -> ModuleType | None:
 
 
 def stop_processes() -> None:
-    """End a command. All processes leave their group together, because gloo aborts processes that exit before others."""
+    """End a command. All processes leave their group together, because gloo aborts when a process exits before others."""
     ignore_signals()
     dist = process_group()
     if dist:
@@ -130,15 +130,15 @@ def stop_processes() -> None:
 def start(
     command: Sequence[str], env: dict[str, str] | None = None, **options: Any
 ) -> subprocess.Popen:
-    """Start a process that ends with this one. It gets its own session, because Ctrl-C would end it before it saves."""
+    """Start a process that ends when this one dies. It has its own session, because Ctrl-C would end it before it saves."""
     environment = {**os.environ, **(env or {}), PARENT: str(os.getpid())}
     return subprocess.Popen(command, env=environment, start_new_session=True, **options)
 
 
 def stop(processes: Sequence[subprocess.Popen]) -> None:
-    """Have processes of `start` save and exit. After GRACE seconds, kill those that remain, with their process groups.
+    """Make processes of `start` save and exit. After GRACE seconds, kill those that remain, with their process groups.
 
-    Each gets one signal and passes it on: on a second one, torch's launcher would kill its processes.
+    Each gets a single signal and passes it on, because torch's launcher kills its processes after a second one.
     """
     for process in processes:
         process.terminate()
@@ -152,7 +152,7 @@ def stop(processes: Sequence[subprocess.Popen]) -> None:
 
 
 def end_with_parent() -> None:
-    """Have the kernel send SIGTERM to this process when its parent dies (Linux)."""
+    """Make the kernel send SIGTERM to this process when its parent dies (Linux)."""
     if sys.platform == 'linux':
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -160,7 +160,7 @@ def end_with_parent() -> None:
 def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
     """Initialize a data worker that ignores SIGNALS unless its parent sends them.
 
-    Schedulers and terminals signal every process of a job, but the current step still needs its workers.
+    Schedulers and terminals signal every process of a job, but the current step still requires its workers.
     """
 
     def exit_with_parent() -> None:
@@ -168,7 +168,7 @@ def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
             pass
         os._exit(0)
 
-    if hasattr(signal, 'sigwaitinfo'):  # other systems cannot tell who has sent a signal
+    if hasattr(signal, 'sigwaitinfo'):  # other systems do not report the sender of a signal
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         threading.Thread(target=exit_with_parent, daemon=True).start()
     if then is not None:
@@ -177,10 +177,10 @@ def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
 
 @functools.cache
 def reset_signals_in_forks() -> None:
-    """Have SIGNALS end the children that libraries fork from now on, instead of calling our handlers.
+    """Make SIGNALS end the children that libraries fork from now on, instead of calling this process's handlers.
 
-    Signals are blocked during the fork: Python loses a signal that arrives before the child is set up, and a pool that ends
-    its workers would wait forever.
+    Signals are blocked during the fork. Otherwise Python loses a signal that arrives before the child is set up, and a pool
+    that ends its workers would wait forever.
     """
     masks = []
 

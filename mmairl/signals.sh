@@ -1,21 +1,22 @@
-# Sourced by the scripts that start a run under Slurm: a signal reaches this shell, the run saves, and the job is requeued or ends.
+# Functions for scripts that start a run under Slurm. A signal reaches the shell, the run saves, and the job is requeued or ends.
 #
-# USR1 arrives before the time limit: the run saves, and the job is requeued. TERM arrives with scancel, a preemption, a node that
-# is drained, and at the time limit: the run saves, and the job ends unless its time was up. Slurm itself requeues preempted jobs.
+# USR1 arrives before the time limit. The run saves, and the job is requeued. TERM arrives with scancel, with a preemption, when a
+# node is drained, and at the time limit. The run saves, and the job ends unless it reached its limit. Slurm itself requeues
+# preempted jobs.
 received= term= child= passed=
 trap 'received=1; pass_on' USR1 USR2
 trap 'received=1 term=1; pass_on' TERM INT HUP
 
-# Pass the first signal on to the child. Signal and child may come in any order, so each trap and each start calls this. As USR1,
-# on which a run saves: on TERM, srun kills its tasks immediately.
+# Pass the first signal on to the child. Each trap and each start calls this function, because the signal may arrive before the
+# child exists. The child gets USR1, because srun kills its tasks immediately on TERM.
 pass_on() {
     [[ -n $received && -n $child && -z $passed ]] || return 0
     passed=1
     kill -USR1 "$child" 2>/dev/null || true
 }
 
-# start COMMAND...: run it and set `code` to its exit code. `code` is 75 if the command must run again: it exited with 75, or USR1
-# (138) or USR2 (140) killed it before it handled signals, or a signal stopped it before it was done.
+# start COMMAND...: run a command and set `code` to its exit code. `code` is 75 if the command must run again: if it exited with
+# 75, if USR1 (138) or USR2 (140) killed it before it handled signals, or if a signal stopped it.
 start() {
     code=75
     [[ -z $received ]] || return 0
@@ -28,7 +29,8 @@ start() {
     [[ $code != 138 && $code != 140 && (-z $received || $code == 0) ]] || code=75
 }
 
-# The same, with up to three more tries if a signal kills the command (SIGKILL when memory runs out). The command resumes by itself.
+# start_again COMMAND...: the same, but if a signal kills the command (SIGKILL when memory runs out), run it up to three more
+# times. The command must resume.
 start_again() {
     local try
     for try in 1 2 3 4; do
@@ -38,8 +40,8 @@ start_again() {
     done
 }
 
-# go_back FOLDER: requeue the job (or this task of an array), or end it if it was canceled. A launcher may die before its workers,
-# so wait for the locks that the workers hold in the folder of the run until they have saved.
+# go_back FOLDER: requeue the job (or this task of an array), or end it if it was canceled. A launcher may die before its workers.
+# Therefore wait for the locks that the workers of a study hold in the folder of the run until they have saved.
 go_back() {
     local lock id="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
     for lock in "$1"/.lock_*; do [[ ! -e $lock ]] || flock -w 120 "$lock" true; done

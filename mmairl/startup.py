@@ -1,4 +1,4 @@
-"""Start of a process that runs one of our commands."""
+"""The preparation of a process that runs a command of this package."""
 
 import logging
 import os
@@ -8,18 +8,18 @@ from mmairl.signals import listen_early
 
 
 class PrintableRecord(logging.LogRecord):
-    """A log record that escapes control characters, which names in a message may contain, except for line breaks."""
+    """A log record that escapes control characters except line breaks. Names in a message may contain some."""
 
     def getMessage(self) -> str:
         return '\n'.join(map(printable, super().getMessage().split('\n')))
 
 
 def prepare() -> None:
-    """Prepare this process for a command. Entry points call it before they import torch; nothing else does.
+    """Prepare this process for a command. Only entry points call this function, before they import torch.
 
-    A signal that arrives during the imports, which take seconds, then ends the process with 75. OpenMP threads that wait
-    give up their core: by default they spin, which makes a step ten times as long on a busy machine. torch's library reads
-    that setting when it is loaded.
+    After it, a signal that arrives during the imports, which take seconds, ends the process with 75. Waiting OpenMP threads
+    give up their core instead of spinning, which makes steps ten times as long on a busy machine. torch reads that setting
+    when it is imported.
     """
     listen_early()
     logging.setLogRecordFactory(PrintableRecord)

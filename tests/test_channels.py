@@ -1,4 +1,4 @@
-"""Images that are not RGB of 8 bits, from the folder to the scores: trained, resumed, evaluated, embedded, converted, shown."""
+"""Train, resume, evaluate, embed, convert and show images that are not 8-bit RGB."""
 
 import json
 
@@ -62,7 +62,7 @@ CASES = {
 
 @pytest.fixture
 def made(request, tmp_path):
-    """A config, its file, and the folder of 24 images in two classes that differ in brightness."""
+    """Return the number of channels, a config file, and a folder of 24 images in two classes that differ in brightness."""
     channels, kind, write, side = CASES[request.param]
     random, root = np.random.default_rng(0), tmp_path / 'images'
     for number in range(24):

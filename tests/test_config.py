@@ -1,4 +1,4 @@
-"""The ladder of configs, whose neighbours differ in one factor; and configs in YAML and JSON."""
+"""Configs: neighbors on the ladder differ in one factor, and YAML and JSON files keep all values."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ from mmairl.study.factors import changed, factors_of
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
 
-# The factor that each rung changes, in the facts' words, and the config keys that it may touch.
+# The factor that each step of the ladder changes, and the config keys that may change with it.
 RUNGS = {
     ('mocov2', 'mocov2_syncbn'): ('batch norm', {'model.backbone.norm_cfg', 'model.projector', 'model.shuffle_bn'}),
     ('mocov2_syncbn', 'mocov2_syncbn_predictor'): ('student predictor', {'model.predictor'}),
@@ -40,7 +40,7 @@ def load(name: str) -> Config:
 
 
 @pytest.mark.parametrize('pair', RUNGS, ids=' -> '.join)
-def test_neighbours_differ_in_one_factor(pair):
+def test_neighbors_differ_in_one_factor(pair):
     factor, allowed = RUNGS[pair]
     one, two = map(load, pair)
     keys = changed(one, two)
@@ -48,20 +48,20 @@ def test_neighbours_differ_in_one_factor(pair):
     strays = [key for key in keys if not any(key == prefix or key.startswith(f'{prefix}.') for prefix in allowed)]
     assert not strays, f'{pair[1]} changes more than its {factor}: {strays}'
     before, after = factors_of(one), factors_of(two)
-    # BYOL has no queue because its loss wants none: negatives are the loss's other half, not a second factor
+    # BYOL's loss has no negatives, so the loss and the queue are one factor.
     differing = {name for name in before if before[name] != after[name]} - {'negatives'}
-    # Two rungs change the projector as well, and the docs' table shows it: the release widens it with SyncBN, and drops biases
+    # Two steps also change the projector, as in the release, which widens it with SyncBN and drops biases.
     assert differing - ({'projector'} if pair in PROJECTOR_TOO else set()) == {factor}
     assert (pair in PROJECTOR_TOO) == ('projector' in differing)
 
 
-def test_the_table_of_the_docs_is_the_configs():
+def test_table_of_the_docs_follows_the_configs():
     page = CONFIGS.parent / 'docs' / 'explanation' / 'frameworks.md'
     assert page.read_text().endswith(table()), 'put what python tools/factors.py prints at the end of the page'
 
 
-def test_the_factors_are_those_of_the_papers_table():
-    """Facts, section 1, row by row; written down here by hand."""
+def test_factors_equal_the_papers_table():
+    """The expected factors are written by hand, row by row."""
     shown = {name: factors_of(load(name)) for name in ('mocov2', *(pair[1] for pair in RUNGS))}
     for name, factors in shown.items():
         assert factors['student predictor'] == ('no' if name in ('mocov2', 'mocov2_syncbn') else 'yes')
@@ -112,7 +112,7 @@ def test_written_config_equals_the_original(tmp_path, name):
 def test_unreadable_configs_raise(tmp_path):
     for value in (object(), Path('a'), {1, object()}):
         for name in ('run.yaml', 'run.json'):
-            with pytest.raises(UserError, match='not plain data'):
+            with pytest.raises(UserError, match='cannot store'):
                 write_config(Config(dict(a=dict(b=value))), tmp_path / name)
     with pytest.raises(UserError, match='expected .yaml or .json'):
         write_config(Config(dict(a=1)), tmp_path / 'run.py')
@@ -125,12 +125,12 @@ def test_unreadable_configs_raise(tmp_path):
         check_config(load_config(config(tmp_path, '')))
     with pytest.raises(UserError, match='a.pth.: unsupported config type'):
         load_config(config(tmp_path, '', 'a.pth'))
-    with pytest.raises(UserError, match=r"no config at .*r5_200e.py; did you mean 'mocov2plus_r50_200e.py'\?"):
+    with pytest.raises(UserError, match=r"r5_200e.py.: no such config; did you mean 'mocov2plus_r50_200e.py'\?"):
         load_config(tmp_path / 'mocov2plus_r5_200e.py')
 
 
 @pytest.mark.parametrize('suffix', ['.py', '.yaml', '.json'])
-def test_a_written_config_is_not_substituted(tmp_path, monkeypatch, suffix):
+def test_braces_of_a_written_config_stay(tmp_path, monkeypatch, suffix):
     monkeypatch.setenv('SECRET', 'value')
     names = [
         '{{ fileDirname }}',
@@ -176,5 +176,5 @@ def test_yaml_config_of_many_aliases_ends(tmp_path):
     lines = ['a0: &a0 [x, x, x, x, x, x, x, x, x, x]']
     lines += [f'a{level}: &a{level} [{", ".join([f"*a{level - 1}"] * 10)}]' for level in range(1, 12)]
     (tmp_path / 'laughs.yaml').write_text('\n'.join(lines))
-    with pytest.raises(UserError, match='too large'):
+    with pytest.raises(UserError, match='too many values'):
         load_config(tmp_path / 'laughs.yaml')

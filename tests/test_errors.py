@@ -1,4 +1,4 @@
-"""Errors of commands: no secret of a URL is said or kept."""
+"""No output contains a secret of a URL, and the list of error messages is current."""
 
 import logging
 import re
@@ -60,7 +60,7 @@ def test_url_is_printed_without_its_secret(url):
 
 
 @pytest.mark.parametrize('url', OPEN)
-def test_a_url_or_path_without_a_secret_is_none(url):
+def test_url_or_path_without_a_secret_passes(url):
     assert not holds_secret(url)
     without_query = re.sub(r'\?(download|versionId)=.*', '', url)
     assert without_secrets(url) == without_query.replace('me@host', 'host')
@@ -80,7 +80,7 @@ def test_sentence_around_a_url_keeps_its_punctuation():
 
 @pytest.mark.parametrize('url', [SECRET[0], SECRET[9], SECRET[14], SECRET[15]])
 def test_no_output_contains_a_secret(url, tmp_path, toy_config, run_tool, monkeypatch, capfd):
-    """Also where the config comes from Python, as to the platform's own tool; all bytes that are left are searched."""
+    """The config comes from Python or from a command. All written bytes and all output are searched."""
     monkeypatch.chdir(tmp_path)
     study = dict(
         title='a', rows=[dict(name='a', config='mocov2_r50_200e.py', options={'train_dataloader.dataset.root': url})]

@@ -1,4 +1,4 @@
-"""A short run of every config on Shapes at toy size: a finite loss, weights that move, a teacher that follows, a checkpoint."""
+"""Every config trains at toy size: its loss is finite, weights and teacher move, and its checkpoint loads."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Five whole training steps of each framework against a plain PyTorch loop that shares no code with the package."""
+"""Five training steps of each framework equal a plain PyTorch loop that shares no code with the package."""
 
 import math
 import random
@@ -17,7 +17,7 @@ WIDTH = 8
 
 
 def narrow_resnet() -> nn.Module:
-    """torchvision's ResNet-18 with channels of an eighth of the usual number."""
+    """Return torchvision's ResNet-18 with an eighth of its channels."""
     net = torchvision.models.resnet18()
     net.inplanes, net.fc = WIDTH, nn.Identity()
     net.conv1, net.bn1 = nn.Conv2d(3, WIDTH, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(WIDTH)
@@ -29,7 +29,7 @@ def narrow_resnet() -> nn.Module:
 
 @dataclass
 class Plain:
-    """A framework as the papers' text says it, on torchvision's ResNet, with every update written out."""
+    """A framework as in the text of the papers, on torchvision's ResNet, with every update written out."""
 
     state: dict[str, Tensor]
     predictor: bool = True
@@ -67,7 +67,7 @@ class Plain:
         return nn.Sequential(nn.Linear(width, 64), *middle, nn.ReLU(), nn.Linear(64, 16, bias=self.bias))
 
     def embed(self, net: nn.ModuleDict, images: Tensor) -> Tensor:
-        """Each virtual GPU's part goes through on its own."""
+        """Each virtual GPU's part of the batch passes separately."""
         parts = [net['projector'](net['backbone'](part)) for part in images.chunk(self.parts)]
         z = torch.cat(parts)
         return F.normalize(net['predictor'](z) if 'predictor' in net else z, dim=1)
@@ -113,11 +113,11 @@ class Plain:
 
     def lars_update(self, name: str, p: Tensor, g: Tensor, v: Tensor, lr: float) -> None:
         local, decay = 1.0, 0.0
-        if p.ndim > 1:  # in these networks, the weights of convolutions and linear layers and nothing else
+        if p.ndim > 1:  # in these networks, only the weights of convolutions and linear layers
             decay = 1.5e-6 if self.release else 1e-6
             w, d = math.sqrt((p * p).sum()), math.sqrt((g * g).sum())
             local = 0.001 * w / (d + decay * w) if w and d else 1.0
-        if self.release:  # its rate is outside of the buffer
+        if self.release:  # the release applies the rate outside the buffer
             v.copy_(0.9 * v + local * (g + decay * p))
             p -= lr * v
         else:
@@ -140,10 +140,10 @@ FRAMEWORKS = {
 }
 FILES = {'byol_release': 'byol_variants/byol_release_r50_1000e.py'}
 CASES = [(name, 'float64') for name in FRAMEWORKS] + [('mocov2plus', 'float32'), ('byol_lars', 'float32')]
-# The steps between MoCo v2 and MoCo v2+, whose parts are those of the other cases.
+# Frameworks between MoCo v2 and MoCo v2+, whose parts the other cases cover.
 BETWEEN = ('mocov2_syncbn', 'mocov2_syncbn_predictor')
-# On noise images in batches of 8, float32 rounding grows about a hundredfold a step at the recipe's rate; at a small part
-# of it the comparison sees the arithmetic. Float64 runs at the rate itself; without AVX2 it differs by 1.3e-10.
+# On noise images in batches of 8, float32 rounding errors grow about a hundredfold per step at the recipe's rate, so float32
+# runs at a small fraction of it. Float64 runs at the rate itself, and differs by 1.3e-10 without AVX2.
 TOLERANCE, SLOWER = {'float32': 1e-5, 'float64': 1e-9}, {'float32': 0.01, 'float64': 1.0}
 
 
@@ -172,20 +172,20 @@ def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
         for prefix, net in (('', plain.student), ('teacher.', plain.teacher)):
             ours = plain.build(trained, prefix).state_dict()
             for key, value in net.state_dict().items():
-                # over virtual replicas, the running statistics are the parts' average and not the last part's
+                # over virtual replicas, running statistics are the average of the parts; the plain loop has the last part's
                 if plain.parts == 1 or ('running' not in key and 'tracked' not in key):
                     torch.testing.assert_close(ours[key], value, atol=tolerance, rtol=tolerance, msg=f'{prefix}{key}')
         assert not torch.equal(trained['backbone.conv1.weight'], start['backbone.conv1.weight'])
     finally:
         torch.set_default_dtype(default)
-    if plain.negatives:  # 40 keys went through a queue of 20: it wrapped, and its oldest key is at the position
+    if plain.negatives:  # 40 keys went through a queue of 20, so it wrapped, and its oldest key is at `position`
         queue = runner.model.queue
         ours = queue.vectors.roll(-queue.position, 0)
         torch.testing.assert_close(ours, torch.stack(plain.queue), atol=tolerance, rtol=0)
 
 
 def run_recording(cfg, monkeypatch) -> tuple:
-    """Train, keeping the weights before the first step, the loss of each step, and ShuffleBN's permutations."""
+    """Train, and record the initial weights, the loss of each step, and ShuffleBN's permutations."""
     from mmengine.hooks import Hook
 
     from mmairl.models import siamese

@@ -1,4 +1,4 @@
-"""Cores and GPUs by what a process is given."""
+"""Cores, GPUs and the cache folder of a process, and their line in the log."""
 
 import os
 import re
@@ -64,7 +64,7 @@ def test_run_logs_its_hardware_at_every_level(toy_config, monkeypatch, capfd, le
     said = capfd.readouterr().out
     though = ', though there is a GPU (the driver is too old)' if unusable else ''
     line = f'1 x cpu{though}, each with {torch.get_num_threads()} threads and 0 data workers on '
-    shown = level != 'ERROR'  # ERROR silences what is not an error
+    shown = level != 'ERROR'  # the level ERROR hides this line
     assert said.count(line) == shown and (f'cache {hardware.cache()}, work dir {cfg.work_dir}' in said) == shown
     assert bool(re.search('WARNING.* - 1 x cpu', said)) == (bool(unusable) and level != 'ERROR')
 
@@ -78,7 +78,7 @@ def test_data_locations_are_logged_without_secrets():
 
 @pytest.mark.skipif('glibc' not in os.confstr('CS_GNU_LIBC_VERSION'), reason='glibc has this setting')
 @pytest.mark.slow
-def test_a_run_on_a_cpu_asks_for_its_memory_once():
+def test_cpu_run_keeps_freed_memory():
     code = """
         import resource, sys
         import torch

@@ -1,4 +1,4 @@
-"""The files that OpenMIM reads are those that the configs and the published tables give."""
+"""The files for OpenMIM follow the configs and the published tables."""
 
 from pathlib import Path
 

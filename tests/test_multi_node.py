@@ -1,4 +1,4 @@
-"""Several machines by the tools' own scripts: two launches that meet against one, and what Slurm is asked for."""
+"""Training on several machines by the scripts: two launches equal one Slurm step, and srun gets the right options."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ SMALL = [
     'log_level=INFO',
     'default_hooks.checkpoint.interval=1',
 ]
-# As Slurm runs a step of two tasks on two machines: the command twice, each told which it is; a file keeps what was asked for.
+# Runs a step of two tasks on two machines like Slurm: the command twice, each with its rank. $ASKED records srun's arguments.
 SRUN = """#!/usr/bin/env bash
 printf '%s\\n' "$@" > "$ASKED"
 while [[ $1 == -* ]]; do [[ $1 == -p ]] && shift; shift; done
@@ -43,7 +43,7 @@ def ended_well(process: subprocess.Popen, log: Path) -> None:
 
 @pytest.fixture
 def slurm(tmp_path) -> dict[str, str]:
-    """An environment with an `srun` that starts all tasks here, and a `scontrol` that knows the first machine's address."""
+    """An environment with an `srun` that starts all tasks here and a `scontrol` that prints the first machine's address."""
     (tmp_path / 'bin').mkdir()
     scontrol = '#!/bin/sh\n[ "$*" = "show hostname node[1-2]" ] && printf "127.0.0.1\\nnode2\\n"\n'
     for name, text in dict(srun=SRUN, scontrol=scontrol).items():
@@ -55,7 +55,7 @@ def slurm(tmp_path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_slurm_and_two_launches_train_the_same(tmp_path, slurm):
-    """One process on each of two machines: `srun` starts them both, or one launch on each, and these meet."""
+    """One process runs on each of two machines. Either `srun` starts both, or each machine has a launch."""
     words = ('PARTITION', 'name', CONFIG, tmp_path / 'slurm', '--seed', 0, '--cfg-options', *SMALL)
     settings = dict(GPUS='2', GPUS_PER_NODE='1', CPUS_PER_TASK='3', SRUN_ARGS='--time=1:00 --exclusive')
     logs = [tmp_path / f'{name}.log' for name in ('slurm', 'first', 'second')]

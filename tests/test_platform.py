@@ -1,4 +1,4 @@
-"""The platform around: our configs in its own runner and tools, our checkpoints in mmdet and mmseg, and how it is imported."""
+"""Configs of mmairl work in the platform's own runner and tools."""
 
 import os
 import runpy
@@ -20,7 +20,7 @@ from mmairl.engine.checkpoint import load_checkpoint
 
 
 def test_mmpretrain_imports_with_new_transformers(tmp_path):
-    """A `transformers` of another age must not take ResNet down."""
+    """An incompatible `transformers` must not break ResNet."""
     info = tmp_path / 'transformers-99.0.dist-info'
     info.mkdir()
     (info / 'METADATA').write_text('Metadata-Version: 2.1\nName: transformers\nVersion: 99.0\n')
@@ -50,7 +50,7 @@ def test_config_trains_in_mmengines_runner(toy_config, caplog):
 
 
 def test_mmengines_runner_loads_without_workers():
-    """torch refuses a time to wait, and workers that stay, where there are none; only our runner sets them where there are."""
+    """Without workers, torch rejects `timeout` and `persistent_workers`. Only our runner sets them, if there are workers."""
     data = dict(_delete_=True, type='Shapes', split='train', count=8, size=8)
     options = {
         f'train_dataloader.{key}': value for key, value in dict(num_workers=0, batch_size=4, dataset=data).items()
@@ -71,7 +71,7 @@ def test_ambiguous_batch_raises_in_mmengines_runner(toy_config):
 
 
 def test_mmpretrains_script_trains_as_our_tool(toy_config, tmp_path, monkeypatch):
-    """Its train.py builds the `runner_type` of the config, after `custom_imports` has made the toy data known."""
+    """mmpretrain's train.py builds the `runner_type` of the config. `custom_imports` registers the toy data."""
     script = Path(find_spec('mmpretrain').origin).parent / '.mim/tools/train.py'
     if not script.is_file():
         pytest.skip('mmpretrain is installed without its tools')
@@ -87,7 +87,7 @@ def test_mmpretrains_script_trains_as_our_tool(toy_config, tmp_path, monkeypatch
 
 
 def test_mim_train_with_no_gpus_hides_them(tmp_path, run_tool, monkeypatch):
-    """It hands on `--device cpu` to a tool that knows `--gpus`."""
+    """mim passes `--device cpu` to the tool."""
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0')
     run_tool(
         'tools/train.py', 'configs/demo/mocov2plus_shapes.py', '--device', 'cpu', '--dump-config', tmp_path / 'a.yaml'

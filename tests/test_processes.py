@@ -1,4 +1,4 @@
-"""Two processes against one with the joined batch, on the CPU, through the path that GPUs take."""
+"""Two processes equal one with the joined batch, on the CPU, by the code path of GPUs."""
 
 import socket
 from functools import cache
@@ -9,7 +9,7 @@ import torch
 from harness import two_processes as script
 from torch.testing import assert_close
 
-WAYS = ('checkpointing', 'compile')  # which train the network that mocov2plus trains
+WAYS = ('checkpointing', 'compile')  # these train the same network as the case mocov2plus
 
 
 @pytest.fixture(scope='module')
@@ -22,7 +22,7 @@ def double():
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
-    """Return what two processes make of each case, and where."""
+    """The results of two processes for each case, and their folder."""
     folder = tmp_path_factory.mktemp('two')
     run_processes(2, script.__file__, folder)
     return torch.load(folder / 'two.pth', weights_only=True), folder
@@ -30,22 +30,22 @@ def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
 
 @pytest.fixture(scope='module')
 def one(tmp_path_factory, double):
-    """Return what one process makes of it."""
+    """A function that returns the results of one process for a case."""
     folder = tmp_path_factory.mktemp('one')
     return cache(lambda case: script.train(case, str(folder / case), 'none'))
 
 
 @pytest.mark.parametrize('case', [case for case in script.CASES if case != 'spoilt'])
 def test_two_processes_equal_one_with_the_joined_batch(one, two, case):
-    """SyncBN, gradients, teacher, queue, probe, k-NN and health: float64, so that what differs is arithmetic alone.
+    """Compare SyncBN, gradients, teacher, queue, probe, k-NN and health in float64.
 
-    Each way to make a step fast is held against the plain network.
+    The optimized steps are compared with the plain network.
     """
     expected, found = one('mocov2plus' if case in WAYS else case), two[0][case]
     assert found['wrapped'] and not expected['wrapped']
     for key, value in expected['weights'].items():
         other = found['weights'][key]
-        if key == 'queue.vectors':  # the two processes' halves of a batch stand in another order
+        if key == 'queue.vectors':  # two processes enqueue their halves of a batch in another order
             value, other = (rows[rows[:, 0].argsort()] for rows in (value, other))
         assert_close(other, value, atol=1e-9, rtol=1e-7, msg=lambda text, key=key: f'{key}: {text}')
     if case == 'mocov2plus':
@@ -54,7 +54,7 @@ def test_two_processes_equal_one_with_the_joined_batch(one, two, case):
         assert_close(found['scalars'], expected['scalars'], rtol=1e-6, atol=1e-9)
 
 
-def test_four_processes_normalise_and_shuffle_as_one(run_processes, tmp_path):
+def test_four_processes_normalize_like_one(run_processes, tmp_path):
     run_processes(4, script.__file__, tmp_path, 'checks')
 
 
@@ -79,18 +79,16 @@ os.chdir(os.environ['RANK'])
 try:
     require_shared('run')
 except UserError as error:
-    print(f'told: {error}')
+    print(f'error: {error}')
 stop_processes()
 """
 
 
 def test_unshared_work_dir_raises(tmp_path, run_processes):
-    """As on a machine that does not mount it."""
+    """The folder is missing, as on a machine that does not mount it."""
     for folder in ('run', '0/run', '1/run'):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / 'two.py').write_text(ELSEWHERE)
     said = run_processes(2, tmp_path / 'two.py', tmp_path)
-    sentence = (
-        f'told: run is not the same folder for all processes: {socket.gethostname()} cannot see the files of the first'
-    )
+    sentence = f'error: run: this folder of the first process is not visible on {socket.gethostname()}'
     assert said.count(sentence) == 2 and not list(tmp_path.rglob('.?*'))

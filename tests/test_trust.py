@@ -43,7 +43,7 @@ def sentence(read: Callable[[], object], canary: Path, match: str) -> None:
 
 
 @pytest.mark.parametrize('name', ['a.pth', 'a.pkl', 'a.pth.tar', 'a'])
-def test_a_pickle_by_any_name_runs_nothing(tmp_path, canary, name):
+def test_pickle_with_any_suffix_runs_nothing(tmp_path, canary, name):
     path = tmp_path / name
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         path.write_bytes(pickle.dumps(dict(model=dict(a=Canary(canary))), protocol))
@@ -98,16 +98,16 @@ def test_cifar_batches_and_features_run_nothing(tmp_path, canary):
     sentence(lambda: read_rows(tmp_path / 'x.npy', 1), canary, 'cannot be read .* remove the file')
 
 
-def test_an_image_that_is_a_program_is_no_image(tmp_path):
-    """Pillow hands PostScript to an interpreter, whatever the name of the file."""
+def test_postscript_image_is_not_executed(tmp_path):
+    """Pillow passes PostScript to an interpreter, whatever the name of the file."""
     path = tmp_path / 'a.jpg'
     path.write_text('%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n(canary) (w) file closefile\n')
     with pytest.raises(UnreadableImage):
         decode_bytes(path.read_bytes())
 
 
-def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeypatch, capsys):
-    """Its configs are hostile, in Python and in YAML; a page, and a study that collects, read what the run has recorded."""
+def test_pages_of_an_untrusted_run_execute_nothing(tmp_path, canary, monkeypatch, capsys):
+    """The configs of the run are malicious, in Python and in YAML. A page and a study read them."""
     (tmp_path / 'evil.py').write_text(program := f'a = __import__("os").mkdir({str(canary)!r})\n')
     yaml = f'custom_imports: {{imports: [evil]}}\nmodel: !!python/object/apply:os.mkdir ["{canary}"]\n'
     monkeypatch.syspath_prepend(tmp_path)
@@ -144,4 +144,4 @@ def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeyp
 def test_invalid_config_in_a_checkpoint_raises(tmp_path, canary, text):
     (folder := tmp_path / '20260101_000000/vis_data').mkdir(parents=True)
     (folder / 'config.py').write_text(text, 'latin1')
-    sentence(lambda: read_run_config(tmp_path), canary, 'is not a config that a run has written|cannot be read')
+    sentence(lambda: read_run_config(tmp_path), canary, 'not a config that a training run wrote|not text in UTF-8')

@@ -1,4 +1,4 @@
-"""The wheel, installed where the checkout cannot be imported: what it holds, and configs inherited by name from it."""
+"""The content of the wheel, and its use where the checkout cannot be imported."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def shell(*command: object, cwd: Path, env: dict[str, str] | None = None, timeou
 
 @pytest.fixture(scope='module')
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout, so that building leaves nothing in it; with what an earlier build may have left."""
+    """A copy of the checkout for builds, with files that an earlier build may have left."""
 
     def left_out(folder: str, names: list[str]) -> set[str]:
         top = NOT_SOURCE if Path(folder) == ROOT else set()
@@ -55,7 +55,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.Zip
 
 @pytest.fixture(scope='module', params=sorted({'3.11', '3.13', '{}.{}'.format(*sys.version_info)}))
 def environment(request, wheel: zipfile.ZipFile) -> Path:
-    """The programs of an environment that has the wheel and what it requires; later calls install the wheel alone."""
+    """The programs of an environment with the wheel and its requirements. Later calls only reinstall the wheel."""
     folder = ROOT / 'build' / 'wheel-envs' / request.param
     if not (folder / 'bin' / 'python').exists():
         shell(interpreter(request.param), '-m', 'venv', folder, cwd=ROOT)
@@ -67,7 +67,7 @@ def environment(request, wheel: zipfile.ZipFile) -> Path:
 
 
 def interpreter(version: str) -> str:
-    """Return a Python of this version: on PATH, or of pyenv, whose commands on PATH fail for versions that are not active."""
+    """Return a Python of this version on PATH or in pyenv, whose commands on PATH fail for inactive versions."""
     name = f'python{version}'
     installed = sorted(map(str, Path.home().glob(f'.pyenv/versions/{version}.*/bin/{name}')))
     for path in (shutil.which(name), *installed):
@@ -79,11 +79,11 @@ def interpreter(version: str) -> str:
 @pytest.fixture(scope='module')
 def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp('site')
-    wheel.extractall(target)  # which is all that installing a wheel without scripts does
+    wheel.extractall(target)
     return target
 
 
-# The platform's packages are wanted and this checkout's editable install is not.
+# Hide the editable install of this checkout, but not the packages of the platform.
 BLOCKED = """
 import sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if '__editable__' not in repr(finder)]
@@ -92,7 +92,7 @@ sys.path[:] = [path for path in sys.path if path not in ({root!r}, {root!r} + '/
 
 
 def elsewhere(code: str, installed: Path, folder: Path) -> str:
-    """Return what a program prints that has the installed package and not the checkout."""
+    """Return the last line that a program prints with the installed package and without the checkout."""
     env = {**os.environ, 'PYTHONPATH': str(installed), 'OMP_NUM_THREADS': '1'}
     said = shell(sys.executable, '-W', 'ignore', '-c', BLOCKED.format(root=str(ROOT)) + code, cwd=folder, env=env)
     return said.strip().splitlines()[-1]
@@ -106,7 +106,7 @@ def test_wheel_is_complete_and_names_requirements(wheel):
         if path.is_file() and '__pycache__' not in path.parts
     }
     beside = {f'mmairl/.mim/{path.relative_to(ROOT).as_posix()}' for path in shipped()}
-    assert {name for name in held if '.dist-info/' not in name} == package | beside, 'and nothing that was removed'
+    assert {name for name in held if '.dist-info/' not in name} == package | beside, 'stale files are left out'
     assert 'mmairl/.mim/configs/studies/_published/byol.yaml' in held and 'mmairl/report/templates/page.html' in held
     lines = wheel.read(f'mmairl-{mmairl.__version__}.dist-info/METADATA').decode().splitlines()
     assert f'Version: {mmairl.__version__}' in lines
@@ -118,7 +118,7 @@ def test_wheel_is_complete_and_names_requirements(wheel):
 
 
 def shipped() -> list[Path]:
-    """Return every file of configs and tools that git would keep; OpenMMLab's mim looks for them."""
+    """Return the files of configs and tools that the wheel must hold for OpenMMLab's mim."""
     found = [path for name in ('configs', 'tools') for path in (ROOT / name).rglob('*')]
     found.append(ROOT / 'model-index.yml')
     return [path for path in found if path.is_file() and '__pycache__' not in path.parts]
@@ -174,7 +174,7 @@ print(json.dumps({**found, 'plan': said.getvalue()}))
 
 
 def test_installed_package_equals_the_checkout(installed, tmp_path):
-    """Configs by name, data, and tools as `mim run mmairl train` starts them; projects are only in a checkout."""
+    """Compare configs by name, data files, and tools as `mim run mmairl train` starts them."""
     (tmp_path / 'mine.py').write_text("_base_ = 'mmairl::longer/byol_lars_r50_300e.py'\ntotal_batch_size = 512\n")
     found = json.loads(elsewhere(USES, installed, tmp_path))
     assert Path(found['package']).is_relative_to(installed)
@@ -197,8 +197,8 @@ def test_get_config_equals_the_path():
     'name, says',
     [
         ('mmairl::mocov2plus_r50_20e.py', "did you mean 'mmairl::mocov2plus_r50_200e.py'"),
-        ('mmairl::../setup.py', 'there is no config'),
-        ('mmairl::/etc/passwd', 'there is no config'),
+        ('mmairl::../setup.py', 'no such config'),
+        ('mmairl::/etc/passwd', 'no such config'),
     ],
 )
 def test_misspelled_config_name_gets_a_suggestion(name, says):

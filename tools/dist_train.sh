@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# tools/dist_train.sh CONFIG N [train.py's options]: N processes, on N GPUs or, where there is none, on the CPU.
-# MAX_RESTARTS=3 starts a run that lost a process again from its newest checkpoint. One that was told to stop leaves with 75.
-# Several machines: set NNODES, NODE_RANK, MASTER_ADDR and PORT on each, as in OpenMMLab.
+# tools/dist_train.sh CONFIG N [options of train.py]
+# Train with N processes, on N GPUs or, without a GPU, on the CPU. With MAX_RESTARTS=3, a run that loses a process is restarted
+# from its newest checkpoint up to three times. After a signal, the run saves and exits with 75.
+# For several machines, set NNODES, NODE_RANK, MASTER_ADDR and PORT on each, as in OpenMMLab.
 set -euo pipefail
 [[ $# -ge 2 ]] || { echo "usage: tools/dist_train.sh CONFIG N [options]" >&2; exit 2; }
 config=$1 processes=$2
-[[ $processes =~ ^[1-9][0-9]*$ ]] || { echo "error: N=$processes is not a number of processes; give 1 or more" >&2; exit 2; }
+[[ $processes =~ ^[1-9][0-9]*$ ]] || { echo "error: N: expected a number of processes ('$processes'); give 1 or more" >&2; exit 2; }
 shift 2
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$([[ -x $here/.venv/bin/python ]] && echo "$here/.venv/bin/python" || echo python)}
-# One machine: the processes meet on the loopback, at PORT or a free port, so two runs beside each other do not collide.
-# Several: whoever reaches the port can end the run; let a firewall keep others away.
+# On one machine, the processes connect over the loopback, at PORT or a free port, so that several runs do not collide.
+# With several machines, anyone who can reach the port can end the run; protect it by a firewall.
 where=()
 if [[ ${NNODES:-1} != 1 ]]; then
     where=(--nnodes="$NNODES" --node_rank="${NODE_RANK:-0}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [train.py's options], with GPUS, GPUS_PER_NODE, CPUS_PER_TASK
-# and SRUN_ARGS from the environment, as in OpenMMLab; PYTHON is the interpreter, or else .venv's, as in dist_train.sh.
-# On a partition without GPUs no gpu is asked for, and GPUS is the number of CPU processes.
+# tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [options of train.py]
+# Train by srun. GPUS, GPUS_PER_NODE, CPUS_PER_TASK and SRUN_ARGS are environment variables, as in OpenMMLab. PYTHON is the
+# interpreter (default: that of .venv). On a partition without GPUs, GPUS is the number of CPU processes.
 set -euo pipefail
 [[ $# -ge 4 ]] || { echo "usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [options]" >&2; exit 2; }
 partition=$1 job=$2 config=$3 work_dir=$4
@@ -11,13 +11,13 @@ gpus=${GPUS:-8} per_node=${GPUS_PER_NODE:-8}
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$([[ -x $here/.venv/bin/python ]] && echo "$here/.venv/bin/python" || echo python)}
 gres=()
-# A partition is taken to have GPUs unless sinfo lists its nodes and none of them has any.
+# A partition counts as one with GPUs unless sinfo lists its nodes and no node has a GPU.
 listed=$(sinfo -h -p "$partition" -o %G 2>/dev/null || true)
 [[ -n $listed && $listed != *gpu* ]] || gres=("--gres=gpu:$per_node")
-# srun kills its tasks at once on TERM and HUP, and passes USR1 on, upon which they save. In a session of its own, a terminal
-# that closes or a Ctrl-C tells this shell alone. --kill-on-bad-exit=0: the first that has saved must not end the others.
+# On TERM and HUP, srun kills its tasks immediately; it passes USR1 on, and they save. setsid: a closed terminal or Ctrl-C signals
+# only this shell. --kill-on-bad-exit=0: the first process that has saved must not end the others.
 stopping=$here/mmairl/signals.sh
-[[ -e $stopping ]] || stopping=$here/../signals.sh # installed, this lies in the package
+[[ -e $stopping ]] || stopping=$here/../signals.sh # in an installed package
 source "$stopping"
 export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
 # shellcheck disable=SC2086 # SRUN_ARGS is a list of words

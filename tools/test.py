@@ -1,7 +1,7 @@
 """Evaluate a checkpoint with OpenMMLab's command line: tools/test.py CONFIG CHECKPOINT [--protocol NAME] [arguments].
 
-It is `mmairl evaluate PROTOCOL CONFIG CHECKPOINT [arguments]`. Without --protocol, the protocol is the one that the config
-has `evaluation.settings` for, or knn.
+This command calls `mmairl evaluate PROTOCOL CONFIG CHECKPOINT [arguments]`. Without --protocol, the protocol is the one in
+`evaluation.settings` of the config if there is exactly one, or else knn.
 """
 
 import argparse

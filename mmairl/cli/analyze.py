@@ -1,13 +1,13 @@
 """Compare representations: mmairl analyze {norms,cka,geometry,measures,patches} CKPT... [--config CONFIG] [--out DIR].
 
 norms     plot the weight norms of each checkpoint (Fig. 3a of the paper); requires no images
-cka       compare two checkpoints stage by stage (Fig. 3b), or a student with its teacher; draw a heat map of more
+cka       compare two checkpoints stage by stage (Fig. 3b), or a student with its teacher; for more, draw a heat map
 geometry  measure alignment, uniformity, rank and spectrum, draw a map and neighbors, and test invariances
-measures  compute measures that need no labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ..., on training images
+measures  compute measures that require no labels on training images: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ...
 patches   draw the features of whole test images: principal components as colors, and the attention of a ViT's last layer
 
-CONFIG names the images, as in `mmairl evaluate`, and the network unless it is a ResNet. A checkpoint is a file of any supported
-project, or a released model such as torchvision:resnet50. The output is PNG, SVG and CSV files and a page.
+CONFIG names the images, as in `mmairl evaluate`, and networks other than ResNets. CKPT is a checkpoint in any known format, or
+a released model such as torchvision:resnet50. The output is PNG, SVG and CSV files and a page.
 """
 
 import argparse
@@ -15,7 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import add_config_options, add_loading, add_part, parser_of, positive, seed
+from mmairl.cli.flags import (
+    add_config_options,
+    add_loading,
+    add_part,
+    add_switch,
+    parser_of,
+    positive,
+    seed,
+)
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,7 +40,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument('checkpoints', nargs='+', metavar='CKPT', help='analyze these checkpoints')
     parser.add_argument(
         '--config',
-        help='take images and their mean and std from this config; required except for norms (default: none)',
+        help='use the images, mean and std of this config; required except for norms (default: none)',
     )
     add_part(parser)
     parser.add_argument(
@@ -47,25 +55,25 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default='backbone',
         help='geometry: measure the output of this layer (default: backbone)',
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--lines',
-        action='store_true',
-        help='cka: compare the first checkpoint with each of the others, stage by stage (default: a heat map)',
+        'cka: compare the first checkpoint with each of the others, stage by stage (default: a heat map)',
     )
     parser.add_argument(
         '--stage',
         default='pooled',
-        help='cka of many checkpoints: choose the stage to compare (default: pooled)',
+        help='cka of more than two: choose the stage of the heat map (default: pooled)',
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--full',
-        action='store_true',
-        help='cka of two: also compute the biased value over all images at once, as published (default: off)',
+        'cka of two: also compute the biased value over all images at once, as published (default: off)',
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--recalibrate',
-        action='store_true',
-        help='recompute batch norm statistics, as required after normrescale (default: off)',
+        'recompute batch norm statistics, as required after normrescale (default: off)',
     )
     parser.add_argument(
         '--images',
@@ -82,7 +90,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add_loading(parser, '--batch-size')
     parser.add_argument(
-        '--seed', type=seed, default=0, help='seed of the map of geometry (default: 0)'
+        '--seed', type=seed, default=0, help='geometry: set the seed of the map (default: 0)'
     )
     add_config_options(parser)
     return parser.parse_args(arguments)
@@ -104,7 +112,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     if not args.config:
         raise UserError(
-            f'{args.instrument} requires images; give --config, such as the config of the pre-training',
+            f'{args.instrument}: requires images; give --config, such as the config of the pre-training',
             code='no-images',
         )
 
@@ -167,7 +175,7 @@ def _draw_patches(
 
 
 def named(paths: list[str]) -> dict[str, str]:
-    """Return each path by its shortest unique name: the file name, the same with its folder, or the whole path."""
+    """Return each path by its shortest unique name: the file name, folder and file name, or the whole path."""
     from mmairl.checkpoints.released import is_released
 
     short = [path if is_released(path) else Path(path).stem for path in paths]

@@ -1,4 +1,7 @@
-"""Keep only what evaluation and transfer read of a training checkpoint: mmairl consolidate work_dirs/RUN out.pth."""
+"""Copy the weights of a training checkpoint to a smaller file: mmairl consolidate work_dirs/RUN out.pth.
+
+The file has no optimizer, schedules and random states. Evaluation and transfer can read it, but a run cannot resume from it.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +12,9 @@ from mmairl.cli.flags import parser_of
 def main(arguments: Sequence[str]) -> None:
     parser = parser_of('consolidate', __doc__)
     parser.add_argument(
-        'src', type=Path, help='read this training checkpoint, or the newest one of this work dir'
+        'src', type=Path, help='read this training checkpoint, or the newest one in this work dir'
     )
-    parser.add_argument('dst', type=Path, help='write this checkpoint')
+    parser.add_argument('dst', type=Path, help='write this file')
     args = parser.parse_args(arguments)
 
     # torch takes seconds to import.

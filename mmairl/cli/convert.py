@@ -1,7 +1,7 @@
 """Write a backbone in another format: mmairl convert SRC DST --to {mmairl,torchvision,timm,detectron2,safetensors,hub,onnx}.
 
-Formats for publication get a model card, README.md. `hub` writes the folder that model hubs expect and prints the upload
-command; nothing is uploaded. An ONNX file is compared with torch before it is kept.
+Formats for publication also get a model card, README.md. `hub` writes the folder that model hubs expect and prints the upload
+command; it uploads nothing. The output of an ONNX file is compared with torch's before the file is written.
 """
 
 import argparse
@@ -25,10 +25,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('convert', __doc__)
     parser.add_argument(
         'src',
-        help='read this checkpoint of any known project, detected by its keys, or a released model: torchvision:NAME, '
-        'timm:NAME or hf-hub:ORG/NAME',
+        help='read this checkpoint in any known format, which is detected from its keys, or a released model: '
+        'torchvision:NAME, timm:NAME or hf-hub:ORG/NAME',
     )
-    parser.add_argument('dst', help='write this file, or with --to hub this folder')
+    parser.add_argument('dst', help='write this file (with --to hub, this folder)')
     parser.add_argument(
         '--to', choices=FORMATS, default='mmairl', help='choose the format (default: mmairl)'
     )
@@ -37,7 +37,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--license',
         metavar='ID',
-        help='--to hub: state the license of the weights, such as apache-2.0 (default: none)',
+        help='--to hub: set the license of the weights, such as apache-2.0 (default: none)',
     )
     parser.add_argument(
         '--size',
@@ -50,13 +50,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--mean',
         type=float,
         nargs='+',
-        help='state the mean of each channel, from 0 to 1 (default: as the checkpoint states)',
+        help='set the mean of each channel, from 0 to 1 (default: as in the checkpoint)',
     )
     parser.add_argument(
         '--std',
         type=float,
         nargs='+',
-        help='state the standard deviation of each channel (default: as the checkpoint states)',
+        help='set the standard deviation of each channel (default: as in the checkpoint)',
     )
     add_network(parser)
     return parser.parse_args(arguments)
@@ -110,7 +110,7 @@ def write_weights(args: argparse.Namespace, backbone: 'Backbone') -> None:
 
 
 def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
-    """Return the complete backbone of the source, with the statistics of the flags, the file or the config."""
+    """Return the backbone of the source, with the mean and std of the flags, the file or the config."""
     from dataclasses import replace
 
     from mmairl.checkpoints.hub_config import parse_statistics
@@ -124,7 +124,7 @@ def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
         _ = backbone.network  # raises unless every tensor is there
     if bool(args.mean) != bool(args.std):
         raise UserError(
-            '--mean and --std describe the same images; give both', code='half-statistics'
+            '--mean, --std: only one of them is set; set both or neither', code='half-statistics'
         )
     if args.mean:
         given = {
@@ -138,11 +138,11 @@ def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
 
 
 def summary(backbone: 'Backbone') -> list[tuple[str, list[str]]]:
-    """Return how many keys were kept, renamed and left out."""
+    """Return rows with the numbers of kept, renamed, dropped and added tensors."""
     from mmairl.checkpoints.load import first_few
 
     changed = [f'{old} → {new}' for old, new in backbone.renamed.items() if old != new]
-    # Keys that are left out, by the module that they belong to.
+    # The number of dropped keys of each module.
     modules = Counter('.'.join(key.rsplit('.', 1)[0].split('.')[:2]) for key in backbone.dropped)
     counters = len(backbone.weights.keys() - set(backbone.renamed.values()))
     rows = {

@@ -1,4 +1,4 @@
-"""Pre-train a small model without labels, measure it, and write a page about it; this takes minutes on a CPU."""
+"""Pre-train a small model without labels, evaluate it, and write a page about it. This takes minutes on a CPU."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help='train by this config (default: mmairl::demo/mocov2plus_shapes.py)',
     )
     parser.add_argument(
-        '--seed', type=seed, help='set the seed (default: a random one, which is printed)'
+        '--seed', type=seed, help='set the seed (default: a random seed, which is printed)'
     )
     parser.add_argument(
         '--work-dir', default='work_dirs/demo', help='write here (default: work_dirs/demo)'

@@ -1,7 +1,7 @@
-"""Find out why a run went bad: mmairl doctor RUN [--steps N] [--repeats N].
+"""Find remedies for a run whose health turned bad: mmairl doctor RUN [--steps N] [--repeats N].
 
-Fork a fixed list of remedies from the last good checkpoint of RUN for a few hundred iterations each, and print which of them
-make the run healthier than a fork without a change. Nothing is written to RUN.
+Train with each of several remedies for a few hundred iterations from the last good checkpoint of RUN, and print which of them
+improve the health over a control without a change. Nothing is written to RUN.
 """
 
 import argparse
@@ -18,13 +18,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--steps',
         type=positive,
         default=200,
-        help='train each fork for N iterations or more, until N/2 after the bad sign (default: 200)',
+        help='train for N iterations, or until N/2 iterations after the bad sign if that is later (default: 200)',
     )
     parser.add_argument(
         '--repeats',
         type=positive,
         default=3,
-        help='fork each remedy N times; intervals require 2 (default: 3)',
+        help='repeat each remedy N times; confidence intervals require at least 2 (default: 3)',
     )
     return parser.parse_args(arguments)
 
@@ -50,12 +50,16 @@ def main(arguments: Sequence[str]) -> None:
     trial = Trial(args.run, sign, args.steps)
     forks = (1 + len(choices)) * args.repeats
     print(f'first bad sign, at iteration {sign.iteration}: {advice(sign.quantity, sign.value)}')
-    print(f'training {forks} forks of iterations {trial.first + 1} to {trial.last}', flush=True)
+    print(
+        f'training {forks} forks, each from iteration {trial.first + 1} to {trial.last}', flush=True
+    )
     rows = []
     outcomes = show_progress(treat(trial, args.repeats), 'remedies', len(choices))
-    for one in by_likelihood(outcomes):
-        verdict = one.error or ('helps' if one.helps else 'no clear effect')
-        gain = f'{one.gain:.2f} ({one.low:.2f} to {one.high:.2f})'
-        rows.append((one.remedy.words, [verdict, '–' if one.error else gain, one.remedy.flags]))
+    for outcome in by_likelihood(outcomes):
+        verdict = outcome.error or ('helps' if outcome.helps else 'no clear effect')
+        gain = f'{outcome.gain:.2f} ({outcome.low:.2f} to {outcome.high:.2f})'
+        rows.append(
+            (outcome.remedy.words, [verdict, '–' if outcome.error else gain, outcome.remedy.flags])
+        )
     columns = ['verdict', 'gain in health (95 %)', '--cfg-options']
     print_table(columns, rows, 'Remedies, the likeliest first', head='remedy')

@@ -1,8 +1,8 @@
-"""Measure a checkpoint by k-NN, a linear or fine-tuned classifier, logistic regression, SVMs, dense probes or retrieval.
+"""Evaluate a checkpoint by k-NN, a linear or fine-tuned classifier, logistic regression, SVMs, dense probes or retrieval.
 
-PROTOCOL is one of these, or one that CONFIG registers by its custom_imports. CONFIG is the config of the pre-training, or one
-of configs/evaluation for another data set. CKPT is a checkpoint of any known project, or a released model such as
-torchvision:resnet50. --init measures a baseline instead.
+CONFIG is the config of the pre-training, or a config in configs/evaluation for another data set. CKPT is a checkpoint in any
+known format, or a released model such as torchvision:resnet50. --init evaluates a baseline instead. A config may register
+more protocols by its custom_imports.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from mmairl.cli.flags import (
     add_launcher,
     add_part,
     add_prefix,
+    add_switch,
     count,
     device,
     parser_of,
@@ -43,7 +44,7 @@ PROTOCOLS = (
     'norms',
 )
 BASELINES = ('random', 'pixels')
-# Arguments that are not settings of a protocol.
+# Arguments other than settings of a protocol.
 GENERAL = (
     'protocol',
     'config',
@@ -64,14 +65,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         'protocol',
         help=f'choose the protocol: {", ".join(PROTOCOLS)}, or one that the config registers',
     )
-    parser.add_argument('config', help='name the config of the model and of the data sets')
+    parser.add_argument('config', help='use the model and the data sets of this config')
     parser.add_argument(
-        'checkpoint', nargs='?', metavar='CKPT', help='name the checkpoint; required without --init'
+        'checkpoint',
+        nargs='?',
+        metavar='CKPT',
+        help='evaluate this checkpoint; required without --init',
     )
     parser.add_argument(
         '--init',
         choices=BASELINES,
-        help='measure a baseline instead of a checkpoint (default: none)',
+        help='evaluate random weights or the pixels instead of a checkpoint (default: none)',
     )
     add_part(parser)
     add_prefix(parser)
@@ -80,13 +84,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=Path,
         help='write the scores to this JSON file (default: next to the checkpoint)',
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--download',
-        action='store_true',
-        help='download missing data sets of the config that torchvision provides (default: off)',
+        'download missing data sets if torchvision provides them (default: off)',
     )
     add_config_options(parser)
-    # An argument that is absent keeps the protocol's default; one that the protocol does not have is an error.
+    # Absent arguments keep the protocol's default. An argument of another protocol is an error.
     add_settings(
         parser.add_argument_group('settings of protocols', argument_default=argparse.SUPPRESS)
     )
@@ -112,32 +116,34 @@ def add_settings(group: Any) -> None:
     )
     group.add_argument(
         '--recipe',
-        help="linear, finetune: train by one of configs/_base_/recipes or by this config (default: the config's)",
+        help="linear, finetune: use a recipe of configs/_base_/recipes or this config (default: the config's)",
     )
     group.add_argument(
         '--sweep',
         action=argparse.BooleanOptionalAction,
-        help="linear: train many rates and decays in one pass and test the best (default: the config's evaluation.sweep)",
+        help='linear: train with many learning rates and weight decays at once and test the best (default: as '
+        'evaluation.sweep of the config)',
     )
     group.add_argument(
         '--seed',
         type=seed,
-        help='logreg, svm, linear, finetune: seed the classifier, the folds or the held-out images (default: 0)',
+        help='logreg, svm, linear, finetune: set the seed of the classifier, the folds and the held-out images (default: 0)',
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--standardise',
-        action='store_true',
-        help='logreg: scale features to mean 0 and deviation 1 (default: off)',
+        'logreg: scale features to mean 0 and standard deviation 1 (default: off)',
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--low-shot',
-        action='store_true',
-        help='svm: also train on few positive images per class (default: off)',
+        'svm: also train on small numbers of positive images per class (default: off)',
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--near-duplicates',
-        action='store_true',
-        help='knn, logreg, svm: count test images nearly equal to a training image; also score without them (default: off)',
+        'knn, logreg, svm: count test images nearly equal to a training image, and also report the score without them '
+        '(default: off)',
     )
     group.add_argument(
         '--settings',
@@ -145,34 +151,34 @@ def add_settings(group: Any) -> None:
         action=ConfigOptions,
         default={},
         metavar='NAME=VALUE',
-        help='set any setting of the protocol by its name (default: none)',
+        help='set settings of the protocol by their names (default: none)',
     )
 
 
 def add_resources(group: Any) -> None:
     """Add the settings that change no score."""
-    group.add_argument(
+    add_switch(
+        group,
         '--remeasure',
-        action='store_true',
-        help='measure again and replace the stored features, run and scores (default: off)',
+        'evaluate again and replace the stored features, run and scores (default: off)',
     )
     group.add_argument(
         '--work-dir',
         type=Path,
-        help='linear, finetune: store the run here and resume it (default: next to --out)',
+        help='linear, finetune: store the run in this folder and resume it (default: next to --out)',
     )
     group.add_argument(
         '--cache',
         type=Path,
         default=Path('work_dirs/features'),
-        help='knn, logreg, svm: store features here (default: work_dirs/features)',
+        help='knn, logreg, svm: store features in this folder (default: work_dirs/features)',
     )
     group.add_argument(
         '--no-cache',
         action='store_const',
         const=None,
         dest='cache',
-        help='store no features (default: store them in --cache)',
+        help='do not store features (default: store them in --cache)',
     )
     group.add_argument(
         '--device',
@@ -191,7 +197,7 @@ def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
     if bool(args.checkpoint) == bool(args.init):
         raise UserError(
-            'evaluate: expected a checkpoint, --init random or --init pixels; give one of them',
+            'evaluate: expected either a checkpoint, --init random or --init pixels; give one of them',
             code='subject',
         )
     # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
@@ -224,7 +230,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def use_released_network(cfg: 'Config', args: argparse.Namespace) -> None:
-    """Replace the network and the normalization of a config by those of a model of the hub."""
+    """Replace the backbone and the normalization of a config by those of a released model."""
     from mmairl.checkpoints.read import read_backbone
     from mmairl.checkpoints.released import is_hub
 
@@ -246,7 +252,7 @@ def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol
 
 
 def default_out(args: argparse.Namespace) -> Path:
-    """Return CKPT_PART_PROTOCOL.json next to the checkpoint, with the data set's name unless it is the pre-training's."""
+    """Return CKPT_PART_PROTOCOL[_DATA].json next to the checkpoint; DATA is the name of a config in configs/evaluation."""
     from mmairl.checkpoints.released import is_released
     from mmairl.config_names import PREFIX
 
@@ -260,7 +266,7 @@ def default_out(args: argparse.Namespace) -> Path:
 
 
 def write(args: argparse.Namespace, result: 'Result', out: Path) -> None:
-    """Print the scores before anything that can fail, then write them."""
+    """Print the scores, then write them. Writing can fail, so printing comes first."""
     import dataclasses
 
     from mmairl.evaluation.identity import SOURCES, difference, key_of
@@ -270,7 +276,7 @@ def write(args: argparse.Namespace, result: 'Result', out: Path) -> None:
 
     features = f', features {result.details["features"]}' if 'features' in result.details else ''
     print_results([result], f'in percent, {Path(args.config).stem}{features}')
-    if args.out is None and out.is_file():  # of other settings or images: keep both
+    if args.out is None and out.is_file():  # keep results of other settings or images
         saved = read_json(out).get('identity') or {}
         if difference(saved, result.identity, ignored=('weights', 'code', SOURCES)):
             out = out.with_name(f'{out.stem}_{key_of(result.identity)}.json')
@@ -278,6 +284,5 @@ def write(args: argparse.Namespace, result: 'Result', out: Path) -> None:
         protocol=args.protocol, config=args.config, checkpoint=args.checkpoint, part=args.part
     )
     write_json(out, {**record, **dataclasses.asdict(result)})
-    print(
-        f'written to {out}, and with the other results there to {write_evaluation_page(out.parent)}'
-    )
+    page = write_evaluation_page(out.parent)
+    print(f'the scores are in {out}, and the page of all results in this folder is {page}')

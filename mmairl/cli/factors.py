@@ -1,10 +1,10 @@
-"""Print which factors each framework changes in the framework that it builds on, read from the configs."""
+"""Print the factors in which each framework differs from the framework that it builds on, according to the configs."""
 
 from collections.abc import Sequence
 
 from mmairl.cli.flags import parser_of
 
-# Each framework of the paper, and the framework of which it changes one factor.
+# Each framework of the paper, and the framework from which it differs by one factor.
 BUILT_ON = {
     'mocov2': None,
     'mocov2_syncbn': 'mocov2',
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def table() -> str:
     """Return the table in Markdown, from the resolved configs."""
-    # OpenMMLab takes seconds to import.
+    # Imported after the arguments are parsed, because OpenMMLab takes seconds.
     from mmairl.config import load_config
     from mmairl.study.factors import factors_of
 

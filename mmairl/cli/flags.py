@@ -1,4 +1,4 @@
-"""Parsers of commands, and types of their values. Nothing heavy is imported at the top."""
+"""Parsers of commands and types of their arguments. Imports at the top must be fast."""
 
 import argparse
 import ast
@@ -14,7 +14,7 @@ PARTS = ('student', 'teacher')
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of a command, which can be inspected instead of parsing; see `parser_for` in main.py."""
+    """The parser of a command. Under `inspecting`, it is returned to the caller instead of used (`parser_for` in main.py)."""
 
     inspected = False
 
@@ -25,7 +25,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class ParserBuilt(Exception):
-    """Carries a parser out of its command."""
+    """Raised to return the parser of a command to `parser_for`."""
 
 
 @contextmanager
@@ -39,11 +39,16 @@ def inspecting() -> Iterator[None]:
 
 
 def parser_of(command: str, description: str | None) -> CommandParser:
-    """Return the parser of a command. Its description keeps its line breaks."""
+    """Return the parser of a command. The help keeps the line breaks of the description."""
     formatter = argparse.RawDescriptionHelpFormatter
     return CommandParser(
         prog=f'mmairl {command}', description=description, formatter_class=formatter
     )
+
+
+def add_switch(parser: Any, flag: str, help: str) -> None:
+    """Add an option without a value, which is off by default."""
+    parser.add_argument(flag, action='store_true', help=help)
 
 
 def add_part(parser: argparse.ArgumentParser, flag: str = '--part', whose: str = 'the') -> None:
@@ -60,15 +65,13 @@ def add_network(parser: argparse.ArgumentParser) -> None:
     """Add the config of a network that cannot be detected from its tensors."""
     parser.add_argument(
         '--config',
-        help='build the network of this config; required unless it is a ResNet or a ViT (default: detect it)',
+        help='build the network of this config; required for networks other than ResNets and ViTs (default: detect it)',
     )
 
 
 def add_loading(parser: argparse.ArgumentParser, batch: str = '--batch') -> None:
-    """Add the batch, the workers and the device of a computation over images."""
-    parser.add_argument(
-        batch, type=positive, default=64, help='set the number of images at a time (default: 64)'
-    )
+    """Add the batch size, the workers and the device of a computation over images."""
+    parser.add_argument(batch, type=positive, default=64, help='set the batch size (default: 64)')
     parser.add_argument(
         '--workers', type=count, default=0, help='load images in this many processes (default: 0)'
     )
@@ -90,7 +93,8 @@ def add_launcher(parser: Any, **settings: Any) -> None:
 def add_prefix(parser: argparse.ArgumentParser, flag: str = '--prefix', whose: str = 'the') -> None:
     """Add the prefix of a backbone's keys."""
     parser.add_argument(
-        flag, help=f'read {whose} backbone under this prefix of the keys (default: detect it)'
+        flag,
+        help=f'set the prefix of {whose} backbone in the keys of the file (default: detect it)',
     )
 
 
@@ -102,7 +106,7 @@ def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
         if value is None or not least <= value <= most:
             end = f' to {most}' if most < math.inf else ' or more'
             raise argparse.ArgumentTypeError(
-                f'{text!r} is not a whole number of {least}{end}; give one'
+                f'{text!r}: expected a whole number, {least}{end}; correct it'
             )
         return value
 
@@ -124,19 +128,19 @@ def _number(text: str) -> float:
 def fraction(text: str) -> float:
     """Parse a number from 0 to 1."""
     if not 0 <= (value := _number(text)) <= 1:
-        raise argparse.ArgumentTypeError(f'{text!r} is not a fraction; give a number from 0 to 1')
+        raise argparse.ArgumentTypeError(f'{text!r}: expected a number from 0 to 1; correct it')
     return value
 
 
 def above_zero(text: str) -> float:
     """Parse a finite number above 0."""
     if not 0 < (value := _number(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f'{text!r} is not a number above 0; give one')
+        raise argparse.ArgumentTypeError(f'{text!r}: expected a number above 0; correct it')
     return value
 
 
 def device(text: str) -> str:
-    """Parse a device that torch can use on this machine."""
+    """Parse the name of a device that torch can use on this machine."""
     if text == 'cpu':
         return text
     import torch
@@ -146,7 +150,7 @@ def device(text: str) -> str:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise argparse.ArgumentTypeError(
-            f'{text!r} is not available here ({reason}); give cpu, cuda or cuda:N'
+            f'{text!r}: the device is not available ({reason}); give cpu, cuda or cuda:N'
         ) from error
     return text
 
@@ -167,7 +171,7 @@ def add_config_options(
 
 
 class ConfigOptions(argparse.Action):
-    """Parse `--cfg-options key=value ...` like mmengine, but keep spaces in text and accept `{a: 1}` as a nested value."""
+    """Parse `--cfg-options key=value ...` like mmengine, but keep spaces in text and accept dictionaries such as `{a: 1}`."""
 
     def __call__(
         self,
@@ -185,7 +189,7 @@ class ConfigOptions(argparse.Action):
                 options[key] = option_value(text)
             except ValueError as error:
                 reason = ' '.join(str(error).split())
-                message = without_secrets(f'{word} is not of the form key=value ({reason})')
+                message = without_secrets(f'{word}: expected key=value ({reason})')
                 raise argparse.ArgumentError(self, message) from error
         setattr(namespace, self.dest, options)
 
@@ -218,7 +222,7 @@ def _mapping(text: str) -> Any:
 
 
 def _items(text: str) -> Any:
-    """Parse lists and tuples, nested or not; mmengine drops the spaces in them."""
+    """Parse lists and tuples, which may be nested. Spaces in them are dropped, as in mmengine."""
     words = re.sub(r'[^][(),]+', lambda word: repr(word[0].strip('\'"')), text.replace(' ', ''))
     closed = re.sub(r'(?<=[^(,])\)', ',)', words)  # a tuple of one item needs a comma
     try:

@@ -18,16 +18,14 @@ COMMANDS = {
     'demo': 'pre-train a small model and write a page about it, in minutes on a CPU',
     'normrescale': 'give a LARS-trained backbone the weight norms of an anchor',
     'convert': 'write a backbone in another format',
-    'consolidate': 'keep only what evaluation and transfer read of a training checkpoint',
+    'consolidate': 'copy the weights of a training checkpoint to a smaller file',
     'analyze': 'compare representations: weight norms, CKA, geometry',
-    'doctor': 'find out why a run went bad, by forks from its last good checkpoint',
+    'doctor': 'find remedies for a run whose health turned bad',
     'replay': 'replay parts of a run and compare them with its checkpoints',
     'report': 'write a page about results, a run, several runs, views or an image map',
     'pack': 'pack a data set into tar archives, or measure its channel statistics',
-    'factors': 'print which factors distinguish the frameworks',
+    'factors': 'print the factors that distinguish the frameworks',
 }
-
-
 SHELLS = ('bash', 'zsh')
 
 

@@ -1,6 +1,6 @@
-"""Give a LARS-trained backbone the weight norms of an anchor: mmairl normrescale LARS_CKPT OUT --anchor CKPT (Eq. 3).
+"""Rescale a LARS-trained backbone to the weight norms of an anchor: mmairl normrescale LARS_CKPT OUT --anchor CKPT (Eq. 3).
 
-With --advise, report whether its norms have grown, predict a fine-tuning rate, and recommend what to do:
+With --advise, report whether the norms have grown, predict a learning rate for fine-tuning, and print a recommendation:
 mmairl normrescale CKPT --advise [--anchor CKPT].
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import above_zero, add_part, add_prefix, parser_of
+from mmairl.cli.flags import above_zero, add_part, add_prefix, add_switch, parser_of
 from mmairl.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -20,29 +20,31 @@ PER = ('tensor', 'channel')
 STATISTICS = ('keep', 'rescale')
 # Parts of a checkpoint's `meta` that describe its weights.
 KEPT_META = ('cfg', 'settings', 'epoch', 'iter', 'dataset_meta', 'mmairl_version')
+# By whether the network looks LARS-trained.
 ADVICE = {
-    True: "what to do: rescale it by an anchor (plain, not --exact) and keep your recipe's rate, or search rates {rates}",
-    False: 'what to do: the norms do not look like those of LARS; if your recipe is for SGD with weight decay and this network '
-    'was trained otherwise, compare NormRescale by an SGD-trained anchor, or rates {rates}, on held-out images',
+    True: 'recommendation: rescale the network by an anchor (without --exact) and keep the learning rate of your recipe, or '
+    'search rates {rates}',
+    False: 'recommendation: the norms do not look like those of LARS; if your recipe is for networks trained by SGD with '
+    'weight decay and this one was not, compare NormRescale by an SGD-trained anchor, or rates {rates}, on held-out images',
 }
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('normrescale', __doc__)
     parser.add_argument(
-        'lars', metavar='LARS_CKPT', help='rescale this checkpoint of any known project'
+        'lars', metavar='LARS_CKPT', help='rescale this checkpoint in any known format'
     )
     parser.add_argument(
         'out',
         nargs='?',
         metavar='OUT',
-        help='write this checkpoint, with the table and figure next to it',
+        help='write this checkpoint, and a table and a figure next to it',
     )
     norms = parser.add_mutually_exclusive_group()
     norms.add_argument(
         '--anchor',
         metavar='CKPT',
-        help='take the norms of CKPT or of torchvision:NAME (default: --constant)',
+        help='use the norms of this checkpoint, or of torchvision:NAME (default: --constant)',
     )
     norms.add_argument(
         '--constant',
@@ -64,29 +66,21 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--statistics',
         choices=STATISTICS,
         default='keep',
-        help='keep the running statistics of batch norm, or rescale them as the release did (default: keep)',
+        help="keep batch norm's running statistics, or rescale them as in the paper's release (default: keep)",
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--exact',
-        action='store_true',
-        help='rescale only what batch norm makes irrelevant, so that the function stays the same (default: off)',
+        'rescale only weights whose scale batch norm cancels, so that the features stay the same (default: off)',
     )
-    parser.add_argument(
-        '--advise',
-        action='store_true',
-        help='write nothing and recommend what to do (default: off)',
-    )
+    add_switch(parser, '--advise', 'write nothing and print a recommendation (default: off)')
     parser.add_argument(
         '--rate',
         type=above_zero,
         default=0.01,
-        help='--advise: state the fine-tuning rate of the recipe (default: 0.01)',
+        help='--advise: set the learning rate of your fine-tuning recipe (default: 0.01)',
     )
-    parser.add_argument(
-        '--strict',
-        action='store_true',
-        help='fail if a tensor cannot be rescaled (default: log a warning)',
-    )
+    add_switch(parser, '--strict', 'fail if a tensor cannot be rescaled (default: log a warning)')
     return parser.parse_args(arguments)
 
 
@@ -95,14 +89,14 @@ def main(arguments: Sequence[str]) -> None:
     if args.advise:
         if args.out or args.constant:
             raise UserError(
-                '--advise: nothing is rescaled or written; leave out OUT and --constant',
+                '--advise: cannot be combined with OUT or --constant, because nothing is written; leave them out',
                 code='advise',
             )
         advise(args)
         return
     if not args.out or not (args.anchor or args.constant):
         raise UserError(
-            'to write a checkpoint, give its path and --anchor or --constant; --advise needs neither',
+            'normrescale: requires OUT, and --anchor or --constant; give them, or --advise for a recommendation only',
             code='no-anchor',
         )
     rescale(args)
@@ -123,7 +117,7 @@ def rescale(args: argparse.Namespace) -> None:
     source = read_backbone(args.lars, args.part, args.prefix)
     if 'normrescale' in source.origin and args.constant:
         raise UserError(
-            f'{args.lars} was rescaled before ({source.origin["normrescale"]}); rescale the original instead',
+            f'{args.lars}: this checkpoint is already rescaled ({source.origin["normrescale"]}); rescale the original',
             code='rescaled-twice',
         )
     anchor = None
@@ -141,7 +135,8 @@ def rescale(args: argparse.Namespace) -> None:
         )
     if args.strict and left_alone([row for row in rows if row.why != WHOLE_NUMBERS]):
         raise UserError(
-            f'{skipped}; nothing was written, leave out --strict to write it anyway', code='strict'
+            f'--strict: {skipped}, so nothing was written; leave out --strict to write the checkpoint',
+            code='strict',
         )
     write(args, source, weights, str(anchor or f'constant {args.constant}'))
     print_table(('before', 'anchor', 'ratio'), [cells(row) for row in rows], 'norms', head='tensor')
@@ -159,7 +154,7 @@ def rescale(args: argparse.Namespace) -> None:
 
 
 def advise(args: argparse.Namespace) -> None:
-    """Print the norms, whether they are large, the rate that they predict, and a recommendation."""
+    """Print the norms, whether they have grown, the predicted learning rate, and a recommendation."""
     from mmairl.checkpoints.norms import (
         looks_lars_trained,
         predicted_times,
@@ -173,19 +168,17 @@ def advise(args: argparse.Namespace) -> None:
     growth = typical_growth(weights)
     if growth is None:
         raise UserError(
-            f'{args.lars} has no 3x3 convolutions, whose norms the advice requires; search the rate',
+            f'{args.lars}: --advise requires 3x3 convolutions; search the learning rate instead',
             code='no-3x3',
         )
     rows = [
         (tensor.name, [f'{tensor.norm:.4f}', f'{tensor.growth:.2f}'])
         for tensor in weight_norms(weights, kernel=3)
     ]
-    print_table(
-        ('norm', 'times its start'), rows, f'3x3 convolutions of {args.lars}', head='tensor'
-    )
-    long = looks_lars_trained(weights)
-    verdict = 'long' if long else 'not long'
-    print(f'the typical norm is {growth:.2f} times its initial value: the network is {verdict}')
+    print_table(('norm', 'growth'), rows, f'3x3 convolutions of {args.lars}', head='tensor')
+    grown = looks_lars_trained(weights)
+    verdict = 'as after LARS' if grown else 'not as after LARS'
+    print(f'the typical norm is {growth:.2f} times its initial value, {verdict}')
     rates = "below the recipe's"
     if args.anchor:
         anchor = read_backbone(args.anchor, args.anchor_part, args.anchor_prefix).weights
@@ -194,17 +187,15 @@ def advise(args: argparse.Namespace) -> None:
             rate = args.rate * times['gains']
             rates = f'on both sides of {rate:.2g}'
             print(
-                f'if {args.rate:g} suits {args.anchor}, the gains predict {rate:.2g} for this one'
+                f'if a rate of {args.rate:g} suits {args.anchor}, {rate:.2g} is predicted for this network'
             )
         else:
-            print(
-                'no rate is predicted, because this network or the anchor has no batch norm gains'
-            )
+            print('no prediction, because this network or the anchor has no batch norm gains')
     else:
         print(
-            'for a predicted rate, give --anchor, a network that your recipe suits, and --rate, its rate'
+            'for a prediction, set --anchor to a network that your recipe suits and --rate to its rate'
         )
-    print(ADVICE[long].format(rates=rates))
+    print(ADVICE[grown].format(rates=rates))
 
 
 def write(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: str) -> None:

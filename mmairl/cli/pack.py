@@ -1,8 +1,8 @@
 """Pack a data set into tar archives: mmairl pack data/imagenet/train data/imagenet/train.tar [--shard 1G].
 
-Train from them with train_dataloader.dataset.type=Shards and train_dataloader.dataset.root=data/imagenet/train.tar, or with
---shard root=data/imagenet/train-*.tar; WebDataset reads them, too. Each image is decoded once. Images that cannot be read are
-left out and listed. After an interruption, the same command resumes a packing of several shards.
+To train from an archive, set train_dataloader.dataset.type=Shards and train_dataloader.dataset.root=data/imagenet/train.tar, or
+with --shard root=data/imagenet/train-*.tar. WebDataset can read archives, too. Unreadable images are left out and listed. After
+an interruption, the same command resumes if it writes several archives.
 
 With --statistics, print the mean and standard deviation of each channel for a config, and write nothing.
 """
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import count, fraction, parser_of, positive
+from mmairl.cli.flags import add_switch, count, fraction, parser_of, positive
 
 if TYPE_CHECKING:
     from mmairl.data.datasets import FileDataset
@@ -24,43 +24,42 @@ if TYPE_CHECKING:
 def size_in_bytes(text: str) -> int:
     """Parse a size such as 500M or 1G, in powers of 1024."""
     if not (parts := re.fullmatch(r'(\d+)([KMGT]?)', text)) or not int(parts[1]):
-        raise argparse.ArgumentTypeError(f'{text!r} is not a size; give one such as 500M or 1G')
+        raise argparse.ArgumentTypeError(
+            f'{text!r}: expected a size such as 500M or 1G; correct it'
+        )
     return int(parts[1]) << 10 * ' KMGT'.index(parts[2] or ' ')
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('pack', __doc__)
     parser.add_argument(
-        'source', help='read images in SOURCE/CLASS/, or shards by any name that Shards takes'
+        'source',
+        help='read images in the folders SOURCE/CLASS, or archives by any name that Shards accepts',
     )
     parser.add_argument('out', type=Path, nargs='?', metavar='OUT.tar', help='write this archive')
-    parser.add_argument(
+    add_switch(
+        parser,
         '--statistics',
-        action='store_true',
-        help='print mean and standard deviation, and write nothing (default: pack)',
+        'print mean and standard deviation, and write nothing (default: pack)',
     )
     parser.add_argument(
         '--channels',
         type=positive,
         metavar='N',
-        help='read N channels as they are stored (default: RGB)',
+        help='read images with N channels (default: RGB)',
     )
-    parser.add_argument(
-        '--unlabelled',
-        action='store_true',
-        help='read images at any depth, without classes (default: off)',
-    )
+    add_switch(parser, '--unlabelled', 'read images at any depth, without classes (default: off)')
     parser.add_argument(
         '--shard',
         type=size_in_bytes,
         metavar='SIZE',
-        help='write archives of SIZE, such as 1G: OUT-000000.tar, OUT-000001.tar, ... (default: one archive)',
+        help='write several archives of SIZE, such as 1G: OUT-000000.tar, OUT-000001.tar, ... (default: one archive)',
     )
     parser.add_argument(
         '--short-side',
         type=positive,
         metavar='PIXELS',
-        help='shrink larger images to this short side, which changes the training data (default: keep each file)',
+        help='shrink larger images to this short side, which changes the training data (default: copy each file)',
     )
     parser.add_argument(
         '--quality',
@@ -83,7 +82,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if (args.out is None) != args.statistics:
         parser.error('give either OUT.tar to write, or --statistics')
     if args.short_side and args.channels:
-        parser.error('--short-side writes JPEGs, which are RGB; leave it out, or --channels')
+        parser.error('--short-side writes RGB JPEGs; leave out --short-side or --channels')
     return args
 
 
@@ -131,12 +130,12 @@ def source_of(args: argparse.Namespace) -> 'FileDataset | Shards':
 
 
 def print_statistics(dataset: 'FileDataset | Shards', source: str, workers: int) -> None:
-    """Print mean and standard deviation as a config has them."""
+    """Print mean and standard deviation as lines of a config."""
     from mmairl.data.statistics import channel_statistics
 
     measured = channel_statistics(dataset, workers)
     mean, std = (
         ', '.join(f'{value:.5g}' for value in values) for values in (measured.mean, measured.std)
     )
-    print(f'# of {measured.images} images in {source}; {measured.unreadable} could not be read')
+    print(f'# {measured.images} images in {source}; {measured.unreadable} could not be read')
     print(f'model = dict(data_preprocessor=dict(mean=[{mean}], std=[{std}]))')

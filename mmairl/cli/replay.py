@@ -1,9 +1,9 @@
 """Replay parts of a run from its checkpoints: mmairl replay RUN {--check K, --step N [--views] [--per-image]}.
 
-A run is a function of its config, its seed and its step. --check replays K random stretches between two kept checkpoints, and
-the evaluations next to them, and compares the results bit for bit. --step replays one iteration from the nearest checkpoint and
-writes a page about it; with --cfg-options, the page compares it with the same iteration under these options. Nothing is
-written to RUN.
+A run is a function of config, seed and step, so a replay must be equal bit for bit. --check replays K random stretches of
+iterations between stored checkpoints, and the evaluations next to the checkpoints. --step replays one iteration from the
+nearest checkpoint and writes a page about it. With --cfg-options, the page compares the iteration with the same iteration under
+these options. Nothing is written to RUN.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import add_config_options, parser_of, positive, seed
+from mmairl.cli.flags import add_config_options, add_switch, parser_of, positive, seed
 from mmairl.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,20 +27,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--check',
         type=positive,
         metavar='K',
-        help='replay K random stretches between checkpoints and compare them (default: replay a --step)',
+        help='replay K random stretches between checkpoints and compare them (default: replay --step)',
     )
     what.add_argument(
-        '--step', type=positive, metavar='N', help='replay iteration N (default: --check stretches)'
+        '--step', type=positive, metavar='N', help='replay iteration N (default: use --check)'
     )
-    parser.add_argument(
-        '--views',
-        action='store_true',
-        help='--step: show the views with their sampled parameters (default: off)',
+    add_switch(
+        parser, '--views', '--step: show the views with their sampled parameters (default: off)'
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--per-image',
-        action='store_true',
-        help='--step: show loss, gradient and nearest keys of each image (default: off)',
+        '--step: show loss, gradient and nearest keys of each image (default: off)',
     )
     parser.add_argument(
         '--out',
@@ -49,7 +47,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add_config_options(parser)
     parser.add_argument(
-        '--seed', type=seed, default=0, help='set the seed of the choice of stretches (default: 0)'
+        '--seed', type=seed, default=0, help='--check: set the seed of the choice (default: 0)'
     )
     return parser.parse_args(arguments)
 
@@ -66,11 +64,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def check_run(run: Path, count: int, seed: int) -> None:
-    """Print the verdict of each stretch and of each evaluation.
-
-    Raises:
-        UserError: If one of them is a mismatch.
-    """
+    """Print the verdict of each stretch and of each evaluation, and raise if one is a mismatch."""
     from mmairl.engine.replay import MISMATCH, check_stretch, choose_stretches, stretches_of
     from mmairl.evaluation.features import show_progress
 
@@ -90,14 +84,14 @@ def check_run(run: Path, count: int, seed: int) -> None:
         verdicts.append(verdict)
     share = len(chosen) / len(stretches)
     print(
-        f'{len(chosen)} of {len(stretches)} stretches were replayed: a change within one stretch is found with a '
+        f'{len(chosen)} of {len(stretches)} stretches were replayed, so a change in a single stretch is found with a '
         f'probability of {100 * share:.0f} %'
     )
     differing = [verdict.what for verdict in verdicts if verdict.status == MISMATCH]
     if differing:
         raise UserError(
-            f'{run}: {len(differing)} of {len(verdicts)} replays differ from the run (first: {differing[0]}); do not '
-            'rely on its results',
+            f"{run}: {len(differing)} of {len(verdicts)} replays differ from the run ('{differing[0]}'); do not rely on its "
+            'results',
             code='not-reproduced',
         )
 
@@ -120,7 +114,7 @@ def show_step(args: argparse.Namespace) -> None:
 
 
 def check_evaluations(run: Path) -> Iterator['Verdict']:
-    """Repeat the evaluations next to the checkpoints that use the run's own config, and compare their scores."""
+    """Repeat the evaluations next to the run's checkpoints under the run's config, and compare their scores."""
     from mmairl.engine.fork import Fork
     from mmairl.engine.replay import MISMATCH, NOT_COMPARABLE, REPRODUCED, Verdict
     from mmairl.evaluation.identity import difference
@@ -134,7 +128,7 @@ def check_evaluations(run: Path) -> Iterator['Verdict']:
         what = f'{record.protocol} of {record.checkpoint}'
         checkpoint = run / Path(record.checkpoint).name
         if not checkpoint.is_file():
-            yield Verdict(what, NOT_COMPARABLE, 'the checkpoint is gone')
+            yield Verdict(what, NOT_COMPARABLE, 'the checkpoint no longer exists')
             continue
         result = evaluate(cfg, record.protocol, checkpoint, record.part)
         other = difference(record.identity or {}, result.identity)

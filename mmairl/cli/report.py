@@ -1,4 +1,4 @@
-"""Write a page about evaluation results, a study, the health of a run, several runs, the views of a config, or images.
+"""Write a page about evaluation results, a study, the papers' claims, views, the health of a run, several runs, or images.
 
 mmairl report FOLDER... [--plot X Y] [--out DIR]
 mmairl report study DIR [--figures OUT]
@@ -8,7 +8,7 @@ mmairl report health WORK_DIR [--out PAGE]
 mmairl report compare RUN RUN... [--out PAGE]
 mmairl report map CHECKPOINT... --images DIR [--colours CSV COLUMN] [--patches N] [--out PAGE]
 
-To report on a folder named like one of these words, write ./health.
+For a folder whose name is one of these words, write ./health.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
         print(evaluation(arguments))
 
 
-# Each function imports what its page needs after it has parsed its arguments, because torch and OpenMMLab take seconds.
+# Imported after the arguments are parsed in each function, because torch and OpenMMLab take seconds.
 
 
 def evaluation(arguments: Sequence[str]) -> Path:
@@ -45,7 +45,7 @@ def evaluation(arguments: Sequence[str]) -> Path:
     parser.add_argument(
         'folders',
         nargs='+',
-        help='read the results in these folders; or choose study, claims, views, health, compare or map as above',
+        help='read the results in these folders (or use study, claims, views, health, compare or map as above)',
     )
     parser.add_argument(
         '--plot',
@@ -53,10 +53,12 @@ def evaluation(arguments: Sequence[str]) -> Path:
         action='append',
         default=[],
         metavar=('X', 'Y'),
-        help='plot one score against another, by their names (default: no plot)',
+        help='plot the score named Y against the score named X (default: no plot)',
     )
     parser.add_argument(
-        '--out', default='work_dirs/report', help='write the page here (default: work_dirs/report)'
+        '--out',
+        default='work_dirs/report',
+        help='write the page to this folder (default: work_dirs/report)',
     )
     args = parser.parse_args(arguments)
 
@@ -65,32 +67,30 @@ def evaluation(arguments: Sequence[str]) -> Path:
     records = records_in(*args.folders)
     if not records:
         raise UserError(
-            f'no results in {", ".join(args.folders)}; measure a checkpoint with `mmairl evaluate` first',
+            f'{", ".join(args.folders)}: no results; run `mmairl evaluate` first',
             code='no-results',
         )
     known = sorted({name for record in records for name in record.scores})
-    asked = {name for pair in args.plot for name in pair}
-    for name in sorted(asked - set(known)):
+    plotted = {name for pair in args.plot for name in pair}
+    for name in sorted(plotted - set(known)):
         raise UserError(
-            f"--plot: no result has the score '{name}'; choose among {', '.join(known)}",
+            f"--plot: no result has this score ('{name}'); choose among {', '.join(known)}",
             code='unknown-score',
         )
     return write_evaluation_page(args.out, args.plot, args.folders)
 
 
 def study(arguments: Sequence[str]) -> Path:
-    parser = parser_of(
-        'report study', 'Write the page of a study again, or its figures for a paper.'
-    )
+    parser = parser_of('report study', 'Write the page of a study again, or figures for a paper.')
     parser.add_argument(
-        'folder', type=Path, help='read study.json in this folder, which `mmairl study` wrote'
+        'folder', type=Path, help='read study.json of `mmairl study` in this folder'
     )
     parser.add_argument(
         '--figures',
         type=Path,
         metavar='OUT',
-        help='write the effects figures here, at column width and text width, as SVG, PDF and PNG, and their numbers as '
-        'LaTeX, Markdown and CSV (default: write DIR/page.html)',
+        help='write figures of the effects to this folder instead, at column width and at text width, as SVG, PDF and PNG, '
+        'and their numbers as LaTeX, Markdown and CSV (default: write DIR/page.html)',
     )
     args = parser.parse_args(arguments)
 
@@ -102,7 +102,7 @@ def study(arguments: Sequence[str]) -> Path:
         return write_study_page(record, args.folder / 'page.html')
     if not write_figures(record, args.figures):
         raise UserError(
-            f'--figures: {args.folder} compares no rows; finish runs of at least two rows',
+            f'--figures: {args.folder} has no comparison; finish runs of at least two rows',
             code='no-figures',
         )
     return args.figures
@@ -110,7 +110,7 @@ def study(arguments: Sequence[str]) -> Path:
 
 def claims(arguments: Sequence[str]) -> Path:
     parser = parser_of(
-        'report claims', 'Write the page of all claims of the papers, with the verdicts of studies.'
+        'report claims', "Write a page about the papers' claims, with the verdicts of studies."
     )
     parser.add_argument(
         'folder',
@@ -128,9 +128,7 @@ def claims(arguments: Sequence[str]) -> Path:
 
 def health(arguments: Sequence[str]) -> Path:
     parser = parser_of('report health', 'Write the health page of the latest start of a run.')
-    parser.add_argument(
-        'work_dir', help='read the work dir of this training run, which had a HealthHook'
-    )
+    parser.add_argument('work_dir', help='read the work dir of a training run with a HealthHook')
     parser.add_argument('--out', help='write this page (default: WORK_DIR/health.html)')
     args = parser.parse_args(arguments)
 
@@ -140,17 +138,19 @@ def health(arguments: Sequence[str]) -> Path:
 
 
 def views(arguments: Sequence[str]) -> Path:
-    parser = parser_of('report views', 'Show some images with their views, before a run.')
+    parser = parser_of(
+        'report views', 'Write a page with some images and their views, before a run.'
+    )
     parser.add_argument(
-        'config', help='name the pre-training config, such as configs/mocov2plus_r18_folder_100e.py'
+        'config', help='use this pre-training config, such as configs/mocov2plus_r18_folder_100e.py'
     )
     parser.add_argument('--root', help='read images here (default: train_dataloader.dataset.root)')
     parser.add_argument(
         '--views',
-        help="choose the views: satellite, microscopy, medical_grey or documents (default: the config's)",
+        help="choose the views for satellite, microscopy, medical_grey or documents (default: the config's)",
     )
     parser.add_argument(
-        '--seed', type=seed, default=0, help='seed the choice of images and the views (default: 0)'
+        '--seed', type=seed, default=0, help='set the seed of images and views (default: 0)'
     )
     parser.add_argument('--out', help='write this page (default: work_dirs/views/CONFIG.html)')
     add_config_options(parser)
@@ -163,11 +163,11 @@ def views(arguments: Sequence[str]) -> Path:
     from mmairl.report.views_page import write_views_page
 
     register()
-    named = {
+    flags = {
         'train_dataloader.dataset.root': args.root,
         'train_dataloader.dataset.views': args.views,
     }
-    options = {key: value for key, value in named.items() if value}
+    options = {key: value for key, value in flags.items() if value}
     cfg = load_config(args.config, {**options, **args.cfg_options})
     check_config(cfg)
     out = output(args.out or f'work_dirs/views/{Path(args.config).stem}.html', args.config)
@@ -192,26 +192,26 @@ def compare(arguments: Sequence[str]) -> Path:
 def image_map(arguments: Sequence[str]) -> Path:
     parser = parser_of('report map', 'Map images by the features of a checkpoint.')
     parser.add_argument(
-        'checkpoint', nargs='+', help='compute features by these checkpoints of any known project'
+        'checkpoint', nargs='+', help='compute features with these checkpoints in any known format'
     )
     parser.add_argument(
         '--images',
         required=True,
         nargs='+',
-        help='read a folder with or without classes, or an archive of `mmairl pack`; several are colored by their source',
+        help='read folders with or without classes, or archives of `mmairl pack`; several are colored by source',
     )
     parser.add_argument(
         '--colours',
         nargs=2,
         metavar=('CSV', 'COLUMN'),
-        help='color by a column of this table, whose first column names the images (default: by class)',
+        help='color by a column of this CSV file, whose first column names the images (default: by class)',
     )
     parser.add_argument(
         '--patches',
         type=count,
         default=0,
         metavar='N',
-        help='also compare the cells or patches of N images (default: 0)',
+        help='also compare image regions (cells of a ResNet, patches of a ViT) of N images (default: 0)',
     )
     add_part(parser)
     add_network(parser)
@@ -219,11 +219,14 @@ def image_map(arguments: Sequence[str]) -> Path:
         '--size',
         type=positive,
         metavar='PIXELS',
-        help="set the side of the central crop (default: the training's)",
+        help='set the side of the center crop (default: as in training)',
     )
     add_loading(parser)
     parser.add_argument(
-        '--seed', type=seed, default=0, help='seed random weights, maps and groups (default: 0)'
+        '--seed',
+        type=seed,
+        default=0,
+        help='set the seed of random weights, maps and groups (default: 0)',
     )
     parser.add_argument(
         '--out', default='work_dirs/map.html', help='write this page (default: work_dirs/map.html)'

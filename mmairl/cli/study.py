@@ -1,14 +1,14 @@
 """Run a study, from its YAML file to its page: mmairl study configs/studies/ladder.yaml --scale demo.
 
-Train and measure what is missing, and write study.json, page.html, table.md and table.tex. Finished runs are not repeated,
-whenever and however often the study is interrupted.
+Train and evaluate missing runs, and write study.json, page.html, table.md and table.tex. After an interruption, the same
+command resumes; finished runs are not repeated.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmairl.cli.flags import count, parser_of, positive, seed
+from mmairl.cli.flags import add_switch, count, parser_of, positive, seed
 from mmairl.errors import UserError
 
 NOT_WITH_REMEASURE = ('status', 'dry_run', 'power', 'print_commands', 'collect', 'until_decided')
@@ -20,38 +20,36 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         'study',
         type=Path,
         nargs='?',
-        help='name the study, such as configs/studies/ladder.yaml (default: list studies)',
+        help='run this study, such as configs/studies/ladder.yaml (default: list the built-in studies)',
     )
-    parser.add_argument(
-        '--list', action='store_true', help='print the built-in studies as a table and exit'
-    )
+    add_switch(parser, '--list', 'print the built-in studies as a table and exit')
     parser.add_argument(
         '--index',
         type=Path,
         metavar='FOLDER',
-        help='write one page about all studies of a folder and exit',
+        help='write a page about all studies in FOLDER and exit',
     )
     parser.add_argument(
         '--scale',
         default='in1k',
-        help='choose one of configs/studies/_scales, such as demo, cifar, in100 or in1k, or a YAML file (default: in1k)',
+        help='choose a scale of configs/studies/_scales, such as demo, cifar, in100 or in1k, or a YAML file (default: in1k)',
     )
     parser.add_argument(
         '--seeds',
         type=seed,
         nargs='+',
-        help="run these seeds (default: the study's, or the scale's if those are more)",
+        help="run these seeds (default: the study's or the scale's, whichever are more)",
     )
     parser.add_argument(
-        '--tasks', nargs='+', help="measure by these tasks (default: the study's or the scale's)"
+        '--tasks', nargs='+', help="evaluate by these tasks (default: the study's or the scale's)"
     )
     parser.add_argument(
-        '--out', type=Path, help='write here (default: work_dirs/studies/STUDY_SCALE)'
+        '--out', type=Path, help='write to this folder (default: work_dirs/studies/STUDY_SCALE)'
     )
-    parser.add_argument(
+    add_switch(
+        parser,
         '--remeasure',
-        action='store_true',
-        help='measure finished runs again and replace their scores; weights are kept (default: off)',
+        'evaluate finished runs again and replace their scores, but keep their weights (default: off)',
     )
     add_machines(parser)
     add_ways_to_stop(parser)
@@ -77,7 +75,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         '--jobs',
         type=positive,
         metavar='N',
-        help='run N runs at a time (default: one for each --per-run GPUs, or cores if there is no GPU)',
+        help='run N runs at a time (default: as many as the GPUs, or the cores if there is no GPU, allow with --per-run)',
     )
     group.add_argument(
         '--slurm',
@@ -88,58 +86,54 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         '--cluster',
         type=Path,
         metavar='FILE',
-        help="submit the runs by a site's profile, see docs/how-to/studies.md (default: run them here)",
+        help='submit the runs by a profile of the cluster, see docs/how-to/studies.md (default: run them here)',
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--print-commands',
-        action='store_true',
-        help='print one line for each run, for other schedulers, and exit (default: run them)',
+        'print a command line for each run, for other schedulers, and exit (default: run them)',
     )
 
 
 def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group('planning and progress')
-    group.add_argument(
-        '--dry-run',
-        action='store_true',
-        help='print the plan, check fairness and exit; this runs the configs',
+    add_switch(
+        group, '--dry-run', 'print the plan, check fairness and exit; this executes the configs'
     )
     group.add_argument(
         '--rate',
         type=float,
         metavar='IMAGES',
-        help="plan by this measured number of images per second and device (default: the scale's)",
+        help="plan with this number of images per second and device (default: the scale's)",
     )
-    group.add_argument(
-        '--status',
-        action='store_true',
-        help='print the state of each run and exit; runs may still be in progress',
+    add_switch(
+        group, '--status', 'print the state of each run and exit, even while runs are in progress'
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--collect',
-        action='store_true',
-        help='write the page about the finished runs and exit (default: run the others)',
+        'write the page about the finished runs and exit (default: run missing runs first)',
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--power',
-        action='store_true',
-        help='print which effects the finished seeds can detect and exit (default: run)',
+        'print the effects that the finished seeds can detect and exit (default: run)',
     )
     group.add_argument(
         '--effect',
         type=float,
-        help="--power: state the effect in question (default: the study's margin)",
+        help="--power: print the seeds that this effect requires (default: the study's margin)",
     )
-    group.add_argument(
+    add_switch(
+        group,
         '--until-decided',
-        action='store_true',
-        help='add seeds until every comparison is decided (default: run the seeds given)',
+        'add seeds until every comparison is decided (default: run a fixed number of seeds)',
     )
     group.add_argument(
         '--most',
         type=positive,
         metavar='RUNS',
-        help='--until-decided: spend at most RUNS runs, trials included (default: 12 seeds or searches)',
+        help='--until-decided: train at most RUNS runs, including trials of searches (default: 12 seeds or searches)',
     )
 
 
@@ -150,12 +144,12 @@ def main(arguments: Sequence[str]) -> None:
     ):
         flag = f'--{other.replace("_", "-")}'
         raise UserError(
-            f'--remeasure: not possible with {flag}; leave one of them out',
+            f'--remeasure: cannot be combined with {flag}; leave one of them out',
             code='remeasure-conflict',
         )
     if args.until_decided and (args.slurm or args.cluster):
         raise UserError(
-            '--until-decided: not possible with Slurm, because it waits for the runs of each analysis; leave one out',
+            '--until-decided: cannot be combined with --slurm or --cluster, because it waits for runs; leave one of them out',
             code='until-decided-slurm',
         )
     if args.index:
@@ -178,13 +172,13 @@ def run(args: argparse.Namespace) -> None:
 
     register()
     if args.dry_run:
-        print('this loads the configs that the study names; configs are programs')
+        print('loading the configs that the study names; configs are programs')
     prepared = commands.prepare_study(
         args.study, args.scale, args.seeds, args.tasks, args.out, args.rate
     )
     if args.collect and not prepared.out.is_dir():
         raise UserError(
-            f'there is no folder {prepared.out} to collect; give --out the folder of the study',
+            f'--collect: no such folder ({prepared.out}); set --out to the folder of the study',
             code='no-study-folder',
         )
     if args.print_commands:
@@ -219,7 +213,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def jobs_of(args: argparse.Namespace) -> int:
-    """Return the runs at a time: one for each share of the GPUs, or of the cores if there is no GPU."""
+    """Return the number of simultaneous runs."""
     import torch
 
     from mmairl.hardware import cores

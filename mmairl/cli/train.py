@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmairl.cli.flags import add_config_options, add_launcher, parser_of, positive, seed
+from mmairl.cli.flags import add_config_options, add_launcher, add_switch, parser_of, positive, seed
 
 if TYPE_CHECKING:
     from mmengine.config import Config
@@ -25,7 +25,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         'config',
         nargs='?',
-        help='name the config, such as configs/mocov2plus_r50_200e.py; required without --suggest',
+        help='train this config, such as configs/mocov2plus_r50_200e.py; required without --suggest and --fork',
     )
     add_run(parser)
     add_batch(parser)
@@ -34,7 +34,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     if args.suggest and args.config:
         parser.error(
-            f"--suggest writes a config and takes none; name the method by --method, such as '--method {args.config}'"
+            f"--suggest prints a config and takes none ('{args.config}'); name the method by --method, such as --method byol"
         )
     if args.suggest and not (args.images or args.data):
         parser.error('--suggest requires the number of images; give --images N or --data DIR')
@@ -54,107 +54,105 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
-        help='resume from CHECKPOINT, or from the newest of the work dir if none is named (default: start at step 0)',
+        help='resume from CHECKPOINT, or without a value from the newest checkpoint in the work dir (default: start at step 0)',
     )
     parser.add_argument(
         '--fork',
         metavar='RUN@EPOCH',
-        help='branch from the exact state of a run after an epoch, with its config and --cfg-options; requires --work-dir '
-        '(default: a run of its own)',
+        help='continue from the exact state of another run after an epoch, with its config and --cfg-options; requires '
+        '--work-dir (default: off)',
     )
-    parser.add_argument(
-        '--amp', action='store_true', help='train in mixed precision (default: off)'
-    )
+    add_switch(parser, '--amp', 'train in mixed precision (default: off)')
     parser.add_argument(
         '--strategy',
         metavar='NAME',
-        help='shard the run over its processes: zero1, zero2, zero3, deepspeed1, deepspeed2, zero2_offload, ..., or a '
-        'DeepSpeed config NAME.json (default: replicate the model)',
+        help='split the model and the optimizer over processes: zero1, zero2, zero3, deepspeed1, deepspeed2, zero2_offload, '
+        '..., or a DeepSpeed config NAME.json (default: each process has a full copy)',
     )
     parser.add_argument(
         '--log',
         nargs='+',
         default=[],
         metavar='LOGGER',
-        help='also send curves to wandb, mlflow or tensorboard (default: log files only)',
+        help='also log curves to wandb, mlflow or tensorboard (default: log files only)',
     )
     parser.add_argument(
         '--seed',
         type=seed,
-        help='set the seed; CPU runs with a seed repeat bit for bit (default: random)',
+        help='set the seed; two runs on a CPU with the same seed are equal bit for bit (default: random)',
     )
     add_config_options(parser)
     parser.add_argument(
         '--dump-config',
         metavar='FILE',
-        help='write the resolved config as YAML or JSON and exit (default: train)',
+        help='write the complete config as YAML or JSON and exit (default: train)',
     )
 
 
 def add_batch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add_switch(
+        parser,
         '--auto-scale-lr',
-        action='store_true',
-        help='scale the learning rate to the actual batch (default: off)',
+        'scale the learning rate by the batch size, as auto_scale_lr of the config describes (default: off)',
     )
     parser.add_argument(
         '--per-gpu',
         type=positive,
         metavar='N',
-        help='hold N images at once on each GPU and accumulate the rest of the total batch (default: the whole share)',
+        help='use batches of N images per GPU and accumulate gradients up to the total batch (default: no accumulation)',
     )
     parser.add_argument(
         '--plan',
         type=positive,
         metavar='GPUS',
-        help='print the batch layout for GPUS GPUs of --per-gpu images and exit (default: train)',
+        help='print the batch layout for GPUS GPUs with --per-gpu images each and exit (default: train)',
     )
 
 
 def add_suggestion(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group('--suggest')
-    group.add_argument(
+    add_switch(
+        group,
         '--suggest',
-        action='store_true',
-        help='print a config for --images custom images, with its reasons, and exit (default: train)',
+        'print a config for custom images with the reasons for its values and exit (default: train)',
     )
     group.add_argument(
         '--method',
         default='mocov2plus',
-        help='choose the framework, such as byol or smocov2plus (default: mocov2plus)',
+        help='choose the method, such as byol or smocov2plus (default: mocov2plus)',
     )
     group.add_argument(
         '--images',
         type=positive,
         metavar='N',
-        help='state the number of images (default: count --data)',
+        help='set the number of images (default: count the images in --data)',
     )
     group.add_argument(
         '--gpus',
         type=positive,
         default=1,
         metavar='N',
-        help='state the number of GPUs (default: 1)',
+        help='set the number of GPUs (default: 1)',
     )
     group.add_argument(
         '--channels',
         type=positive,
         metavar='N',
-        help='read N channels as they are stored in TIFF, PNG or NPY files (default: RGB)',
+        help='read images with N channels from TIFF, PNG or NPY files (default: RGB)',
     )
     group.add_argument(
         '--data',
         metavar='DIR',
-        help='count the images here and check them against --views (default: none)',
+        help='count the images in DIR and check that --views suit them (default: none)',
     )
     group.add_argument(
         '--views',
-        help='choose the views: satellite, microscopy, medical_grey or documents (default: photographs)',
+        help='choose the views for satellite, microscopy, medical_grey or documents (default: views for photographs)',
     )
     group.add_argument(
         '--weights',
         metavar='CKPT',
-        help='start from this checkpoint of any known project, or a released model such as timm:NAME (default: from scratch)',
+        help='start from this checkpoint in any known format, or a released model such as timm:NAME (default: from scratch)',
     )
 
 
@@ -166,7 +164,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
         '--local_rank',
         '--local-rank',
         type=int,
-        help='set the local rank, as old launchers do (default: the environment variable LOCAL_RANK)',
+        help='set the local rank, for old launchers (default: the environment variable LOCAL_RANK)',
     )
 
 
@@ -246,7 +244,7 @@ def print_suggestion(args: argparse.Namespace) -> None:
 
 
 def apply(args: argparse.Namespace, cfg: 'Config') -> None:
-    """Set the config keys that the flags stand for."""
+    """Set the config keys of the flags."""
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or f'work_dirs/{Path(args.config).stem}'
     restarted = any(int(os.environ.get(name, 0)) for name in RESTARTS)
     if restarted and not args.resume:
@@ -273,7 +271,7 @@ def apply(args: argparse.Namespace, cfg: 'Config') -> None:
 
 
 def use_mixed_precision(cfg: 'Config') -> None:
-    """Compute in bfloat16, or in float16 on GPUs without it."""
+    """Train in bfloat16, or in float16 on GPUs without bfloat16."""
     import torch
 
     if cfg.optim_wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':

@@ -1,7 +1,7 @@
 """Run the tasks of the papers' transfer tables on one checkpoint: mmairl transfer CKPT [--tasks knn,linear,voc07,...].
 
-Tasks whose data is missing are listed with the places where it was searched. The same command resumes. The table compares the
-scores with those that a paper published for one pre-training.
+Tasks without their data are skipped and listed with the missing folders. After an interruption, the same command resumes. The
+table compares the scores with published ones.
 """
 
 import argparse
@@ -25,7 +25,7 @@ TASKS = (
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('transfer', __doc__)
-    parser.add_argument('checkpoint', help='measure this checkpoint of any known project')
+    parser.add_argument('checkpoint', help='start from this checkpoint in any known format')
     parser.add_argument(
         '--tasks',
         help=f'run these tasks, separated by commas, of {", ".join(TASKS)} (default: {DEFAULT})',
@@ -36,18 +36,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=positive,
         default=1,
         metavar='N',
-        help='run N processes, on the CPU if there is no GPU (default: 1)',
+        help='use N GPUs, or N CPU processes if there is no GPU (default: 1)',
     )
     parser.add_argument(
         '--normrescale',
         metavar='ANCHOR',
-        help='first rescale the backbone by this checkpoint (default: leave the weights as they are)',
+        help='rescale the backbone by this anchor checkpoint first (default: keep the weights)',
     )
     parser.add_argument(
         '--beside',
         default='mocov2plus_sgd',
         metavar='ROW',
-        help="compare with this row of the paper's Tab. 1 and 2, or TABLE/ROW of another (default: mocov2plus_sgd)",
+        help="compare with this row of the paper's Tab. 1 and 2, or with TABLE/ROW of another table (default: mocov2plus_sgd)",
     )
     parser.add_argument(
         '--work-dir',
@@ -81,19 +81,19 @@ def main(arguments: Sequence[str]) -> None:
     }
     for name, paths in absent.items():
         print(
-            f'{name}: left out, because {", ".join(str(path.absolute()) for path in paths)} is missing'
+            f'{name}: skipped, because {", ".join(str(path.absolute()) for path in paths)} is missing'
         )
     present = [name for name in names if name not in absent]
     if not present:
         raise UserError(
-            '--tasks: no task has its data (the lines above list the folders searched); give --data or link data/',
+            '--tasks: the data of all tasks is missing (the lines above list the folders); set --data, or link the folders',
             code='no-task-data',
         )
     tasks.require_platform(present)
     work_dir = args.work_dir or Path('work_dirs/transfer') / run_name(args)
     place = Place(args.data.absolute(), work_dir, args.gpus)
     start, depth = write_start(args.checkpoint, args.part, args.normrescale, place)
-    for name in present:  # find mistakes before hours are spent on the first task
+    for name in present:  # raises before hours are spent on the first task
         tasks.task_config(name, depth)
     measured: dict[str, float] = {}
     for name in present:
@@ -105,24 +105,24 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run_name(args: argparse.Namespace) -> str:
-    """Name the results by the run as well, because checkpoints of different runs have the same file name."""
+    """Return RUN_CKPT_PART. The run is part of the name, because checkpoints of different runs have the same file names."""
     source = Path(args.checkpoint).absolute()
     suffix = '_normrescale' if args.normrescale else ''
     return f'{source.parent.name}_{source.stem}_{args.part}{suffix}'
 
 
 def show(rows: list[tuple[str, float | None, float | None]], beside: str) -> None:
-    """Print measured and published scores; missing ones are blank."""
+    """Print measured and published scores. Missing scores are blank."""
     from mmairl.report.table import print_table
     from mmairl.transfer.tasks import TASKS
 
-    shown = []
+    cells_by_column = []
     for column, ours, theirs in rows:
         digits = 1 if column not in TASKS['nyuv2'].plain else 3
         difference = None if None in (ours, theirs) else ours - theirs
         cells = [
             '' if value is None else f'{value:.{digits}f}' for value in (ours, theirs, difference)
         ]
-        shown.append((column, cells))
-    title = 'transfer, in percent (nyuv2_rms and nyuv2_rel: as they are)'
-    print_table(('measured', f'published, {beside}', 'difference'), shown, title)
+        cells_by_column.append((column, cells))
+    title = 'transfer, in percent (except nyuv2_rms and nyuv2_rel)'
+    print_table(('measured', f'published, {beside}', 'difference'), cells_by_column, title)

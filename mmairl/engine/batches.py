@@ -1,4 +1,4 @@
-"""Batches for training: resume inside an epoch, and copy the next batch to the GPU during a step."""
+"""Batches for training, which start inside an epoch after a resume and are copied to the GPU in advance."""
 
 import logging
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from mmairl.errors import UserError
 
 
 def sampler_of(dataloader: DataLoader) -> Sampler:
-    """Return the sampler of images, which a batch sampler may wrap."""
+    """Return the sampler of images, which may be inside a batch sampler."""
     return getattr(dataloader.batch_sampler, 'sampler', dataloader.sampler)
 
 
@@ -29,7 +29,7 @@ def images_per_step(dataloader: DataLoader) -> int:
 
 
 def images_in_epoch(dataloader: DataLoader) -> int | list[int]:
-    """Return the number of images in an epoch; for a Mixture with weights, the number from each set."""
+    """Return the number of images in an epoch. For a Mixture with weights, return the number from each data set."""
     counts = getattr(dataloader.dataset, 'per_epoch', None)
     return len(dataloader.dataset) if counts is None else counts.tolist()
 
@@ -37,8 +37,8 @@ def images_in_epoch(dataloader: DataLoader) -> int | list[int]:
 def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
     """Return an epoch's batches after the first `done`.
 
-    ResumableSampler skips indices, so no skipped image is read. Other samplers can only start at the beginning of an
-    epoch; the batches before are then read and dropped, as mmengine does.
+    ResumableSampler skips indices without reading images. Other samplers start at the beginning of an epoch, so the first
+    batches are read and dropped, as in mmengine.
     """
     sampler = sampler_of(dataloader)
     if isinstance(sampler, ResumableSampler):
@@ -47,7 +47,7 @@ def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
     if hasattr(sampler, 'set_epoch'):
         sampler.set_epoch(epoch)
     if done:
-        message = f'{type(sampler).__name__} cannot start inside an epoch: {done} batches are read again to get there'
+        message = f'{type(sampler).__name__} cannot start inside an epoch, so {done} batches are read again and dropped'
         print_log(message, logger='current', level=logging.WARNING)
     return islice(delivered(dataloader), done, None)
 
@@ -60,10 +60,10 @@ def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
         for batch in batches(dataloader, epoch, done):
             empty = False
             yield batch
-        if empty:  # an endless loop otherwise
+        if empty:  # otherwise, this loop would never end
             raise UserError(
-                f'{type(sampler_of(dataloader)).__name__} gives no batch in epoch {epoch + 1}, so training cannot continue; '
-                "set train_dataloader.sampler=dict(type='ResumableSampler', shuffle=True)",
+                f'train_dataloader.sampler: {type(sampler_of(dataloader)).__name__} has no batch in epoch {epoch + 1}; '
+                "set dict(type='ResumableSampler', shuffle=True)",
                 code='no-batch',
             )
         epoch += 1
@@ -71,7 +71,7 @@ def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
 
 
 def prefetch_to_device(batches: Iterator[dict]) -> Iterator[dict]:
-    """On a GPU, copy the next batch on a stream of its own while the current step computes."""
+    """Yield batches. On a GPU, copy the next batch on a separate stream during the current step."""
     if not torch.cuda.is_available():
         yield from batches
         return
@@ -89,12 +89,12 @@ def prefetch_to_device(batches: Iterator[dict]) -> Iterator[dict]:
 
 @cache
 def copy_stream() -> torch.cuda.Stream:
-    """Return the stream for copies. The allocator keeps memory per stream, so each new one would need more."""
+    """Return the stream for copies. It is shared, because the allocator keeps memory per stream."""
     return torch.cuda.Stream()
 
 
 def to_device(inputs: Any) -> Any:
-    """Start to copy pinned images to the GPU. Other images would block the host, and are left to the preprocessor."""
+    """Start to copy pinned images to the GPU. The preprocessor copies others, because their copy would block the host."""
 
     def is_pinned(part: Any) -> bool:
         return torch.is_tensor(part) and part.is_pinned()
@@ -103,13 +103,13 @@ def to_device(inputs: Any) -> Any:
 
 
 def arrived(batch: dict, copied: torch.cuda.Event) -> dict:
-    """Return the batch for the stream that computes. That stream waits for the copies; the host does not."""
+    """Make the computing stream, but not the host, wait for the copies, and return the batch."""
     stream = torch.cuda.current_stream()
     stream.wait_event(copied)
 
     def is_on_gpu(part: Any) -> bool:
         return torch.is_tensor(part) and part.is_cuda
 
-    # Without this, the allocator could reuse the memory before this stream has read it.
+    # Otherwise the allocator could reuse the memory before this stream has read it.
     apply_to(batch['inputs'], is_on_gpu, lambda part: part.record_stream(stream))
     return batch

@@ -1,7 +1,6 @@
 """Checkpoints of a run: collect the content, write it, find the newest one, and choose where a run starts.
 
-`hooks/saving.py` decides when a checkpoint is written and which older one is removed; `engine/resume.py` restores a run.
-Files are read by `load_checkpoint`, also where mmengine reads them, such as the `Pretrained` weights of a detector.
+`hooks/saving.py` decides when a checkpoint is written and which older one is removed. `engine/resume.py` restores a run.
 """
 
 import hashlib
@@ -42,11 +41,12 @@ from mmairl.errors import UserError, printable
 from mmairl.hardware import processor
 from mmairl.io import output, read_text, write_text
 
-REQUIRED = ('meta', 'state_dict', 'optimizer')  # the parts that a resume cannot do without
+# The parts and the meta values that a resume requires.
+REQUIRED = ('meta', 'state_dict', 'optimizer')
 REQUIRED_META = {'epoch': int, 'iter': int, 'run': str | None}
-RUN = 'run_id'  # the file in a work dir that names the run whose checkpoints are current
-NOTE = 'last_checkpoint'  # the file in a work dir in which OpenMMLab notes the newest checkpoint
-# The keys that training depends on.
+RUN = 'run_id'  # file in a work dir with the name of the run that wrote its checkpoints
+NOTE = 'last_checkpoint'  # OpenMMLab's file in a work dir with the path of the newest checkpoint
+# The config sections that training depends on.
 SECTIONS = (
     'model',
     'train_dataloader',
@@ -74,7 +74,7 @@ def snapshot(
     Args:
         runner: The run. Its hooks add to the checkpoint in `before_save_checkpoint`.
         weights: The state dict of the whole model.
-        meta: What the checkpoint says about the run.
+        meta: The description of the run.
         optimizer: The state dict of the whole optimizer, or None to leave it out.
         schedules: Include the state of the parameter schedulers.
     """
@@ -96,7 +96,7 @@ def snapshot(
 
 
 def describe_run(runner: Runner) -> dict[str, Any]:
-    """Return the part of a checkpoint's meta that is the same throughout a run."""
+    """Return the part of a checkpoint's meta that does not change during a run."""
     origin = dict(
         cfg=python_text(runner.cfg),
         settings=settings(runner.cfg),
@@ -116,7 +116,7 @@ def describe_run(runner: Runner) -> dict[str, Any]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return what the last bits of a run depend on, apart from config, seed and data."""
+    """Return the properties of machine and software that can change the last bits of a run's numbers."""
     return dict(
         processor=processor(),
         gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else '',
@@ -127,7 +127,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def settings(cfg: Config) -> dict[str, str]:
-    """Return the settings that training depends on as text, by dotted key. A resume compares them."""
+    """Return the settings that training depends on as text, by dotted key, for comparison at a resume."""
     return {
         key: str(value) for key, value in flat(cfg.to_dict()).items() if key.startswith(SECTIONS)
     }
@@ -136,7 +136,10 @@ def settings(cfg: Config) -> dict[str, str]:
 def write_snapshot(
     checkpoint: dict[str, Any], path: Path, note: Path | None = None, outdated: Sequence[str] = ()
 ) -> None:
-    """Write a checkpoint, then note it as the newest, then remove outdated ones, so that one complete file always exists."""
+    """Write a checkpoint, note it as the newest, and remove outdated ones, in this order.
+
+    A complete checkpoint therefore exists at any time.
+    """
     write_checkpoint(checkpoint, path)
     if note is not None:
         write_text(note, str(path))
@@ -147,10 +150,15 @@ def write_snapshot(
 def newest_checkpoint(
     folder: Path, run: str | None = None, note: Path | None = None
 ) -> tuple[Path, dict] | None:
-    """Return the newest complete checkpoint of the run in this folder with its content, or None if there is none.
+    """Return the newest complete checkpoint of a run and its content, or None if there is none.
 
-    The newest is the one named in `last_checkpoint`, else the one written last. Damaged checkpoints and those of an
-    earlier run are skipped with a warning; other files are skipped silently.
+    The file that `last_checkpoint` names is the newest, then come the others by time. Damaged checkpoints and those of
+    another run are skipped with a warning; files that are not training checkpoints are skipped silently.
+
+    Args:
+        folder: The folder of the checkpoints.
+        run: The name of the run. Default: any run.
+        note: The `last_checkpoint` file. Default: the one in the folder.
     """
     note = note or folder / NOTE
     last = Path(read_text(note, errors='replace').strip()).name if note.is_file() else None
@@ -166,7 +174,7 @@ def newest_checkpoint(
             checkpoint = load_checkpoint(path)
         except DamagedCheckpoint as error:
             damaged = True
-            _warn(f'{error}; going back to the one before')
+            _warn(f'{error}; trying the checkpoint before it')
             continue
         if missing_part(checkpoint):
             continue
@@ -177,19 +185,19 @@ def newest_checkpoint(
         )
     if damaged:
         raise UserError(
-            f'all {len(saved)} checkpoints in {folder} are damaged; start again without --resume',
+            f'{folder}: all {len(saved)} checkpoints are damaged; start again without --resume',
             code='all-checkpoints-damaged',
         )
     return None
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A checkpoint that a run has kept, from which it can resume.
+class StoredCheckpoint:
+    """A training checkpoint on disk, without its tensors.
 
     Attributes:
         path: The file.
-        meta: What the checkpoint says about the run.
+        meta: Its description of the run.
         steps: Iterations of an epoch; 0 if unknown.
     """
 
@@ -202,19 +210,19 @@ class Kept:
         return self.meta['iter']
 
 
-def kept_in(folder: Path, run: str | None) -> list[Kept]:
+def checkpoints_in(folder: Path, run: str | None) -> list[StoredCheckpoint]:
     """Return the checkpoints of a run in a folder by iteration, without reading their tensors."""
-    kept = []
+    stored = []
     for path in folder.glob('*.pth'):
         meta = meta_of(path)
-        place = meta_of(path, 'place')  # files with weights only have none
+        place = meta_of(path, 'place')  # absent from files that only hold weights
         if meta and place and meta.get('run') == run and type(meta.get('iter')) is int:
-            kept.append(Kept(path, meta, place.get('steps', 0)))
-    return sorted(kept, key=lambda one: one.iteration)
+            stored.append(StoredCheckpoint(path, meta, place.get('steps', 0)))
+    return sorted(stored, key=lambda checkpoint: checkpoint.iteration)
 
 
 def missing_part(checkpoint: dict[str, Any]) -> str | None:
-    """Return the first part that a resume needs and the checkpoint lacks."""
+    """Return the first part that a resume requires and the checkpoint lacks, or None."""
     for part in REQUIRED:
         if not isinstance(checkpoint.get(part), dict):
             return part
@@ -225,17 +233,17 @@ def missing_part(checkpoint: dict[str, Any]) -> str | None:
 
 
 def require_resumable(checkpoint: dict[str, Any], path: str | Path) -> None:
-    """Raise if a checkpoint lacks a part that a resume needs."""
+    """Raise if a checkpoint lacks a part that a resume requires."""
     missing = missing_part(checkpoint)
     if missing:
         raise UserError(
-            f"{path}: not a training checkpoint, because it has no '{missing}'; give one that a run has written",
+            f"{path}: not a training checkpoint, because it has no '{missing}'; give a checkpoint that a training run wrote",
             code='not-a-training-checkpoint',
         )
 
 
 def run_in(work_dir: Path) -> str | None:
-    """Return the name of the run whose checkpoints a work dir holds; None if the run is older than names."""
+    """Return the name of the run in a work dir, or None if an early version, which did not name runs, wrote it."""
     path = work_dir / RUN
     return read_text(path, errors='replace').strip() if path.is_file() else None
 
@@ -249,8 +257,8 @@ class RunStart:
         path: The checkpoint to start from.
         checkpoint: Its content, until `take` hands it over.
         resume: Restore the whole run, not only the weights.
-        fork: For a branch of another run, what it shares with the trunk and what it changes; see `fork.py`.
-        forks: Whether the branch starts now, from the trunk's checkpoint.
+        fork: For a branch of another run, the fork point and the changed settings; see `fork.py`.
+        forks: Whether the run starts as a branch of another run now. False for a branch that is resumed.
     """
 
     run: str | None = None
@@ -261,33 +269,33 @@ class RunStart:
     forks: bool = False
 
     def take(self, path: str | Path) -> dict[str, Any]:
-        """Return the content of a checkpoint and let go of it, so that it does not stay in memory."""
+        """Return the content of a checkpoint, and drop the reference to it to free its memory early."""
         checkpoint, self.checkpoint = self.checkpoint, None
         if checkpoint is None or str(path) != self.path:
             return load_checkpoint(path)
         return checkpoint
 
     def begin(self, work_dir: Path) -> None:
-        """Note the run in the work dir, so that `--resume` never takes a checkpoint of an earlier run."""
+        """Note the run in the work dir, so that `--resume` never loads a checkpoint of an earlier run."""
         if not is_main_process():
             return
         output(work_dir / NOTE)  # raises if it is a folder
         if self.run is not None and self.run != run_in(work_dir):
             (work_dir / NOTE).unlink(missing_ok=True)
             write_text(work_dir / RUN, self.run)
-        if self.resume and not self.forks:  # the run has discarded the checkpoints after this one
+        if self.resume and not self.forks:  # later checkpoints of the run no longer count
             write_text(work_dir / NOTE, self.path)
 
 
 def choose_start(cfg: Config) -> RunStart:
-    """Read the checkpoint that a run starts from, before anything is built. Sets `cfg.load_from` and `cfg.resume`.
+    """Read the checkpoint that a run starts from, before anything is built. Set `cfg.load_from` and `cfg.resume`.
 
-    | resume | load_from | the run starts from |
+    | resume | load_from | start |
     |---|---|---|
-    | True | set | that checkpoint |
-    | True | not set | the newest checkpoint of the run in the work dir, else from scratch |
-    | 'auto' | set or not | the same, else the weights in `load_from` |
-    | 'again' | set | the newest checkpoint of the run that `load_from` belongs to, else `load_from`, resumed |
+    | True | set | resume from `load_from` |
+    | True | not set | resume from the newest checkpoint of the run in the work dir, else from scratch |
+    | 'auto' | set or not | resume as above, else from the weights in `load_from` or from scratch |
+    | 'again' | set | resume from the newest checkpoint of the run that wrote `load_from`, else from `load_from` |
     """
     newest = None
     if cfg.get('resume') and (cfg.resume in ('auto', 'again') or not cfg.get('load_from')):
@@ -307,7 +315,7 @@ def choose_start(cfg: Config) -> RunStart:
 
 
 def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
-    """Point `cfg.load_from` and `cfg.resume` to the newest checkpoint; return its content in the first process."""
+    """Set `cfg.load_from` and `cfg.resume` to the newest checkpoint, and return it in the first process."""
     work_dir = Path(cfg.work_dir)
     again = cfg.resume == 'again'
     newest = None
@@ -320,7 +328,7 @@ def _find_newest(cfg: Config) -> tuple[Path, dict] | None:
     cfg.load_from = path[0] or cfg.get('load_from')
     if not cfg.resume:
         print_log(
-            f'{printable(work_dir)} has no checkpoint of this run: starting from the beginning',
+            f'{printable(work_dir)} has no checkpoint of this run; starting at step 0',
             logger='current',
         )
     return newest
@@ -335,7 +343,7 @@ def checkpoint_folder(cfg: Config) -> Path:
 
 
 def consolidate(src: Path, dst: Path) -> str:
-    """Write a training checkpoint's weights and origin to a file of their own, and return a summary."""
+    """Write the weights and the meta of a training checkpoint to another file, and return a summary."""
     if is_deepspeed_folder(src):
         newest = src, read_folder(src)
     elif src.is_dir():
@@ -344,13 +352,13 @@ def consolidate(src: Path, dst: Path) -> str:
         newest = src, load_checkpoint(src)
     if newest is None:
         raise UserError(
-            f'{src} has no checkpoint; give the work_dir of a run', code='no-checkpoint'
+            f'{src}: no checkpoint; give the work dir of a training run', code='no-checkpoint'
         )
     path, checkpoint = newest
     for part in ('meta', 'state_dict'):
         if part not in checkpoint:
             raise UserError(
-                f"{path} is not a training checkpoint: it has no '{part}'; give a checkpoint of mmairl",
+                f"{path}: not a training checkpoint, because it has no '{part}'; give a checkpoint of mmairl",
                 code='not-a-training-checkpoint',
             )
     weights = checkpoint['state_dict']
@@ -364,18 +372,18 @@ def consolidate(src: Path, dst: Path) -> str:
 
 
 def trust_mmengine_checkpoints() -> None:
-    """Make mmengine read files as this package does. Its own readers run code from checkpoints, pickles and YAML."""
+    """Make mmengine read files by this package's readers; its own run code from checkpoints, pickles and YAML."""
     read_plain_yaml()
     register_handler(['pkl', 'pickle'])(PlainPickles)
     CheckpointLoader.register_scheme('', load_checkpoint, force=True)
-    # mmengine's reader of http addresses calls this function by name, so registering a scheme would not be enough.
+    # mmengine calls this function by name for http addresses, so registering a scheme would not be enough.
     platform.load_url = _load_from_address
 
 
 def _load_from_address(
     url: str, model_dir: str | None = None, map_location: Device = None, progress: bool = True
 ) -> dict:
-    """Download a URL for mmengine into torch's cache, one file per URL, and read it."""
+    """Download a URL into torch's cache, one file per URL, and read it. mmengine calls this function."""
     name = Path(urlparse(url).path)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
     file = download_once(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)

@@ -1,4 +1,4 @@
-"""Checks before training: of the config, before anything is built from it, and of the run, before its first step."""
+"""Checks before training: `check_config` before anything is built, and `check_built_run` before the first step."""
 
 import inspect
 import math
@@ -45,23 +45,23 @@ SECTIONS = {
 }
 PLACES = {path: getattr(registry, name) for path, name in RULES.places.items()}
 BUILT = RULES.built
-OTHERS = '**'  # stands for a parameter: the class passes any keyword on
+OTHERS = '**'  # a placeholder parameter: the class forwards any keyword
 
 
 def check_config(cfg: Config) -> None:
-    """Raise for misspelled keys, unknown types, impossible numbers and secrets in a training config."""
+    """Raise for a misspelled key, an unknown type, an invalid number or a secret in a training config."""
     refuse_secrets(cfg)
     for name in REQUIRED:
         if not isinstance(cfg.get(name), dict):
             raise UserError(
-                f"{name}: a training config requires this section ('{cfg.get(name)}'); give a training config",
+                f"{name}: a training config requires this section ('{cfg.get(name)}'); add it, or give a training config",
                 code='not-a-training-config',
             )
     check_parts(cfg, BUILT)
 
 
 def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
-    """Raise for a key, at any depth, that the class of its part does not take, and for an unknown class."""
+    """Raise for an unknown class, and for a key at any depth that its class does not accept."""
     values = by_key(cfg)
     _check_numbers(values)
     for path, known in SECTIONS.items():
@@ -113,7 +113,7 @@ def _check_section(path: str, section: Any, known: Sequence[str]) -> None:
 def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
     if 'type' not in entry:
         raise UserError(
-            f'{path}: the type is missing; set {path}.type to a registered {box.name}, or {path}=None to omit it',
+            f'{path}: the type is missing; set {path}.type to a registered {box.name}, or set {path}=None',
             code='no-type',
         )
     kinds = _classes(path, entry['type'], box)
@@ -140,7 +140,7 @@ def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
 
 
 def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callable]:
-    """Return the classes that a type may name, or nothing if only the platform can look it up."""
+    """Return the classes that a type may name. The list is empty if only mmengine can look up the type."""
     if not isinstance(name, str):
         return [name]
     boxes = registry.BOXES if box is None else [box]
@@ -161,7 +161,7 @@ def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callab
 
 
 def _parameters(kind: Callable) -> dict[str, inspect.Parameter]:
-    """Return the arguments of a class, with OTHERS if it passes keywords to code other than its bases."""
+    """Return the arguments of a class, with OTHERS if it forwards keywords to code other than its bases."""
     arguments: dict[str, inspect.Parameter] = {}
     for base in inspect.getmro(kind) if inspect.isclass(kind) else (kind,):
         method = vars(base).get('__init__') if inspect.isclass(base) else base
@@ -175,8 +175,8 @@ def _parameters(kind: Callable) -> dict[str, inspect.Parameter]:
 
 
 def check_built_run(runner: Runner) -> None:
-    """Raise if a run could only fail later, or would silently train something else."""
-    # Imported here, because commands that only check a config do not need these modules.
+    """Raise if the run would fail later or silently train something else."""
+    # Commands that only check a config do not need these modules.
     from mmairl.data.datasets import innermost_dataset
     from mmairl.data.preprocess import require_channels
     from mmairl.data.training_images import require_a_batch
@@ -201,31 +201,31 @@ def check_built_run(runner: Runner) -> None:
 def _check_platform_parts(runner: Runner) -> None:
     if not runner.cfg.train_dataloader.keys() & {'batch_size', 'batch_sampler'}:
         raise UserError(
-            "train_dataloader.batch_size: mmengine's runner defaults to one image per step; set it, or set "
+            "train_dataloader.batch_size: not set, and mmengine's runner defaults to 1; set it, or set "
             "runner_type='mmairl.PreparedRunner', which divides total_batch_size among the processes",
             code='no-batch-size',
         )
     if not hasattr(runner.optim_wrapper, 'finite'):
         raise UserError(
-            'optim_wrapper.type: this wrapper of mmengine also steps if the loss is not finite '
+            'optim_wrapper.type: this wrapper does not skip steps with a non-finite loss '
             f"('{type(runner.optim_wrapper).__name__}'); set 'AutocastOptimWrapper', with dtype='bfloat16' for mixed precision",
             code='wrong-optim-wrapper',
         )
     exact = hasattr(runner, 'snapshot') and _has_hook(runner, 'ExactCheckpointHook')
     if not exact:
         runner.logger.warning(
-            'a resume of this run will not be exact: it draws other random numbers and may repeat images of the epoch; set '
+            'a resume of this run will not be exact: random numbers will differ, and images of the epoch may repeat; set '
             "runner_type='mmairl.PreparedRunner' and default_hooks.checkpoint.type='ExactCheckpointHook'"
         )
 
 
 def _check_takes_views(model: Any, views: list) -> None:
-    """Raise for a model that declares to take one tensor, such as MAE of mmpretrain."""
+    """Raise if the data set returns views but the model declares a single tensor, such as MAE of mmpretrain."""
     inputs = inspect.signature(getattr(model, 'loss', print)).parameters.get('inputs')
     if views and inputs is not None and inputs.annotation is Tensor:
         raise UserError(
-            f"model.type: it takes one tensor, and this data set returns a list of views ('{type(model).__name__}'); train "
-            "it with mmpretrain's data set, pipeline and data_preprocessor (its configs/_base_/datasets)",
+            f"model.type: the model takes one tensor, but the data set returns a list of views ('{type(model).__name__}'); "
+            "use mmpretrain's data set, pipeline and data_preprocessor (its configs/_base_/datasets)",
             code='takes-one-tensor',
         )
 
@@ -238,7 +238,7 @@ def _check_batch_norm(model: Any, batch: int) -> None:
     rows = batch * get_world_size() if joined else batch
     if norms and rows == 1:
         raise UserError(
-            "total_batch_size: batch norm requires more than one image per process ('1'); raise it",
+            "total_batch_size: batch norm requires at least two images per process ('1'); raise it",
             code='batch-of-one',
         )
 
@@ -256,7 +256,7 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
     total = batch * get_world_size() * runner.optim_wrapper.accumulated
     if queue.length < total:
         raise UserError(
-            f"model.queue.length: it must be at least the {total} keys of a step ('{queue.length}'); "
+            f"model.queue.length: the queue must hold the {total} keys of a step ('{queue.length}'); "
             'raise it, or lower total_batch_size',
             code='queue-too-short',
         )
@@ -264,8 +264,8 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
     negatives = getattr(model.head, 'queue_role', 'negatives') == 'negatives'
     if negatives and queue.length > images:
         runner.logger.warning(
-            f'model.queue.length: the queue of {queue.length} keys is longer than an epoch of {images} images, so an image '
-            f'meets its own old keys as negatives; set at most {max(total, images // 10)} (mmairl train --suggest)'
+            f'model.queue.length: the queue of {queue.length} keys is longer than an epoch of {images} images, so the old '
+            f'keys of an image are among its negatives; set at most {max(total, images // 10)} (mmairl train --suggest)'
         )
     if not moves:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Read the curves and the config of a run, as mmengine's local visualizer wrote them."""
+"""Read the curves and the config of a run from the files of mmengine's local visualizer."""
 
 import ast
 import json
@@ -16,25 +16,25 @@ Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Position(msgspec.Struct):
-    """The keys of a logged line that place it. The others are scalars."""
+    """The keys of a logged line that give its position. The other keys are scalars."""
 
     step: Step | None = None
     iter: Step | None = None
 
 
 def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
-    """Return every scalar of the run in `work_dir` by name. A resumed run is one curve."""
+    """Return the curve of every scalar of a run by name. A resumed run has one curve."""
     curves: dict[str, dict[int, float]] = {}
     for start in _starts(work_dir):
         for name, values in start.items():
-            first = min(values)  # later starts replace the values of earlier ones
+            first = min(values)  # from here on, this start replaces the values of earlier ones
             before = {step: value for step, value in curves.get(name, {}).items() if step < first}
             curves[name] = {**before, **values}
     return {name: (list(values), list(values.values())) for name, values in curves.items()}
 
 
 def first_steps(work_dir: str | Path) -> list[int]:
-    """Return the first step that each start of the run logged; the second and later ones are resumes."""
+    """Return the first logged step of each start of a run. All starts but the first are resumes."""
     return [
         min(step for values in start.values() for step in values)
         for start in _starts(work_dir)
@@ -47,7 +47,7 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
     files = sorted(Path(work_dir).glob('*/vis_data/scalars.json'))
     if not files:
         raise UserError(
-            f'{work_dir}: there is no */vis_data/scalars.json; give the work dir of a training run',
+            f'{work_dir}: no */vis_data/scalars.json; give the work dir of a training run',
             code='no-curves',
         )
     for file in files:
@@ -57,7 +57,7 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):
-                continue  # the last line of a run that was killed while writing it
+                continue  # the run was killed while it wrote its last line
             step, values = _logged(record, f'{file}, line {number}')
             for name, value in values.items():
                 scalars.setdefault(name, {})[step] = value
@@ -65,11 +65,7 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
 
 
 def _logged(record: Any, place: str) -> tuple[int, dict[str, float]]:
-    """Return the step and the numbers of a line.
-
-    Raises:
-        UserError: If the line is not an object, or a number in it is too large.
-    """
+    """Return the step and the numbers of a line, or raise if the line is not an object or a number is too large."""
     position = typed(record, Position, place)
     step = record.pop('step', position.iter)
     if step is None:
@@ -80,12 +76,12 @@ def _logged(record: Any, place: str) -> tuple[int, dict[str, float]]:
 
 
 def read_run_config(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
-    """Read the config that mmengine wrote at a start of the run, by default the last. It is parsed, never executed."""
+    """Read the config that mmengine wrote at a start of a run, by default the last. It is parsed, never executed."""
     configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
     if not configs:
         return {}
     require_inside(configs[start], work_dir)
-    what = f'{configs[start]} is not a config that a run has written'
+    what = f'{configs[start]}: not a config that a training run wrote'
     with explained(what, 'remove it', code='not-a-run-config'):
         lines = ast.parse(read_text(configs[start])).body
         assignments = [line for line in lines if isinstance(line, ast.Assign)]

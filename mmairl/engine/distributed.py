@@ -1,4 +1,4 @@
-"""Join the process group and wrap the model, on GPUs and CPUs by the same code path."""
+"""Join the process group and wrap the model, on GPUs and CPUs."""
 
 import os
 import subprocess
@@ -28,13 +28,13 @@ VARIABLES = {
     ),
 }
 FIRST_PORT = 15000
-PORTS = 16384  # the last port is below those of outgoing connections
+PORTS = 16384  # the ports end below those of outgoing connections
 
 
 def start_processes(launcher: str, timeout: float | None = None) -> None:
     """Join the process group, by NCCL with GPUs and by gloo without. A second call does nothing.
 
-    mmengine would join it when it builds a runner, which is after the batch is divided. It keeps an existing group.
+    mmengine would join the group when it builds a runner, but the batch is divided among the processes before that.
 
     Args:
         launcher: 'none', 'pytorch' or 'slurm'.
@@ -54,10 +54,12 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     backend = 'gloo'
     if torch.cuda.is_available():
         backend = 'nccl'
-        options['device_id'] = _select_gpu(launcher)  # the GPUs connect now, not at the first step
+        options['device_id'] = _select_gpu(
+            launcher
+        )  # connects the GPUs now instead of at the first step
     end_with_parent()
     if sys.platform == 'linux' and os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
-        # On one machine, do not listen on the network.
+        # The processes of one machine do not listen on the network.
         os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')
     restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
     if restarts:
@@ -70,8 +72,8 @@ def _require_variables(launcher: str) -> None:
     if missing:
         script = 'slurm_train.sh' if launcher == 'slurm' else 'dist_train.sh or dist_evaluate.sh'
         raise UserError(
-            f'--launcher {launcher} requires {", ".join(missing)} in the environment; start with {script} of tools/, '
-            'or omit --launcher for one process',
+            f'--launcher {launcher}: requires the environment variables {", ".join(missing)}; start the command by {script} '
+            'in tools/, or omit --launcher for one process',
             code='not-launched',
         )
 
@@ -82,7 +84,8 @@ def _select_gpu(launcher: str) -> torch.device:
     count = torch.cuda.device_count()
     if number >= count and (count > 1 or launcher == 'pytorch'):
         raise UserError(
-            f'process {number} of this machine, counted from 0, finds {count} GPUs; start one process per GPU',
+            f'--launcher: process {number} of this machine, counted from 0, requires a GPU, but there are {count}; start one '
+            'process per GPU',
             code='no-gpu-for-process',
         )
     number = min(number, count - 1)
@@ -93,14 +96,11 @@ def _select_gpu(launcher: str) -> torch.device:
 
 
 def _set_variables_from_slurm() -> None:
-    """Set torch's variables from those of the step that srun started; the job may be larger than the step."""
-    for name, slurms in (
-        ('RANK', 'PROCID'),
-        ('WORLD_SIZE', 'STEP_NUM_TASKS'),
-        ('LOCAL_RANK', 'LOCALID'),
-    ):
-        os.environ[name] = os.environ[f'SLURM_{slurms}']
-    # Jobs may share a machine, so each step has a port of its own, which all its tasks compute.
+    """Set torch's variables from those of the Slurm step, which may be smaller than its job."""
+    os.environ['RANK'] = os.environ['SLURM_PROCID']
+    os.environ['WORLD_SIZE'] = os.environ['SLURM_STEP_NUM_TASKS']
+    os.environ['LOCAL_RANK'] = os.environ['SLURM_LOCALID']
+    # Jobs may share a machine, so each step has its own port. All tasks of the step compute the same number.
     step = int(os.environ.get('SLURM_JOB_ID', 0)) * 7 + int(os.environ['SLURM_STEP_ID'])
     os.environ.setdefault('MASTER_PORT', str(FIRST_PORT + step % PORTS))
     if 'MASTER_ADDR' not in os.environ:  # the first machine of the step, as in mmengine
@@ -109,13 +109,14 @@ def _set_variables_from_slurm() -> None:
             os.environ['MASTER_ADDR'] = subprocess.check_output(hosts, text=True).split()[0]
         except FileNotFoundError:
             raise UserError(
-                "Slurm's scontrol, which names the first machine of the step, is not on the PATH; set MASTER_ADDR to that name",
+                "MASTER_ADDR: Slurm's scontrol, which would find the address, is not on the PATH; set it to the name of the "
+                "step's first machine",
                 code='no-scontrol',
             ) from None
 
 
 def _store_of_attempt(restarts: int) -> dict[str, Any]:
-    """Return a store with a prefix for each restart, because torchrun's store still has the addresses of dead processes."""
+    """Return a store whose keys have a prefix per restart, because torchrun's store has addresses of dead processes."""
     rank = int(os.environ['RANK'])
     world_size = int(os.environ['WORLD_SIZE'])
     store = dist.TCPStore(
@@ -130,7 +131,7 @@ def _store_of_attempt(restarts: int) -> dict[str, Any]:
 class DistributedModel(MMDistributedDataParallel):
     """mmengine's DistributedDataParallel, which also works without a GPU.
 
-    Buffers are not broadcast by default: SyncBN keeps them equal, and the queue alone would take 64 MiB a step.
+    Buffers are not broadcast by default, because SyncBN keeps them equal and the queue alone would add 64 MiB per step.
 
     Args:
         module: The model.

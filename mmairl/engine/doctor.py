@@ -1,7 +1,7 @@
-"""Find out why a run went bad: fork remedies from its last good checkpoint and compare their health.
+"""Diagnose a run whose health turned bad: try remedies from its last good checkpoint and compare their health.
 
-Each remedy trains for a few hundred iterations from the same state as a control without a change. Repeats differ in the
-ninth digit of the learning rate, which measures how far runs drift apart for no reason.
+Each remedy trains for a few hundred iterations from the same state as a control without a change. Repeats differ by one
+billionth of the learning rate, so that their spread shows how far runs drift apart by rounding alone.
 """
 
 import tempfile
@@ -18,24 +18,24 @@ from mmengine.config import Config
 from scipy.stats import t as student_t
 
 from mmairl.config import by_key
-from mmairl.engine.checkpoint import Kept
+from mmairl.engine.checkpoint import StoredCheckpoint
 from mmairl.engine.curves import Curve, read_scalars
-from mmairl.engine.fork import Fork, kept_checkpoints
+from mmairl.engine.fork import Fork, checkpoints_of_run
 from mmairl.engine.health import QUANTITIES, Quantity, state
 from mmairl.engine.hooks.monitor import SILENT
 from mmairl.engine.replay import StopAt, rerun
 from mmairl.errors import Diverged, UserError
 from mmairl.io import read_yaml
 
-WORST = 2.0  # severity of a value that is not finite; 1 is where a value becomes bad
-PERTURBATION = 1e-9
-CLEAR = 0.05  # least gain that helps
+WORST = 2.0  # severity of a value that is not finite; at severity 1, a value becomes bad
+PERTURBATION = 1e-9  # relative difference of the learning rates of two repeats
+CLEAR = 0.05  # minimum gain of a remedy that helps
 OTHERS = 0.1  # weight of the quantities other than the bad one
 Options = dict[str, Any]
 
 
 class Usual(msgspec.Struct):
-    """The usual range of a setting, and the remedy for a value outside: in words and as options."""
+    """The usual range of a setting, and the remedy for a value outside, in words and as options."""
 
     key: str
     low: float
@@ -68,9 +68,9 @@ class Remedy:
     """A change of a run's options.
 
     Attributes:
-        words: What it does.
+        words: A description.
         options: The changed options.
-        specific: Whether it corrects an unusual setting. The others soften most faults.
+        specific: Whether it corrects an unusual setting. Other remedies reduce the symptoms of most faults.
     """
 
     words: str
@@ -84,13 +84,13 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a remedy does.
+    """The effect of a remedy.
 
     Attributes:
         remedy: The remedy.
-        gain: How much less severe the bad sign is than without a change; 1 is from bad to good.
+        gain: The severity of the control minus that of the remedy; 1 is the step from bad to good.
         low: Lower end of the 95 % interval of `gain`; NaN for a single repeat.
-        high: Upper end.
+        high: Upper end of the interval.
         error: Why the remedy could not be tried.
     """
 
@@ -107,12 +107,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Trial:
-    """The forks that compare remedies: of which run, from where, and how long.
+    """The experiment that compares remedies.
 
     Attributes:
         work_dir: The work dir of the run. Nothing is written there.
-        sign: Its first bad sign.
-        steps: Iterations of each fork, at least.
+        sign: The first bad sign of the run.
+        steps: Minimum number of iterations of each fork.
     """
 
     work_dir: Path
@@ -120,10 +120,10 @@ class Trial:
     steps: int = 200
 
     @cached_property
-    def start(self) -> Kept | None:
+    def start(self) -> StoredCheckpoint | None:
         """The last checkpoint before the sign, or None for the initial weights."""
-        kept = kept_checkpoints(self.work_dir)
-        before = [one for one in kept if one.iteration < self.sign.iteration]
+        stored = checkpoints_of_run(self.work_dir)
+        before = [checkpoint for checkpoint in stored if checkpoint.iteration < self.sign.iteration]
         return before[-1] if before else None
 
     @property
@@ -132,11 +132,11 @@ class Trial:
 
     @property
     def last(self) -> int:
-        """The last iteration of the forks. Half of `steps` come after the sign, so that the control shows it."""
+        """The last iteration of the forks, at least `steps / 2` after the sign, so that the control shows it."""
         return max(self.first + self.steps, self.sign.iteration + self.steps // 2)
 
     def severity(self, options: Options, repeat: int) -> float:
-        """Return the severity of the sign at the end of a fork, plus a tenth of the mean of other quantities."""
+        """Train a fork and return the severity of the sign at its end, plus OTHERS times the mean of other quantities."""
         cfg = Fork(self.work_dir).config(options)
         cfg.optim_wrapper.optimizer.lr *= 1 + repeat * PERTURBATION
         cfg.merge_from_dict({'default_hooks.health.interval': max(1, self.steps // 10)})
@@ -146,9 +146,9 @@ class Trial:
             except Diverged:
                 return WORST * (1 + OTHERS)
             curves = read_scalars(folder)
-        own = 0.0
+        of_sign = 0.0
         others = []
-        for quantity in _judged():
+        for quantity in _learning_quantities():
             points = zip(*_curve(curves, quantity))
             late = [
                 severity(quantity, value)
@@ -156,14 +156,14 @@ class Trial:
                 if step > self.last - self.steps / 2
             ]
             if late and quantity is self.sign.quantity:
-                own = mean(late)
+                of_sign = mean(late)
             elif late:
                 others.append(mean(late))
-        return own + OTHERS * (mean(others) if others else 0.0)
+        return of_sign + OTHERS * (mean(others) if others else 0.0)
 
 
 def severity(quantity: Quantity, value: float) -> float:
-    """Return how bad a value is: 0 in the good range, 1 where it becomes bad, at most WORST.
+    """Return how bad a value is: 0 in the good range, 1 at the limit where it becomes bad, at most WORST.
 
     >>> share = Quantity('share', 'a share', high=0.2, ceiling=0.5)
     >>> [severity(share, value) for value in (0.1, 0.5, float('nan'))]
@@ -188,7 +188,7 @@ def first_sign(work_dir: Path) -> Sign | None:
     curves = read_scalars(work_dir)
     last = max((steps[-1] for steps, _ in curves.values() if steps), default=0)
     signs = []
-    for quantity in _judged():
+    for quantity in _learning_quantities():
         steps, values = _curve(curves, quantity)
         bad = [
             Sign(quantity, step, value)
@@ -199,8 +199,8 @@ def first_sign(work_dir: Path) -> Sign | None:
     return min(signs, key=lambda sign: sign.iteration, default=None)
 
 
-def _judged() -> Iterator[Quantity]:
-    """Yield the quantities that tell whether a run learns. Waiting for data is not among them."""
+def _learning_quantities() -> Iterator[Quantity]:
+    """Yield the quantities that show whether a run learns, which waiting for data does not."""
     return (quantity for quantity in QUANTITIES if quantity.name != 'data_share')
 
 
@@ -235,21 +235,23 @@ def treat(trial: Trial, repeats: int = 3) -> Iterator[Outcome]:
 
 
 def by_likelihood(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return outcomes, the likeliest cause first.
+    """Sort outcomes, the likeliest cause first.
 
-    A lower rate or clipped gradients soften most faults. Corrections of unusual settings therefore precede such remedies
-    if they gain at least half as much as the best.
+    A lower learning rate or clipped gradients reduce the symptoms of most faults. Corrections of unusual settings therefore
+    come first if they gain at least half as much as the best remedy.
     """
     outcomes = list(outcomes)
-    best = max((one.gain for one in outcomes), default=0.0)
-    bar = max(CLEAR, best / 2)
-    return sorted(
-        outcomes, key=lambda one: (one.remedy.specific and one.gain >= bar, one.gain), reverse=True
-    )
+    best = max((outcome.gain for outcome in outcomes), default=0.0)
+    threshold = max(CLEAR, best / 2)
+
+    def likelihood(outcome: Outcome) -> tuple[bool, float]:
+        return outcome.remedy.specific and outcome.gain >= threshold, outcome.gain
+
+    return sorted(outcomes, key=likelihood, reverse=True)
 
 
 def remedies(cfg: Config) -> Iterator[Remedy]:
-    """Yield the remedies for a config. Those for unusual settings come first."""
+    """Yield the remedies for a config, first those for unusual settings."""
     values = by_key(cfg)
     for usual in TABLE.settings:
         if not usual.low <= values.get(usual.key, usual.low) <= usual.high:

@@ -1,8 +1,8 @@
 """Fork a run: continue from its exact state after an epoch, with changed options.
 
-A run is a function of (config, seed, step). Trunk and branch therefore share weights, optimizer, queue, schedules, order of
-images and random numbers up to the fork point, and differ only by the changed options afterwards. Without a change, the
-branch equals the uninterrupted trunk bit for bit.
+The original run is the trunk, the new one a branch. A run is a function of config, seed and step. Trunk and branch therefore
+share weights, optimizer, queue, schedules, order of images and random numbers up to the fork point, and differ only by the
+changed options afterwards. Without a change, the branch equals the uninterrupted trunk bit for bit.
 
 =====================================  =============================================================================
 changed key                            effect
@@ -10,13 +10,13 @@ changed key                            effect
 loss, temperature, symmetry, batch     applies from the fork point on
 norm, views, decay, teacher momentum,
 precision, length of the run
-learning rate, schedules               the schedules of the branch's config, at the fork point
-``model.queue``                        without it, the keys are dropped; with another length, the newest keys stay and
-                                       initial noise fills up a longer queue
+learning rate, schedules               the branch uses its own schedules, at the iteration of the fork point
+``model.queue``                        without a queue, the keys are dropped; a shorter queue keeps the newest keys;
+                                       random keys fill up a longer queue
 RESETS: the optimizer's class,         the optimizer's state (momentum) starts at zero
 ``inside`` and parameter groups
-ORDER: data set, sampler, batch, seed  error, because trunk and branch would see other images
-a key that changes shapes              error, because the trunk has no weights for them
+ORDER: data set, sampler, batch, seed  error, because trunk and branch would see different images
+a key that changes shapes              error, because the trunk has no weights of these shapes
 =====================================  =============================================================================
 """
 
@@ -38,11 +38,11 @@ from mmairl.checkpoints.load import load_checkpoint
 from mmairl.config import import_custom_modules, override
 from mmairl.engine.checkpoint import (
     RUN,
-    Kept,
     RunStart,
+    StoredCheckpoint,
     checkpoint_folder,
+    checkpoints_in,
     choose_start,
-    kept_in,
     require_resumable,
     run_in,
     settings,
@@ -53,7 +53,7 @@ from mmairl.engine.resume import config_changes
 from mmairl.errors import UserError
 from mmairl.models.queue import KeyQueue
 
-# Changes of these keys, except of views, would show the branch other images than the trunk.
+# With a change of these keys, except for views, trunk and branch would see different images.
 ORDER = (
     'randomness.seed',
     'randomness.diff_rank_seed',
@@ -64,7 +64,7 @@ ORDER = (
     'train_dataloader.drop_last',
     'train_dataloader.sampler',
 )
-# The state of the optimizer has no meaning after changes of these keys.
+# After a change of these keys, the state of the optimizer has no meaning.
 RESETS = (
     'optim_wrapper.constructor',
     'optim_wrapper.optimizer.inside',
@@ -75,12 +75,12 @@ RESETS = (
 
 @dataclass(frozen=True)
 class Fork:
-    """A point of a finished or running trunk.
+    """A fork point of a finished or running trunk.
 
     Attributes:
         trunk: The work dir of the trunk.
-        epoch: The number of epochs that trunk and branch share. The trunk must have kept the checkpoint at its end.
-        path: A checkpoint of the trunk in place of `epoch`, such as one inside an epoch.
+        epoch: The number of epochs that trunk and branch share. The checkpoint at their end must exist.
+        path: A checkpoint of the trunk to use instead of `epoch`, such as one inside an epoch.
 
     Example:
         >>> Fork.parse('work_dirs/demo@6')
@@ -93,26 +93,25 @@ class Fork:
 
     @classmethod
     def parse(cls, text: str) -> 'Fork':
-        """Return the fork point that RUN@EPOCH names."""
-        found = re.fullmatch(r'(.+)@([1-9]\d{0,8})', text)
-        if found is None:
+        parts = re.fullmatch(r'(.+)@([1-9]\d{0,8})', text)
+        if parts is None:
             raise UserError(
                 f"--fork: expected RUN@EPOCH ('{text}'); give a work dir and a number of epochs, such as work_dirs/demo@6",
                 code='bad-fork',
             )
-        return cls(Path(found[1]), int(found[2]))
+        return cls(Path(parts[1]), int(parts[2]))
 
     def config(self, options: Mapping[str, Any] | None = None, start: int = -1) -> Config:
         """Return the trunk's config with options merged in. The file in its work dir is parsed, not executed.
 
         Args:
             options: Values by dotted key.
-            start: Which start of the trunk, if it was resumed. Default: the last.
+            start: The start of the trunk whose config to read, counted from 0. Default: the last.
         """
         values = read_run_config(self.trunk, start)
         if not values:
             raise UserError(
-                f'{self.trunk}: no */vis_data/config.py of a run; give the work dir of a training run',
+                f'{self.trunk}: no */vis_data/config.py; give the work dir of a training run',
                 code='no-run-config',
             )
         # The branch has its own folder and name, and divides the batch among its own processes.
@@ -126,10 +125,10 @@ class Fork:
         return cfg
 
     def checkpoint(self) -> tuple[Path, dict[str, Any]]:
-        """Return the trunk's checkpoint at the fork point, and its content.
+        """Return the trunk's checkpoint at the fork point and its content.
 
         Raises:
-            UserError: If the trunk has not kept one, or if the file is not of this version of mmairl.
+            UserError: If the trunk has no such checkpoint, or if it is not complete.
         """
         path = self.path or self._epoch_end()
         checkpoint = load_checkpoint(path)
@@ -138,46 +137,45 @@ class Fork:
 
     def _epoch_end(self) -> Path:
         ends = {}
-        for kept in kept_checkpoints(self.trunk):
-            if kept.steps and kept.iteration % kept.steps == 0:
-                ends[kept.iteration // kept.steps] = kept.path
+        for checkpoint in checkpoints_of_run(self.trunk):
+            if checkpoint.steps and checkpoint.iteration % checkpoint.steps == 0:
+                ends[checkpoint.iteration // checkpoint.steps] = checkpoint.path
         if self.epoch in ends:
             return ends[self.epoch]
         known = ', '.join(map(str, ends)) or 'none'
         raise UserError(
-            f"--fork: {self.trunk} has no checkpoint at the end of epoch '{self.epoch}'; choose one it has kept ({known}), "
-            'or train the trunk with default_hooks.checkpoint.max_keep_ckpts=-1',
+            f"--fork: {self.trunk} has no checkpoint at the end of epoch '{self.epoch}'; choose an epoch that has one "
+            f'({known}), or train the trunk with default_hooks.checkpoint.max_keep_ckpts=-1',
             code='no-fork-point',
         )
 
 
-def kept_checkpoints(work_dir: Path) -> list[Kept]:
-    """Return the checkpoints of the run in a work dir by iteration, without reading their tensors."""
+def checkpoints_of_run(work_dir: Path) -> list[StoredCheckpoint]:
+    """Return the checkpoints of the run in a work dir, one per iteration, without reading their tensors."""
     values = {**read_run_config(work_dir), 'work_dir': str(work_dir)}
-    found = kept_in(checkpoint_folder(Config(values)), run_in(work_dir))
-    kept = {one.iteration: one for one in found}
-    if not kept:
+    stored = checkpoints_in(checkpoint_folder(Config(values)), run_in(work_dir))
+    if not stored:
         raise UserError(
             f'{work_dir}: no checkpoint of its run; give the work dir of a training run',
             code='no-checkpoint',
         )
-    return list(kept.values())
+    return list({checkpoint.iteration: checkpoint for checkpoint in stored}.values())
 
 
 def start_branch(cfg: Config, fork: Fork) -> RunStart:
-    """Return the start of a branch: its newest checkpoint, or else the fork point. Sets `cfg.load_from` and `cfg.resume`.
+    """Return the start of a branch: its newest checkpoint, or else the fork point. Set `cfg.load_from` and `cfg.resume`.
 
     Args:
-        cfg: The complete config of the branch. `cfg.work_dir` is not the trunk's.
+        cfg: The complete config of the branch. Its `work_dir` must differ from the trunk's.
         fork: The fork point.
 
     Raises:
-        UserError: If the branch cannot continue the trunk; the error names the key or the part.
+        UserError: If the branch cannot continue the trunk. The message names the reason.
     """
     work_dir = Path(cfg.work_dir)
     if work_dir.resolve() == fork.trunk.resolve():
         raise UserError(
-            f"--work-dir: a branch requires a folder of its own ('{work_dir}' is the trunk's); give another folder",
+            f"--work-dir: this is the folder of the trunk ('{work_dir}'); give the branch another folder",
             code='fork-in-trunk',
         )
     path, checkpoint = fork.checkpoint()
@@ -189,7 +187,7 @@ def start_branch(cfg: Config, fork: Fork) -> RunStart:
     steps = cfg.optim_wrapper.get('accumulative_counts', 1)
     if meta['iter'] % steps:
         raise UserError(
-            f'--fork: {path} is inside an optimizer step of {steps} iterations; choose another epoch',
+            f'--fork: {path} is inside an optimizer step, which has {steps} iterations; choose another epoch',
             code='inside-a-step',
         )
     origin = dict(
@@ -205,7 +203,7 @@ def start_branch(cfg: Config, fork: Fork) -> RunStart:
             return start
         if start.resume:
             raise UserError(
-                f'--work-dir: {Path(start.path).parent} holds another run or branch; give an empty folder',
+                f"--work-dir: the folder holds another run or branch ('{Path(start.path).parent}'); give an empty folder",
                 code='other-fork',
             )
     if any(key.startswith(RESETS) for key in changed):
@@ -220,37 +218,37 @@ def start_branch(cfg: Config, fork: Fork) -> RunStart:
 
 
 def require_same_code(checkpoint: dict[str, Any], path: Path) -> None:
-    """Raise unless this version of mmairl has written a complete training checkpoint."""
+    """Raise unless the checkpoint is complete and from this version of mmairl."""
     meta = checkpoint['meta']
     missing = [part for part in ('random_states', 'place') if part not in checkpoint]
     missing += [part for part in ('settings', 'mmairl_version') if part not in meta]
     if missing:
         raise UserError(
-            f"--fork: {path} has no '{missing[0]}', which an exact continuation requires; fork a run of mmairl",
+            f"--fork: {path} has no '{missing[0]}', which an exact fork requires; fork a run of this version of mmairl",
             code='not-a-training-checkpoint',
         )
     if meta['mmairl_version'] != mmairl.__version__:
         raise UserError(
-            f"--fork: {path} was written by mmairl '{meta['mmairl_version']}', this is {mmairl.__version__}; train trunk and "
-            'branch with one version',
+            f"--fork: {path} is from mmairl '{meta['mmairl_version']}', but this is {mmairl.__version__}; train trunk and "
+            'branch with the same version',
             code='other-code',
         )
 
 
 def require_same_order(changed: list[str]) -> None:
-    """Raise if a changed key would show the branch other images."""
+    """Raise if trunk and branch would see different images because of a changed key."""
     for key in changed:
         if key.startswith(ORDER) and 'views' not in key.split('.'):
             raise UserError(
-                f"--fork: '{key}' changes the order of the images, so trunk and branch would see other images; keep it, or "
-                'train a whole run',
+                f"--fork: '{key}' changes the order of the images, so trunk and branch would see different images; keep its "
+                'value, or train from scratch',
                 code='fork-changes-order',
             )
 
 
 @contextmanager
 def naming_changed_keys(start: RunStart | None) -> Iterator[None]:
-    """Name the changed keys of the model if the trunk's weights do not fit a branch."""
+    """If the trunk's weights do not fit the branch, raise an error that names the changed keys of the model."""
     try:
         yield
     except UserError as error:
@@ -258,13 +256,13 @@ def naming_changed_keys(start: RunStart | None) -> Iterator[None]:
             raise
         changed = [key for key in start.fork['changes'] if key.startswith('model.')]
         raise UserError(
-            f"--fork: '{', '.join(changed)}' changes the shapes of the model ({error}); train a whole run",
+            f"--fork: '{', '.join(changed)}' changes the shapes of the model ({error}); train from scratch",
             code='fork-changes-shapes',
         ) from error
 
 
 def fit_to_branch(checkpoint: dict[str, Any], model: nn.Module) -> None:
-    """Fit the trunk's queue to the length of the branch's, or drop it. Noise fills up a longer queue."""
+    """Fit the trunk's queue to the branch: drop it, shorten it to the newest keys, or fill it up with random keys."""
     weights = checkpoint['state_dict']
     queue = getattr(model, 'queue', None)
     if queue is None:
@@ -276,14 +274,14 @@ def fit_to_branch(checkpoint: dict[str, Any], model: nn.Module) -> None:
     if len(stored) == queue.length or stored.shape[1:] != queue.vectors.shape[1:]:
         return
     position, filled = weights['queue._extra_state'].tolist()
-    kept = min(filled, queue.length)
-    newest = stored.roll(-position, 0)[len(stored) - kept :]
-    weights['queue.vectors'] = torch.cat([newest, queue.vectors[kept:].cpu()])
-    weights['queue._extra_state'] = torch.tensor([kept % queue.length, kept])
+    count = min(filled, queue.length)
+    newest = stored.roll(-position, 0)[len(stored) - count :]
+    weights['queue.vectors'] = torch.cat([newest, queue.vectors[count:].cpu()])
+    weights['queue._extra_state'] = torch.tensor([count % queue.length, count])
 
 
 def collapse_before(work_dir: Path, iteration: int) -> str:
-    """Return the advice for the last bad sign of collapse that a run logged up to an iteration, or ''."""
+    """Return advice if a run had collapsed or diverged at an iteration, by the health that it logged before; else ''."""
     curves = read_scalars(work_dir)
     for quantity in QUANTITIES:
         steps, values = curves.get(f'health_{quantity.name}', ([], []))

@@ -1,4 +1,4 @@
-"""The health of a pre-training run: quantities to watch, their normal ranges, and advice outside of them."""
+"""The health of a pre-training run: quantities, their normal ranges, and advice for values outside."""
 
 from math import inf, isfinite
 from pathlib import Path
@@ -11,19 +11,17 @@ from mmairl.io import read_yaml
 from mmairl.models.processes import norms
 from mmairl.models.spectrum import rankme, spread
 
-ROWS = 256  # images of the joined batch used for ranks and similarities, so that a large batch costs no more
-FEWEST = 16  # images below which a rank would describe the batch rather than the model
+ROWS = 256  # maximum number of images for ranks and similarities, which bounds their cost
+FEWEST = 16  # minimum number of images for a rank, below which it would describe the batch rather than the model
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """A quantity with its ranges: good from `low` to `high`, to be watched outside, bad below `floor` or above `ceiling`.
-
-    health.yaml lists the quantities.
+    """A quantity of health.yaml with its ranges.
 
     Attributes:
         name: Key of the curve, without the prefix `health_`.
         label: Name on pages and in logs.
-        low: Least good value.
+        low: Smallest good value.
         high: Largest good value.
         floor: Value below which the quantity is bad.
         ceiling: Value above which the quantity is bad.
@@ -60,9 +58,9 @@ def state(quantity: Quantity, value: float) -> str:
 
 
 def advice(quantity: Quantity, value: float) -> str:
-    """Return advice for a value outside of the good range, and '' inside."""
+    """Return advice for a value outside the good range, or ''."""
     if not isfinite(value):
-        return f'the {quantity.label} is {value}: the run has diverged; lower the learning rate and resume from a checkpoint'
+        return f'the run has diverged: {quantity.label} is {value}; lower the learning rate and resume from a checkpoint'
     if state(quantity, value) == 'good':
         return ''
     text = quantity.below if value < quantity.low else quantity.above
@@ -74,7 +72,7 @@ def embedding_metrics(
 ) -> dict[str, float]:
     """Return ranks, spreads and similarities of a batch.
 
-    Ranks and spreads are computed on the host: on a GPU, the decomposition would start cuSOLVER, and each value would wait.
+    Ranks and spreads are computed on the host. On a GPU, the decomposition would load cuSOLVER, and each value would block.
     """
     values = {}
     for name, rows in (('rank_features', features), ('rank_embeddings', q)):
@@ -88,14 +86,15 @@ def embedding_metrics(
 
 
 def rank(rows: Tensor) -> float:
-    """Return RankMe, or NaN for rows that are not finite, for which the decomposition would fail."""
+    """Return RankMe, or NaN if a row is not finite, because the decomposition would fail."""
     return rankme(rows) if rows.isfinite().all() else float('nan')
 
 
 def similarities(q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, float]:
-    """Return cosines of queries with their own keys and with negatives: the queue's, or else the keys of other images.
+    """Return cosines of queries with the keys of their images (positives) and with negatives.
 
-    The hardest negative of a query is its nearest. `contrast` is how much nearer the own key is than the average negative.
+    Without a queue, the keys of the other images are the negatives. The hardest negative of a query is the nearest one.
+    `contrast` is the mean cosine of positives minus that of negatives.
     """
     positive = (q * k).sum(dim=1).mean()
     if negatives is None:
@@ -106,13 +105,13 @@ def similarities(q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, fl
     if cosines.shape[1] == 0:
         return dict(positive=positive.item())
     means = torch.stack([positive, cosines.mean(), cosines.amax(dim=1).mean()])
-    positive, negative, hardest = means.tolist()  # one wait for the device
+    positive, negative, hardest = means.tolist()  # blocks the device once
     return dict(
         positive=positive, negative=negative, hardest_negative=hardest, contrast=positive - negative
     )
 
 
 def distance(teacher: list[Tensor], student: list[Tensor]) -> Tensor:
-    """Return |T - S| / |S| over the parameters that the teacher has."""
+    """Return |T - S| / |S| over the teacher's parameters T and the student's counterparts S."""
     difference = torch.linalg.vector_norm(norms(torch._foreach_sub(teacher, student)))
     return difference / torch.linalg.vector_norm(norms(student))

@@ -1,11 +1,11 @@
 """torchrun that stops cleanly on signals: `python -m mmairl.engine.launcher --nproc_per_node=2 SCRIPT ...`.
 
-It takes torchrun's options. On a signal to it or to one of its processes, it passes the signal on, gives its processes the
-time to save, and exits with 75. Torch's launcher exits with 1, may restart stopped processes, and dies of a signal that
-arrives during its imports.
+The options are torchrun's. After a signal to the launcher or to one of its processes, the launcher passes the signal on, gives
+the processes time to save, and exits with 75. Torch's launcher exits with 1, may restart stopped processes, and dies of a
+signal that arrives during its imports.
 
-On one machine, it listens on the loopback, on the port PORT or a free one. Torch's launcher listens on all interfaces, and
-with --standalone it unpickles whatever anyone sends there.
+With a single machine, the launcher listens on the loopback, on the port PORT or a free one. Torch's launcher listens on all
+interfaces, and with --standalone it unpickles whatever it receives.
 """
 
 if __name__ == '__main__':
@@ -35,13 +35,16 @@ LOOPBACK = '127.0.0.1'
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
-    """Torch's static rendezvous with a store that listens on the loopback only; torch has no option for that."""
+    """Torch's static rendezvous with a store that listens only on the loopback, for which torch has no option."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         port = os.environ.get('PORT') or '0'
         errors = (OSError, ValueError, OverflowError)
         with explained(
-            f"PORT: cannot listen on it ('{port}')", 'set a free port', errors, code='bad-port'
+            f"PORT: cannot listen on this port ('{port}')",
+            'set a free port',
+            errors,
+            code='bad-port',
         ):
             listener = socket.create_server((LOOPBACK, int(port)))
         port = listener.getsockname()[1]
@@ -66,16 +69,16 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 
 
 class PatientAgent(LocalElasticAgent):
-    """Torch's agent, but it never restarts stopped processes, and waits GRACE seconds for them instead of 30."""
+    """Torch's agent, which never restarts stopped processes and waits GRACE seconds for them instead of 30."""
 
     starting = False
     received = 0
 
     @classmethod
     def stop(cls, number: int) -> None:
-        """Answer a signal like torch's handler, but only once: on a second signal, torch would abandon its processes.
+        """Raise for a signal like torch's handler, but only once; after a second signal, torch would abandon its processes.
 
-        A signal that arrives while processes start is answered when all of them are known.
+        A signal that arrives while processes start is handled when all of them are known.
         """
         cls.received = number
         if not cls.starting:

@@ -1,7 +1,7 @@
 """Log a run's config and curves to wandb and MLflow, in addition to the files and TensorBoard in its work dir.
 
-mmengine's two backends are not used. Its wandb counts calls instead of iterations and uploads the code in the current
-folder; its MLflow writes to files, which MLflow no longer supports, and ignores MLFLOW_TRACKING_URI.
+mmengine's backends are not used. The one for wandb counts calls instead of iterations and uploads the code in the current
+folder. The one for MLflow writes to files, which MLflow no longer supports, and ignores MLFLOW_TRACKING_URI.
 """
 
 import os
@@ -30,7 +30,7 @@ def log_to(cfg: Config, names: str | Iterable[str]) -> None:
     for name in [names] if isinstance(names, str) else names:
         if name not in NAMES:
             raise UserError(
-                f"there is no logger '{name}'{closest(name, NAMES, 0.6)}; use one of {', '.join(NAMES)}",
+                f"--log: unknown logger ('{name}'){closest(name, NAMES, 0.6)}; use one of {', '.join(NAMES)}",
                 code='unknown-logger',
             )
         if not any(backend['type'] == NAMES[name] for backend in backends):
@@ -38,21 +38,21 @@ def log_to(cfg: Config, names: str | Iterable[str]) -> None:
 
 
 def keep_run(cfg: Config, run_id: str | None) -> None:
-    """Make services continue the run with this id, if it exists there."""
+    """Make wandb and MLflow continue the run with this id if they have it."""
     for backend in (cfg.get('visualizer') or {}).get('vis_backends') or []:
         if backend['type'] in (NAMES['wandb'], NAMES['mlflow']):
             backend['run_id'] = run_id
 
 
 class Service(BaseVisBackend):
-    """Base of loggers that talk to a service. If the service fails after the start, the run continues without it.
+    """Base of loggers that send values to a service. If the service fails after the start, training continues without it.
 
-    A subclass defines `package`, `begin(config)`, `write(values, step)` and `end()`. A resumed run continues its run at the
-    service: iterations that were logged before the interruption are not logged again.
+    A subclass defines `package`, `begin(config)`, `write(values, step)` and `end()`. A resumed training run continues its run
+    at the service and skips the iterations that were logged before the interruption.
 
     Args:
         save_dir: Folder of the run.
-        run_id: Id of the training run, which its checkpoints keep. None starts a new run at the service.
+        run_id: Id of the training run, as in its checkpoints. None starts a new run at the service.
         start: Keyword arguments of the call that starts a run at the service.
     """
 
@@ -61,7 +61,7 @@ class Service(BaseVisBackend):
     def __init__(self, save_dir: str, run_id: str | None = None, **start: Any) -> None:
         super().__init__(save_dir)
         self.run_id = run_id
-        self.last_step = -1  # of the run at the service, before this start
+        self.last_step = -1  # last step that the service has from earlier starts
         self.start = start
         self.name = Path(save_dir).parents[1].name
         self.failed = False
@@ -72,13 +72,13 @@ class Service(BaseVisBackend):
 
     @property
     def experiment(self) -> Any:
-        """The package of the service, for hooks that log more."""
+        """The package of the service, for hooks that log other things than scalars."""
         return self.client
 
     def add_config(self, config: Config, **_: Any) -> None:
-        advice = "fix that (for example by pip install 'mmairl[log]'), or remove the logger"
-        # Each service has its own errors: no key, no server, a name in use.
-        with explained(f'{self.package} does not start', advice, code='logger-failed'):
+        advice = "fix the cause (for example by pip install 'mmairl[log]'), or remove the logger"
+        # Each service raises errors of its own, for a missing key, an absent server or a name in use.
+        with explained(f'{self.package}: cannot start', advice, code='logger-failed'):
             self._init_env()
             self.begin(config)
 
@@ -101,13 +101,13 @@ class Service(BaseVisBackend):
 
     @contextmanager
     def _continue_without(self) -> Iterator[None]:
-        """Log the first error only: a server that is gone must not end a run of days."""
+        """Log the first error and ignore the rest, because the loss of a server must not end a run of days."""
         try:
             yield
         except Exception as error:
             if not self.failed:
                 print_log(
-                    f'{self.package} fails, and the run continues without it: {error}',
+                    f'{self.package} failed, and the run continues without it: {error}',
                     'current',
                     level=30,
                 )
@@ -116,7 +116,7 @@ class Service(BaseVisBackend):
 
 @VISBACKENDS.register_module()
 class WandbLogger(Service):
-    """Log to wandb, in the project WANDB_PROJECT or `mmairl`. WANDB_MODE=offline sends nothing.
+    """Log to wandb, in the project WANDB_PROJECT or `mmairl`. With WANDB_MODE=offline, nothing is sent.
 
     Args:
         save_dir: Folder of the run.

@@ -1,4 +1,7 @@
-"""Replay parts of a run: it is a function of (config, seed, step), so its checkpoints can be checked bit for bit."""
+"""Replay parts of a run and compare them with its checkpoints.
+
+A run is a function of config, seed and step, so the comparison is bit for bit.
+"""
 
 import random
 import tempfile
@@ -16,16 +19,16 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmairl.checkpoints.load import load_checkpoint
-from mmairl.engine.checkpoint import Kept, describe_machine, settings
+from mmairl.engine.checkpoint import StoredCheckpoint, describe_machine, settings
 from mmairl.engine.curves import read_run_config
-from mmairl.engine.fork import Fork, kept_checkpoints
+from mmairl.engine.fork import Fork, checkpoints_of_run
 from mmairl.engine.resume import config_changes
 from mmairl.engine.run import complete_config, train
 from mmairl.errors import UserError
 
-# Everything that decides the rest of a run. Names, times and logs differ between runs.
+# The parts of a checkpoint that determine the rest of a run. Names, times and logs may differ.
 COMPARED = ('state_dict', 'optimizer', 'param_schedulers', 'online_probe', 'random_states', 'place')
-# Settings that change no weight.
+# Settings that cannot affect the weights.
 IRRELEVANT = (
     'train_dataloader.num_workers',
     'train_dataloader.persistent_workers',
@@ -33,7 +36,7 @@ IRRELEVANT = (
     'train_dataloader.prefetch_factor',
     'train_dataloader.timeout',
 )
-# Options of a replay, which change no weight. It writes to its own folder, wherever the run wrote.
+# Options of a replay, which cannot affect the weights. Its checkpoints go to its own work dir.
 QUIET = {
     'train_dataloader.num_workers': 0,
     'log_level': 'ERROR',
@@ -46,10 +49,10 @@ NOT_COMPARABLE = 'not comparable'
 
 @dataclass(frozen=True)
 class Stretch:
-    """The iterations from one kept checkpoint, or from the initial weights, to the next."""
+    """The iterations from a stored checkpoint, or from the initial weights, to the next checkpoint."""
 
-    start: Kept | None
-    end: Kept
+    start: StoredCheckpoint | None
+    end: StoredCheckpoint
 
     @property
     def first(self) -> int:
@@ -61,7 +64,13 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a replay: 'reproduced', 'mismatch' or 'not comparable', with the first difference or the reason."""
+    """The result of a replay.
+
+    Attributes:
+        what: The replayed part.
+        status: REPRODUCED, MISMATCH or NOT_COMPARABLE.
+        reason: The first difference, or why the results cannot be compared.
+    """
 
     what: str
     status: str
@@ -69,11 +78,11 @@ class Verdict:
 
 
 class Reached(Exception):
-    """Ends a replay."""
+    """Raised in a hook to end a replay."""
 
 
 class StopAt(Hook):
-    """End the run before the iteration after `last`."""
+    """End the run after iteration `last`."""
 
     priority = 'HIGHEST'
 
@@ -88,26 +97,25 @@ class StopAt(Hook):
 def stretches_of(work_dir: Path) -> list[Stretch]:
     """Return the stretches that can be replayed.
 
-    A run that started from other weights has none before its first checkpoint. Checkpoints that a signal caused are
-    starts only, because a replay does not write them.
+    The first stretch of a run that started from other weights cannot be replayed. A checkpoint that was written after a
+    signal ends no stretch, because a replay does not write it.
     """
-    kept = kept_checkpoints(work_dir)
+    stored = checkpoints_of_run(work_dir)
     values = read_run_config(work_dir, 0)
     hook = values.get('default_hooks', {}).get('checkpoint') or {}
-    by_signal = 'iter_' if hook.get('by_epoch', True) else '\0'
-    starts: list[Kept | None] = (
-        [] if kept[0].meta.get('fork') or values.get('load_from') else [None]
-    )
-    found = []
-    for checkpoint in kept:
-        if starts and not checkpoint.path.name.startswith(by_signal):
-            found.append(Stretch(starts[-1], checkpoint))
+    after_signal = 'iter_' if hook.get('by_epoch', True) else '\0'
+    from_other_weights = stored[0].meta.get('fork') or values.get('load_from')
+    starts: list[StoredCheckpoint | None] = [] if from_other_weights else [None]
+    stretches = []
+    for checkpoint in stored:
+        if starts and not checkpoint.path.name.startswith(after_signal):
+            stretches.append(Stretch(starts[-1], checkpoint))
         starts.append(checkpoint)
-    return found
+    return stretches
 
 
 def choose_stretches(stretches: list[Stretch], count: int, seed: int = 0) -> list[Stretch]:
-    """Return `count` random stretches in order, or all if there are fewer."""
+    """Return at most `count` random stretches, in the order of the run."""
     chosen = random.Random(seed).sample(stretches, min(count, len(stretches)))
     return sorted(chosen, key=lambda stretch: stretch.first)
 
@@ -115,7 +123,7 @@ def choose_stretches(stretches: list[Stretch], count: int, seed: int = 0) -> lis
 def check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
     """Replay a stretch in a temporary folder and compare weights, optimizer and random states bit for bit.
 
-    A replay that fails is a mismatch. A run of other code is not comparable.
+    A replay that fails counts as a mismatch. A run of another version of mmairl is not comparable.
     """
     try:
         return _check_stretch(work_dir, stretch)
@@ -125,37 +133,42 @@ def check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
 
 
 def _check_stretch(work_dir: Path, stretch: Stretch) -> Verdict:
-    recorded = stretch.end.meta.get('machine') or {}
-    torch.set_num_threads(recorded.get('threads') or torch.get_num_threads())
+    machine = stretch.end.meta.get('machine') or {}
+    torch.set_num_threads(machine.get('threads') or torch.get_num_threads())
     cfg, differences = config_of_stretch(work_dir, stretch)
     if differences:
         reason = f'the config and the checkpoint differ in {differences[0]}'
         return Verdict(str(stretch), MISMATCH, reason)
     with tempfile.TemporaryDirectory(prefix='mmairl-replay-') as folder:
         rerun(work_dir, cfg, stretch.start, folder, StopAt(stretch.end.iteration))
-        found = differences_of(stretch.end.path, Path(folder) / stretch.end.path.name)
-    if not found:
+        unequal = differences_of(stretch.end.path, Path(folder) / stretch.end.path.name)
+    if not unequal:
         return Verdict(str(stretch), REPRODUCED)
     for key, value in describe_machine().items():
-        if recorded.get(key) != value:
-            reason = f'{key}: {recorded.get(key)}, now {value}'
+        if machine.get(key) != value:
+            reason = f'{key}: {machine.get(key)}, now {value}'
             return Verdict(str(stretch), NOT_COMPARABLE, reason)
-    others = f' and {len(found) - 1} other values' if found[1:] else ''
-    return Verdict(str(stretch), MISMATCH, found[0] + others)
+    others = f' and {len(unequal) - 1} other values' if unequal[1:] else ''
+    return Verdict(str(stretch), MISMATCH, unequal[0] + others)
 
 
-def rerun(work_dir: Path, cfg: Config, start: Kept | None, folder: str, stop: Hook) -> None:
-    """Train in another folder from a checkpoint of a run, or from its initial weights, until a hook raises Reached."""
+def rerun(
+    work_dir: Path, cfg: Config, start: StoredCheckpoint | None, folder: str, stop: Hook
+) -> None:
+    """Train in another folder from a checkpoint of a run, or from its initial weights, until `stop` raises Reached."""
     cfg.merge_from_dict(QUIET)
     cfg.work_dir = folder
     if start is None:
-        cfg.randomness.seed = kept_checkpoints(work_dir)[0].meta['seed']
+        cfg.randomness.seed = checkpoints_of_run(work_dir)[0].meta['seed']
     with suppress(Reached):
         train(cfg, fork=start and Fork(work_dir, path=start.path), hooks=[stop])
 
 
 def config_of_stretch(work_dir: Path, stretch: Stretch) -> tuple[Config, list[str]]:
-    """Return the config of the start of the run that wrote the end of a stretch, and where the checkpoint differs from it."""
+    """Return the config under which a run wrote the end of a stretch, and the differences from the checkpoint's settings.
+
+    A resumed run has a config for each start. The latest one without a difference is returned, or else the first.
+    """
     fork = Fork(work_dir)
     starts = len(list(work_dir.glob('*/vis_data/config.py')))
     for start in reversed(range(starts)):
@@ -173,31 +186,35 @@ def config_of_stretch(work_dir: Path, stretch: Stretch) -> tuple[Config, list[st
     return cfg, differences
 
 
-def differences_of(kept: Path, replayed: Path) -> list[str]:
-    """List the differences of two training checkpoints in everything that decides the rest of a run."""
-    one = load_checkpoint(kept)
-    other = load_checkpoint(replayed)
-    found = [
+def differences_of(stored: Path, replayed: Path) -> list[str]:
+    """List the differences of two training checkpoints in the parts that determine the rest of a run."""
+    original = load_checkpoint(stored)
+    repeated = load_checkpoint(replayed)
+    differences = [
         f'meta.{key}'
         for key in ('iter', 'epoch', 'seed')
-        if one['meta'].get(key) != other['meta'].get(key)
+        if original['meta'].get(key) != repeated['meta'].get(key)
     ]
     for part in COMPARED:
-        found += differing(one.get(part), other.get(part), part)
-    return found
+        differences += differing(original.get(part), repeated.get(part), part)
+    return differences
 
 
-def differing(one: Any, other: Any, name: str) -> list[str]:
-    """List where two nested values differ in a type, a shape or a bit: 0.0 and -0.0 differ, NaN equals itself."""
-    if type(one) is not type(other):
+def differing(expected: Any, actual: Any, name: str) -> list[str]:
+    """List the places where two nested values differ in type, shape or bits. 0.0 and -0.0 differ; NaN equals itself."""
+    if type(expected) is not type(actual):
         return [name]
-    one = _by_key(one)
-    other = _by_key(other)
-    if not isinstance(one, dict):
-        return [] if _bits(one) == _bits(other) else [name]
-    if one.keys() != other.keys():
+    expected = _by_key(expected)
+    actual = _by_key(actual)
+    if not isinstance(expected, dict):
+        return [] if _bits(expected) == _bits(actual) else [name]
+    if expected.keys() != actual.keys():
         return [name]
-    return [found for key in one for found in differing(one[key], other[key], f'{name}.{key}')]
+    return [
+        place
+        for key in expected
+        for place in differing(expected[key], actual[key], f'{name}.{key}')
+    ]
 
 
 def _by_key(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Replay one iteration of a run, with the loss and the gradient of each image."""
+"""Replay one iteration of a run and record the loss and the gradient of each image."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmairl.engine.batches import images_per_step, sampler_of
-from mmairl.engine.checkpoint import NOTE, Kept
-from mmairl.engine.fork import Fork, kept_checkpoints
+from mmairl.engine.checkpoint import NOTE, StoredCheckpoint
+from mmairl.engine.fork import Fork, checkpoints_of_run
 from mmairl.engine.optim.gradients import gradients_of
 from mmairl.engine.replay import Reached, StopAt, rerun, stretches_of
 from mmairl.errors import UserError
@@ -25,22 +25,24 @@ from mmairl.models.queue import KeyQueue
 from mmairl.models.siamese import Siamese
 
 NEAREST = 3  # keys of the queue
-CLOSE = 1e-3  # relative difference up to which the losses by image are parts of the batch's loss
+CLOSE = (
+    1e-3  # maximum relative difference between the batch's loss and the mean of the losses by image
+)
 
 
 @dataclass
 class StepRecord:
-    """What an iteration did.
+    """The record of an iteration.
 
     Attributes:
-        iteration: The iteration, from 1.
+        iteration: The number of the iteration, from 1.
         items: Index and seed of each image.
         dataset: The training set.
         views: The views as the model receives them, normalized.
         preprocessor: The model's data preprocessor.
         values: Loss, logged values, learning rate and gradient norm.
-        losses: The loss of each image; None if the loss does not split by image.
-        gradients: The norm of the gradient at each image's query, times the batch.
+        losses: The loss of each image; None if the batch's loss is not their mean.
+        gradients: The norm of the gradient at each image's query, times the batch size.
         nearest: For each image, the most similar keys of the queue: cosine and age in iterations.
     """
 
@@ -59,7 +61,7 @@ class RecordAt(Hook):
     """Record an iteration and end the run.
 
     Args:
-        iteration: The iteration, from 1.
+        iteration: The number of the iteration, from 1.
         prepare: Called with the runner before the iteration, for example to record sampled parameters.
     """
 
@@ -76,7 +78,7 @@ class RecordAt(Hook):
         model = network_of(runner)
         if not isinstance(model, Siamese):
             raise UserError(
-                f"replay --step: the model has no queries and keys ('{type(model).__name__}'); use --check",
+                f"replay --step: requires a model with queries and keys ('{type(model).__name__}'); use --check",
                 code='no-embeddings',
             )
         if self.prepare:
@@ -140,9 +142,9 @@ def losses_by_image(
     negatives: Tensor | None,
     loss: float,
 ) -> Tensor | None:
-    """Return the loss of each image alone, or None if their mean is not the loss of the batch.
+    """Return the loss of each image alone, or None if the batch's loss is not their mean.
 
-    It is not for heads that compare the images of a batch with each other.
+    The two differ for heads that compare the images of a batch with each other.
     """
     count = len(next(iter(queries.values())))
     losses = []
@@ -156,7 +158,7 @@ def losses_by_image(
 
 
 def nearest_keys(queries: Tensor, queue: KeyQueue) -> list[list[tuple[float, int]]]:
-    """Return cosine and age, in keys, of the nearest keys of each query."""
+    """Return the nearest keys of each query, each as its cosine and its age in keys."""
     vectors = queue.negatives().float()
     cosines, rows = (unit(queries.float()) @ vectors.T).topk(min(NEAREST, len(vectors)))
     ages = (queue.position - 1 - rows) % queue.length
@@ -169,13 +171,16 @@ def replay_step(
     options: Mapping[str, Any] | None = None,
     prepare: Callable[[Runner], None] | None = None,
 ) -> list[StepRecord]:
-    """Replay an iteration from the nearest checkpoint before it; with options, a second time with these changes.
+    """Replay an iteration from the nearest checkpoint before it.
 
     Args:
         work_dir: The work dir of the run. Nothing is written there.
-        step: The iteration, from 1.
-        options: Changes for a second replay of the same iteration, by dotted key. See `fork.py` for those allowed.
+        step: The number of the iteration, from 1.
+        options: Changes for a second replay of the iteration, by dotted key. See `fork.py` for the allowed keys.
         prepare: Called with the runner before each replay.
+
+    Returns:
+        The record of the replay, and with `options` that of the second replay.
     """
     start = start_of(work_dir, step)
     with tempfile.TemporaryDirectory(prefix='mmairl-replay-') as folder:
@@ -189,29 +194,31 @@ def replay_step(
     return records
 
 
-def start_of(work_dir: Path, step: int) -> Kept | None:
+def start_of(work_dir: Path, step: int) -> StoredCheckpoint | None:
     """Return the nearest checkpoint before an iteration, or None for the initial weights."""
-    kept = kept_checkpoints(work_dir)
-    last = kept[-1].iteration
+    stored = checkpoints_of_run(work_dir)
+    last = stored[-1].iteration
     if not 1 <= step <= last:
         raise UserError(
-            f"--step: the run has iterations 1 to {last} up to its last checkpoint ('{step}'); choose one of them",
+            f"--step: the last checkpoint is at iteration {last} ('{step}'); choose an iteration from 1 to {last}",
             code='no-such-step',
         )
-    before = [one for one in kept if one.iteration < step]
+    before = [checkpoint for checkpoint in stored if checkpoint.iteration < step]
     if before:
         return before[-1]
     stretches = stretches_of(work_dir)
     if not stretches or stretches[0].start is not None:
         raise UserError(
-            f"--step: no checkpoint before iteration '{step}', and the run did not start from scratch; choose one after "
-            f'{kept[0].iteration}',
+            f"--step: no checkpoint before iteration '{step}', and the run did not start from scratch; choose an iteration "
+            f'after {stored[0].iteration}',
             code='no-such-step',
         )
     return None
 
 
-def _state_before(work_dir: Path, step: int, start: Kept | None, folder: str) -> Kept | None:
+def _state_before(
+    work_dir: Path, step: int, start: StoredCheckpoint | None, folder: str
+) -> StoredCheckpoint | None:
     """Return a checkpoint before the optimizer step that contains an iteration, or None for the initial weights."""
     first = start.iteration if start else 0
     cfg = Fork(work_dir).config()
@@ -223,4 +230,4 @@ def _state_before(work_dir: Path, step: int, start: Kept | None, folder: str) ->
         {'default_hooks.checkpoint.by_epoch': False, 'default_hooks.checkpoint.interval': last}
     )
     rerun(work_dir, cfg, start, folder, StopAt(last))
-    return Kept(Path(read_text(Path(folder) / NOTE)), dict(iter=last))
+    return StoredCheckpoint(Path(read_text(Path(folder) / NOTE)), dict(iter=last))

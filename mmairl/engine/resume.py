@@ -1,8 +1,8 @@
 """Restore a run from a checkpoint.
 
-mmengine restores the rate, decay, momentum and schedules of the checkpoint, whatever the config says now. Here the current
-config wins: hyperparameters are set again, and a schedule that differs is rebuilt and stepped to the current iteration.
-Each changed setting is applied, kept as it was, or an error; a table in the log lists them.
+mmengine restores the learning rate, weight decay, momentum and schedules of the checkpoint and ignores changes of the config.
+Here the current config wins: its hyperparameters are set again, and a schedule that differs is rebuilt and stepped to the
+current iteration. The log lists every changed setting and whether it is applied. Some changes are errors.
 """
 
 import ast
@@ -24,6 +24,7 @@ from mmairl.engine.batches import images_in_epoch, images_per_step, sampler_of
 from mmairl.errors import UserError, explained
 from mmairl.randomness import set_random_state
 
+# The keys of a schedule's state that change during a run.
 PROGRESS = (
     'last_step',
     '_global_step',
@@ -33,22 +34,20 @@ PROGRESS = (
     'num_bad_epochs',
     'cooldown_counter',
 )
-# Settings of an optimizer that do not change its steps.
-FORM = ('params', 'param_names', 'fused', 'foreach', 'capturable', 'differentiable')
-# Keys of the message hub with file names: mmengine's, and those of earlier versions of ExactCheckpointHook.
+# Keys of a parameter group that do not change the optimizer's steps.
+FORM = {'params', 'param_names', 'fused', 'foreach', 'capturable', 'differentiable'}
+# Keys of the message hub that hold names of checkpoints, in mmengine and in earlier versions of ExactCheckpointHook.
 FILE_NAMES = ('best_ckpt', 'keep_ckpt_ids', 'kept_checkpoints', 'outdated_checkpoints')
 MOST_ROWS = 20
 SEED = 'randomness.seed'
-ADVICE = (
-    'use the config of the checkpoint, or start from its weights alone by load_from without resume'
-)
-# The key, the checkpoint's value, the current value, and what is done.
+ADVICE = 'use the config of the checkpoint, or load only its weights (load_from without resume)'
+# The key, the checkpoint's value, the current value, and the action.
 Change = tuple[str, Any, Any, str]
 
 
 def resuming(path: str | Path) -> AbstractContextManager[None]:
     """Raise a UserError that names the checkpoint if one of its parts is missing or malformed."""
-    return explained(f'{path} cannot be resumed from', ADVICE, code='malformed-checkpoint')
+    return explained(f'{path}: the run cannot be resumed', ADVICE, code='malformed-checkpoint')
 
 
 def restore_run(
@@ -78,7 +77,7 @@ def restore_run(
             checkpoint,
             len(runner.train_dataloader),
         )
-    version = meta.get('mmairl_version', 'before versions were kept')
+    version = meta.get('mmairl_version', 'unknown')
     if version != mmairl.__version__:
         changes.insert(0, ('mmairl', version, mmairl.__version__, 'applied'))
     changes += config_changes(meta.get('settings'), current)
@@ -100,7 +99,7 @@ def _restore_seed(runner: Runner, seed: int | None) -> None:
 
 
 def drop_file_names(info: dict[str, Any]) -> None:
-    """Remove the names of checkpoints that hooks would delete later: a file must not tell us what to delete."""
+    """Remove the names of files that hooks would delete later. A checkpoint is data and must not delete files."""
     for key in list(info):
         if str(key).startswith(FILE_NAMES):
             del info[key]
@@ -112,9 +111,9 @@ def restore_optimizer(
     checkpoint: dict[str, Any],
     epoch_length: int,
 ) -> list[Change]:
-    """Load the state of the optimizer and of its schedules; keep the hyperparameters of the current config.
+    """Load the state of the optimizer and its schedules, but keep the hyperparameters of the current config.
 
-    A checkpoint whose optimizer is None (see `fork.py`) leaves the optimizer in its initial state.
+    If the checkpoint's optimizer is None (see `fork.py`), the optimizer keeps its initial state.
     """
     states = checkpoint.get('param_schedulers') or []
     reset = checkpoint['optimizer'] is None
@@ -130,9 +129,7 @@ def restore_optimizer(
         for key, value in state.items():
             if isinstance(value, str):
                 raise TypeError(f'{key} of the optimizer is text')
-    restored = set(FORM)
-    if same:
-        restored |= {schedule.param_name for schedule in schedules}
+    restored = FORM | {schedule.param_name for schedule in schedules if same}
     for group, settings in zip(optim_wrapper.optimizer.param_groups, current):
         group.update({key: value for key, value in settings.items() if key not in restored})
     if same:
@@ -146,9 +143,9 @@ def restore_optimizer(
 
 
 def _settings(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a schedule's state without its progress and without functions, which are not saved.
+    """Return a schedule's state without its progress and without functions, which a checkpoint does not hold.
 
-    Base values are compared as a set, because ZeRO may merge groups with equal settings.
+    Base values become a set, because ZeRO may merge groups with equal settings.
     """
     settings = {
         key: value for key, value in state.items() if key not in PROGRESS and not callable(value)
@@ -158,10 +155,10 @@ def _settings(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _step_to(schedules: Sequence[_ParamScheduler], meta: dict[str, Any], epoch_length: int) -> None:
-    """Step new schedules one by one to this iteration, because each value depends on the one before."""
+    """Step new schedules to the iteration of `meta`, one step at a time, because each value depends on the one before."""
     epochs = 0
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # torch warns that no optimizer has stepped before them
+        warnings.simplefilter('ignore')  # torch warns that the optimizer has not stepped
         for iteration in range(1, meta['iter'] + 1):
             epoch_ends = iteration % epoch_length == 0 and epochs < meta['epoch']
             epochs += epoch_ends
@@ -171,7 +168,7 @@ def _step_to(schedules: Sequence[_ParamScheduler], meta: dict[str, Any], epoch_l
 
 
 def require_same_optimizer(settings: dict[str, str], current: dict[str, str]) -> None:
-    """Raise if the optimizer's class differs; some classes would accept the state. Torch checks the parameters itself."""
+    """Raise if the optimizer's class differs, because some classes accept the state of others."""
     key = 'optim_wrapper.optimizer.type'
     before = settings.get(key, '').rpartition('.')[2]
     now = current.get(key, '').rpartition('.')[2]
@@ -185,7 +182,10 @@ def require_same_optimizer(settings: dict[str, str], current: dict[str, str]) ->
 def require_same_length(
     schedules: Sequence[_ParamScheduler], info: dict[str, Any], epochs: int, iterations: int
 ) -> None:
-    """Raise if the run has another length but its schedules end where they did: the last rate would apply to the end."""
+    """Raise if the length of the run changed but the end of its schedules did not.
+
+    The last value of such a schedule would apply to the rest of a longer run.
+    """
     last = {schedule.param_name: number for number, schedule in enumerate(schedules)}
     for number in last.values():
         schedule = schedules[number]
@@ -200,7 +200,7 @@ def require_same_length(
 
 
 def position(dataloader: DataLoader) -> dict[str, Any]:
-    """Return what defines the order of the images, for a checkpoint."""
+    """Return the numbers that define the order of the images, for a checkpoint."""
     place = dict(
         images_per_step=images_per_step(dataloader),
         images=images_in_epoch(dataloader),
@@ -215,7 +215,7 @@ def position(dataloader: DataLoader) -> dict[str, Any]:
 
 
 def restore_position(dataloader: DataLoader, place: dict[str, Any]) -> None:
-    """Continue the order of images that `position` has recorded."""
+    """Continue the order of images that `position` recorded, or raise if this run cannot."""
     images = images_per_step(dataloader)
     if images != place['images_per_step']:
         raise UserError(
@@ -227,7 +227,7 @@ def restore_position(dataloader: DataLoader, place: dict[str, Any]) -> None:
     if place.get('images', images) != images:
         raise UserError(
             f"train_dataloader.dataset: the checkpoint has {place['images']} images per epoch, this run '{images}'; use the "
-            'same images, or start from its weights alone by load_from without resume',
+            'same images, or load only the weights (load_from without resume)',
             code='other-images',
         )
     steps = len(dataloader)
@@ -245,31 +245,31 @@ def restore_position(dataloader: DataLoader, place: dict[str, Any]) -> None:
 
 
 def restore_randomness(runner: Runner, states: list[dict]) -> None:
-    """Restore the random state of this process, if the checkpoint has one for each process."""
+    """Restore the random state of this process, or warn if the number of processes changed."""
     if len(states) == get_world_size():
         set_random_state(states[get_rank()])
         return
     runner.logger.warning(
-        f'resumed with {get_world_size()} processes after {len(states)}: batches and views are the same, but random draws '
-        'of single processes (the shuffle of ShuffleBN, views made on the device) and the last bits of sums differ'
+        f'the run had {len(states)} processes and now has {get_world_size()}: batches and views stay the same, but random '
+        'numbers of a process (the shuffle of ShuffleBN, views made on the device) and the last bits of sums differ'
     )
 
 
 def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
-    """List the differences between the settings in a checkpoint, if it has any, and the current settings."""
+    """List the differences between the settings in a checkpoint, if it holds them, and the current settings."""
     changes = []
     for key in {**old, **new} if isinstance(old, dict) else ():
         before = old.get(key)
         now = new.get(key)
         if _equal(before, now) or (key == SEED and now == 'None'):
             continue
-        action = "the checkpoint's is kept" if key == SEED else 'applied'
+        action = "the checkpoint's value is kept" if key == SEED else 'applied'
         changes.append((key, before, now, action))
     return changes
 
 
 def _equal(before: str | None, now: str | None) -> bool:
-    """Compare settings as text, or as literals, because the keys of a dictionary may have another order."""
+    """Compare settings as text and as literals, because the keys of a dictionary may have another order."""
     if before == now or None in (before, now):
         return before == now
     try:
@@ -279,7 +279,6 @@ def _equal(before: str | None, now: str | None) -> bool:
 
 
 def format_changes(changes: Sequence[Change]) -> str:
-    """Format changes for the log."""
     lines = ['the config differs from the one in the checkpoint:']
     for key, before, now, action in changes[:MOST_ROWS]:
         lines.append(f'  {key}: {before} -> {now} ({action})')

@@ -1,4 +1,4 @@
-"""Run a training from a config to its end. tools/train.py, the demo, studies and the Python API all call `train`."""
+"""Train a config. The command line, the demo, studies and the Python API all call `train`."""
 
 import fcntl
 import logging
@@ -31,19 +31,19 @@ from mmairl.io import appending, explained_disk_errors
 from mmairl.registry import RUNNERS
 
 WAIT = 600  # seconds without data after which a run ends with an error
-# mmengine warns of its own file client at every checkpoint, although the user cannot do anything about it.
+# mmengine warns about its own file client at every checkpoint, and users cannot act on the warning.
 USELESS_WARNINGS = ('"FileClient" will be', '"HardDiskBackend" is the alias')
 
 
 def train(
     cfg: Config, launcher: str = 'none', fork: Fork | None = None, hooks: Sequence[Hook] = ()
 ) -> Runner:
-    """Train a config. Everything that can be checked in advance is checked before the first step.
+    """Train a config. Checks run before the first step where possible.
 
     Args:
         cfg: The config. It is completed in place.
         launcher: 'none', 'pytorch' or 'slurm'.
-        fork: A point of another run to continue from, with the options that `cfg` changes. Default: a run of its own.
+        fork: The point of another run from which this run branches. Default: None.
         hooks: Hooks in addition to those of the config.
 
     Returns:
@@ -71,7 +71,7 @@ def train(
         try:
             runner.train()
         except BaseException:
-            for hook in runner.hooks:  # hooks restore signal handlers and finish writing
+            for hook in runner.hooks:  # restore signal handlers and finish writing
                 # A second failure on the same full disk must not hide the original error.
                 with suppress(Exception):
                     hook.after_run(runner)
@@ -80,9 +80,9 @@ def train(
 
 
 def register() -> None:
-    """Make `mmairl` the scope in which types are looked up, and limit torch to the cores of this process.
+    """Make `mmairl` the scope in which types are looked up.
 
-    An explicit OMP_NUM_THREADS is not limited.
+    Also limit torch's threads to the cores of this process, unless OMP_NUM_THREADS is set.
     """
     init_default_scope('mmairl')
     if 'OMP_NUM_THREADS' not in os.environ and torch.get_num_threads() > cores():
@@ -92,30 +92,29 @@ def register() -> None:
 def join(cfg: Config, launcher: str) -> None:
     """Join the process group of the launcher. A second call does nothing."""
     if launcher != 'none':
-        from mmairl.engine.distributed import start_processes  # only for several processes
+        from mmairl.engine.distributed import start_processes  # not needed by a single process
 
         start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
 
 
 def complete_config(cfg: Config, launcher: str) -> None:
-    """Set the keys that follow from others and from the number of processes."""
+    """Set the keys that follow from other keys and from the number of processes."""
     cfg.launcher = launcher
     if strategy := strategy_of(cfg):
         strategy.complete(cfg)
     share_batch(cfg, get_world_size())
     drop_unreachable_schedules(cfg)
     set_fast_keys(cfg)
-    # Otherwise torch raises at the first product on a GPU.
+    # Without this variable, torch raises at the first matrix product on a GPU.
     if cfg.get('randomness', {}).get('deterministic'):
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     keep_workers(cfg.train_dataloader)
 
 
 def share_batch(cfg: Config, processes: int) -> None:
-    """Divide `total_batch_size` among processes and accumulated steps.
+    """Divide `total_batch_size` among processes and accumulated batches.
 
-    If `train_dataloader.batch_size` is set, it is the batch size of a process, as everywhere in OpenMMLab, and takes
-    precedence.
+    `train_dataloader.batch_size`, OpenMMLab's batch size of one process, takes precedence if it is set.
     """
     total = cfg.get('total_batch_size')
     steps = cfg.optim_wrapper.get('accumulative_counts', 1)
@@ -124,20 +123,20 @@ def share_batch(cfg: Config, processes: int) -> None:
         return
     if total is None:
         raise UserError(
-            'the config sets no batch; set total_batch_size, or train_dataloader.batch_size for one process',
+            'total_batch_size: the config sets no batch size; set it, or train_dataloader.batch_size for one process',
             code='no-batch-size',
         )
     if total < 1 or total % (processes * steps):
         parts = f'{processes} processes' + (f' x {steps} accumulated steps' if steps > 1 else '')
         raise UserError(
-            f'total_batch_size={total} cannot be divided among {parts}; change one to divide the other',
+            f"total_batch_size: the batch cannot be divided among {parts} ('{total}'); change one to divide the other",
             code='indivisible-batch',
         )
     cfg.train_dataloader.batch_size = total // (processes * steps)
 
 
 def drop_unreachable_schedules(cfg: Config) -> None:
-    """Drop schedules that start after the end of a shortened run (`train_cfg.max_epochs=1`); mmengine rejects them."""
+    """Drop schedules that start after the end of a shortened run, because mmengine rejects them."""
     if not isinstance(cfg.get('param_scheduler'), list):
         return
     epochs = cfg.train_cfg.get('max_epochs')
@@ -151,7 +150,7 @@ def drop_unreachable_schedules(cfg: Config) -> None:
 
 
 def keep_workers(loader: ConfigDict) -> None:
-    """Keep data workers between epochs, and limit the wait for a batch. Torch rejects both settings without workers."""
+    """Keep data workers between epochs, and limit the wait for a batch; torch rejects both settings without workers."""
     if loader.get('num_workers'):
         loader.setdefault('timeout', WAIT)
         loader.setdefault('persistent_workers', True)
@@ -160,7 +159,7 @@ def keep_workers(loader: ConfigDict) -> None:
 
 
 def build_runner(cfg: Config, start: RunStart | None = None) -> Runner:
-    """Return the runner with everything built that the config names, so that mistakes in the config show here."""
+    """Build a runner with all parts of the config, so that mistakes in the config appear here."""
     with building('the run'):
         runner = Runner.from_cfg(cfg)
     runner.start = start or RunStart()
@@ -175,7 +174,7 @@ def build_runner(cfg: Config, start: RunStart | None = None) -> Runner:
 
 
 def log_run_summary(runner: Runner) -> None:
-    """Log device, batch layout and paths; print them as well if the log level WARNING would hide them."""
+    """Log device, batch layout and paths. Print them, too, if the log level is WARNING, which would hide them."""
     cfg = runner.cfg
     device = next(runner.model.parameters()).device.type
     unusable = unusable_gpu()
@@ -186,7 +185,7 @@ def log_run_summary(runner: Runner) -> None:
         f'{torch.get_num_threads()} threads and {loader.get("num_workers", 0)} data workers on {cores()} cores; '
         f'total batch {cfg.total_batch_size} = {loader.batch_size} images x {processes} processes '
         f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps; '
-        f'data {" ".join(data_paths(loader.dataset)) or "made here"}, cache {cache()}, '
+        f'data {" ".join(data_paths(loader.dataset)) or "generated"}, cache {cache()}, '
         f'work dir {printable(cfg.work_dir)}'
     )
     level = logging.WARNING if unusable else logging.INFO
@@ -197,7 +196,7 @@ def log_run_summary(runner: Runner) -> None:
 
 
 def data_paths(dataset: dict) -> Iterator[str]:
-    """Yield the paths of a data set and of those inside it, by the keys that OpenMMLab and torchvision use."""
+    """Yield the paths of a data set and of data sets inside it, from the keys that OpenMMLab and torchvision use."""
     for keys, value in walk(dataset):
         if value and keys and keys[-1] in ('root', 'data_root', 'ann_file'):
             for place in [value] if isinstance(value, (str, Path)) else value:
@@ -210,7 +209,7 @@ def data_paths(dataset: dict) -> Iterator[str]:
 
 @contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Hold a work dir until the run ends or its process dies. The first process does so for the whole run."""
+    """Lock a work dir until the run ends or its process dies. The first process locks it for all."""
     if int(os.environ.get('RANK', os.environ.get('SLURM_PROCID', 0))):
         yield
         return
@@ -224,13 +223,11 @@ def locked(folder: str) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise UserError(
-                f'{folder} is in use by {file.read()}; wait until it ends, stop it, or give --work-dir another folder',
+                f'{folder}: another run is using it ({file.read()}); wait for that run, stop it, or set another --work-dir',
                 code='work-dir-in-use',
             ) from None
         except OSError as error:  # some network file systems have no locks
-            message = (
-                f'{folder} cannot be locked ({error.strerror}): do not start a second run there'
-            )
+            message = f'{folder} cannot be locked ({error.strerror}); start no second run there'
             print_log(message, 'current', logging.WARNING)
         file.truncate(0)
         file.write(f'process {os.getpid()} on {socket.gethostname()}')
@@ -239,11 +236,11 @@ def locked(folder: str) -> Iterator[None]:
 
 
 def require_shared(folder: str) -> None:
-    """Raise unless all processes see the folder in which the first one writes."""
+    """Raise unless all processes see the same folder."""
     if get_world_size() == 1:
         return
     token = [f'.{secrets.token_hex(8)}']
-    if is_main_process():  # a new name, so that no file system can have cached its absence
+    if is_main_process():  # the name is random, so no file system can have cached its absence
         (Path(folder) / token[0]).touch()
     broadcast_object_list(token)
     blind = all_gather_object('' if (Path(folder) / token[0]).exists() else socket.gethostname())
@@ -252,15 +249,15 @@ def require_shared(folder: str) -> None:
     hosts = ', '.join(sorted({*blind} - {''}))
     if hosts:
         raise UserError(
-            f'{folder} is not the same folder for all processes: {hosts} cannot see the files of the first process there; '
-            'give --work-dir a folder that all machines share',
+            f'{folder}: this folder of the first process is not visible on {hosts}; set --work-dir to a folder that all '
+            'machines share',
             code='work-dir-not-shared',
         )
 
 
 @RUNNERS.register_module()
 class PreparedRunner:
-    """The `runner_type` of our configs. Through it, tools/train.py of mmpretrain and others start a run by `train`.
+    """The `runner_type` of our configs, by which the training scripts of mmpretrain and others call `train`.
 
     Args:
         cfg: The config. `cfg.launcher` is 'none' unless set.
@@ -278,7 +275,7 @@ class PreparedRunner:
 
 
 def strategy_named(name: str) -> ConfigDict:
-    """Return the strategy in `configs/_base_/strategies/NAME.py`, or of DeepSpeed's NAME.json, for `--strategy NAME`."""
+    """Return the strategy of `--strategy NAME`: configs/_base_/strategies/NAME.py, or a DeepSpeed config NAME.json."""
     if name.endswith('.json'):
         return ConfigDict(type='DeepSpeedStrategy', **read_config(name))
     return load_config(f'{PREFIX}_base_/strategies/{name}.py').strategy

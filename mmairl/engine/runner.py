@@ -1,6 +1,5 @@
-"""mmengine's runner with checkpoints for an exact resume, and with loops that start where a checkpoint ends."""
+"""mmengine's runner, with checkpoints that resume exactly and loops that start inside an epoch."""
 
-from collections import OrderedDict
 from functools import cached_property, partial
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -36,15 +35,15 @@ from mmairl.registry import DATASETS, HOOKS
 from mmairl.signals import obey_parent_only
 
 RUNS = count()  # numbers the runs of this process
-# mmengine builds these hooks by default and needs a None to leave one out.
+# mmengine builds these hooks unless the config sets them to None.
 DEFAULT_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 
 
 class Runner(PlainRunner):
-    """Train with one process, with several that each hold the whole model, or, with a `strategy`, a part of it.
+    """Train in one or several processes. Each holds the whole model or, under a `strategy`, a part of it.
 
-    Loops are `EpochLoop` and `IterLoop` unless the config names another type. Each image draws its own random numbers,
-    so that neither the number of data workers nor a resume changes a run.
+    The loop is `EpochLoop` or `IterLoop` unless the config names another type. Each image has its own random numbers, so
+    neither the number of data workers nor a resume changes a run.
 
     Args:
         args: Positional arguments of mmengine's runner.
@@ -62,7 +61,7 @@ class Runner(PlainRunner):
         experiment_name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        # mmengine keeps one visualizer and one log for each name, and its own names differ only by the second.
+        # mmengine has one visualizer and one log per name, and its default name is the time in seconds.
         name = (
             experiment_name or f'{Path(getattr(cfg, "filename", None) or "run").stem}_{next(RUNS)}'
         )
@@ -74,7 +73,7 @@ class Runner(PlainRunner):
 
     @master_only
     def dump_config(self) -> None:
-        """Write the config to the work dir, as mmengine does, but without following a link there."""
+        """Write the config to the work dir like mmengine, but do not follow links."""
         source = Path(self.cfg.filename or f'{self.timestamp}.py')
         path = Path(self.work_dir) / source.name
         if path.resolve() == source.resolve():
@@ -87,7 +86,7 @@ class Runner(PlainRunner):
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         fast = dict(self.cfg.get('fast') or {})
         if self.strategy:
-            fast.pop('compile', None)  # untested with sharded models
+            fast.pop('compile', None)  # not tested with sharded models
         return make_fast(super().build_model(model), fast)
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
@@ -96,9 +95,9 @@ class Runner(PlainRunner):
         return super().wrap_model(model_wrapper_cfg, model)
 
     def _init_model_weights(self) -> None:
-        """Initialize in the default memory layout, because random numbers are drawn in the order of the memory."""
+        """Initialize in the default memory layout, because torch assigns random numbers in memory order."""
         if self.strategy:
-            return  # `shard` has initialized the weights
+            return  # `shard` initializes the weights
         self.model.to(memory_format=torch.contiguous_format)
         with building('the initial weights'):
             super()._init_model_weights()
@@ -116,9 +115,9 @@ class Runner(PlainRunner):
         diff_rank_seed = self._randomness_cfg.get('diff_rank_seed', False)
         options = {**self._train_dataloader, 'dataset': dataset}
         if not torch.cuda.is_available():
-            options['pin_memory'] = False  # torch would warn twice in each epoch
+            options['pin_memory'] = False  # torch would warn twice per epoch
         loader = self.build_dataloader(options, self.seed, diff_rank_seed)
-        # Otherwise each start of the workers would draw from the run's generator.
+        # Otherwise each start of the workers would take a number from the run's generator.
         loader.generator = torch.Generator()
         loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
         require_a_batch(loader)
@@ -137,12 +136,12 @@ class Runner(PlainRunner):
             return super().build_param_scheduler(scheduler)
 
     def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
-        """Scale by all images of an optimizer step; mmengine ignores accumulated batches."""
+        """Scale the learning rate by all images of an optimizer step; mmengine ignores accumulation."""
         if auto_scale_lr and auto_scale_lr.get('enable'):
             base = auto_scale_lr.get('base_batch_size')
             if base is None:
                 raise UserError(
-                    'auto_scale_lr.base_batch_size: the rate cannot be scaled without it; set it to the total batch that '
+                    'auto_scale_lr.base_batch_size: required to scale the learning rate; set it to the total batch size that '
                     'optim_wrapper.optimizer.lr is meant for, or set auto_scale_lr.enable=False',
                     code='no-base-batch-size',
                 )
@@ -160,7 +159,7 @@ class Runner(PlainRunner):
         super().register_hook(hook, priority)
 
     def register_default_hooks(self, hooks: dict[str, Hook | dict | None] | None = None) -> None:
-        """Leave out every hook that a config sets to None; mmengine accepts None only for its own six."""
+        """Leave out every hook that a config sets to None; mmengine accepts None only for its own six hooks."""
         chosen = {
             name: hook
             for name, hook in (hooks or {}).items()
@@ -191,7 +190,7 @@ class Runner(PlainRunner):
         return checkpoint
 
     def resume(self, filename: str, *_: Any, **__: Any) -> None:
-        """Restore a run. Settings that the current config changes are applied or are an error, and are logged."""
+        """Restore a run; see `resume.py` for changed settings."""
         restore_run(self, self.load_checkpoint(filename), filename, settings(self.cfg))
         self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
 
@@ -200,22 +199,18 @@ class Runner(PlainRunner):
     ) -> dict[str, Any] | None:
         """Copy the content of a checkpoint to host memory.
 
-        All processes call this together, since each may hold a part. The first returns the whole, the others None.
+        All processes call this together, because each may hold a part. The first returns the content, the others None.
         """
-        weights = self._weights()
+        sharded = self.strategy
+        weights = sharded.weights(self.model) if sharded else network_of(self).state_dict()
         optimizer = self.optim_wrapper.state_dict() if save_optimizer else None
         if not is_main_process():
             return None
         return snapshot(self, weights, {**meta, **self._origin}, optimizer, save_param_scheduler)
 
-    def _weights(self) -> OrderedDict[str, Any]:
-        if self.strategy:
-            return self.strategy.weights(self.model)
-        return network_of(self).state_dict()
-
     @cached_property
     def _origin(self) -> dict[str, Any]:
-        """The description of the run, cached because formatting its config takes longer than a step."""
+        """The description of the run. It is cached, because formatting the config takes longer than a step."""
         return describe_run(self)
 
     def save_checkpoint(
@@ -247,7 +242,7 @@ class Runner(PlainRunner):
 
 
 class EpochLoop(EpochBasedTrainLoop):
-    """mmengine's loop over epochs, whose first epoch may be a resumed one."""
+    """mmengine's loop over epochs, which can resume inside an epoch."""
 
     def run_epoch(self) -> None:
         self.runner.call_hook('before_train_epoch')
@@ -261,17 +256,17 @@ class EpochLoop(EpochBasedTrainLoop):
 
 
 class IterLoop(IterBasedTrainLoop):
-    """mmengine's loop over iterations, without reading again the images that a resumed run has seen."""
+    """mmengine's loop over iterations. A resumed run does not read the images again that it has seen."""
 
     def __init__(self, runner: PlainRunner, dataloader: DataLoader, *args, **kwargs) -> None:
-        # mmengine starts to read here, from the beginning of the first epoch. This loader takes its place: it has no
-        # workers, and not the run's sampler, because samplers that are one endless stream end with their reader.
+        # mmengine starts to read from the first epoch here, and a sampler that is one endless stream ends with its first
+        # reader. It therefore gets a loader without workers and without the run's sampler.
         idle = DataLoader(dataloader.dataset, generator=dataloader.generator)
         super().__init__(runner, idle, *args, **kwargs)
         self.dataloader = dataloader
 
     def run(self) -> nn.Module:
-        # mmengine's loop first skips as many batches as the run has done; these cost nothing.
+        # mmengine's loop skips the batches that the run has seen. Placeholders cost nothing.
         seen = repeat(None, self._iter)
         self.dataloader_iterator = chain(
             seen, prefetch_to_device(endless(self.dataloader, self._iter))
@@ -280,11 +275,11 @@ class IterLoop(IterBasedTrainLoop):
 
 
 def require_counted_mixture(loader: DataLoader) -> None:
-    """Raise if a Mixture has weights that nothing reads."""
+    """Raise if a Mixture has weights that its sampler ignores."""
     weighted = getattr(innermost_dataset(loader.dataset), 'per_epoch', None) is not None
     if weighted and getattr(sampler_of(loader), 'counts', None) is None:
         raise UserError(
-            'Mixture.weights only work if the Mixture is train_dataloader.dataset itself and the sampler is '
-            "dict(type='ResumableSampler', shuffle=True); set these, or remove the weights",
+            'Mixture.weights: requires the Mixture as train_dataloader.dataset and the sampler '
+            "dict(type='ResumableSampler', shuffle=True); set both, or remove the weights",
             code='unused-weights',
         )

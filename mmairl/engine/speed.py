@@ -1,9 +1,9 @@
-"""The optimizations of a step, in the order in which they apply. Each is a key of the config's `fast`.
+"""The optimizations of a training step, in the order in which they apply. Each is a key of the config's `fast`.
 
-None of them changes the method::
+The optimizations do not change the method::
 
     fast = dict(
-        precision='bfloat16',  # products in half the width; also 'float16', 'tf32', or 'float32' (exact, without TF32)
+        precision='bfloat16',  # type of matrix products; also 'float16', 'tf32', or 'float32' (exact, without TF32)
         channels_last=True,    # memory layout of images and weights that suits the convolution kernels
         checkpointing=False,   # recompute blocks in the backward pass: less memory, a third more time
         compile=True,          # fuse kernels by torch.compile; True or its options (mode='reduce-overhead' adds CUDA graphs)
@@ -11,12 +11,13 @@ None of them changes the method::
         fused_norm=False,      # on GPUs, batch norm, residual and ReLU of ResNets in fewer passes over the memory
     )
 
-Without `precision`, torch's settings apply: TF32 for convolutions where the GPU has it, but not for products. Batch-norm
-statistics, softmax, the teacher's average and the queue are always float32.
+Without `precision`, torch's defaults apply: TF32 for convolutions on GPUs that support it, but not for matrix products.
+Batch-norm statistics, softmax, the teacher's average and the queue are always float32.
 
-Other optimizations have no switch: views augmented in batches (data/transforms.py), multi-tensor teacher and LARS, InfoNCE
-without its logits (models/heads), gradients exchanged during the backward pass (engine/distributed.py), and no wait for
-the device between two log lines (hooks/progress.py, optim/autocast.py).
+Other optimizations are always on: views are augmented in batches (data/transforms.py), teacher and LARS step all tensors at
+once, InfoNCE does not store its logits (models/heads), gradients are exchanged during the backward pass
+(engine/distributed.py), and the host never waits for the device between two log lines (hooks/progress.py,
+optim/autocast.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -37,16 +38,16 @@ from mmairl.models.backbones import blocks
 from mmairl.models.norm import SyncBN, norms_of, views_in_batch
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
-# The limit of compiled forms of one block: by width, stride, size, side and mode. Torch's limit of 8 would leave the
-# student of a ResNet-50 eager.
+# Maximum number of compiled forms of a block: by width, stride, size, side (student or teacher) and mode. With torch's
+# limit of 8, the student of a ResNet-50 would run eagerly.
 FORMS = 128
-# Torch's modes that replay compiled code as CUDA graphs.
+# Torch's compile modes that use CUDA graphs.
 GRAPHS = ('reduce-overhead', 'max-autotune')
-FUSED = ('SGD', 'Adam', 'AdamW')  # torch's optimizers that can be fused
+FUSED = ('SGD', 'Adam', 'AdamW')  # optimizers with a fused implementation in torch
 
 
 def set_fast_keys(cfg: ConfigDict) -> None:
-    """Before anything is built, set the keys that follow from `fast`. Keys that the config itself sets win."""
+    """Set the keys that follow from `fast`, before anything is built. Keys that the config sets take precedence."""
     fast = cfg.get('fast')
     if not fast:
         return
@@ -56,7 +57,7 @@ def set_fast_keys(cfg: ConfigDict) -> None:
     if uses_graphs(fast) and cfg.optim_wrapper.get('accumulative_counts', 1) > 1:
         raise UserError(
             f"fast.compile: CUDA graphs overwrite accumulated gradients ('{fast['compile']}'); set fast.compile=True, or "
-            'a batch that needs no accumulation',
+            'optim_wrapper.accumulative_counts=1',
             code='graphs-with-accumulation',
         )
     preprocessor = cfg.model.get('data_preprocessor') or {}
@@ -96,12 +97,12 @@ def _check(fast: dict) -> None:
         )
     if fast.get('checkpointing') and fast.get('compile'):
         raise UserError(
-            'fast.checkpointing and fast.compile exclude each other; set one of them to False',
+            'fast.checkpointing: cannot be combined with fast.compile; set one of them to False',
             code='exclusive-options',
         )
     if fast.get('fused_norm') and (fast.get('compile') or not fast.get('channels_last')):
         raise UserError(
-            'fast.fused_norm: requires channels_last=True, and no compile; change fast',
+            'fast.fused_norm: requires fast.channels_last and excludes fast.compile; set channels_last=True and compile=False',
             code='fused-norm-options',
         )
 
@@ -111,13 +112,13 @@ def uses_graphs(fast: dict) -> bool:
 
 
 def lay_out(model: nn.Module, fast: dict | None) -> None:
-    """Store the weights of convolutions channels last if `fast` says so."""
+    """Store the weights of convolutions channels last if `fast` sets `channels_last`."""
     if (fast or {}).get('channels_last'):
         model.to(memory_format=torch.channels_last)
 
 
 def fuse_norms(model: nn.Module) -> None:
-    """Have SyncBN use its Triton kernels on GPUs, with the residual and ReLU of ResNets."""
+    """Make SyncBN use its Triton kernels on GPUs, and include the residual and ReLU of ResNets in them."""
     for layer in norms_of(model):
         layer.fused = True
     for block in model.modules():
@@ -133,7 +134,7 @@ def fuse_norms(model: nn.Module) -> None:
 
 
 def fused_forward(block: nn.Module, x: Tensor) -> Tensor:
-    """Run a block of mmpretrain's ResNet; its norms add the residual and apply ReLU."""
+    """Run a block of mmpretrain's ResNet whose norms add the residual and apply ReLU."""
     identity = x if block.downsample is None else block.downsample(x)
     last = 3 if isinstance(block, Bottleneck) else 2
     for number in range(1, last + 1):
@@ -144,18 +145,18 @@ def fused_forward(block: nn.Module, x: Tensor) -> Tensor:
 
 
 def checkpoint_blocks(model: nn.Module) -> None:
-    """Have each block of the student's backbone keep only its input for the backward pass."""
+    """Make each block of the student's backbone keep only its input for the backward pass."""
     for block in blocks(model.backbone):
-        # Partial functions, so that a deep copy of the block gets a forward pass of its own.
+        # Partial functions, because a deep copy of a block then runs the copied block.
         forward = block.__dict__.get('forward') or partial(type(block).forward, block)
         block.forward = partial(recomputed, block, forward)
 
 
 def recomputed(block: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Run a block's forward pass and keep only its input; the backward pass runs it again.
+    """Run a block's forward pass and keep only its input; the backward pass runs the block again.
 
-    mmpretrain's `with_cp` and mmengine's `activation_checkpointing` count each batch twice in the running statistics, and
-    they fail under DDP if a block sees two views before the backward pass.
+    mmpretrain's `with_cp` and mmengine's `activation_checkpointing` are not used. They count each batch twice in the
+    running statistics, and they fail under DDP if a block receives two views before the backward pass.
     """
     if not torch.is_grad_enabled():
         return run(x)
@@ -170,7 +171,7 @@ def recomputed(block: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> 
 
 @contextmanager
 def same_statistics(block: nn.Module, views: int) -> Iterator[None]:
-    """Leave batch norm's running statistics alone, because they have seen this batch."""
+    """Keep batch norm's running statistics unchanged, because they include this batch already."""
     norms = norms_of(block)
     before = [(layer.momentum, layer.num_batches_tracked.clone()) for layer in norms]
     for layer in norms:
@@ -185,22 +186,22 @@ def same_statistics(block: nn.Module, views: int) -> Iterator[None]:
 
 
 def compile_parts(model: nn.Module, options: dict) -> None:
-    """Have torch compile the parts of a model when they first run, and log what stays eager."""
+    """Let torch compile the parts of a model when they first run, and log the parts that stay eager."""
     import torch._dynamo  # takes a second
 
     if options.get('mode') in GRAPHS:
-        # The outputs of CUDA graphs stay valid until the model's next forward pass, so teacher, student and loss of a
-        # step see the same numbers.
+        # This keeps the outputs of CUDA graphs, which teacher, student and loss of a step share, valid until the model's
+        # next forward pass.
         model.register_forward_pre_hook(lambda *_: torch.compiler.cudagraph_mark_step_begin())
 
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FORMS)
     for layer in model.modules():
-        # mmpretrain's rates are NumPy's, which end a graph.
+        # mmpretrain's drop rates are NumPy numbers, at which torch would split the graph.
         if isinstance(getattr(layer, 'drop_prob', None), np.floating):
             layer.drop_prob = float(layer.drop_prob)
     parts = list(compiled_parts(model))
     for part in parts:
-        # Stages share their code. With dynamic shapes, torch would compile one form for all of them.
+        # Stages share their code, so with dynamic shapes torch would compile one form for all of them.
         part.compile(**{'dynamic': False, **options})
     several = ', each SyncBN and layers next to it' if get_world_size() > 1 else ''
     print_log(
@@ -211,10 +212,10 @@ def compile_parts(model: nn.Module, options: dict) -> None:
 
 
 def compiled_parts(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules to compile: stages or blocks of both backbones, their other children, and whole projectors.
+    """Yield the modules to compile: the stages or blocks and other children of both backbones, projectors, and predictors.
 
-    A backbone is not compiled as one module: hooks listen to it, and torch compiles a module again whenever a hook is
-    added or removed.
+    A backbone is not compiled as one module, because torch compiles a module again whenever a hook is added or removed,
+    and HealthHook adds hooks to it.
     """
     for side in (model, getattr(model, 'teacher', None)):
         for child in getattr(side, 'backbone', nn.Module()).children():

@@ -1,6 +1,6 @@
-"""Components for the transfer tables that mmdet and mmseg lack. The configs that name a module import it.
+"""The transfer tasks of the papers, and components for them that mmdet and mmseg lack.
 
-mmdet and mmseg import all of mmcv's ops at once, so the replacement of missing ops has to be in place before.
+mmdet and mmseg import all ops of mmcv, so missing ops must be replaced before.
 """
 
 from mmairl.data.mmcv_ops import use_torchvision_ops

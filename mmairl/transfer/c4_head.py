@@ -1,4 +1,4 @@
-"""The fifth stage of a ResNet-C4 detector: pre-trained like the rest of the backbone, with one more norm."""
+"""The fifth stage of a ResNet-C4 detector, which is pre-trained like the rest of the backbone and has an extra norm."""
 
 from mmcv.cnn import build_norm_layer
 from mmdet.models.backbones import ResNet
@@ -10,10 +10,10 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class Res5Head(ResLayer):
-    """ResNet's `layer4` on every region, followed by a newly initialized batch norm and no ReLU, as in MoCo's detectors.
+    """ResNet's `layer4` on every region, followed by a newly initialized batch norm without ReLU, as in MoCo's detectors.
 
-    Self-supervised weights have another scale than supervised ones, and the extra norm makes them equal. The layer has
-    torchvision's layout (stride in the 3x3), all of it is trained, and its norms use batch statistics.
+    The extra norm compensates for the scale of self-supervised weights, which differs from that of supervised ones. The layer
+    has torchvision's layout (stride in the 3x3 convolution). All its weights are trained, and its norms use batch statistics.
 
     Args:
         depth: Depth of the ResNet. Default: 50.

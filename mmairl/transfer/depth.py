@@ -1,4 +1,4 @@
-"""NYUv2 depth as BYOL measures it, which mmseg lacks: Laina et al.'s up-projection, reverse Huber loss and views."""
+"""NYUv2 depth as in BYOL: Laina et al.'s up-projections, reverse Huber loss and augmentation, which mmseg lacks."""
 
 from itertools import pairwise
 
@@ -14,14 +14,12 @@ from mmairl.registry import MODELS, TRANSFORMS
 
 
 class UpProjection(nn.Module):
-    """Double the size: insert zeros, then add a branch of 5x5 and 3x3 convolutions to a 5x5 shortcut (Laina et al. 2016)."""
+    """Double the size of a feature map (Laina et al. 2016).
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        norm_cfg: dict,
-    ) -> None:
+    Insert zeros, then add a branch of 5x5 and 3x3 convolutions to a shortcut of a 5x5 convolution.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, norm_cfg: dict) -> None:
         super().__init__()
 
         def normed(inputs: int, kernel: int) -> tuple[nn.Module, nn.Module]:
@@ -41,7 +39,9 @@ class UpProjection(nn.Module):
 
 @MODELS.register_module()
 class UpProjectionHead(BaseModule):
-    """Depth in meters from the last stage's features: up-projections and a 3x3 convolution. For mmseg's DepthEstimator.
+    """Predict depth in meters from the last stage's features by up-projections and a 3x3 convolution.
+
+    This is a decode head for mmseg's DepthEstimator.
 
     Args:
         in_channels: Width of the last stage.
@@ -85,15 +85,15 @@ class UpProjectionHead(BaseModule):
         metas: list[dict],
         test_cfg: dict,
     ) -> Tensor:
-        """Return depth at the input's size, above 0 because the metrics divide by it."""
+        """Return depth at the input's size. It is above 0, because the metrics divide by it."""
         depth = F.interpolate(self(features), metas[0]['img_shape'][:2], mode='bilinear')
         return depth.clamp_min(1e-3)
 
 
 def reverse_huber(depth: Tensor, truth: Tensor) -> Tensor:
-    """Return the berHu loss: |e| up to c = max |e| / 5 over the batch, (e^2 + c^2) / 2c beyond.
+    """Return the berHu loss: |e| up to c = max |e| / 5 over the batch, and (e^2 + c^2) / 2c above.
 
-    Pixels without a depth (0) do not count.
+    Pixels without depth (0) do not count.
     """
     error = (depth - truth)[truth > 0].abs()
     if not len(error):
@@ -104,7 +104,7 @@ def reverse_huber(depth: Tensor, truth: Tensor) -> Tensor:
 
 @TRANSFORMS.register_module()
 class NYUAugmentation:
-    """BYOL's views of an image with its depth: center crop, flip, grayscale, brightness, saturation and hue.
+    """BYOL's augmentation of an image and its depth: center crop, flip, brightness, saturation, hue and grayscale.
 
     Args:
         crop: Width and height of the crop.
@@ -131,7 +131,7 @@ class NYUAugmentation:
         return array[top : top + height, left : left + width]
 
     def _colored(self, image: np.ndarray) -> np.ndarray:
-        """Jitter the colors of an image in mmcv's order: blue, green, red."""
+        """Jitter the colors of an image whose channels are in mmcv's order: blue, green, red."""
         x = torch.from_numpy(image[:, :, ::-1].copy()).permute(2, 0, 1).float() / 255
         x = (x + np.random.uniform(-0.1255, 0.1255)).clamp(0, 1)
         x = T.adjust_saturation(x, np.random.uniform(0.5, 1.5))

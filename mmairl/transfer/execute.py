@@ -1,6 +1,6 @@
-"""Run the transfer tasks of one checkpoint: write its backbone once, run each task in its own folder, read the scores.
+"""Run the transfer tasks of a checkpoint: write its backbone, run each task in its own folder, and read the scores.
 
-A task is one process or several: python -m mmairl.transfer.execute FOLDER
+A task runs in one or several processes: python -m mmairl.transfer.execute FOLDER
 """
 
 if __name__ == '__main__':
@@ -44,11 +44,11 @@ from mmairl.transfer.tasks import TASKS, task_config
 
 @dataclass(frozen=True)
 class Place:
-    """Where and how tasks run.
+    """The folders and the number of processes of tasks.
 
     Attributes:
-        data: The folder with `data/`.
-        work_dir: The folder of this checkpoint's runs.
+        data: The folder that contains `data/`.
+        work_dir: The folder for the runs of this checkpoint.
         gpus: Number of processes of a run.
     """
 
@@ -63,10 +63,10 @@ def write_start(
     anchor: str | None,
     place: Place,
 ) -> tuple[Path, int]:
-    """Write the backbone, rescaled if there is an anchor, and return its file and depth.
+    """Write the backbone of a checkpoint, rescaled by the anchor if there is one, and return its file and depth.
 
     Raises:
-        UserError: If the folder holds runs of other weights. Nothing is written then.
+        UserError: If the folder holds runs of other weights. Nothing is written in this case.
     """
     backbone = read_backbone(checkpoint, part)
     origin = {}
@@ -88,7 +88,7 @@ def run_task(
     place: Place,
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Return the task's scores in percent by the papers' columns. Finished tasks are read, interrupted ones resumed."""
+    """Return a task's scores in percent by the papers' columns. Read a finished task, and resume an interrupted one."""
     task = TASKS[name]
     scores = _measured(place.work_dir / name, name, start, depth, place, options or {})
     # CocoMetric reports no scores if the detector found no object in any image.
@@ -104,7 +104,7 @@ def tune_task(
     place: Place,
     trials: Sequence[Mapping[str, Any]],
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Return the trial with the best score on held-out images, and the scores of all trials there.
+    """Return the trial with the best score on held-out images, and a record of all trials.
 
     A trial is a set of options of the task's config.
     """
@@ -118,12 +118,7 @@ def tune_task(
         halves[trial] = [task.times(column) * half.get(key, 0.0) for half in measured['halves']]
     tried = {trial: mean(scores) for trial, scores in halves.items()}
     best = max(tried, key=tried.get)
-    record = dict(
-        chosen=best,
-        held_out=tried,
-        halves=halves,
-        trials=list(trials),
-    )
+    record = dict(chosen=best, held_out=tried, halves=halves, trials=list(trials))
     return trials[list(tried).index(best)], record
 
 
@@ -167,7 +162,7 @@ def _measured(
 
 
 def _run(folder: Path, processes: int) -> None:
-    """Run this module as a command, with one process per GPU or as many CPU processes. Its output is not captured."""
+    """Run this module as a command in several processes. Its output is not captured."""
     command = ['-m', 'mmairl.transfer.execute', str(folder)]
     if processes > 1:
         torchrun = ['-m', 'mmairl.engine.launcher', f'--nproc_per_node={processes}']
@@ -179,7 +174,7 @@ def _run(folder: Path, processes: int) -> None:
         stop([process])
     if code:
         raise UserError(
-            f'the run in {folder} has failed; see its messages above, and start it again to resume it',
+            f'{folder}: the run has failed; see its messages above, and run the command again to resume it',
             code='failed-run',
         )
 
@@ -193,7 +188,7 @@ def start_from(cfg: Config, checkpoint: str) -> Config:
 
 
 def take_network(cfg: Config, network: dict) -> None:
-    """Give the config's ResNet the size of `network`, and the module after it the widths of its stages."""
+    """Give the config's ResNet the size of `network`, and adapt the input widths of the module after it."""
     size = {key: network[key] for key in ('depth', 'stem_channels', 'base_channels')}
     cfg.model.backbone.update(size)
     first = network['base_channels'] * (1 if network['depth'] < 50 else 4)
@@ -207,10 +202,7 @@ def dicts(node: object) -> Iterator[dict]:
 
 
 def _by_protocol(
-    cfg: Config,
-    request: Mapping[str, Any],
-    folder: Path,
-    launcher: str,
+    cfg: Config, request: Mapping[str, Any], folder: Path, launcher: str
 ) -> dict[str, float]:
     depth = request['depth']
     cfg.model.backbone.depth = depth
@@ -228,19 +220,16 @@ def _by_protocol(
 
 
 def _by_platform(
-    cfg: Config,
-    request: Mapping[str, Any],
-    folder: Path,
-    launcher: str,
+    cfg: Config, request: Mapping[str, Any], folder: Path, launcher: str
 ) -> dict[str, Any]:
-    """Train and test by mmdet or mmseg; with `held_out`, test on both halves of held-out images.
+    """Train and test with mmdet or mmseg. With `held_out`, test on both halves of held-out images.
 
     A run that diverges has no scores on held-out images.
     """
     cfg = start_from(cfg, request['start'])
     if 'drawn' in cfg:
         take_network(cfg, resnet_of(read_backbone(request['start']).weights, request['start']))
-    # None is the process's share of total_batch_size, instead of mmdet's 2 on each of 8 GPUs.
+    # Divide total_batch_size among the processes instead of mmdet's 2 images on each of 8 GPUs.
     cfg.train_dataloader.batch_size = None
     cfg.work_dir = str(folder)
     cfg.resume = True
@@ -267,16 +256,15 @@ def _last_scores(folder: Path) -> dict[str, float]:
 
 @one_sentence_errors
 def main() -> None:
-    """Run the task of one folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        'folder', type=Path, help='run the task of this folder, as its task.json describes it'
+        'folder', type=Path, help='run the task that task.json in this folder describes'
     )
     parser.add_argument(
         '--launcher',
         choices=['none', 'pytorch'],
         default='none',
-        help='start processes this way (none)',
+        help='join the processes of this launcher (default: none)',
     )
     args = parser.parse_args()
     register()

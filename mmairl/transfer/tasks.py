@@ -1,4 +1,4 @@
-"""The tasks of the transfer tables: each task's config, the data it needs, and the scores that the papers print."""
+"""The tasks of the papers' transfer tables, each with its config, its data and its scores."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from mmairl.registry import PROTOCOLS
 
 @dataclass(frozen=True)
 class Task:
-    """A protocol of evaluate.py on ImageNet, or a detection or segmentation run of tasks.yaml.
+    """A protocol of `mmairl evaluate` on ImageNet, or a detection, segmentation or depth run of tasks.yaml.
 
     Attributes:
-        config: Name of the config, with a place for the depth.
-        scores: Name of the run's score for each column of the papers, or for a name of our own.
-        data: Paths that must exist. Without any, the config draws its data.
-        depths: Depths with a config. Without any, one config serves all.
-        protocol: The protocol of evaluate.py, if it is one.
-        platform: The package that runs it.
+        config: Name of the config, with a placeholder for the depth.
+        scores: The name of the run's score for each column. Columns are those of the papers, or names of our own.
+        data: Paths that must exist. Empty if the config generates its data.
+        depths: Depths of ResNets that have a config. Empty if one config serves all depths.
+        protocol: The protocol of `mmairl evaluate`, if the task is one.
+        platform: The package that runs the task.
         factor: Factor that makes a score a percentage.
-        plain: Columns that the factor does not apply to, such as meters.
+        plain: Columns without the factor, such as meters.
     """
 
     config: str
@@ -73,16 +73,16 @@ def task_config(name: str, depth: int) -> Path:
     if task.depths and depth not in task.depths and not task.protocol:
         known = ', '.join(f'ResNet-{known}' for known in task.depths)
         raise UserError(
-            f'{name} has configs for {known}, not for ResNet-{depth}; leave the task out',
+            f"--tasks: {name} has no config for this depth ('ResNet-{depth}'), only for {known}; leave the task out",
             code='no-config-of-depth',
         )
     return home() / 'configs' / f'{task.config.format(depth=depth)}.py'
 
 
 def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
-    """Return the tasks to run: the requested ones, or all of the papers.
+    """Return the requested tasks, or else those of the papers.
 
-    A rescaled network has outdated batch statistics until it is trained, so no protocol scores it as it is.
+    A rescaled network has outdated batch statistics until it is trained. No protocol with frozen weights can evaluate it.
     """
     names = (requested or DEFAULT).split(',')
     for name in names:
@@ -95,24 +95,24 @@ def chosen(requested: str | None, rescaled: bool = False) -> list[str]:
     repeated = [column for column, count in columns.items() if count > 1]
     if repeated:
         raise UserError(
-            f"--tasks: two of the tasks have the same column ('{repeated[0]}'); choose one of them",
+            f"--tasks: two tasks have the same column ('{repeated[0]}'); leave one of them out",
             code='repeated-column',
         )
     frozen = [name for name in names if TASKS[name].protocol] if rescaled else []
     if frozen and requested:
         raise UserError(
-            f'--tasks: {", ".join(frozen)} would score a rescaled network with outdated batch statistics; leave it out',
+            f'--tasks: {", ".join(frozen)} would evaluate a rescaled network with outdated batch statistics; leave it out',
             code='rescaled-frozen',
         )
     return [name for name in names if name not in frozen]
 
 
 def require_platform(tasks: list[str]) -> None:
-    """Raise, before anything runs, if mmdet or mmseg is missing for a task."""
+    """Raise if mmdet or mmseg is missing for a task."""
     for name in tasks:
         task = TASKS[name]
         if task.protocol is None:
-            message = f'{name} needs {task.platform}, which cannot be imported'
-            remedy = 'requirements/install.sh full installs it'
+            message = f'{name}: requires {task.platform}, which cannot be imported'
+            remedy = 'install it by requirements/install.sh full'
             with explained(message, remedy, code='no-package'):
                 __import__(task.platform)  # mmdet also asserts mmcv's version

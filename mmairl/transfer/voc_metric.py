@@ -1,4 +1,4 @@
-"""AP, AP50 and AP75 on VOC, the three scores of the paper's tables."""
+"""AP, AP50 and AP75 on VOC, as in the paper's tables."""
 
 import numpy as np
 from mmdet.evaluation import VOCMetric
@@ -11,18 +11,18 @@ THRESHOLDS = np.arange(50, 100, 5) / 100
 
 @METRICS.register_module()
 class VOCDetectionMetric(VOCMetric):
-    """VOC2007's own AP (11 points, 'difficult' boxes ignored) at each IoU of 0.5, 0.55, ..., 0.95, and their mean.
+    """VOC2007's AP (11 points, 'difficult' boxes ignored) at the IoU thresholds 0.5, 0.55, ..., 0.95, and their mean.
 
-    The published numbers come from detectron2's VOC evaluator, which uses COCO's IoU thresholds and VOC2007's 11-point AP
-    at each. The 101-point AP of pycocotools differs for the same detections. mmdet's `eval_map` is not used:
-    it has one threshold per call, sorts equal scores in any order and starts processes that may not end. Values are
-    fractions, as mmdet's are.
+    The published numbers come from detectron2's VOC evaluator, which uses COCO's IoU thresholds with VOC2007's 11-point AP.
+    pycocotools uses a 101-point AP, which differs for the same detections. mmdet's `eval_map` is not used, because it has
+    one threshold per call, sorts equal scores in arbitrary order and starts processes that may not end. Values are fractions,
+    as in mmdet.
 
     Args:
-        collect_device: Device that results are gathered on. Default: 'cpu'.
+        collect_device: Device on which results are gathered. Default: 'cpu'.
         prefix: Prefix of the scores' names.
-        detectron2_rounding: Whether to round scores to 0.001 and boxes to 0.1 pixels as detectron2 does, which changes AP
-            by up to 0.5 points. Default: False.
+        detectron2_rounding: Round scores to 0.001 and boxes to 0.1 pixels like detectron2, which changes AP by up to 0.5
+            points. Default: False.
     """
 
     def __init__(
@@ -36,7 +36,9 @@ class VOCDetectionMetric(VOCMetric):
 
     def compute_metrics(self, results: list[tuple[dict, list]]) -> dict[str, float]:
         if self.detectron2_rounding:
-            results = [(truth, [_rounded(rows) for rows in found]) for truth, found in results]
+            results = [
+                (truth, [_rounded(rows) for rows in detections]) for truth, detections in results
+            ]
         classes = [
             detection_ap(results, label) for label in range(len(self.dataset_meta['classes']))
         ]
@@ -54,14 +56,16 @@ def _rounded(rows: np.ndarray) -> np.ndarray:
 
 
 def detection_ap(results: list[tuple[dict, list]], label: int) -> np.ndarray | None:
-    """Return the AP of a class at each threshold, or None if no object is of the class."""
+    """Return the AP of a class at each threshold, or None if there is no object of this class."""
     objects = 0
     scores = [np.zeros(0)]
     outcomes = [np.zeros((0, len(THRESHOLDS)))]
-    for truth, found in results:
+    for truth, detections in results:
         boxes = truth['bboxes'][truth['labels'] == label]
         difficult = truth['bboxes_ignore'][truth['labels_ignore'] == label]
-        rows = found[label][np.argsort(-found[label][:, 4], kind='stable')].astype(np.float64)
+        rows = detections[label][np.argsort(-detections[label][:, 4], kind='stable')].astype(
+            np.float64
+        )
         objects += len(boxes)
         scores.append(rows[:, 4])
         outcomes.append(match(rows[:, :4], boxes, difficult))
@@ -78,34 +82,34 @@ def detection_ap(results: list[tuple[dict, list]], label: int) -> np.ndarray | N
     return np.mean(levels, axis=0)
 
 
-def match(found: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> np.ndarray:
-    """Return 1, 0 or -1 for each detection of an image, best first, at each threshold.
+def match(detections: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> np.ndarray:
+    """Return the outcome of each detection of an image at each threshold. Detections are sorted by score.
 
-    1 is the first match of a box, 0 a match of a difficult box, and -1 anything else.
+    The outcome is 1 for the first match of a box, 0 for a match of a difficult box, and -1 otherwise.
     """
-    outcome = np.full((len(found), len(THRESHOLDS)), -1)
+    outcome = np.full((len(detections), len(THRESHOLDS)), -1)
     truth = np.concatenate([boxes.reshape(-1, 4), difficult.reshape(-1, 4)]).astype(np.float64)
-    if not len(found) or not len(truth):
+    if not len(detections) or not len(truth):
         return outcome
-    overlaps = overlap(found, truth)
-    taken = np.zeros((len(truth), len(THRESHOLDS)), bool)
+    overlaps = overlap(detections, truth)
+    claimed = np.zeros((len(truth), len(THRESHOLDS)), bool)
     for row, of_detection in enumerate(overlaps):
         box = of_detection.argmax()
         enough = of_detection[box] >= THRESHOLDS
         if box < len(boxes):
-            outcome[row, enough & ~taken[box]] = 1
-            taken[box] |= enough
+            outcome[row, enough & ~claimed[box]] = 1
+            claimed[box] |= enough
         else:
             outcome[row, enough] = 0
     return outcome
 
 
-def overlap(found: np.ndarray, truth: np.ndarray) -> np.ndarray:
+def overlap(detections: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Return the IoU of boxes with inclusive corners, as in VOC: the width is x2 - x1 + 1."""
-    first = np.maximum(found[:, None, :2], truth[:, :2])
-    last = np.minimum(found[:, None, 2:], truth[:, 2:])
+    first = np.maximum(detections[:, None, :2], truth[:, :2])
+    last = np.minimum(detections[:, None, 2:], truth[:, 2:])
     intersection = np.clip(last - first + 1, 0, None).prod(axis=2)
-    union = _area(found)[:, None] + _area(truth) - intersection
+    union = _area(detections)[:, None] + _area(truth) - intersection
     return intersection / union
 
 

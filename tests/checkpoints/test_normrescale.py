@@ -132,7 +132,7 @@ def test_tool_reads_teachers_and_checks_its_input(tmp_path, run_tool, capsys):
         assert torch.equal(value, teacher if is_statistic(key) else (teacher.double() * 0.1).float()), key
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/normrescale.py', tmp_path / 'out.pth', tmp_path / 'twice.pth', '--constant', '0.1')
-    assert 'was rescaled before' in capsys.readouterr().err and not (tmp_path / 'twice.pth').exists()
+    assert 'is already rescaled' in capsys.readouterr().err and not (tmp_path / 'twice.pth').exists()
     other = {**weights(2), 'conv1.weight': torch.ones(2)}
     torch.save({f'backbone.{key}': value for key, value in other.items()}, tmp_path / 'other.pth')
     command = ('tools/normrescale.py', lars, tmp_path / 'loose.pth', '--anchor', tmp_path / 'other.pth')
@@ -145,7 +145,7 @@ def test_tool_reads_teachers_and_checks_its_input(tmp_path, run_tool, capsys):
         (tmp_path / f'{name}_link.pth').hardlink_to(tmp_path / f'{name}.pth')
         with pytest.raises(SystemExit, match='2'):
             run_tool(*command[:2], tmp_path / f'{name}_link.pth', *command[3:])
-        assert 'is the file to read from; give the output another name' in capsys.readouterr().err
+        assert 'the output is also an input' in capsys.readouterr().err
 
 
 def test_init_cfg_rescales_the_backbone(tmp_path):
@@ -200,16 +200,16 @@ def test_advice_states_growth_and_predicted_rate(tmp_path, run_tool, capsys):
         torch.save(dict(state_dict=scaled), tmp_path / f'{name}.pth')
     run_tool('tools/normrescale.py', tmp_path / 'long.pth', '--advise', '--anchor', tmp_path / 'start.pth')
     said = capsys.readouterr().out
-    assert 'the network is long' in said and 'predict 0.0011 for this one' in said and 'rescale it' in said
+    assert 'initial value, as after LARS' in said and '0.0011 is predicted' in said and 'rescale the network' in said
     run_tool('tools/normrescale.py', tmp_path / 'start.pth', '--advise')
-    assert 'the network is not long' in capsys.readouterr().out
+    assert 'initial value, not as after LARS' in capsys.readouterr().out
     run_tool('tools/normrescale.py', tmp_path / 'start.pth', '--advise', '--anchor', tmp_path / 'long.pth')
     said = capsys.readouterr().out
-    assert 'predict 0.09 for this one' in said and 'on both sides of 0.09' in said and 'below' not in said
+    assert '0.09 is predicted' in said and 'on both sides of 0.09' in said and 'below' not in said
     without = {f'backbone.{key}': 0 * value if 'bn' in key else value for key, value in start.items()}
     torch.save(dict(state_dict=without), tmp_path / 'plain.pth')
     run_tool('tools/normrescale.py', tmp_path / 'long.pth', '--advise', '--anchor', tmp_path / 'plain.pth')
-    assert 'no rate is predicted' in capsys.readouterr().out
+    assert 'no prediction' in capsys.readouterr().out
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/normrescale.py', tmp_path / 'long.pth', tmp_path / 'out.pth', '--advise')
-    assert 'leave out OUT' in capsys.readouterr().err
+    assert 'cannot be combined with OUT' in capsys.readouterr().err

@@ -83,7 +83,10 @@ def test_geometry_draws_everything_on_a_page(folder, tmp_path, run_tool):
     assert {line[1] for line in invariance[1:]} >= {'crop', 'hue', 'solarize'}
     page = (tmp_path / 'geometry.html').read_text()
     assert (
-        't-SNE of 60' in page and 'Nearest neighbors by a' in page and page.count('<svg') >= 2 and 'data-chart=' in page
+        't-SNE of the features of 60' in page
+        and 'Nearest neighbors by a' in page
+        and page.count('<svg') >= 2
+        and 'data-chart=' in page
     )
 
 
@@ -102,8 +105,8 @@ def test_measures_are_a_table_without_labels(folder, tmp_path, run_tool, capsys)
         'invariance to hue',
     } < values.keys() and 1 < values['RankMe'] < 60
     page = (tmp_path / 'measures.html').read_text()
-    assert 'near 0' not in page and '–' in page  # lower is better; of a loss without a log there is no number
-    assert page.count('data-chart=') == len(header) - 2  # there is no log of a loss
+    assert 'near 0' not in page and '–' in page  # a loss without a log has no number
+    assert page.count('data-chart=') == len(header) - 2  # the loss has no chart
 
 
 def test_missing_input_is_an_error(folder, tmp_path, run_tool, capsys):
@@ -117,9 +120,9 @@ def test_missing_input_is_an_error(folder, tmp_path, run_tool, capsys):
             (TOOL, 'measures', a, '--config', DEMO.parents[1] / 'evaluation/shapes_r18.py'),
             'has no train_dataloader',
         ),
-        (('tools/study.py', study, '--scale', 'demo', '--tasks', 'knn@nothing', '--dry-run'), 'there is no config'),
+        (('tools/study.py', study, '--scale', 'demo', '--tasks', 'knn@nothing', '--dry-run'), 'no such config'),
         (('tools/study.py', misspelt, '--scale', 'demo', '--dry-run'), "for the scale 'demo'; did you mean 'dmo'?"),
-        (('tools/study.py', study, '--collect', '--out', folder / 'nowhere'), 'there is no folder'),
+        (('tools/study.py', study, '--collect', '--out', folder / 'nowhere'), 'no such folder'),
     ):
         with pytest.raises(SystemExit, match='2'):
             run_tool(*arguments)

@@ -20,7 +20,7 @@ from mmairl.cli import flags
 def test_value_outside_of_its_range_is_an_error(kind, good, bad):
     assert {text: kind(text) for text in good} == good
     for text in bad:
-        with pytest.raises(argparse.ArgumentTypeError, match='give '):
+        with pytest.raises(argparse.ArgumentTypeError, match='expected|not available'):
             kind(text)
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoint a run starts from, how often it is read, and which files are removed."""
+"""Choose the checkpoint that a run starts from, read it once, and remove only outdated files."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,6 @@ from mmairl.engine import run as launch
 from mmairl.engine.checkpoint import RunStart, choose_start, consolidate, load_checkpoint, newest_checkpoint, run_in
 from mmairl.engine.hooks.saving import ExactCheckpointHook
 from mmairl.engine.runner import Runner
-from mmairl.errors import UserError
 from mmairl.registry import HOOKS
 
 FILES = Path(__file__).parents[1] / 'files'
@@ -67,7 +66,7 @@ def test_damaged_checkpoint_falls_back_to_the_previous(folder):
     (folder / 'epoch_2.pth').write_bytes((folder / 'epoch_2.pth').read_bytes()[:-100])
     assert name_of_newest(folder) == 'epoch_1.pth'
     (folder / 'epoch_1.pth').write_bytes(b'')
-    with pytest.raises(UserError, match=r'all \d checkpoints in .* are damaged'):
+    with raises_code('all-checkpoints-damaged'):
         newest_checkpoint(folder)
 
 
@@ -100,7 +99,9 @@ def test_restart_prefers_checkpoints_of_its_own_run(folder, tmp_path):
     torch.save(training_checkpoint(run='a'), named)
     cfg = dict(work_dir=str(folder), resume='again', load_from=str(named))
     start = choose_start(Config(cfg))
-    assert start.path == str(named) and start.resume and start.run == 'a'  # the folder's checkpoints are of other runs
+    assert (
+        start.path == str(named) and start.resume and start.run == 'a'
+    )  # all checkpoints in the folder are of other runs
     torch.save(training_checkpoint(run='a'), folder / 'iter_3.pth')
     start = choose_start(Config(cfg))
     assert Path(start.path).name == 'iter_3.pth' and start.resume and start.run == 'a'
@@ -112,7 +113,7 @@ def test_note_that_is_a_folder_raises(folder):
         RunStart(run='new').begin(folder)
 
 
-def test_consolidate_names_values_that_are_no_weights(tmp_path):
+def test_consolidate_names_unusable_values(tmp_path):
     weights = dict(
         good=torch.ones(2),
         count=torch.tensor(1),
@@ -224,7 +225,7 @@ def old_config(work_dir: Path) -> Config:
     return cfg
 
 
-# The result of the old code for the same run, at iteration 12.
+# Results of the old code for the same run at iteration 12.
 OLD = {
     'backbone.conv1.weight': [2.86868072, 2.74249601, 1.63578558, 0.70546979],
     'teacher.backbone.conv1.weight': [0.65883887, 0.85651362, 0.46041384, 0.13085245],
@@ -252,7 +253,7 @@ def test_old_checkpoint_resumes_to_the_same_weights(tmp_path):
 
 @pytest.mark.parametrize('name', ['/abs/{}.pth', '../{}.pth', 'a.pth', '{:999999999}.pth'])
 def test_template_with_a_folder_raises(name):
-    with pytest.raises(UserError, match='is not a plain file name'):
+    with raises_code('bad-file-name'):
         ExactCheckpointHook(filename_tmpl=name)
 
 
@@ -268,7 +269,7 @@ def test_non_finite_weights_replace_no_checkpoint(toy_config, monkeypatch):
         usual(hook, runner, *args, **how)
 
     monkeypatch.setattr(ExactCheckpointHook, 'before_train_iter', spoil)
-    with pytest.raises(UserError, match=r'tensors of the network are not finite.*resume from .*iter_2.pth'):
+    with raises_code('weights-not-finite', 'resume from .*iter_2.pth'):
         launch.train(cfg)
     assert [path.name for path in Path(cfg.work_dir).glob('*.pth')] == ['iter_2.pth']
 
@@ -336,7 +337,7 @@ def test_checkpoint_of_another_hook_resumes(toy_config, tmp_path):
 
 @pytest.mark.parametrize('kind', ['ExactCheckpointHook', 'CheckpointHook', 'subclass'])
 def test_foreign_checkpoint_deletes_no_file(toy_config, tmp_path, kind):
-    """Its message hub names files and folders, and a better score arrives."""
+    """The message hub of the checkpoint names files and folders, and a better score arrives."""
 
     class Subclass(CheckpointHook):
         pass

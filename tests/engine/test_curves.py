@@ -1,3 +1,5 @@
+"""Curves and configs of runs, read from files that may be damaged or untrusted."""
+
 import json
 
 import pytest

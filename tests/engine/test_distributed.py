@@ -9,17 +9,17 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from harness.errors import raises_code
 from harness.processes import ended, free_port, wait_for
 from torch import nn
 
 from mmairl.engine.distributed import VARIABLES, DistributedModel, start_processes
 from mmairl.engine.speed import lay_out
-from mmairl.errors import UserError
 
 
 def test_launcher_without_its_variables_raises(monkeypatch):
     monkeypatch.delenv('SLURM_PROCID', raising=False)
-    with pytest.raises(UserError, match='requires SLURM_PROCID, .* start with .*slurm_train.sh'):
+    with raises_code('not-launched', 'SLURM_PROCID, .*slurm_train.sh'):
         start_processes('slurm')
 
 
@@ -40,7 +40,7 @@ def launched(monkeypatch) -> Callable[..., None]:
 
 def test_slurm_without_scontrol_raises(launched, tmp_path):
     launched('slurm', '0', PATH=str(tmp_path))
-    with pytest.raises(UserError, match='scontrol, .* is not on the PATH; set MASTER_ADDR'):
+    with raises_code('no-scontrol'):
         start_processes('slurm')
 
 
@@ -80,7 +80,7 @@ def test_slurm_task_selects_its_gpu(monkeypatch, launched, joined, gpus, task):
 
 
 def test_each_step_of_slurm_has_its_own_port(launched, joined):
-    """Jobs, and steps of one job, may share a machine."""
+    """Jobs and the steps of a job may share a machine."""
     ports = set()
     for job, step in (('1', '0'), ('1', '1'), ('2', '0')):
         launched('slurm', '0', '0', step, '8', 'n', MASTER_ADDR='node1', SLURM_JOB_ID=job)
@@ -93,12 +93,12 @@ def test_each_step_of_slurm_has_its_own_port(launched, joined):
 def test_more_processes_than_gpus_raise(monkeypatch, launched, joined, gpus):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     launched('pytorch', '2')
-    with pytest.raises(UserError, match=f'process 2 of this machine, counted from 0, finds {gpus} GPUs'):
+    with raises_code('no-gpu-for-process', f'there are {gpus}'):
         start_processes('pytorch')
 
 
 def test_channels_last_gradients_fit_their_buckets(recwarn):
-    """Also those of 1 x 1 kernels. Otherwise DDP warns and copies each gradient."""
+    """DDP would otherwise warn and copy each gradient, also those of 1 x 1 kernels."""
     dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)
     try:
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 1))

@@ -8,7 +8,7 @@ from harness import resume as resuming
 
 from mmairl.cli.doctor import main
 from mmairl.engine import doctor
-from mmairl.engine.checkpoint import Kept
+from mmairl.engine.checkpoint import StoredCheckpoint
 from mmairl.engine.doctor import Outcome, Remedy, Sign, Trial, by_likelihood, first_sign, remedies, treat
 from mmairl.engine.fork import Fork
 from mmairl.engine.health import QUANTITIES
@@ -105,8 +105,8 @@ def test_usual_settings_get_no_remedy_of_their_own(tmp_path):
 
 def test_forks_last_until_after_the_sign(monkeypatch):
     """Otherwise the control would not show the sign, and no remedy could gain."""
-    kept = [Kept(Path('a'), dict(iter=iteration)) for iteration in (300, 600, 900)]
-    monkeypatch.setattr(doctor, 'kept_checkpoints', lambda work_dir: kept)
+    kept = [StoredCheckpoint(Path('a'), dict(iter=iteration)) for iteration in (300, 600, 900)]
+    monkeypatch.setattr(doctor, 'checkpoints_of_run', lambda work_dir: kept)
     late = Trial(Path(), Sign(QUANTITIES[0], 890, nan), steps=200)
     assert (late.first, late.last) == (600, 990)
     early = Trial(Path(), Sign(QUANTITIES[0], 610, nan), steps=200)

@@ -1,5 +1,6 @@
 """A branch continues the exact state of its trunk, with changed options."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -168,10 +169,12 @@ def test_queue_keeps_its_newest_keys(length, steps):
 def test_collapse_is_reported_up_to_the_fork_point(tmp_path):
     folder = tmp_path / 'a/vis_data'
     folder.mkdir(parents=True)
-    lines = ['{"health_spread_key": 0.9, "step": 4}', '{"health_spread_key": 0.01, "step": 8}']
+    values = (0.9, 0.01, float('nan'))
+    lines = [json.dumps(dict(health_spread_key=value, step=step)) for step, value in enumerate(values)]
     (folder / 'scalars.json').write_text('\n'.join(lines))
-    assert collapse_before(tmp_path, 4) == ''
-    assert collapse_before(tmp_path, 8).startswith('collapse')
+    assert collapse_before(tmp_path, 0) == ''
+    assert collapse_before(tmp_path, 1).startswith('collapse')
+    assert collapse_before(tmp_path, 2).startswith('the run has diverged')
 
 
 @pytest.mark.parametrize('flags', [[], ['--work-dir', 'a', '--resume'], ['--work-dir', 'a', 'c.py']])

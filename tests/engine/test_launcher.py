@@ -37,7 +37,7 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
     script = tmp_path_factory.mktemp('script') / 'rank.sh'
     script.write_text(RANK)
     started = {}
-    # A fork of this process, which has torch's threads, sometimes died on its own.
+    # A fork of this process, which has threads of torch, sometimes crashed.
     context = multiprocessing.get_context('forkserver')
     context.set_forkserver_preload(['mmairl.engine.launcher'])
     for to in TOLD:
@@ -63,7 +63,7 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
 @pytest.mark.parametrize('to', TOLD)
 @pytest.mark.parametrize('number', SIGNALS)
 def test_launcher_saves_all_processes_and_exits_75(outcomes, to, number):
-    """No process is started again."""
+    """No process is restarted."""
     code, folder = outcomes[to, number]
     assert code == AGAIN
     for rank in (0, 1):  # a second signal may arrive in bash between its save and its end

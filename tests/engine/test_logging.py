@@ -125,14 +125,14 @@ def test_failing_server_does_not_end_the_run(toy_config, monkeypatch, caplog):
     cfg = toy_config(steps=3, width=8)
     assert run_with(cfg, 'mlflow').iter == 3
     log = next(Path(cfg.work_dir).glob('*/*.log')).read_text()
-    assert log.count('mlflow fails, and the run continues without it: division by zero') == 1 == len(requests)
+    assert log.count('mlflow failed, and the run continues without it: division by zero') == 1 == len(requests)
 
 
 def test_only_the_first_process_logs(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, 'wandb', Recorder('wandb'))
     other = WandbLogger('work_dirs/run/20260101_000000/vis_data')
     other.close()
-    assert (other.name, other.failed) == ('run', False) and 'fails' not in capsys.readouterr().out
+    assert (other.name, other.failed) == ('run', False) and 'failed' not in capsys.readouterr().out
 
 
 def test_bad_logger_raises(toy_config, monkeypatch, tmp_path):

@@ -54,7 +54,7 @@ SGD = dict(type='SGD', lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True)
 
 @pytest.fixture
 def eight():
-    """Be the first of eight processes; collectives do nothing."""
+    """Act as the first of eight processes. Collectives do nothing."""
     dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=8)
     yield
     dist.destroy_process_group()

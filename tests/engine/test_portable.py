@@ -131,7 +131,7 @@ def test_backbones_of_mmdet_and_mmseg_load_checkpoints(saved, kind):
 
 
 def test_saved_config_keeps_braces_and_classes(toy_config, tmp_path):
-    """mmengine replaces `{{ ... }}` in the text of a config, and cannot read the class that a type may be."""
+    """mmengine replaces `{{ ... }}` in the text of a config, and cannot read a class as a `type`."""
     cfg = toy_config(steps=1, width=4)
     cfg.note = 'a {{ b }}'
     cfg.custom_hooks = [dict(type=EmptyCacheHook)]

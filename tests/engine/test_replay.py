@@ -14,7 +14,7 @@ from harness.errors import raises_code
 from mmairl.cli.replay import check_evaluations, main
 from mmairl.engine import replay
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
-from mmairl.engine.fork import Fork, kept_checkpoints
+from mmairl.engine.fork import Fork, checkpoints_of_run
 from mmairl.engine.replay import Stretch, check_stretch, differences_of, stretches_of
 from mmairl.engine.replay_step import replay_step
 from mmairl.evaluation.protocol import evaluate
@@ -83,7 +83,7 @@ def roll_queue(checkpoint: dict) -> None:
     vectors.copy_(vectors.roll(1, 0))
 
 
-# What is changed, and the value in which a replay would differ.
+# The first value that differs, and the change of the checkpoint.
 TAMPERING = {
     'state_dict.backbone.conv1.weight': flip_a_bit,
     'state_dict.teacher.backbone.conv1.weight': copy_student,
@@ -114,7 +114,7 @@ def copied(kept, tmp_path) -> Path:
 
 
 def status_of(folder: Path) -> str:
-    early, late = kept_checkpoints(folder)[:2]
+    early, late = checkpoints_of_run(folder)[:2]
     return check_stretch(folder, Stretch(early, late)).status
 
 
@@ -171,7 +171,7 @@ def test_other_machine_is_not_comparable(kept, monkeypatch):
     monkeypatch.setattr(replay, 'describe_machine', lambda: {**machine, 'torch': '9.9'})
     monkeypatch.setattr(replay, 'rerun', lambda *_: None)
     monkeypatch.setattr(replay, 'differences_of', lambda *_: ['state_dict.weight'])
-    early, late = kept_checkpoints(kept)[:2]
+    early, late = checkpoints_of_run(kept)[:2]
     verdict = check_stretch(kept, Stretch(early, late))
     assert verdict.status == 'not comparable'
     assert '9.9' in verdict.reason
@@ -182,14 +182,14 @@ def test_stretch_spans_a_missing_checkpoint(copied):
     assert [str(stretch) for stretch in stretches_of(copied)] == ['iterations 1 to 8', 'iterations 9 to 12']
 
 
-def test_copy_of_the_weights_is_no_kept_checkpoint(copied):
+def test_consolidated_file_is_no_run_checkpoint(copied):
     consolidate(copied / 'iter_8.pth', copied / 'weights.pth')
-    assert [kept.path.name for kept in kept_checkpoints(copied)] == ['iter_4.pth', 'iter_8.pth', 'iter_12.pth']
+    assert [kept.path.name for kept in checkpoints_of_run(copied)] == ['iter_4.pth', 'iter_8.pth', 'iter_12.pth']
 
 
 def test_folder_without_checkpoints_raises(kept, tmp_path):
     with raises_code('no-checkpoint'):
-        kept_checkpoints(tmp_path)
+        checkpoints_of_run(tmp_path)
 
 
 def test_command_states_its_cost_and_verdicts(kept, capsys):
@@ -220,7 +220,7 @@ def test_evaluation_is_repeated(copied):
 
 
 def test_step_is_the_one_of_training(kept):
-    """Also several iterations after a checkpoint, and from scratch."""
+    """The step is the first of the run, or several iterations after a checkpoint."""
     scalars = load_checkpoint(kept / 'iter_12.pth')['message_hub']['log_scalars']
     losses = scalars['train/loss'].data[0]
     for step in (1, 8):

@@ -42,7 +42,7 @@ def test_resume_without_random_state_differs_and_warns(tmp_path):
     del checkpoint['random_states'], checkpoint['place']
     torch.save(checkpoint, path)
     runner = run.train(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), resume=True, **resuming.SHORT))
-    assert 'not as if uninterrupted' in next(Path(runner.log_dir).glob('*.log')).read_text()
+    assert 'differ from an uninterrupted one' in next(Path(runner.log_dir).glob('*.log')).read_text()
     with pytest.raises((AssertionError, KeyError)):
         resuming.assert_the_same_run(whole, tmp_path / 'resumed' / 'iter_8.pth')
     with raises_code('other-batch-size'):
@@ -72,14 +72,14 @@ def test_branch_of_two_processes_equals_its_trunk(two):
 def test_signal_to_one_process_stops_both(two):
     folder, output = two
     for rank in (0, 1):
-        assert f'process {rank} stopped by SIGUSR1 after 3 iterations: {folder}/stopped/iter_3.pth is written' in output
+        assert f'process {rank} stopped by SIGUSR1 after 3 iterations and saved {folder}/stopped/iter_3.pth' in output
     resuming.assert_the_same_run(end(folder / 'whole'), end(folder / 'stopped'))
 
 
 def test_other_process_count_sees_each_image_once(two, tmp_path):
     """One process for 5 steps, then two. Without a queue, whose order differs, SyncBN makes the weights agree."""
     one, both = (load_checkpoint(path) for path in (trained(tmp_path / 'whole', 'no_queue'), end(two[0] / 'of_one')))
-    assert 'resumed with 2 processes after 1: batches and views are the same' in two[1]
+    assert 'the run had 1 processes and now has 2: batches and views stay the same' in two[1]
     assert one['meta']['iter'] == both['meta']['iter']
     for key in ('backbone.conv1.weight', 'teacher.backbone.conv1.weight'):
         torch.testing.assert_close(both['state_dict'][key], one['state_dict'][key], rtol=1e-3, atol=1e-5)

@@ -147,6 +147,6 @@ def test_settings_are_compared_by_their_keys():
     new = settings(Config(dict(model=dict(type='A', layers=[dict(n=2)], size=[1, 2]), randomness=dict(seed=2), x=2)))
     assert config_changes(old, new) == [
         ('model.layers.0.n', '1', '2', 'applied'),
-        ('randomness.seed', '1', '2', "the checkpoint's is kept"),
+        ('randomness.seed', '1', '2', "the checkpoint's value is kept"),
     ]
     assert config_changes(None, new) == config_changes('foreign', new) == []

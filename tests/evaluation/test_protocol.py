@@ -44,7 +44,7 @@ def test_tool_extracts_once_for_all_protocols(tool, cfg, config_file, checkpoint
     with pytest.raises(SystemExit, match='2'):
         tool('knn', config_file, checkpoint, '--part', 'teacher', '--out', checkpoint.parent / 'file/a.json')
     printed = capsys.readouterr()
-    assert 'could not be written' in printed.err and 'teacher of epoch_3.pth' in printed.out, 'scores come first'
+    assert 'cannot be written' in printed.err and 'teacher of epoch_3.pth' in printed.out, 'scores come first'
     names = {path.stem for path in checkpoint.parent.glob('*.json')}
     assert names == {'epoch_3_teacher_knn', 'epoch_3_teacher_svm', 'epoch_3_teacher_logreg'}
     page = (checkpoint.parent / 'evaluation.html').read_text()

@@ -1,4 +1,4 @@
-"""Runs that are left in the middle and gone on with, for the tests of resuming: small, but with workers and real views."""
+"""Small runs that are interrupted and resumed, with workers and real views."""
 
 import multiprocessing
 import os
@@ -18,10 +18,10 @@ from mmairl.engine.fork import Fork
 from mmairl.registry import HOOKS
 from mmairl.signals import Stopped, stop_processes
 from projects.faults.compare import different_runs
-from projects.faults.compare import differing as differing  # for the tests that compare states of their own
+from projects.faults.compare import differing as differing  # re-exported for tests
 from projects.faults.small_run import VIEW as VIEW
 
-# Recipes that draw where a resume could go wrong: views made by workers, views made of the batch, a shuffled teacher.
+# Recipes with random numbers that a resume could miss: in workers, on the device, and in ShuffleBN.
 CASES = {
     'workers': dict(name='mocov2plus_r50_200e.py', workers=2),
     'no_queue': dict(name='byol_r50_200e.py', workers=1),
@@ -32,12 +32,12 @@ CASES = {
 
 
 class LeftInTheMiddle(Exception):
-    """Ends the interrupted run."""
+    """Raised to interrupt a run."""
 
 
 @HOOKS.register_module(force=True)
 class LeaveAt(Hook):
-    """Ends the run after an iteration, as abruptly as an error in it would."""
+    """Interrupt the run after an iteration, like an error."""
 
     priority = 'LOWEST'
 
@@ -51,7 +51,7 @@ class LeaveAt(Hook):
 
 @HOOKS.register_module(force=True)
 class SignalAt(Hook):
-    """Before an iteration, another process signals this one and its data workers, twice, as a scheduler may."""
+    """Before an iteration, signal this process and its data workers twice, like a scheduler."""
 
     def __init__(self, iteration: int, number: int, rank: int = 0) -> None:
         self.iteration, self.number, self.rank = iteration, number, rank
@@ -65,7 +65,7 @@ class SignalAt(Hook):
 
 @HOOKS.register_module(force=True)
 class Spoil(Hook):
-    """Puts a NaN into the batches of some iterations, in one process."""
+    """Put a NaN into the batches of some iterations, in one process."""
 
     def __init__(self, iterations: list[int], rank: int = 0) -> None:
         self.iterations, self.rank = iterations, rank
@@ -89,7 +89,7 @@ def config(
     steps: int = 5,
     every: int = 4,
 ) -> Config:
-    """Epochs of a few steps; a checkpoint every few iterations, most of them inside an epoch."""
+    """Return a config with short epochs and a checkpoint every few iterations, mostly inside an epoch."""
     settings = {'workers': 0, 'accumulate': 1, 'in_batch': False, 'replicas': None, **CASES[case]}
     steps *= settings['accumulate']
     cfg = toy.config(settings['name'], work_dir, batch=batch * settings['accumulate'])
@@ -124,7 +124,7 @@ def config(
 
 
 def run(cfg: Config, launcher: str = 'none') -> Path:
-    """Train until the end or until left; where the last checkpoint is."""
+    """Train until the end or the interruption, and return the last checkpoint."""
     try:
         launch.train(cfg, launcher)
     except LeftInTheMiddle:
@@ -133,12 +133,12 @@ def run(cfg: Config, launcher: str = 'none') -> Path:
 
 
 def assert_the_same_run(one: Path, other: Path) -> None:
-    """Bit for bit: weights of both networks, statistics, queue, optimizer, schedules, probe, generators, losses logged."""
+    """Compare two checkpoints bit for bit: weights, statistics, queue, optimizer, schedules, generators and losses."""
     assert different_runs(one, other) == []
 
 
 def main() -> None:
-    """The two processes of test_resume.py: runs left alone, left in the middle, and stopped by a signal to one process."""
+    """Run the two processes of test_resume.py: uninterrupted, interrupted, and stopped by a signal to one process."""
     folder = sys.argv[1]
     launch.register()
     start_processes('pytorch')

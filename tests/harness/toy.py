@@ -15,16 +15,16 @@ from mmairl.config import load_config
 from mmairl.models.norm import SyncBN
 from mmairl.registry import DATASETS, MODELS
 
-# A run formats its config's text five times, which takes longer than all steps of a toy.
+# Skip mmengine's formatter, which takes longer than all steps of a toy run.
 config_file.FormatCode = lambda text, **_: (text, True)
-NARROW = {  # options that make a config of `suggest` small
+NARROW = {  # options that shrink a config of `suggest`
     'model.backbone.stem_channels': 8,
     'model.backbone.base_channels': 8,
     'model.projector.in_channels': 64,
     'model.projector.hidden_channels': 32,
     'model.predictor.hidden_channels': 32,
 }
-# What the online k-NN is measured on, in place of a config's evaluation.
+# The images of the online k-NN, instead of those in a config's `evaluation`.
 KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
 KNN['_delete_'] = True
 RUNS = count()
@@ -32,16 +32,16 @@ CONFIGS = Path(__file__).parents[2] / 'configs'
 
 
 def end_workers() -> None:
-    """The data workers of runs that were left in the middle: torch would wait five seconds for each."""
+    """End the data workers of interrupted runs, because torch would wait five seconds for each."""
     for worker in multiprocessing.active_children():
-        with contextlib.suppress(RuntimeError):  # torch's, which notices
+        with contextlib.suppress(RuntimeError):  # torch notices the end of its worker
             worker.terminate()
             worker.join()
 
 
 @DATASETS.register_module(force=True)
 class FixedViews(Dataset):
-    """`count` images of two random views each; the same numbers every time."""
+    """`count` images with random views that are always the same."""
 
     def __init__(self, count: int = 32, size: int = 32, views: int = 2, dtype: str = 'float32') -> None:
         generator = torch.Generator().manual_seed(7)
@@ -56,7 +56,7 @@ class FixedViews(Dataset):
 
 @MODELS.register_module(force=True)
 class Small(nn.Module):
-    """A backbone of two blocks with SyncBN, and a parameter of its own that no layer has and that does not learn."""
+    """A backbone of two blocks with SyncBN, and a frozen parameter outside the blocks."""
 
     def __init__(self, width: int = 11) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def config(
     width: int = 16,
     **options,
 ) -> Config:
-    """The config with a ResNet-18 of this width, 64 being the usual one, or a ViT of one layer."""
+    """Return a config with a ResNet-18 of this width (usually 64) or a ViT of one layer."""
     cfg = load_config(str(CONFIGS / name))
     views, features = len(cfg.train_dataloader.dataset.get('views') or [None, None]), 8 * width
     if any(name in cfg.model.backbone.type for name in ('VisionTransformer', 'MoCoV3ViT')):
@@ -116,14 +116,14 @@ def config(
         dataset=dict(type='FixedViews', count=steps * batch, views=views, dtype=dtype),
     )
     cfg.total_batch_size = batch
-    cfg.optim_wrapper.optimizer.lr *= batch / 1024  # the recipes' own linear rule
+    cfg.optim_wrapper.optimizer.lr *= batch / 1024  # the recipes' linear rule
     cfg.train_cfg = dict(by_epoch=False, max_iters=steps)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=0, end=steps)]
     cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=1)
     cfg.default_hooks.pop('progress')
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
     cfg.work_dir = work_dir
-    # mmengine keeps one logger, hub and visualizer per name, and the default name is the second in which a run starts
+    # mmengine has one logger, hub and visualizer per name, and the default name is the time in seconds
     cfg.experiment_name = f'toy{next(RUNS)}'
     cfg.randomness.seed = 3
     cfg.env_cfg.mp_cfg.mp_start_method = 'fork'

@@ -1,4 +1,4 @@
-"""Trains toy configs for test_processes.py, which runs it in two processes and calls it in one; rank 0 saves what came out."""
+"""Train toy configs for test_processes.py, in one process or two. Rank 0 saves the results."""
 
 import copy
 import sys
@@ -21,7 +21,7 @@ from mmairl.models.norm import SyncBN, each_view, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
 from mmairl.signals import stop_processes
 
-# ShuffleBN's parts differ with the number of processes, by design: MoCo v2 is not among them.
+# Without MoCo v2, because the parts of ShuffleBN depend on the number of processes by design.
 CASES = {
     'mocov2plus': {
         'custom_hooks': [

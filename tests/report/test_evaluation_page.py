@@ -124,7 +124,7 @@ def test_plot_shows_the_correlation_of_two_scores(two_scores, tmp_path, run_tool
 def test_plot_of_an_unknown_score_exits(two_scores, run_tool, capsys):
     with pytest.raises(SystemExit, match='2'):
         run_tool(*two_scores, 'linear', 'top')
-    assert 'no result has the score' in capsys.readouterr().err
+    assert 'no result has this score' in capsys.readouterr().err
 
 
 def test_files_of_one_name_are_named_by_folder(tmp_path):

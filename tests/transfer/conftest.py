@@ -1,4 +1,4 @@
-"""Detection and segmentation are optional: without mmdet there is nothing here to test."""
+"""Tests of detection and segmentation, which are skipped without mmdet."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The C4 shared head beside torchvision's layer4 and a batch norm, put together by hand."""
+"""The C4 shared head equals torchvision's layer4 and a batch norm."""
 
 import pytest
 import torch

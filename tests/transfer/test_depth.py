@@ -1,4 +1,4 @@
-"""The depth parts against independent forms."""
+"""The depth components equal independent implementations."""
 
 import numpy as np
 import pytest

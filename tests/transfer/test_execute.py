@@ -1,4 +1,4 @@
-"""tools/transfer.py: which tasks can run, what they start from, and that a table comes out of real runs that resume."""
+"""`mmairl transfer`: the choice of tasks, their start, and the table of real runs that resume."""
 
 import dataclasses
 import os
@@ -37,7 +37,7 @@ def test_task_names_its_configs_columns_and_data(tmp_path):
     (tmp_path / 'data/VOCdevkit/VOC2007').mkdir(parents=True)
     assert lacking(TASKS['voc07'], tmp_path) == []
     assert lacking(TASKS['voc0712'], tmp_path) == [tmp_path / 'data/VOCdevkit/VOC2012']
-    # a rescaled network is not measured with the statistics of before
+    # a rescaled network has outdated statistics
     assert 'voc07' in chosen(None, rescaled=True) and not {'knn', 'linear'} & set(chosen(None, rescaled=True))
     with raises_code('rescaled-frozen'):
         chosen('knn,voc07', rescaled=True)
@@ -119,7 +119,7 @@ def test_imagenet_protocols_take_depth_from_checkpoint(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(transfer_run, '_run', in_this_process)
     run_tool('tools/transfer.py', 'a.pth', '--tasks', 'knn,voc07', '--data', tmp_path)
-    assert f'voc07: left out, because {tmp_path}/data/VOCdevkit/VOC2007 is missing' in capfd.readouterr().out
+    assert f'voc07: skipped, because {tmp_path}/data/VOCdevkit/VOC2007 is missing' in capfd.readouterr().out
     lines = (tmp_path / f'work_dirs/transfer/{tmp_path.name}_a_student/table.csv').read_text().splitlines()
     table = {line.split(',')[0]: line.split(',')[1:] for line in lines[1:]}
     assert float(table['knn20'][0]) > 60 and table['knn20'][1] == ''  # chance is 25; the paper prints none

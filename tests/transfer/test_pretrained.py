@@ -1,4 +1,4 @@
-"""The parts of a detector start from every weight that was pre-trained, or the run does not start."""
+"""The parts of a detector start from all pre-trained weights, or an error is raised."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Part(BaseModule):
-    """Like a C4 detector's backbone, which ends before the last stage, or like its last stage."""
+    """A C4 detector's backbone, which ends before the last stage, or its last stage."""
 
     def __init__(self, init_cfg: dict | None = None, stem: bool = True) -> None:
         super().__init__(init_cfg)

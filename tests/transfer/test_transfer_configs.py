@@ -1,4 +1,4 @@
-"""Each detection, segmentation and depth config, small in pixels and steps, trains and evaluates from a checkpoint of ours."""
+"""Each detection, segmentation and depth config trains and evaluates from a checkpoint, with few pixels and steps."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from mmairl.transfer.tasks import TASKS
 
 CONFIGS = sorted(
     path.stem for path in (toy.CONFIGS / 'transfer').glob('*_r*.py')
-)  # drawn scenes have tests of their own
+)  # synthetic scenes have their own tests
 DETECTION = [name for name in CONFIGS if name.startswith(('voc07', 'coco'))]
 UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')  # `make test-all` takes all
-# What tools/transfer.py reads of a run, by its config's first word.
+# The scores that `mmairl transfer` reads, by the first word of the config.
 METRICS = {Path(task.config).name.split('_')[0]: task.scores.values() for task in TASKS.values()}
-MOST = dict(mIoU=100, rmse=1e4, abs_rel=1e4)  # 1 for the others
+MOST = dict(mIoU=100, rmse=1e4, abs_rel=1e4)  # upper bounds; 1 for other metrics
 
 
 def named(name: str, *unmarked: str) -> object:
@@ -33,7 +33,7 @@ def depth_of(name: str) -> int:
 
 @pytest.mark.parametrize('name', [named(name, *UNMARKED) for name in CONFIGS])
 def test_config_trains_and_evaluates(name, data, pretrained, tmp_path):
-    """All of the backbone moves from where the checkpoint put it, every norm is ours, and the metrics are in their range."""
+    """All backbone weights move from the checkpoint's values, norms are SyncBN, and metrics are in their ranges."""
     depth, task = depth_of(name), name.split('_')[0]
     checkpoint = pretrained if depth == 18 else write_pretrained(tmp_path / 'start.pth', depth)
     runner = run.train(small(name, data, checkpoint, tmp_path))
@@ -73,7 +73,7 @@ def voc2012(runner, name):
 
 
 def nyuv2(runner, name):
-    """Depth is in metres and has the image's size."""
+    """Depth is in meters and has the image's size."""
     sample = runner.train_dataloader.dataset[0]
     assert sample['inputs'].shape[1:] == (48, 64) == sample['data_samples'].gt_depth_map.shape[-2:]
     assert 0.9 < sample['data_samples'].gt_depth_map.data.max() <= 8

@@ -1,4 +1,4 @@
-"""AP on VOC beside a plain reading of VOC2007's protocol, and beside detections whose AP is known."""
+"""AP on VOC equals a plain implementation of VOC2007's protocol, and known values."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def measured(samples: list[dict], **options) -> dict[str, float]:
 
 
 def plain_ap(images: list[tuple[list, list]], label: int, threshold: float) -> float | None:
-    """VOC2007's words as a loop: by falling score, equal ones in the order found, a detection claims its best box once."""
+    """Return the AP by a loop: in the order of scores, each detection claims its best box, which can be claimed once."""
     wanted = sum(row[0] == label and not row[2] for truth, _ in images for row in truth)
     if not wanted:
         return None
@@ -49,12 +49,12 @@ def plain_ap(images: list[tuple[list, list]], label: int, threshold: float) -> f
         else:
             wrong += 1
         curve.append((right / wanted, right / (right + wrong)))
-    # level * 0.1, not level / 10: the protocol steps by floats, and 0.30000000000000004 is not reached by a recall of 3/10
+    # The protocol uses level * 0.1 instead of level / 10: a recall of 3/10 does not reach 0.30000000000000004.
     return sum(max((p for r, p in curve if r >= level * 0.1), default=0) for level in range(11)) / 11
 
 
 def random_images(seed: int, count: int, digits: int) -> list[tuple[list, list]]:
-    """Images with three objects each; scores of few digits are often equal."""
+    """Return images with three objects each. With few digits, scores are often equal."""
     generator = np.random.default_rng(seed)
 
     def box() -> np.ndarray:
@@ -73,7 +73,7 @@ def random_images(seed: int, count: int, digits: int) -> list[tuple[list, list]]
 
 
 @pytest.mark.parametrize('seed,digits', [(0, 9), (1, 9), (0, 1)], ids=str)
-def test_equals_the_protocol_read_plainly(seed: int, digits: int) -> None:
+def test_ap_equals_a_plain_implementation(seed: int, digits: int) -> None:
     images = random_images(seed, 40, digits)
     found = measured([sample(*image) for image in images])
     at = {
@@ -86,8 +86,8 @@ def test_equals_the_protocol_read_plainly(seed: int, digits: int) -> None:
     assert 0.1 < found['pascal_voc/AP'] < found['pascal_voc/AP50'] < 1
 
 
-def test_detections_whose_ap_is_known() -> None:
-    """80 of 100 pixels count at seven thresholds; half of the objects are six of eleven points; no detection is no error."""
+def test_known_detections_have_their_ap() -> None:
+    """An IoU of 0.8 passes seven thresholds, half of the objects give six of eleven points, and no detection gives 0."""
     box, other = (0, 0, 9, 9), (20, 20, 39, 39)
     found = measured([sample([(0, box, False)], [(0, (0, 0, 9, 7), 0.9)])])
     assert found == pytest.approx({'pascal_voc/AP': 0.7, 'pascal_voc/AP50': 1.0, 'pascal_voc/AP75': 1.0})
@@ -96,8 +96,8 @@ def test_detections_whose_ap_is_known() -> None:
     assert measured([sample([(0, box, False)], [])])['pascal_voc/AP'] == 0
 
 
-def test_detectron2s_rounding_is_that_of_its_files() -> None:
-    """Scores to 0.001 and boxes to 0.1: two detections change places, and a third passes its threshold."""
+def test_detectron2_rounding_changes_the_ap() -> None:
+    """Two detections change places, and a third passes its threshold."""
     box = (0, 0, 9, 9)
     truth = [(0, box, False)]
     better_second = [(0, (40, 40, 49, 49), 0.9001), (0, box, 0.90049)]

@@ -1,4 +1,4 @@
-"""Hooks: actions between steps. A class is imported on first use, because some import a whole evaluation."""
+"""Hooks. A class is imported on first use, because some import a whole evaluation protocol."""
 
 from mmairl.registry import class_of
 

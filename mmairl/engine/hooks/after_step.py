@@ -32,17 +32,17 @@ def momentum_at(step: int, steps: int, base: float, schedule: str) -> float:
 
 @HOOKS.register_module()
 class MomentumHook(Hook):
-    """Call the model's `after_step` after each optimizer step ``k = 1..K``: the teacher moves and the queue is filled.
+    """Move the teacher and fill the queue after each optimizer step ``k = 1..K``, by the model's `after_step`.
 
-    It acts on models with a `Teacher` or a `KeyQueue`. With gradient accumulation it acts once per optimizer step, and
-    the keys of all accumulated batches enter the queue. A skipped step moves no teacher; a step with a non-finite loss
-    also enqueues no keys. The step and the view whose keys enter are functions of seed and iteration, so all processes
-    and a resumed run agree.
+    The hook acts on models with a `Teacher` or a `KeyQueue`. With gradient accumulation, it acts once per optimizer step,
+    and the keys of all accumulated batches enter the queue. A skipped step does not move the teacher, and a step with a
+    non-finite loss adds no keys. The view whose keys enter depends only on seed and iteration, so it is the same in all
+    processes and after a resume.
 
     Args:
         base: Initial momentum, from 0 to 1.
-        schedule: `'cosine'` ascends to 1 at the end of the run; `'constant'` stays at `base`.
-        first_step: Number of the first step: 1, or 0 as in BYOL's release, whose first step has exactly `base`.
+        schedule: `'cosine'` rises to 1 at the end of the run; `'constant'` stays at `base`.
+        first_step: Number of the first step in the schedule: 1, or 0 as in BYOL's release, whose first step uses `base`.
 
     Raises:
         UserError: If a setting is out of range.
@@ -54,7 +54,7 @@ class MomentumHook(Hook):
         if schedule not in ('cosine', 'constant') or not 0 <= base <= 1:
             raise UserError(
                 f"MomentumHook: expected schedule 'cosine' or 'constant' and base from 0 to 1 ('{schedule}', '{base}'); "
-                'change default_hooks.momentum',
+                'correct default_hooks.momentum',
                 code='bad-momentum',
             )
         self.base = base
@@ -63,7 +63,7 @@ class MomentumHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self.keys: list[Tensor] = []
-        seed = torch.tensor(runner.seed)  # differs between processes that augment differently
+        seed = torch.tensor(runner.seed)  # differs between processes under diff_rank_seed
         broadcast(seed)
         self.seed = seed.item()
 
@@ -95,7 +95,7 @@ class MomentumHook(Hook):
 
 @HOOKS.register_module()
 class QueueHook(Hook):
-    """Do nothing: `MomentumHook` fills the queue. Configs of earlier versions name this hook."""
+    """Do nothing. Configs of earlier versions name this hook; now `MomentumHook` fills the queue."""
 
     def before_train(self, runner: Runner) -> None:
         runner.logger.info(

@@ -1,4 +1,4 @@
-"""Bad data: skip steps that are not finite, and report unreadable images."""
+"""Hooks for bad data: non-finite steps and unreadable images."""
 
 from pathlib import Path
 
@@ -18,13 +18,13 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module()
 class NonFiniteHook(Hook):
-    """Roll back batch-norm statistics after a step that is not finite, and end the run after `limit` of them.
+    """Restore batch-norm statistics after a non-finite step, report the step, and end the run after `limit` such steps.
 
-    The optimizer wrapper skips such a step, and teacher and queue stay as they were. On a GPU, this hook learns of
-    non-finite gradients one step later. Each process writes the file names of its batch to WORK_DIR/non_finite/.
+    The optimizer wrapper skips the step, and teacher and queue do not change. On a GPU, this hook learns of non-finite
+    gradients one step later. Each process writes the file names of its batch to WORK_DIR/non_finite/.
 
     Args:
-        limit: Number of skipped steps that ends the run, counted across resumes. Default: 20.
+        limit: Number of skipped steps, counted across resumes, at which the run ends. Default: 20.
 
     Raises:
         Diverged: After `limit` skipped steps.
@@ -37,7 +37,7 @@ class NonFiniteHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         buffers = [buffer for layer in norms_of(network_of(runner)) for buffer in layer.buffers()]
-        # Floats and integers apart, because torch copies a mixed list tensor by tensor.
+        # Floats and integers are separate, because torch would copy a mixed list tensor by tensor.
         self.statistics = [
             [buffer for buffer in buffers if buffer.is_floating_point()],
             [buffer for buffer in buffers if not buffer.is_floating_point()],
@@ -85,12 +85,12 @@ class NonFiniteHook(Hook):
         )
         write_json(path, record)
         runner.logger.warning(
-            f'the {culprit} of iteration {iteration} are not finite: the step is skipped ({self.skipped} so far, the run ends '
-            f'at {self.limit}); its images are listed in {path}'
+            f'the {culprit} of iteration {iteration} are not finite, so the step is skipped ({self.skipped} so far; the run '
+            f'ends at {self.limit}); the file {path} lists its images'
         )
         if self.skipped >= self.limit:
             raise Diverged(
-                f'{self.skipped} steps had a loss or gradients that are not finite, the last at iteration {iteration}; lower '
+                f'training: {self.skipped} steps had a non-finite loss or gradient, the last at iteration {iteration}; lower '
                 f'the learning rate, use bfloat16 instead of float16, or check the images listed in {path.parent}',
                 code='diverged',
             )
@@ -98,10 +98,10 @@ class NonFiniteHook(Hook):
 
 @HOOKS.register_module()
 class UnreadableHook(Hook):
-    """End a run with too many unreadable images, counted over all processes, and list them at the end of any run.
+    """End a run that has too many unreadable images, and list unreadable images at the end of every run.
 
-    The data workers of one process share a count (data/training_images.py). Processes exchange theirs, so that each skips
-    the images that any of them has found.
+    The data workers of one process share a list (data/training_images.py). Processes exchange their lists, so that each
+    skips the images that any process could not read.
 
     Args:
         interval: Iterations between two exchanges. Default: 100.
@@ -132,8 +132,8 @@ class UnreadableHook(Hook):
 
 
 def of_all_processes(dataset: TrainingImages) -> Tensor:
-    """Return the unreadable images of all processes. Each process sends its own and marks those of the others."""
+    """Return the unreadable images of all processes, and add them to the list of this process."""
     met = torch.cat(all_gather_object(dataset.met())).unique(dim=0)
-    # Only these, because a worker may be writing to others.
+    # A worker may be writing to the other entries.
     dataset.reasons[met[:, 0]] = met[:, 1].to(torch.uint8)
     return met

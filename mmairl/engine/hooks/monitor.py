@@ -1,4 +1,4 @@
-"""Watch the health of a run: collapse of the embeddings, the teacher's distance, and the size of updates."""
+"""Monitor the health of a run: collapse of the embeddings, the teacher's distance, and the size of updates."""
 
 import torch
 from mmengine.dist import get_world_size, is_main_process
@@ -22,17 +22,16 @@ SILENT = 1000  # iterations without warnings, or a tenth of a shorter run: untra
 
 @HOOKS.register_module()
 class HealthHook(Hook):
-    """Log curves `health_...`, and warn when a quantity turns bad; warn again only after it has recovered.
+    """Log the curves `health_...`. Warn when a quantity turns bad, and again only after it has recovered.
 
-    Embeddings and features are those of all processes, as they enter the head. With accumulation, the last optimizer step
-    up to each multiple of `interval` is measured, with the embeddings of its last batch. Training is bitwise the same with
-    and without this hook.
+    Embeddings are those that enter the head, from all processes. With accumulation, the hook measures the last optimizer
+    step up to each multiple of `interval`, with the embeddings of its last batch. It does not change training by a bit.
 
     Args:
         interval: Iterations between two measurements. Default: 50.
     """
 
-    priority = 'ABOVE_NORMAL'  # before the keys of this step replace the negatives that it was compared with
+    priority = 'ABOVE_NORMAL'  # before the keys of this step overwrite its negatives
 
     def __init__(self, interval: int = 50) -> None:
         self.interval = interval
@@ -65,7 +64,7 @@ class HealthHook(Hook):
         }
         for name, value in values.items():
             runner.message_hub.update_scalar(f'health/{name}', value)
-        # The visualizer rather than the log, whose lines would have three dozen more values.
+        # Only to the visualizer, because the values would make log lines three dozen values longer.
         runner.visualizer.add_scalars(
             {f'health_{name}': value for name, value in values.items()}, step=runner.iter + 1
         )
@@ -74,7 +73,10 @@ class HealthHook(Hook):
             self._warn(runner, values)
 
     def _queue_metrics(self, runner: Runner, recorder: 'Recorder') -> dict[str, float]:
-        """Return the time to renew the queue: in steps, in epochs, and in the teacher's time constants 1 / (1 - m)."""
+        """Return the filled fraction of the queue, and the time to renew it.
+
+        The time is in steps, in epochs, and in the teacher's time constants 1 / (1 - m).
+        """
         queue = getattr(recorder.model, 'queue', None)
         if not recorder.embeddings or not isinstance(queue, KeyQueue):
             return {}
@@ -110,14 +112,14 @@ class HealthHook(Hook):
                 message = advice(quantity, value)
             elif now == 'good' and was_bad:
                 self.bad.remove(quantity.name)
-                message = f'all clear, {quantity.label} is normal again at {value:.3g}'
+                message = f'{quantity.label} is normal again ({value:.3g})'
             else:
                 continue
             runner.logger.warning(f'health, iteration {runner.iter + 1}: {message}')
 
 
 def due(iteration: int, every: int, interval: int) -> bool:
-    """Return whether a step of `every` iterations ends here and is the last to end up to a multiple of the interval.
+    """Return whether an optimizer step of `every` iterations ends here, the last one up to a multiple of `interval`.
 
     >>> [i for i in range(1, 13) if due(i, 1, 5)], [i for i in range(1, 13) if due(i, 2, 5)]
     ([5, 10], [4, 10])
@@ -132,13 +134,13 @@ def page_values(head: nn.Module, outputs: dict) -> dict[str, float]:
     names = getattr(head, 'page_metrics', ())
     if not names:
         return {}
-    own = torch.stack([outputs[name].double() for name in names])
-    means = gather(own[None]).mean(dim=0)
+    values = torch.stack([outputs[name].double() for name in names])
+    means = gather(values[None]).mean(dim=0)
     return {f'head_{name}': value for name, value in zip(names, means.tolist())}
 
 
 class Recorder:
-    """Record one step: features of the first view, inputs of the head, and weights before and after the step."""
+    """Record a step: features of the first view, inputs of the head, gradients, and weights before and after the step."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.model = model
@@ -148,7 +150,7 @@ class Recorder:
         # Queries, keys and negatives.
         self.embeddings: tuple[Tensor, Tensor, Tensor | None] | None = None
         self.teacher_distance: Tensor | None = None
-        # The norms of gradients, weights and changes, each with a number per parameter.
+        # The norms of gradients, weights and updates, each a tensor with one number per parameter.
         self.norms: list[Tensor] = []
         self.handles = [
             model.backbone.register_forward_hook(self._keep_features),
@@ -181,7 +183,7 @@ class Recorder:
             self.stages += [stage] * len(learning)
             self.weights += learning
         gradients = norms([weight.grad for weight in self.weights])
-        # A fused optimizer divides by the loss scale in its step; the others get gradients that are already divided.
+        # A fused optimizer divides gradients by the loss scale in its step. Others get divided gradients.
         scale = getattr(optimizer, 'grad_scale', None)
         self.norms = [gradients if scale is None else gradients / scale, norms(self.weights)]
         self.before = [weight.detach().clone() for weight in self.weights]
@@ -199,15 +201,11 @@ class Recorder:
         if self.embeddings is None:
             return features, None, None, None
         q, k, negatives = self.embeddings
-        return (
-            features,
-            unit(_joined(q)),
-            unit(_joined(k)),
-            negatives if self.has_negatives else None,
-        )
+        shown = negatives if self.has_negatives else None
+        return features, unit(_joined(q)), unit(_joined(k)), shown
 
     def weight_metrics(self) -> dict[str, float]:
-        """Return norms by stage and of the whole model; no norms if the step was skipped."""
+        """Return norms by stage and of the whole model. Norms are missing if the step was skipped."""
         values = {}
         if self.teacher_distance is not None:
             values['teacher_distance'] = self.teacher_distance.item()

@@ -1,4 +1,4 @@
-"""Batch norm in fine-tuning: the memory of its running statistics, and statistics measured again."""
+"""Running statistics of batch norm in fine-tuning: their decay, and their recomputation before validation."""
 
 from itertools import islice
 
@@ -14,9 +14,9 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module()
 class EpochBatchNormHook(Hook):
-    """Set the decay of every batch norm to max(1 - 10 / s, 0.9) for s steps an epoch, BYOL's rule for small sets.
+    """Set the decay of every batch norm to max(1 - 10 / s, 0.9) with s steps per epoch, BYOL's rule for small data sets.
 
-    Torch's momentum is one minus that: the statistics remember about a tenth of an epoch.
+    The statistics then average over about a tenth of an epoch. Torch's momentum is 1 minus this decay.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -27,19 +27,18 @@ class EpochBatchNormHook(Hook):
 
 @HOOKS.register_module()
 class PreciseBNHook(Hook):
-    """Replace running statistics by their mean over training batches, with the weights fixed, before each validation.
+    """Before each validation, replace running statistics by their mean over training batches, with fixed weights.
 
-    As in detectron2, the batches go through the training forward pass, so that the norms of a head see the regions they
-    are trained on. Training continues as if nothing had happened. mmpretrain's hook of this name uses `mode='tensor'`,
-    where heads of mmdet see other regions, and requires a loader with a `batch_size`, which mmdet's batches by aspect
-    ratio do not have.
+    As in detectron2, the batches go through the training forward pass, so that the norms of a head receive the regions they
+    are trained on. The hook does not affect training otherwise. mmpretrain's hook of this name uses `mode='tensor'`, in which
+    heads of mmdet receive other regions. It also requires a loader with a `batch_size`, which mmdet's loaders by aspect
+    ratio lack.
 
     Args:
         batches: Number of batches to average over. Default: 200.
     """
 
-    # After the optimizer's step, before the checkpoint (VERY_LOW) that is evaluated.
-    priority = 'LOW'
+    priority = 'LOW'  # before the checkpoint hook (VERY_LOW) saves the weights to evaluate
 
     def __init__(self, batches: int = 200) -> None:
         self.batches = batches
@@ -65,7 +64,7 @@ class PreciseBNHook(Hook):
 
 
 def _second_loader(runner: Runner) -> DataLoader:
-    """Return another loader of the training set, because the one that trains must keep its position."""
+    """Return another loader of the training set, because the training loader must keep its position."""
     dataset = runner.train_dataloader.dataset
     options = {**runner.cfg.train_dataloader, 'dataset': dataset, 'persistent_workers': False}
     return runner.build_dataloader(options, seed=runner.iter)

@@ -1,4 +1,4 @@
-"""Save a run and stop it after a signal."""
+"""Save and stop a run after a signal."""
 
 import signal
 from functools import cache
@@ -19,12 +19,12 @@ from mmairl.signals import Listener, Stopped
 class PreemptionHook(Hook):
     """After a signal to any process, stop all processes after the same optimizer step and write `iter_N.pth`.
 
-    Each step, the flags of all processes are combined over gloo while the next step runs. This does not block the device,
-    and no process stops alone.
+    The flags of all processes are combined over gloo during the next step, so that all processes stop together and the
+    device is never blocked.
 
     Raises:
         Stopped: When the checkpoint is written. The command exits with 75.
-        UserError: If the run has no ExactCheckpointHook to save it.
+        UserError: If the run has no ExactCheckpointHook.
     """
 
     priority = 'LOWEST'  # after the checkpoint hook
@@ -44,7 +44,7 @@ class PreemptionHook(Hook):
             self._leave(runner, received)
 
     def _combine(self) -> int:
-        """Return the signal that any process had received one step ago, which is the same in all processes."""
+        """Return a signal that any process had received one step ago, or 0. All processes return the same."""
         if self.group is None:
             return self.listener.received
         received = 0
@@ -53,10 +53,8 @@ class PreemptionHook(Hook):
             work.wait()
             received = int(flag)
         flag = torch.tensor(self.listener.received)
-        self.pending = (
-            flag,
-            dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group, async_op=True),
-        )
+        work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group, async_op=True)
+        self.pending = flag, work
         return received
 
     def _leave(self, runner: Runner, number: int) -> None:
@@ -64,7 +62,7 @@ class PreemptionHook(Hook):
         hook = next((hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)), None)
         if hook is None:
             raise UserError(
-                f'stopped by {name} without saving, so all steps since the last checkpoint are lost; set '
+                f'{name}: the run stopped without saving its last steps; set '
                 "default_hooks.checkpoint.type='ExactCheckpointHook'",
                 code='cannot-save',
             )
@@ -74,7 +72,7 @@ class PreemptionHook(Hook):
         hook.writer.finish()
         self.after_train(runner)
         raise Stopped(
-            f'stopped by {name} after {steps} iterations: {path} is written; resume with --resume'
+            f'stopped by {name} after {steps} iterations and saved {path}; resume with --resume'
         )
 
     def after_train(self, runner: Runner) -> None:
@@ -89,5 +87,5 @@ class PreemptionHook(Hook):
 
 @cache
 def host_group(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return the group of all processes over gloo. It is created once for all runs of a process, such as those of a sweep."""
+    """Return a gloo group of all processes. It is created once per process, which may train several runs."""
     return dist.new_group(backend='gloo')

@@ -13,11 +13,11 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module()
 class PreflightHook(Hook):
-    """Stop a run that could only fail later, or that would silently train something else.
+    """Stop a run that would fail later or silently train something else.
 
     Raises:
-        UserError: If the model, the data, the batch and the hooks do not fit together, or if a checkpoint has other
-            tensors than the model, or values that are not finite; mmengine would load those that happen to fit.
+        UserError: If model, data, batch and hooks do not fit together, if the tensors of a checkpoint differ from the
+            model's, or if a value in it is not finite. mmengine would load the tensors that fit and ignore the others.
     """
 
     priority = 'HIGHEST'
@@ -26,13 +26,13 @@ class PreflightHook(Hook):
         check_built_run(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        path = runner.cfg.get('load_from') or 'given'
+        path = runner.cfg.get('load_from') or 'the checkpoint'
         weights = checkpoint.get('state_dict', {})
         with naming_changed_keys(getattr(runner, 'start', None)):
             require_same_keys(weights, network_of(runner).state_dict(), path)
-        lost = not_finite(weights)
-        if lost:
+        invalid = not_finite(weights)
+        if invalid:
             raise UserError(
-                f"{path}: {len(lost)} tensors are not finite ('{lost[0]}'); start from an earlier checkpoint",
+                f"{path}: {len(invalid)} tensors are not finite ('{invalid[0]}'); start from an earlier checkpoint",
                 code='weights-not-finite',
             )

@@ -1,4 +1,4 @@
-"""Logged values that stay on the device until they are read, and the progress line."""
+"""Logged values, which stay on the device until they are read, and the progress line."""
 
 import time
 from collections import deque
@@ -19,7 +19,7 @@ from mmairl.engine.batches import images_per_step
 from mmairl.hardware import cores
 from mmairl.registry import HOOKS
 
-KEPT = 2000  # values of a history, the widest window of a log; mmengine keeps a million, also in each checkpoint
+KEPT = 2000  # values in a history and in its part of a checkpoint; mmengine keeps a million
 # The values on the progress line: their short names and formats.
 SHOWN = {
     'loss': ('loss', '.3f'),
@@ -27,15 +27,15 @@ SHOWN = {
     'lr': ('lr', '.4f'),
     'momentum': ('m', '.5f'),
 }
-SECONDS = 30  # between two lines in a file
+SECONDS = 30  # between two progress lines in a file
 BAR = 12  # characters of the bar on a terminal
 
 
 class DeviceHistory(HistoryBuffer):
-    """mmengine's buffer, but it accepts a tensor without waiting for the device and reads all new values at once.
+    """mmengine's buffer, but tensors stay on the device until someone reads the history.
 
-    The original converts each value to a number at once, which waits for the device for each scalar and step, and copies
-    its whole history at each update. Copies of this buffer are ordinary buffers.
+    The original converts each value immediately, which waits for the device, and copies its whole history at each update.
+    Copies of this buffer are mmengine's buffers.
     """
 
     def __init__(self, log_history: Any = (), count_history: Any = ()) -> None:
@@ -74,7 +74,7 @@ class DeviceHistory(HistoryBuffer):
         return self._values[-1]
 
     def __reduce__(self) -> tuple:
-        """Copy and pickle as an ordinary buffer."""
+        """Copy and pickle as mmengine's buffer."""
         return HistoryBuffer, (self._log_history, self._count_history, KEPT)
 
 
@@ -114,12 +114,12 @@ class AsyncRuntimeInfoHook(RuntimeInfoHook):
 class ProgressHook(Hook):
     """Show progress with loss, instance accuracy, learning rate, momentum and time left.
 
-    A terminal and a notebook get a bar each second, a file gets a line every 30 seconds. Only then are values read, which
-    waits for the device. `rich.progress` is not used: its live display overwrites log lines, because mmengine's log handler
-    keeps the stream that it was created with.
+    Terminals and notebooks get a bar each second; a file gets a line every 30 seconds. Values are read only then, because
+    reading waits for the device. `rich.progress` is not used: its live display overwrites log lines, because mmengine's log
+    handler keeps the stream with which it was created.
 
     Args:
-        interval: Steps after which the hook compares the speed of data workers and training. Default: 50.
+        interval: Number of steps after which the hook logs the speed of data workers and training. Default: 50.
     """
 
     priority = 'VERY_LOW'
@@ -151,12 +151,11 @@ class ProgressHook(Hook):
             print(f'training {line}', flush=True)
             return
         bar = f'{"█" * (BAR * done // runner.max_iters):░<{BAR}} {line}'
-        # The next output overwrites the bar, which therefore fills the line.
+        # The line is filled up, so that it covers the one before.
         print(f'{bar[: self.columns]:{self.columns}}\r', end='', flush=True)
 
 
 def current_values(runner: Runner) -> str:
-    """Return the values on the progress line."""
     scalars = runner.message_hub.log_scalars
     values = []
     for name, (short, form) in SHOWN.items():
@@ -166,19 +165,20 @@ def current_values(runner: Runner) -> str:
 
 
 def log_loader_speed(runner: Runner, steps: int) -> None:
-    """Log how many images a second the data workers of this process can make, and how many a step takes."""
+    """Log how many images per second the data workers of this process can load, and how many training uses."""
     loader = runner.train_dataloader
     times = runner.message_hub.log_scalars
     if not isinstance(loader.dataset, TrainingImages) or 'train/data_time' not in times:
         return
     computing = times['train/time'].mean(steps) - times['train/data_time'].mean(steps)
-    made = loader.dataset.rate
-    taken = images_per_step(loader) / get_world_size() / max(computing, 1e-9)
-    message = f'{loader.num_workers} data workers can make {made:.0f} images/s, and a step takes {taken:.0f} images/s'
-    if made >= taken:
+    loaded = loader.dataset.rate
+    used = images_per_step(loader) / get_world_size() / max(computing, 1e-9)
+    message = f'{loader.num_workers} data workers can load {loaded:.0f} images/s, and training can use {used:.0f} images/s'
+    if loaded >= used:
         runner.logger.info(message)
     else:
         runner.logger.warning(
-            f'{message} and waits; raise train_dataloader.num_workers ({cores()} cores here), make the views on the device '
-            '(configs/_base_/views/on_device.py), or pack the files if a network disk is slow (tools/pack.py)'
+            f'{message}, so training waits for data; raise train_dataloader.num_workers ({cores()} cores here), make the '
+            'views on the device (configs/_base_/views/on_device.py), or pack the files if a network disk is slow '
+            '(mmairl pack)'
         )

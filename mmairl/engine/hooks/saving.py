@@ -1,4 +1,4 @@
-"""Decide when a checkpoint is written and which older one is removed."""
+"""The checkpoint hook, which decides when a checkpoint is written and which older one is removed."""
 
 import re
 from collections import deque
@@ -15,7 +15,7 @@ from mmairl.checkpoints.load import not_finite
 from mmairl.checkpoints.pickles import portable_checkpoint
 from mmairl.engine.checkpoint import (
     NOTE,
-    kept_in,
+    checkpoints_in,
     trust_mmengine_checkpoints,
     write_snapshot,
 )
@@ -37,15 +37,14 @@ from mmairl.registry import HOOKS
 class ExactCheckpointHook(CheckpointHook):
     """Save checkpoints from which a run resumes exactly.
 
-    In addition to mmengine's hook, it
+    Unlike mmengine's hook, it
 
     - saves the random state of every process and the position in the order of the images,
     - writes in the background, to a temporary file that is flushed and renamed,
     - removes an outdated checkpoint after the new one is complete, not before,
-    - waits for the next optimizer step if a checkpoint is due between two, so that no checkpoint holds half a sum of
-      gradients.
+    - waits for the end of the optimizer step, because a checkpoint does not hold accumulated gradients.
 
-    With `backend_args`, for storage other than a disk, and in mmengine's own runner, mmengine writes the file.
+    mmengine writes the file if `backend_args` are set, for storage other than a disk, and in mmengine's own runner.
 
     Args:
         args: Positional arguments of mmengine's CheckpointHook.
@@ -60,43 +59,45 @@ class ExactCheckpointHook(CheckpointHook):
         trust_mmengine_checkpoints()  # mmengine's own runner could not read the checkpoints of this hook
         if not re.fullmatch(r'[^/\\{}]*\{\}[^/\\{}]*\.pth', self.filename_tmpl):
             raise UserError(
-                f"default_hooks.checkpoint.filename_tmpl: '{self.filename_tmpl}' is not a plain file name with one {{}} for "
-                "the step; set for example 'epoch_{}.pth'",
+                'default_hooks.checkpoint.filename_tmpl: expected a file name with one {} for the step and the suffix .pth '
+                f"('{self.filename_tmpl}'); set for example 'epoch_{{}}.pth'",
                 code='bad-file-name',
             )
         if '://' in str(kwargs.get('out_dir')):
             raise UserError(
-                f"default_hooks.checkpoint.out_dir: a run cannot resume from a URL ('{kwargs['out_dir']}'); set a folder, and "
-                'copy checkpoints from it',
+                f"default_hooks.checkpoint.out_dir: a run cannot resume from a URL ('{kwargs['out_dir']}'); set a folder",
                 code='not-a-folder',
             )
         self.writer = BackgroundWriter()
         self.due: int | None = None
-        self.saved: str | None = None  # the last checkpoint of finite weights
-        # Stays empty for weights that are saved before the first checkpoint.
-        self.states: list[dict] = []
-        self.kept: deque[str] = deque()
-        self.resumed: dict[str, Any] = {}
+        self.saved: str | None = None  # the last checkpoint, whose weights are finite
+        self.states: list[dict] = []  # the random states of all processes for the next checkpoint
+        self.kept: deque[str] = deque()  # names of checkpoints, the oldest first
+        self.resumed: dict[
+            str, Any
+        ] = {}  # the parts of the loaded checkpoint that this hook restores
 
     def before_train(self, runner: Runner) -> None:
-        drop_file_names(runner.message_hub.runtime_info)  # mmengine's own runner does not call it
+        drop_file_names(runner.message_hub.runtime_info)  # mmengine's own runner does not do so
         super().before_train(runner)
-        # OpenMMLab's tools look for the note here, wherever checkpoints are.
+        # OpenMMLab's tools look for the note in the work dir, even if checkpoints are elsewhere.
         self.note = Path(runner.work_dir) / NOTE
         start = getattr(runner, 'start', None)
         if start and is_main_process():
             self._remove_leftovers()
             if start.resume and start.run and self.max_keep_ckpts > 0:
                 self.kept.extend(self._own_checkpoints(start.run, runner.iter))
-                for name in self._outdated():  # a killed process would have removed them next
+                for (
+                    name
+                ) in self._outdated():  # left over if the process was killed before it removed them
                     (Path(self.out_dir) / name).unlink(missing_ok=True)
-        if runner.iter:  # not a new run, even if `load_from` gave it weights
+        if runner.iter:  # a resumed run, not a new one with weights from `load_from`
             self._restore(runner)
 
     def _restore(self, runner: Runner) -> None:
         if len(self.resumed) < 2:
             runner.logger.warning(
-                'the checkpoint has no random state: the run continues, but not as if uninterrupted'
+                'the checkpoint has no random state, so the run will differ from an uninterrupted one'
             )
             return
         with resuming('the checkpoint'):
@@ -104,20 +105,25 @@ class ExactCheckpointHook(CheckpointHook):
             restore_randomness(runner, self.resumed['random_states'])
 
     def _remove_leftovers(self) -> None:
-        """Remove files that a killed process was writing."""
+        """Remove unfinished files of a killed process."""
         folder = Path(self.out_dir)
         for path in (*folder.glob('.*.pth.*.tmp'), *self.note.parent.glob(f'.{NOTE}.*.tmp')):
             path.unlink(missing_ok=True)
 
     def _own_checkpoints(self, run: str, iteration: int) -> list[str]:
-        """Return the names of the files up to an iteration that this hook has written for this run, the oldest first."""
+        """Return the names of the run's checkpoints up to an iteration, the oldest first.
+
+        Only names that this hook gives are returned, because other files must not be removed.
+        """
         names = re.escape(self.filename_tmpl).replace(r'\{\}', r'\d{1,18}') + r'|iter_\d{1,18}\.pth'
-        kept = kept_in(Path(self.out_dir), run)
-        own = [one for one in kept if re.fullmatch(names, one.path.name)]
-        return [one.path.name for one in own if one.iteration <= iteration]
+        return [
+            stored.path.name
+            for stored in checkpoints_in(Path(self.out_dir), run)
+            if stored.iteration <= iteration and re.fullmatch(names, stored.path.name)
+        ]
 
     def _outdated(self) -> list[str]:
-        """Forget the oldest checkpoints beyond `max_keep_ckpts`, and return their names."""
+        """Remove the oldest names beyond `max_keep_ckpts` from the list of checkpoints, and return them."""
         outdated = []
         while 0 < self.max_keep_ckpts < len(self.kept):
             outdated.append(self.kept.popleft())
@@ -140,7 +146,7 @@ class ExactCheckpointHook(CheckpointHook):
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, int]) -> None:
         self.due = None
         if self.backend_args or not hasattr(runner, 'snapshot'):
-            # Before mmengine removes an older checkpoint.
+            # mmengine removes an older checkpoint first, so the weights are checked before.
             self._require_finite(network_of(runner).state_dict())
             self.states = all_gather_object(random_state())
             super()._save_checkpoint_with_step(runner, step, meta)
@@ -148,7 +154,7 @@ class ExactCheckpointHook(CheckpointHook):
             self.save_as(runner, self.filename_tmpl.format(step), meta)
 
     def save_as(self, runner: Runner, name: str, meta: dict[str, int]) -> Path:
-        """Start to write a checkpoint under this name; all processes call this together."""
+        """Start to write a checkpoint with this name; all processes call this together."""
         self.states = all_gather_object(random_state())
         path = Path(self.out_dir) / name
         self.last_ckpt = str(path)
@@ -162,13 +168,13 @@ class ExactCheckpointHook(CheckpointHook):
         return path
 
     def _require_finite(self, weights: dict[str, torch.Tensor]) -> None:
-        """Raise if the weights are lost, before a checkpoint of them replaces a good one."""
+        """Raise if a weight is not finite, before the checkpoint replaces a good one."""
         invalid = not_finite(weights)
         if invalid:
             advice = f'resume from {self.saved} with --resume' if self.saved else 'start again'
             raise Diverged(
-                f'{len(invalid)} tensors of the network are not finite, the first {invalid[0]}, so no checkpoint is written; '
-                f'lower the learning rate and {advice}',
+                f"model: {len(invalid)} tensors are not finite ('{invalid[0]}'), so no checkpoint is written; lower the "
+                f'learning rate and {advice}',
                 code='weights-not-finite',
             )
 
@@ -185,7 +191,7 @@ class ExactCheckpointHook(CheckpointHook):
 
     def after_train(self, runner: Runner) -> None:
         self.writer.finish()
-        barrier()  # the next action of any process may be to read the last checkpoint
+        barrier()  # any process may read the last checkpoint next
         super().after_train(runner)
 
     def after_run(self, runner: Runner) -> None:

@@ -1,4 +1,4 @@
-"""Optimizers, schedules and the optimizer wrapper. A class is imported on first use."""
+"""Optimizers, schedules and optimizer wrappers. A class is imported on first use."""
 
 from mmairl.registry import class_of
 

@@ -1,4 +1,4 @@
-"""Mixed precision on GPUs and CPUs, and skipped steps if a loss or gradient is not finite."""
+"""An optimizer wrapper with mixed precision on GPUs and CPUs, which skips steps with a non-finite loss or gradient."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
 class FiniteFlag:
-    """Whether all losses or gradients of an optimizer step are finite: `add` each, `fetch` after the last, then `read`.
+    """Check whether all values of an optimizer step are finite: `add` each, `fetch` after the last, then `read`.
 
     >>> flag = FiniteFlag()
     >>> flag.add(torch.tensor(1.0)); flag.add(torch.tensor(float('nan'))); flag.fetch(); flag.read()
@@ -34,19 +34,19 @@ class FiniteFlag:
         self.all_finite = finite if self.all_finite is None else self.all_finite * finite
 
     def fetch(self, join: bool = True) -> None:
-        """Start the copy to the host, for all processes together or for this one alone."""
+        """Start to copy the result to the host. With `join`, the result is that of all processes."""
         if join:
             all_reduce(self.all_finite, 'min')
         on_device = self.all_finite.is_cuda
         self.on_host = torch.empty((), pin_memory=on_device)
         self.on_host.copy_(self.all_finite, non_blocking=True)
-        self.there = torch.cuda.current_stream().record_event() if on_device else None
+        self.copied = torch.cuda.current_stream().record_event() if on_device else None
         self.all_finite = None
 
     def read(self) -> bool:
-        """Return the answer. Wait until the device has reached `fetch`, which it usually has."""
-        if self.there is not None:
-            self.there.synchronize()
+        """Return the result. Wait for the copy of `fetch`, which is usually complete by then."""
+        if self.copied is not None:
+            self.copied.synchronize()
         return bool(self.on_host.numpy())
 
 
@@ -55,13 +55,12 @@ class FiniteFlag:
 class AutocastOptimWrapper(AmpOptimWrapper):
     """Step in full precision, or under autocast to ``dtype``. Weights and momentum stay in float32.
 
-    mmengine's AMP wrapper rejects CPUs and scales the loss for bfloat16, which does not need it. Therefore its set-up is
-    replaced, and only float16 is scaled. Accumulation and clipping are mmengine's.
+    mmengine's AMP wrapper rejects CPUs and scales the loss for bfloat16, which does not require it. This class replaces its
+    set-up and scales only float16. Accumulation and clipping are mmengine's.
 
-    The optimizer step is skipped if the loss is not finite in any process. The check does not block the device: the
-    answer is computed after the forward pass and read after the backward pass has been queued. Gradients that are not
-    finite at a finite loss skip the step as well on a CPU. On a GPU they become zero, and the next step reports it
-    (`dropped`).
+    The optimizer step is skipped if the loss is not finite in any process. The check does not block the device: its result
+    is computed after the forward pass and read after the backward pass has been queued. If the loss is finite but a
+    gradient is not, a CPU skips the step, too. A GPU sets the gradients to zero, and the next step reports it (`dropped`).
 
     Args:
         optimizer: The optimizer.
@@ -88,32 +87,29 @@ class AutocastOptimWrapper(AmpOptimWrapper):
     ) -> None:
         if dtype not in (None, *self.valid_dtypes):
             raise UserError(
-                f'optim_wrapper.dtype={dtype!r} is not known; set None or one of {self.valid_dtypes}',
+                f"optim_wrapper.dtype: unknown type ('{dtype}'); set None or one of {', '.join(self.valid_dtypes)}",
                 code='unknown-dtype',
             )
         OptimWrapper.__init__(self, optimizer, accumulative_counts, clip_grad)
         self.device_type = optimizer.param_groups[0]['params'][0].device.type
-        if (
-            self.device_type == 'cuda'
-            and dtype == 'bfloat16'
-            and not torch.cuda.is_bf16_supported(False)
-        ):
+        bfloat16_on_gpu = self.device_type == 'cuda' and dtype == 'bfloat16'
+        if bfloat16_on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
             raise UserError(
-                f"{torch.cuda.get_device_name()} has no bfloat16; set optim_wrapper.dtype='float16'",
+                f"optim_wrapper.dtype: the GPU has no bfloat16 ('{torch.cuda.get_device_name()}'); set 'float16'",
                 code='no-bfloat16',
             )
         self.cast_dtype = getattr(torch, dtype) if dtype else None
         self.loss_scaler = torch.amp.GradScaler(self.device_type, enabled=dtype == 'float16')
         self._scale_update_param = None
         self.finite = True
-        self.dropped = False  # whether the gradients of the step before became zero
+        self.dropped = False  # whether the gradients of the previous step were set to zero
         self._applied = True
         self._losses = FiniteFlag()
         self._gradients = FiniteFlag()
         self.gradient_norm: Tensor | None = None  # before clipping, of the last step
         self._waits = self.device_type == 'cpu'
         self._fused = bool(optimizer.defaults.get('fused'))
-        if self.loss_scaler.is_enabled():  # it skips steps whose gradients overflow
+        if self.loss_scaler.is_enabled():  # the scaler skips steps whose gradients overflow
             optimizer.register_step_post_hook(self._note_step)
         may_skip = self.loss_scaler.is_enabled() or not self._waits
         if self._fused and optimizer.defaults.get('momentum') and may_skip:
@@ -128,11 +124,11 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     @property
     def accumulated(self) -> int:
-        """The number of iterations in a step; mmengine has no public name for it."""
+        """The number of iterations in an optimizer step; mmengine has no public name for it."""
         return self._accumulative_counts
 
     def _note_step(self, *_: object) -> None:
-        """Note that the optimizer was called. A fused one is called for skipped steps, too; to ask it would block."""
+        """Note that the optimizer was called. A fused optimizer is also called for skipped steps."""
         self._applied = True
 
     @property
@@ -154,19 +150,21 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             self._applied = not scaled
             if not scaled:
                 self._check_gradients()
-            if self.finite or scaled:  # a scaler skips such gradients itself, and lowers its scale
+            if (
+                self.finite or scaled
+            ):  # a scaler skips non-finite gradients itself and lowers its scale
                 self.step(**(step_kwargs or {}))
             self.zero_grad(**(zero_kwargs or {}))
 
     @torch.no_grad()
     def _check_gradients(self) -> None:
-        """Check the gradients. Processes exchange them before, so that each gets the same answer by itself."""
+        """Check the gradients. They have been averaged over processes, so each process gets the same result alone."""
         self.dropped = self._gradients.on_host is not None and not self._gradients.read()
         self._gradients.on_host = None
         gradients = gradients_of(self.optimizer)
         if not gradients or not self.finite:
             return
-        total = norms(gradients).sum()  # the norms of whole tensors, even if they are sharded
+        total = norms(gradients).sum()  # of whole tensors, even if they are sharded
         self._gradients.add(total)
         finite = self._gradients.all_finite
         self._gradients.fetch(join=False)
@@ -180,26 +178,25 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         torch._foreach_mul_(bits, finite.to(bits[0].dtype))  # as integers, because 0 * NaN is NaN
 
     def _clip_grad(self) -> None:
-        """Clip like mmengine, but keep the norm on the device until it is logged: reading it here would block each step."""
+        """Clip like mmengine, but keep the norm on the device until it is logged, because reading it would block each step."""
         params = with_gradient(self.optimizer)
         self.gradient_norm = self.clip_func(params, **self.clip_grad_kwargs) if params else None
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Load a checkpoint. Give momenta the memory layout of their weights, which fused steps require."""
-        if not state_dict.get('loss_scaler'):  # written in another precision than float16
+        if not state_dict.get('loss_scaler'):  # the checkpoint is from a run without float16
             state_dict = {key: value for key, value in state_dict.items() if key != 'loss_scaler'}
         super().load_state_dict(state_dict)
         for parameter, state in self.optimizer.state.items():
             for name, value in state.items():
                 same_shape = isinstance(value, Tensor) and value.shape == parameter.shape
                 if same_shape and value.stride() != parameter.stride():
-                    state[name] = torch.empty_like(
-                        parameter, dtype=value.dtype, requires_grad=False
-                    ).copy_(value)
+                    like = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False)
+                    state[name] = like.copy_(value)
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
-        """Run the forward pass under autocast if a dtype is set, and without gradient exchange while accumulating."""
+        """Run the forward pass under autocast if a dtype is set, and without gradient exchange during accumulation."""
         cast = torch.autocast(
             self.device_type, self.cast_dtype, enabled=self.cast_dtype is not None
         )

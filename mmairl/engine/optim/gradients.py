@@ -1,4 +1,4 @@
-"""The gradients of an optimizer, and a check of them."""
+"""The gradients of an optimizer."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,6 @@ from mmairl.errors import UserError
 
 
 def with_gradient(optimizer: Optimizer) -> list[Tensor]:
-    """Return the weights that have a gradient."""
     weights = [weight for group in optimizer.param_groups for weight in group['params']]
     return [weight for weight in weights if weight.grad is not None]
 

@@ -1,4 +1,4 @@
-"""SGD for classifiers that are stacked in one tensor, each with its own rate and decay, at the cost of one classifier."""
+"""SGD for several classifiers stacked in one tensor, each with its own learning rate and weight decay."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -15,9 +15,10 @@ from mmairl.registry import OPTIMIZERS
 class HeadSGD(torch.optim.SGD):
     """SGD with a learning rate and a weight decay per head.
 
-    The rows of each tensor are ``len(rates)`` equal blocks. Block ``i`` moves as under SGD with rate ``lr * rates[i]`` and
-    weight decay ``decays[i]``. SGD is linear in ``rate * (gradient + decay * weight)``, with momentum and Nesterov too, so
-    both are folded into the gradients and one multi-tensor step serves all heads. The schedule acts on ``lr``.
+    The rows of each tensor are ``len(rates)`` equal blocks, one per head. Block ``i`` moves as under SGD with rate
+    ``lr * rates[i]`` and weight decay ``decays[i]``. SGD is linear in ``rate * (gradient + decay * weight)``, also with
+    momentum and Nesterov. Rates and decays are therefore applied to the gradients, and one multi-tensor step serves all
+    heads at the cost of one. Schedules act on ``lr``.
 
     Args:
         params: Parameters or groups.
@@ -50,7 +51,7 @@ class HeadSGD(torch.optim.SGD):
     def _init_group(
         self, group: dict, params: list[Tensor], grads: list[Tensor], *buffers: list[Tensor]
     ) -> bool:
-        """Collect what a step needs, as SGD does, with rates and decays folded into copies of the gradients."""
+        """Collect the tensors of a step like SGD, with rates and decays applied to copies of the gradients."""
         super()._init_group(group, params, grads, *buffers)
         require_dense('HeadSGD', grads)
         grads[:] = [self._fold(grad, param) for grad, param in zip(grads, params)]

@@ -1,4 +1,4 @@
-"""LARS as in the papers: SGD with momentum, with a rate of its own for each weight tensor.
+"""LARS as in the papers: SGD with momentum and an adapted learning rate for each weight tensor.
 
 For a weight w with gradient g::
 
@@ -6,8 +6,8 @@ For a weight w with gradient g::
     v    <- mu v + lr local (g + wd w)
     w    <- w - v
 
-The learning rate is inside the momentum buffer. Torch's SGD and lightly's LARS have it outside, which differs whenever
-the rate changes (warm-up, cosine). Biases and the gains of normalization layers use local = 1 and wd = 0.
+The learning rate is inside the momentum buffer v. Torch's SGD and lightly's LARS have it outside, which gives other updates
+while the rate changes (warm-up, cosine). Biases and the gains of normalization layers use local = 1 and wd = 0.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,13 +33,13 @@ SETTINGS = (*NUMBERS, 'inside', 'adapt', 'decay')
 class LARS(Optimizer):
     """Layer-wise adaptive rate scaling (LARS).
 
-    Each parameter group becomes two: tensors with two or more axes, whose rate is adapted, and the others, which take a
-    plain momentum step. A vision transformer's class token and position embedding therefore count as weights, as in
-    MoCo v3. A group that sets ``adapt`` itself stays whole. Frozen parameters are left out; pass them to
-    `add_param_group` once they train.
+    Each parameter group becomes two: one for tensors with two or more axes, whose rate is adapted, and one for the others,
+    which take a plain momentum step. The class token and position embedding of a vision transformer are therefore adapted,
+    as in MoCo v3. A group that sets ``adapt`` is not divided. Frozen parameters are left out; pass them to
+    `add_param_group` when they are unfrozen.
 
-    One multi-tensor step moves a whole group and never waits for the device. The norm of a DTensor is that of the whole
-    tensor.
+    One multi-tensor step moves a whole group and never waits for the device. For a DTensor, the norm of the whole tensor
+    counts.
 
     Args:
         params: Parameters, named parameters or groups, as for every optimizer of torch.
@@ -47,9 +47,9 @@ class LARS(Optimizer):
         momentum: Momentum ``mu``.
         weight_decay: Weight decay ``wd`` of the adapted tensors.
         eta: Trust coefficient.
-        inside: Multiply by the learning rate inside the momentum buffer.
-        trust: Adapt rates at all. Without, this is SGD with LARS's exclusions.
-        exclude: Exclude tensors with one axis (biases, gains) from adaptation and weight decay.
+        inside: Apply the learning rate inside the momentum buffer.
+        trust: Adapt rates. If False, the optimizer is SGD with LARS's exclusions.
+        exclude: Exclude tensors with at most one axis (biases, gains) from adaptation and weight decay.
 
     Raises:
         UserError: If a number is negative, no parameter trains, or a gradient is sparse.
@@ -77,17 +77,17 @@ class LARS(Optimizer):
         super().__init__(params, defaults)
         if not self.param_groups:
             raise UserError(
-                'LARS: all parameters are frozen; pass some that train',
+                'LARS: all parameters are frozen; pass at least one that requires a gradient',
                 code='no-trainable-parameters',
             )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({'trust': True, 'exclude': True, **state})
         for group in self.param_groups:
-            group.setdefault('inside', True)  # state dicts from before the option existed
+            group.setdefault('inside', True)  # state dicts of earlier versions lack it
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group in any form that torch accepts, as one adapted group and one that is not adapted."""
+        """Add a group in any form that torch accepts, divided into an adapted group and another one."""
         super().add_param_group(param_group)
         whole = self.param_groups.pop()
         require_no_negative(whole)
@@ -98,7 +98,7 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move every parameter that has a gradient; return the closure's loss, if there is a closure."""
+        """Move every parameter that has a gradient, and return the loss of the closure, if any."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -132,19 +132,18 @@ def require_no_negative(group: dict[str, Any]) -> None:
 
 
 def split(group: dict[str, Any], trust: bool, exclude: bool) -> list[dict[str, Any]]:
-    """Return the weights and the other parameters of a group that torch has completed, without frozen parameters."""
+    """Divide a complete group into the group of its weights and the group of its other parameters, without frozen ones."""
     parts = []
     for is_weight in (True, False):
         trained = [place for place, param in enumerate(group['params']) if param.requires_grad]
         places = [place for place in trained if (group['params'][place].ndim > 1) == is_weight]
-        members = {
-            key: [group[key][place] for place in places]
-            for key in ('params', 'param_names')
-            if key in group
-        }
-        if places:
-            decay = is_weight or not exclude
-            parts.append({**group, **members, 'adapt': trust and decay, 'decay': decay})
+        if not places:
+            continue
+        decay = is_weight or not exclude
+        part = {**group, 'adapt': trust and decay, 'decay': decay}
+        for key in group.keys() & {'params', 'param_names'}:
+            part[key] = [group[key][place] for place in places]
+        parts.append(part)
     return parts
 
 
@@ -161,7 +160,7 @@ def multi_tensor_lars(
     decay: bool,
     inside: bool = True,
 ) -> None:
-    """Move all tensors at once, in place. The norms stay on the device."""
+    """Move all tensors together, in place. The norms stay on the device."""
     inner, outer = (lr, 1) if inside else (1, lr)
     w, g = norms([*params, *grads]).chunk(2) if adapt else (None, None)
     params, grads, buffers = own_parts(params), own_parts(grads), own_parts(buffers)
@@ -183,13 +182,15 @@ def local_rate(w: Tensor, g: Tensor, weight_decay: float, eta: float) -> Tensor:
 
 @cache
 def block_owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the tensor that each block of BLOCK elements belongs to. The copy is cached, because it blocks a GPU."""
+    """Return the index of the tensor of each block of BLOCK elements. It is cached, because the copy blocks a GPU."""
     blocks = [-(-size // BLOCK) for size in sizes]
     return torch.repeat_interleave(torch.tensor(blocks), output_size=sum(blocks)).to(device)
 
 
 def spread_factors(numbers: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """Return a factor for each tensor. On a GPU it is as large as the tensor: otherwise torch launches a kernel for each."""
+    """Return a factor for each tensor. On a GPU, factors are as large as the tensors, because torch would otherwise launch
+    a kernel for each tensor.
+    """
     if not numbers.is_cuda:
         return list(numbers.unbind())
     sizes = tuple(tensor.numel() for tensor in like)

@@ -1,4 +1,4 @@
-"""The linear warm-up of the papers, from a fixed rate to the optimizer's rate."""
+"""The linear warm-up of the papers, from a fixed learning rate to the optimizer's."""
 
 from mmengine.optim import BaseOptimWrapper, LinearLR
 from mmengine.optim.scheduler.param_scheduler import INF
@@ -9,15 +9,15 @@ from mmairl.registry import PARAM_SCHEDULERS
 
 @PARAM_SCHEDULERS.register_module()
 class WarmUpLR(LinearLR):
-    """Set the rate of step t to start + (lr - start) t / end, so that step `end` has the optimizer's rate.
+    """Set the learning rate of step t to start + (lr - start) t / end, so that step `end` has the optimizer's rate lr.
 
-    mmengine's LinearLR starts from a fraction of the optimizer's rate, and arrives a step early.
+    mmengine's LinearLR starts from a fraction of the optimizer's rate and reaches it one step early.
 
     Args:
         optimizer: The optimizer or its wrapper.
         start: Rate of step 0. Default: 1e-6.
         begin: First step of the warm-up. Default: 0.
-        end: Step that has the optimizer's rate.
+        end: First step with the optimizer's rate.
         kwargs: Other arguments of mmengine's LinearLR.
 
     Example:
@@ -33,7 +33,7 @@ class WarmUpLR(LinearLR):
         **kwargs,
     ) -> None:
         self.start = start
-        # A scheduler acts at the steps before its end.
+        # A scheduler does not act at its end, only at the steps before.
         super().__init__(optimizer, begin=begin, end=end + 1, **kwargs)
 
     def _get_value(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""Strategies split the model and the optimizer of a run over its processes."""
+"""Strategies, which split the model and the optimizer of a run over its processes."""
 
 import json
 import os
@@ -21,15 +21,15 @@ from mmairl.registry import STRATEGIES
 class Strategy:
     """Base of strategies.
 
-    Subclasses define `shard(model)`, which initializes the model and returns it ready for training, and
-    `shard_optimizer(wrapper, model)`, which splits the wrapped optimizer in place.
+    A subclass defines `shard(model)` and `shard_optimizer(wrapper, model)`. The former initializes the model and returns it
+    ready for training. The latter splits the wrapped optimizer in place.
     """
 
     def complete(self, cfg: Config) -> None:
         """Set keys of the config that follow from the strategy."""
 
     def weights(self, model: nn.Module) -> dict[str, Any]:
-        """Return the state dict of an ordinary run, in the first process; all processes call this."""
+        """Return the state dict of an unsharded model, in the first process; all processes call this."""
         return model.state_dict()
 
 
@@ -52,8 +52,8 @@ def require_supported(where: str, section: dict[str, Any], known: Sequence[str])
     for key, value in section.items():
         if key not in known:
             raise UserError(
-                f"{where}: the key '{key}' is not supported{closest(key, known)}; remove it, or set the key of mmairl that "
-                'docs/how-to/strategies.md names',
+                f"{where}: unsupported key ('{key}'){closest(key, known)}; remove it, or set the corresponding key of mmairl "
+                '(docs/how-to/strategies.md)',
                 code='unsupported-key',
             )
         if key.startswith('offload') and (value or {}).get('device', 'cpu') != 'cpu':
@@ -64,8 +64,8 @@ def require_supported(where: str, section: dict[str, Any], known: Sequence[str])
 
 
 def initialize(model: nn.Module, device: torch.device | str) -> None:
-    """Initialize a model on this device, with the same weights in all processes, and join a group if there is none."""
-    if not dist.is_initialized():  # sharding requires a group, even of one process
+    """Initialize a model on this device, with the same weights in all processes."""
+    if not dist.is_initialized():  # sharding requires a process group, even of one process
         os.environ.setdefault('LOCAL_RANK', '0')
         backend = 'nccl' if get_device() == 'cuda' else 'gloo'
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
@@ -77,12 +77,12 @@ def initialize(model: nn.Module, device: torch.device | str) -> None:
 
 
 def read_config(config: str | dict | None) -> dict[str, Any]:
-    """Return a DeepSpeed config, given itself or the path of its JSON file."""
+    """Return a DeepSpeed config, which may be given as the path of its JSON file."""
     if not isinstance(config, str):
         return config or {}
     with explained(
-        f"strategy: '{config}' cannot be read",
-        'give a config of DeepSpeed in JSON',
+        f"strategy: the file cannot be read ('{config}')",
+        'give a DeepSpeed config in JSON',
         code='bad-json',
     ):
         return dict(json.loads(read_text(Path(config))))

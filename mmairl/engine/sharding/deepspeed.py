@@ -2,10 +2,10 @@
 
     strategy = dict(type='DeepSpeedStrategy', zero_optimization=dict(stage=2))
 
-Each process holds the full weights of student and teacher in float32, so the teacher, the queue and the hooks work as in an
-ordinary run; mixed precision comes from autocast. DeepSpeed averages and clips the gradients and steps the optimizer. It
-joins parameters into flat tensors and splits these at any element, so only elementwise optimizers are correct. Checkpoints
-are those of an ordinary run.
+Each process holds the full weights of student and teacher in float32, so the teacher, the queue and the hooks work as without
+a strategy. Mixed precision comes from autocast. DeepSpeed averages and clips the gradients and steps the optimizer. It joins
+parameters into flat tensors and splits them at arbitrary elements, so only elementwise optimizers are correct. Checkpoints
+have the same format as without a strategy.
 """
 
 import logging
@@ -39,7 +39,7 @@ ZERO_KEYS = (
     'allgather_partitions',
     'allgather_bucket_size',
 )
-# Keys of DeepSpeed, and keys of ours that they set.
+# DeepSpeed's keys, and the keys of the training config that they set.
 PLACES = {
     'gradient_accumulation_steps': 'optim_wrapper.accumulative_counts',
     'train_batch_size': 'total_batch_size',
@@ -64,7 +64,7 @@ class DeepSpeedStrategy(Strategy):
 
     Args:
         config: A DeepSpeed config, or the path of its JSON file. Default: none.
-        keys: Keys of a DeepSpeed config. They take precedence over `config`; `'auto'` keeps the training config's value.
+        keys: Keys of a DeepSpeed config, which take precedence over `config`. `'auto'` keeps the training config's value.
 
     Raises:
         UserError: If a key is not supported.
@@ -81,9 +81,8 @@ class DeepSpeedStrategy(Strategy):
         require_supported('strategy.zero_optimization', self.zero, ZERO_KEYS)
         if self.zero.get('stage') not in (1, 2):
             raise UserError(
-                f"strategy.zero_optimization.stage: DeepSpeedStrategy supports 1 and 2 ('{self.zero.get('stage')}'), "
-                'because stage 3 would also split the teacher, which then could not follow the student; set 1 or 2, or use '
-                'ZeroStrategy (--strategy zero3)',
+                f"strategy.zero_optimization.stage: DeepSpeedStrategy supports 1 and 2 ('{self.zero.get('stage')}'); set one "
+                'of them, or use ZeroStrategy (--strategy zero3)',
                 code='unsupported-stage',
             )
 
@@ -101,24 +100,21 @@ class DeepSpeedStrategy(Strategy):
             compile_cpu_adam()
 
     def shard(self, model: nn.Module) -> nn.Module:
-        """Initialize the model. Each process keeps full weights."""
         if find_spec('deepspeed') is None:
             raise UserError(
-                "strategy: DeepSpeedStrategy requires deepspeed, which is not installed; pip install 'mmairl[deepspeed]', or "
-                f'use ZeroStrategy (--strategy zero{self.zero["stage"]})',
+                "strategy: DeepSpeedStrategy requires deepspeed, which is not installed; run pip install 'mmairl[deepspeed]', "
+                f'or use ZeroStrategy (--strategy zero{self.zero["stage"]})',
                 code='no-deepspeed',
             )
         initialize(model, get_device())
         return model
 
     def shard_optimizer(self, wrapper: 'DeepSpeedOptimWrapper', model: nn.Module) -> None:
-        """Let DeepSpeed split the optimizer and run forward, backward and step."""
         kind = type(wrapper.optimizer).__name__
         if kind not in ELEMENTWISE:
             raise UserError(
-                f'optim_wrapper.optimizer: DeepSpeedStrategy splits layers at any element, which is wrong or untested for '
-                f"this optimizer ('{kind}'); set one of {', '.join(ELEMENTWISE)}, or use "
-                f'ZeroStrategy (--strategy zero{self.zero["stage"]})',
+                f'optim_wrapper.optimizer: DeepSpeedStrategy supports only optimizers that treat each element alone '
+                f"('{kind}'); set one of {', '.join(ELEMENTWISE)}, or use ZeroStrategy (--strategy zero{self.zero['stage']})",
                 code='not-elementwise',
             )
         clip = wrapper.clip_grad_kwargs or {}
@@ -128,22 +124,22 @@ class DeepSpeedStrategy(Strategy):
                 code='unknown-norm',
             )
         config = dict(
-            train_micro_batch_size_per_gpu=1,  # required; unused, since DeepSpeed loads no data
+            train_micro_batch_size_per_gpu=1,  # required but unused, because DeepSpeed loads no data
             gradient_clipping=clip.get('max_norm', 0.0),
             zero_optimization=self.zero,
             zero_allow_untested_optimizer=True,
             zero_force_ds_cpu_optimizer=False,
         )
         wrapper.optimizer = PartitionedOptimizer(wrapper.optimizer, model, config)
-        # mmengine's train_step would call the model directly, without DeepSpeed's hooks on the forward pass.
+        # mmengine's train_step would call the model directly and bypass DeepSpeed's hooks on the forward pass.
         model._run_forward = partial(type(model)._run_forward, wrapper.optimizer.engine)
 
 
 @OPTIM_WRAPPERS.register_module()
 class DeepSpeedOptimWrapper(AutocastOptimWrapper):
-    """AutocastOptimWrapper with DeepSpeed's backward pass and step. `DeepSpeedStrategy` sets it.
+    """AutocastOptimWrapper with DeepSpeed's backward pass and step. `DeepSpeedStrategy` sets it in the config.
 
-    As without DeepSpeed, the step is skipped if the loss or a gradient is not finite in any process.
+    The step is skipped if the loss or a gradient is not finite in any process, as without DeepSpeed.
 
     Example:
         >>> optim_wrapper = dict(type='DeepSpeedOptimWrapper', optimizer=dict(type='AdamW', lr=1e-3))
@@ -156,7 +152,7 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
             yield
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """Accumulate gradients. A loss that is not finite makes them NaN, so that DeepSpeed drops them."""
+        """Accumulate gradients. A non-finite loss makes them NaN, so that DeepSpeed drops them."""
         engine = self.optimizer.engine
         if self.loss_scaler.is_enabled():
             self.optimizer.grad_scale = self.loss_scaler.scale(torch.ones_like(loss)).item()
@@ -165,7 +161,7 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
         self._inner_count += 1
 
     def _check_gradients(self) -> None:
-        """Drop the gradients if the loss is not finite. Otherwise `step` checks them."""
+        """Drop the gradients if the loss is not finite. `step` checks the gradients themselves."""
         if not self.finite:
             self.optimizer.engine.step()
 
@@ -177,7 +173,7 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
             self.finite = finite
         if not finite:
             engine.step()  # drops the gradients
-        # The scaler steps or lowers its scale depending on gradients, but cannot see DeepSpeed's.
+        # The scaler cannot see DeepSpeed's gradients. This one makes it step, or lower its scale.
         param = self.optimizer.joined[0][1][0]
         param.grad = torch.full_like(param, 0.0 if finite else torch.inf)
         if finite or self.loss_scaler.is_enabled():
@@ -188,7 +184,7 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
 
 
 class PartitionedOptimizer(Optimizer):
-    """The optimizer of full parameters, for hooks, schedules and checkpoints. DeepSpeed steps the split one.
+    """The optimizer of full parameters, for hooks, schedules and checkpoints. DeepSpeed steps a split optimizer.
 
     Groups with equal settings are joined, because DeepSpeed communicates once per group.
 
@@ -208,7 +204,7 @@ class PartitionedOptimizer(Optimizer):
             trained = [param for param in group['params'] if param.requires_grad]
             if trained:
                 joined.setdefault(str(settings), (number, [], settings))[1].extend(trained)
-        # The index of the first of the joined groups, full parameters, and the group whose parameters DeepSpeed replaces.
+        # The index of the first joined group, its full parameters, and the group whose parameters DeepSpeed replaces.
         self.joined = list(joined.values())
         for _, params, group in self.joined:
             group['params'] = list(params)
@@ -218,7 +214,7 @@ class PartitionedOptimizer(Optimizer):
         self.engine = start_engine(model, optimizer, config)
 
     def step(self, closure: None = None) -> None:
-        """Step with the current settings and weights, which schedules and hooks may have changed; all processes call this."""
+        """Step; all processes call this. Schedules and hooks may have changed settings and weights, which are updated first."""
         self.zero_grad()
         for number, _, part in self.joined:
             settings = self.param_groups[number].items()
@@ -246,15 +242,15 @@ class PartitionedOptimizer(Optimizer):
         """Return the state of full parameters in host memory of the first process; all processes call this."""
         for _, params, group in self.joined:
             for key, value in self.parts.state.get(group['params'][0], {}).items():
-                for param, own in zip(params, full_values(key, value, params)):
-                    self.state[param][key] = own
+                for param, full in zip(params, full_values(key, value, params)):
+                    self.state[param][key] = full
         state = super().state_dict()
         self.state.clear()
         return {**state, 'state': dict(sorted(state['state'].items()))}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state of full parameters, and keep this process's part."""
+        """Load the state of full parameters and keep this process's part."""
         super().load_state_dict(state_dict)
         for _, params, group in self.joined:
             part = group['params'][0]
@@ -266,7 +262,7 @@ class PartitionedOptimizer(Optimizer):
 
 
 def full_values(key: str, value: Any, params: list[Tensor]) -> list[Any]:
-    """Gather one value of the optimizer state, per parameter, into the first process; others get an empty list."""
+    """Gather one value of the optimizer state in the first process, as one value per parameter; others get an empty list."""
     if key == 'step':
         return [value] * len(params)
     flat = gather(value.to(params[0].device))
@@ -283,13 +279,13 @@ def part_of(key: str, values: list[Any], part: Tensor) -> Any:
         return values[0]
     flat = torch.cat([value.flatten() for value in values])
     start = get_rank() * part.numel()
-    own = torch.zeros_like(part, requires_grad=False)  # the last part is padded
-    own[: max(0, len(flat) - start)] = flat[start : start + part.numel()]
-    return own
+    padded = torch.zeros_like(part, requires_grad=False)  # the last process's part ends with zeros
+    padded[: max(0, len(flat) - start)] = flat[start : start + part.numel()]
+    return padded
 
 
 def compile_cpu_adam() -> None:
-    """Compile DeepSpeedCPUAdam, unless that has been done."""
+    """Compile DeepSpeedCPUAdam unless it is compiled already."""
     from deepspeed.ops.op_builder import CPUAdamBuilder
 
     advice = "install a C++ compiler, in an environment whose path has no space, or set optim_wrapper.optimizer.type='AdamW'"
@@ -298,10 +294,9 @@ def compile_cpu_adam() -> None:
 
 
 def start_engine(model: nn.Module, optimizer: Optimizer, config: dict[str, Any]) -> Any:
-    """Start DeepSpeed's engine for a model on its device."""
     import deepspeed
 
     logging.getLogger('DeepSpeed').setLevel(logging.WARNING)
-    # On CPUs, DeepSpeed would compile a collective that only inference uses.
+    # On a CPU, DeepSpeed would otherwise compile a collective that only inference uses.
     deepspeed.ops.__compatible_ops__ = {}
     return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]

@@ -1,7 +1,7 @@
 """Read checkpoint folders of DeepSpeed, such as those of mmengine's DeepSpeedStrategy, without running code from them.
 
-DeepSpeed's own converter unpickles any object. A folder has files of the model, and one file of the optimizer for each
-process, with its part of the float32 weights.
+DeepSpeed's own converter unpickles any object. A folder has files with the model, and for each process a file with its part
+of the optimizer state and of the float32 weights.
 """
 
 import math
@@ -17,7 +17,6 @@ from mmairl.errors import explained
 
 
 def is_deepspeed_folder(folder: Path) -> bool:
-    """Return whether DeepSpeed wrote this folder."""
     return any(folder.glob('*_model_states.pt'))
 
 
@@ -25,10 +24,10 @@ def read_folder(folder: Path) -> dict[str, Any]:
     """Return a checkpoint with `meta` and a `state_dict` of full weights. Trained weights are in float32.
 
     Raises:
-        UserError: If a file is missing, damaged or not as DeepSpeed writes it.
+        UserError: If a file is missing, damaged or not in DeepSpeed's format.
     """
     advice = 'copy the files of all processes again'
-    with explained(f'{folder}: is not a complete folder of DeepSpeed', advice, code='bad-folder'):
+    with explained(f'{folder}: not a complete checkpoint of DeepSpeed', advice, code='bad-folder'):
         models = by_rank(folder, '*_model_states.pt')
         parts = [file['optimizer_state_dict'] for file in by_rank(folder, '*_optim_states.pt')]
         model = models[0]
@@ -36,15 +35,15 @@ def read_folder(folder: Path) -> dict[str, Any]:
         for name, shape in (model['frozen_param_shapes'] or {}).items():
             pieces = [file['frozen_param_fragments'][name] for file in models]
             weights[name] = join_pieces(pieces, shape)
+        groups = model['param_shapes']
         if 'fp32_flat_groups' in parts[0]:  # stage 3 divides each parameter
-            shapes = {name: group[name] for group in model['param_shapes'] for name in group}
-            weights.update(
-                weights_of(shapes, [torch.cat(part['fp32_flat_groups']) for part in parts])
-            )
-            return dict(meta=model.get('meta', {}), state_dict=weights)
-        for number, shapes in enumerate(model['param_shapes']):
-            pieces = [part['single_partition_of_fp32_groups'][number] for part in parts]
-            weights.update(weights_of(shapes, [torch.cat(pieces)]))
+            shapes = {name: shape for group in groups for name, shape in group.items()}
+            flat = [torch.cat(part['fp32_flat_groups']) for part in parts]
+            weights.update(weights_of(shapes, flat))
+        else:
+            for number, shapes in enumerate(groups):
+                pieces = [part['single_partition_of_fp32_groups'][number] for part in parts]
+                weights.update(weights_of(shapes, [torch.cat(pieces)]))
         return dict(meta=model.get('meta', {}), state_dict=weights)
 
 
@@ -60,7 +59,7 @@ def join_pieces(pieces: list[Tensor], shape: torch.Size) -> Tensor:
 
 
 def weights_of(shapes: dict[str, torch.Size], flat: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield weights from flat tensors, each of which holds an equal part of every weight, in this order."""
+    """Yield weights from flat tensors. Each tensor holds an equal part of every weight, in the order of `shapes`."""
     for name, shape in shapes.items():
         size = math.ceil(shape.numel() / len(flat))
         yield name, join_pieces([part[:size] for part in flat], shape)

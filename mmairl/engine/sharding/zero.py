@@ -2,16 +2,16 @@
 
     strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=2))
 
-Results equal those of an ordinary run. Between steps, each parameter of student and teacher is a float32 DTensor, of which
-each process stores some rows. The optimizer and the teacher's average work on these rows. The forward pass gathers each
-block before it runs. The stages differ in when the gathered block is freed:
+Results are the same as without a strategy. Between steps, each parameter of student and teacher is a float32 DTensor, and
+each process stores some of its rows. The optimizer and the teacher's average work on these rows. The forward pass gathers
+each block before it runs. The stages differ in when a gathered block is freed and when gradients are exchanged:
 
-    1  after the backward pass; accumulated batches exchange gradients once, at the last batch
-    2  after the backward pass; each batch reduces and shards its gradients
-    3  after the forward pass as well, so that only the running blocks are gathered
+    1  freed after the backward pass; accumulated batches exchange gradients once, at the last batch
+    2  freed after the backward pass; each batch reduces and shards its gradients
+    3  freed after the forward pass, too, so that only the running blocks are gathered
 
-Norms of full tensors (LARS, clipping, health) sum the squares over the processes. Checkpoints are those of an ordinary run:
-one file with full tensors, readable with any number of processes, under any strategy or none.
+Norms of full tensors (LARS, clipping, health) sum squares over the processes. A checkpoint is one file with full tensors and
+can be read with any number of processes, with or without a strategy.
 """
 
 import copy
@@ -48,12 +48,12 @@ KEYS = ('stage', 'offload_optimizer', 'offload_param')
 
 @STRATEGIES.register_module()
 class ZeroStrategy(Strategy):
-    """ZeRO by torch's `fully_shard` (FSDP2). The results equal those of an ordinary run, with every optimizer.
+    """ZeRO by torch's `fully_shard` (FSDP2), for every optimizer. Results are the same as without a strategy.
 
     Args:
-        zero_optimization: `stage` (1, 2 or 3); `offload_optimizer` or `offload_param`, such as `dict(device='cpu')`,
-            to keep this process's shards and the optimizer step in host memory.
-        bf16: `dict(enabled=True)` gathers weights in bfloat16. Shards stay in float32. Default: float32.
+        zero_optimization: `stage` (1, 2 or 3). Optionally `offload_optimizer` or `offload_param`, such as
+            `dict(device='cpu')`, to keep this process's shards and the optimizer step in host memory.
+        bf16: `dict(enabled=True)` gathers weights in bfloat16, while shards stay in float32. Default: float32.
 
     Raises:
         UserError: If a key is unknown or a setting is not supported.
@@ -76,7 +76,7 @@ class ZeroStrategy(Strategy):
     def shard(self, model: nn.Module) -> nn.Module:
         """Initialize the model, shard it in place and return it. Its parameters keep their names."""
         device = torch.device(get_device())
-        # On the device of an ordinary run, so that a seed gives the same weights. For stage 3, the GPU may be too small.
+        # A seed gives the same weights as without a strategy only on the same device. For stage 3, the GPU may be too small.
         initialize(model, 'cpu' if self.stage == 3 else device)
         sides = [side for side in (model, getattr(model, 'teacher', None)) if side is not None]
         for side in sides:
@@ -89,7 +89,7 @@ class ZeroStrategy(Strategy):
             reshard_after_forward=self.stage == 3,
         )
         if self.half:
-            # Running statistics are float32, and batch norm requires weights of the same type.
+            # Batch norm requires weights of the same type as its running statistics, which are float32.
             for layer in norms_of(model):
                 policy = MixedPrecisionPolicy(cast_forward_inputs=False)
                 fully_shard(layer, mp_policy=policy, **settings)
@@ -118,7 +118,6 @@ class ZeroStrategy(Strategy):
             model.register_forward_pre_hook(exchange_at_last_batch, prepend=True)
 
     def weights(self, model: nn.Module) -> OrderedDict[str, Any]:
-        """Return the model's state as an ordinary run saves it, in the first process; all processes call this."""
         state = model.state_dict()
         for name, value in state.items():
             state[name] = on_first_host(value)
@@ -147,7 +146,7 @@ def full(part: Tensor) -> Tensor:
 
 
 def on_first_host(tree: Any) -> Any:
-    """Gather the DTensors of a structure one by one into host memory of the first process; others get None for each."""
+    """Gather the DTensors of a structure one by one in host memory of the first process; others get None for each."""
 
     def gather(part: DTensor) -> Tensor | None:
         tensor = full(part)
@@ -164,14 +163,14 @@ def shard_like(value: Tensor, part: Tensor) -> Tensor:
 
 
 def shard_weights(model: nn.Module, state: dict[str, Any], *_: Any) -> None:
-    """Shard full tensors like those of the model, before it loads them."""
+    """Shard full tensors like the model's parameters, before the model loads them."""
     for name, part in model.named_parameters(remove_duplicate=False):
         if isinstance(part, DTensor) and name in state and state[name].shape == part.shape:
             state[name] = shard_like(state[name], part)
 
 
 def shard_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Shard optimizer state of a parameter's shape, such as momentum, like the parameter, before it is loaded."""
+    """Shard optimizer state that has a parameter's shape, such as momentum, like the parameter, before it is loaded."""
     params = [param for group in optimizer.param_groups for param in group['params']]
     sharded = {}
     for number, values in state['state'].items():
@@ -184,7 +183,7 @@ def shard_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_storage(module: nn.Module) -> nn.Module:
-    """Return a copy whose parameters have shapes but no memory."""
+    """Return a copy whose parameters are on torch's meta device, without memory."""
     memo = {
         id(p): nn.Parameter(p.detach().to('meta'), p.requires_grad) for p in module.parameters()
     }

@@ -5,13 +5,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from harness.errors import raises_code
 from mmengine.hooks import Hook
 
 from mmairl.engine import run
 from mmairl.engine.hooks.after_step import MomentumHook
-from mmairl.errors import UserError
 from mmairl.models.heads.base import unit
 from mmairl.registry import HOOKS
+
+
+def momenta_of(runner) -> list[float]:
+    """Train, and return the momentum of each move of the teacher."""
+    momenta = []
+    follow = runner.model.teacher.follow
+    runner.model.teacher.follow = lambda student, momentum: (momenta.append(momentum), follow(student, momentum))
+    runner.train()
+    return momenta
 
 
 def test_accumulation_moves_teacher_and_queue_once(toy_config):
@@ -21,10 +30,7 @@ def test_accumulation_moves_teacher_and_queue_once(toy_config):
     run.share_batch(cfg, 1)
     assert cfg.train_dataloader.batch_size == 8
     runner = run.build_runner(cfg)
-    moved = []
-    follow = runner.model.teacher.follow
-    runner.model.teacher.follow = lambda student, momentum: (moved.append(momentum), follow(student, momentum))
-    runner.train()
+    moved = momenta_of(runner)
     assert moved == pytest.approx([0.995, 1.0])  # two optimizer steps in four iterations
     queue = runner.model.queue
     assert queue.position == (4 * 8) % 24
@@ -38,17 +44,13 @@ def test_momentum_at_first_middle_and_last_step(toy_config, first_step):
     cfg = toy_config(width=8, steps=3, **options)
     run.share_batch(cfg, 1)
     runner = run.build_runner(cfg)
-    momenta = []
-    follow = runner.model.teacher.follow
-    runner.model.teacher.follow = lambda student, momentum: (momenta.append(momentum), follow(student, momentum))
-    runner.train()
     ascending = [0.96, 1 - 0.04 * 0.75, 1 - 0.04 * 0.25, 1.0]
-    assert momenta == pytest.approx(ascending[first_step : first_step + 3])
+    assert momenta_of(runner) == pytest.approx(ascending[first_step : first_step + 3])
 
 
 @pytest.mark.parametrize('wrong', [dict(schedule='linear'), dict(base=1.5)])
 def test_wrong_setting_raises(wrong):
-    with pytest.raises(UserError, match='MomentumHook'):
+    with raises_code('bad-momentum'):
         MomentumHook(**wrong)
 
 

@@ -43,7 +43,7 @@ def test_signal_finishes_the_step_and_saves(toy_config, monkeypatch, capsys):
         one_sentence_errors(partial(run.train, cfg))()
     assert left.value.code == AGAIN
     work_dir = Path(cfg.work_dir)
-    message = f'stopped by SIGINT after 3 iterations: {work_dir}/iter_3.pth is written; resume with --resume'
+    message = f'stopped by SIGINT after 3 iterations and saved {work_dir}/iter_3.pth; resume with --resume'
     assert message in capsys.readouterr().err
     assert (work_dir / 'last_checkpoint').read_text().endswith('/iter_3.pth') and not list(work_dir.glob('.*.tmp'))
     early.close()

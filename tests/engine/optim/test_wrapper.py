@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from harness.errors import raises_code
 from mmengine.logging import MessageHub
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -12,7 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
 from mmairl.engine.optim.lars import LARS
-from mmairl.errors import UserError
 
 
 def network() -> nn.Module:
@@ -57,14 +57,14 @@ def test_autocast_keeps_float32_weights(dtype):
     assert all(t.dtype == torch.float32 for t in [*model.parameters(), *(s['momentum_buffer'] for s in state)])
     assert not torch.equal(weights(model), weights(network()))
     torch.testing.assert_close(weights(model), weights(exact), rtol=0.02, atol=0.02)
-    with pytest.raises(UserError, match="'int8'"):
+    with raises_code('unknown-dtype'):
         wrap(model, dtype='int8')
 
 
 def test_gpu_without_bfloat16_raises(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda including_emulation: False)
     monkeypatch.setattr(torch.cuda, 'get_device_name', lambda: 'Tesla V100')
-    with FakeTensorMode(), pytest.raises(UserError, match="Tesla V100 has no bfloat16; set .*dtype='float16'"):
+    with FakeTensorMode(), raises_code('no-bfloat16', 'Tesla V100'):
         wrap(nn.Linear(6, 2, device='cuda'), dtype='bfloat16')
 
 

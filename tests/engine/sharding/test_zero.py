@@ -11,7 +11,6 @@ from harness.errors import raises_code
 from mmairl.config import load_config
 from mmairl.engine import run
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
-from mmairl.errors import UserError
 from projects.faults.compare import differing
 
 
@@ -117,5 +116,5 @@ def test_wrong_strategy_is_an_error(tmp_path, code):
 
 
 def test_unknown_strategy_name_suggests_others():
-    with pytest.raises(UserError, match="no config '.*zero4.py'; did you mean '.*/zero"):
+    with raises_code('no-config', "did you mean '.*/zero"):
         run.strategy_named('zero4')
