@@ -1,4 +1,4 @@
-"""Further analyses of a study: modules that the study names under `analyses`.
+"""Further analyses of a study, in modules that the study lists under `analyses`.
 
 A module registers its analysis when it is imported::
 
@@ -20,8 +20,8 @@ class Analysis(NamedTuple):
     """An analysis of a study's runs, and its section on the page.
 
     Args:
-        key: The key of its result in study.json.
-        record: Returns that result from the study, its configs by row and its runs.
+        key: The key of the result in study.json.
+        record: Computes the result from the study, its configs by row and its runs.
         section: Returns the HTML of the section from the content of study.json.
     """
 
@@ -37,7 +37,7 @@ def load_analyses(names: Sequence[str]) -> None:
     """Import the modules of a study's `analyses`, which register their analyses.
 
     Raises:
-        UserError: If there is no such module, or if it registers no analysis.
+        UserError: If a module does not exist or registers no analysis.
     """
     if names and str(home()) not in sys.path:
         sys.path.append(str(home()))
@@ -59,7 +59,7 @@ def load_analyses(names: Sequence[str]) -> None:
 
 
 def analysis_records(study: Any, configs: Mapping[str, Any], runs: Sequence[Any]) -> dict[str, Any]:
-    """Return the results of the analyses that the study names, by their keys in study.json."""
+    """Return the results of the study's analyses, by their keys in study.json."""
     analyses = [ANALYSES[name] for name in study.analyses]
     return {analysis.key: analysis.record(study, configs, runs) for analysis in analyses}
 
@@ -67,7 +67,7 @@ def analysis_records(study: Any, configs: Mapping[str, Any], runs: Sequence[Any]
 def analysis_sections(study: Mapping[str, Any]) -> list[Markup]:
     """Return the sections of a study's page for the analyses in its study.json.
 
-    study.json is data, so this imports nothing. Analyses that this process has not loaded are left out.
+    No module is imported, because study.json is data. Analyses that this process has not loaded are left out.
     """
     known = [ANALYSES[name] for name in study.get('analyses', ()) if name in ANALYSES]
     return [analysis.section(study) for analysis in known if study.get(analysis.key)]

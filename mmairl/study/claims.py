@@ -1,7 +1,8 @@
-"""The claims of a paper: its words, the contrast that tests them, and the verdict on the runs of a study.
+"""Claims of papers: a quotation, the contrast that tests it, and the verdict on the runs of a study.
 
 A study lists the claims that its rows can test. `configs/studies/_claims.yaml` has what all studies share: the margins within
-which scores count as similar, fixed before any result is read, and the scores that stand in for the papers' at small scales.
+which scores count as similar, which were fixed before any result was read, and for each small scale the scores that stand in
+for those of the papers.
 """
 
 import hashlib
@@ -40,21 +41,23 @@ COLLAPSED = 'collapsed runs'
 NO_SPREAD = 'no spread'
 ONE_STAND_IN = 'one stand-in for both scores'
 FULL_SCALE = 'in1k'
-GRAM = 5  # words of a quotation that are looked up together
+GRAM = 5  # words in a sequence that is looked up in the paper
+MOST_WORDS = 25  # of a quotation
+WORD = re.compile(r'[a-z0-9]+')
 LOWER_IS_BETTER = ('nyuv2_rms', 'nyuv2_rel', 'alignment', 'uniformity')
 
 Names = Annotated[tuple[str, ...], Meta(min_length=1)]
 Two = Annotated[tuple[str, ...], Meta(min_length=2, max_length=2)]
 Three = Annotated[tuple[str, ...], Meta(min_length=3)]
 Margin = Annotated[float, Meta(gt=0)]
-Need = Literal['all', 'most']  # of a claim's parts
-Known = Callable[[str, str], float | None]  # the number of a row by a score
-Margins = Callable[[str], float]  # by score
+Need = Literal['all', 'most']  # the parts of a claim that must hold
+Known = Callable[[str, str], float | None]  # maps a row and a score to a number
+Margins = Callable[[str], float]  # maps a score to its margin
 Term = tuple[float, str, str]  # weight, row and score
 
 
 class ClaimPart(NamedTuple):
-    """A weighted sum of scores of rows, which is claimed to exceed `least`, or to be within `margin` of zero."""
+    """The claim that a weighted sum of scores, less `offset`, exceeds `least`, or is within `margin` of zero."""
 
     terms: Sequence[Term]
     least: float = 0.0
@@ -75,7 +78,7 @@ class ClaimPart(NamedTuple):
         return list(dict.fromkeys(score for _, _, score in self.terms))
 
     def effect(self, known: Known) -> float | None:
-        """Return the sum for known numbers, such as a paper's; None if one is missing."""
+        """Return the sum less `offset` for known numbers, such as a paper's; None if one is missing."""
         total = -self.offset
         for weight, row, score in self.terms:
             number = known(row, score)
@@ -86,7 +89,7 @@ class ClaimPart(NamedTuple):
 
 
 class Form(Declared, frozen=True, tag_field='form'):
-    """Base of the forms of a claim. A form without parts has its own rows, scores and evidence."""
+    """Base of the forms of a claim: a form either has parts, or overrides `rows`, `scores` and `evidence`."""
 
     need: ClassVar[Need] = 'all'
 
@@ -95,12 +98,12 @@ class Form(Declared, frozen=True, tag_field='form'):
 
     @property
     def rows(self) -> Sequence[str]:
-        """Every row that the claim names."""
+        """All rows that the claim names."""
         parts = self.parts(lambda score: 1.0)
         return list(dict.fromkeys(row for part in parts for row in part.weights))
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
-        """Return the evidence of the runs, or that expected with another number of seeds."""
+        """Return the evidence of the runs or, with `seeds`, the evidence that so many seeds would give."""
         return self.combine(runs.test_all(self.parts(runs.margin), seeds))
 
     def effects(self, runs: 'StudyRuns', printed: Known) -> list[dict[str, Any]]:
@@ -136,20 +139,20 @@ class _Scored(Form, frozen=True):
 
 
 def _gain(one: str, other: str, score: str, weight: float = 1.0) -> list[Term]:
-    """Return how much better one row is than another."""
+    """Return the terms of how much better one row is than another."""
     sign = -weight if score in LOWER_IS_BETTER else weight
     return [(sign, one, score), (-sign, other, score)]
 
 
 def _bounds(relation: str, margin: float) -> dict[str, float]:
-    """Return the bounds of a part; by default it exceeds zero."""
+    """Return the bounds of a part by its relation; without any, the part must exceed zero."""
     if relation in ('similar', 'plateau'):
         return dict(margin=margin)
     return dict(least=-margin) if relation in ('not_larger', 'not_worse', 'no_gain') else {}
 
 
 class Difference(_Scored, frozen=True, tag='difference', kw_only=True):
-    """`better` scores better than `than`, by more than `at_least` points."""
+    """`better` beats `than` by more than `at_least` points."""
 
     better: str
     than: str
@@ -182,9 +185,9 @@ class NotWorse(_Scored, frozen=True, tag='not_worse', kw_only=True):
 
 
 class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
-    """The gain of one pair of rows (a over b) compared with that of another pair, or with its own in other scores.
+    """The gain of one pair of rows (a over b) is larger than that of another pair, or than its own gain in other scores.
 
-    `similar` claims that the gains are within the margin, and `not_larger` that the first exceeds the second by at most the
+    With `similar`, the gains differ by at most the margin. With `not_larger`, the first exceeds the second by at most the
     margin.
     """
 
@@ -220,7 +223,7 @@ class Largest(_Scored, frozen=True, tag='largest', kw_only=True):
 
 
 class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
-    """Ordered rows rise or fall step by step, or reach a plateau, or no longer gain, after the row `after`."""
+    """Scores of ordered rows rise or fall step by step, or after the row `after` reach a plateau or no longer gain."""
 
     over: Three
     shape: Literal['rises', 'falls', 'plateau', 'no_gain']
@@ -229,7 +232,8 @@ class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
     def __post_init__(self) -> None:
         if self.after and self.after not in self.over:
             raise UserError(
-                f"trend: `after` is not among its rows ('{self.after}')", code='claim-row'
+                f"trend: `after` is not a row of `over` ('{self.after}'); name one of them",
+                code='claim-row',
             )
 
     def parts_of(self, score: str, margin: float) -> Iterator[ClaimPart]:
@@ -241,7 +245,7 @@ class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
 
 
 class Property(_Scored, frozen=True, tag='property', kw_only=True):
-    """A measured quantity, such as a norm, is larger in one row than in another, whichever is better."""
+    """A measured quantity, such as a norm, is larger in one row than in another, whether or not larger is better."""
 
     larger: str
     than: str
@@ -253,7 +257,7 @@ class Property(_Scored, frozen=True, tag='property', kw_only=True):
 
 
 class Rival(Form, frozen=True, tag='rival', kw_only=True):
-    """A row beats published numbers of methods without a row, is `similar` to them, or is worse by the margin at most."""
+    """A row compared with published numbers of a method that has no row in the study."""
 
     row: str
     numbers: dict[str, float]  # by score
@@ -275,9 +279,10 @@ class Rival(Form, frozen=True, tag='rival', kw_only=True):
 
 
 class Regression(Form, frozen=True, tag='regression', kw_only=True):
-    """Over models, `y` rises with `x` with one slope for all groups; `ranking` orders the groups at equal `x`, best first.
+    """Over the models of all groups, `y` rises with `x`, by parallel lines with one intercept for each group.
 
-    A slope is `none` if it is within `flat` points of `y` per point of `x`.
+    `ranking` orders the groups by their intercepts, the best first. The slope `none` is one within `flat` points of `y` per
+    point of `x`.
     """
 
     x: str
@@ -318,8 +323,8 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
         x, y, labels = runs.points(self.groups, self.x, self.y)
         if len(np.unique(labels)) < len(self.groups):
             return
-        slope, *levels = np.eye(1 + len(self.groups))
-        levels = dict(zip(self.groups, levels))
+        slope, *intercepts = np.eye(1 + len(self.groups))
+        intercept = dict(zip(self.groups, intercepts))
         claimed = []
         if self.slope != 'any':
             margin = self.flat if self.slope == 'none' else None
@@ -327,7 +332,7 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
             claimed.append((name, -slope if self.slope == 'falls' else slope, margin))
         for higher, lower in pairwise(self.ranking):
             name = f'{higher} − {lower}, {self.y} at equal {self.x}'
-            claimed.append((name, levels[higher] - levels[lower], None))
+            claimed.append((name, intercept[higher] - intercept[lower], None))
         for name, weights, margin in claimed:
             contrast = claim_tests.parallel_lines(x, y, labels, weights)
             yield name, contrast, ClaimPart((), margin=margin)
@@ -406,8 +411,9 @@ class OnlyDiffer(Form, frozen=True, tag='configs', kw_only=True):
         if keys is None:
             return Evidence(reason=NOT_RUN)
         declared = tuple(f'{prefix}.' for prefix in self.only_in)
-        holds = all(f'{key}.'.startswith(declared) for key in keys)
-        return Evidence(support=0.0) if holds else Evidence(against=0.0)
+        if all(f'{key}.'.startswith(declared) for key in keys):
+            return Evidence(support=0.0)
+        return Evidence(against=0.0)
 
 
 Test = (
@@ -431,15 +437,15 @@ class Claim(Declared, frozen=True, kw_only=True):
     """One claim of a paper.
 
     Args:
-        name: Short name, unique over all studies, by which other claims link to it.
+        name: A short name, unique over all studies, by which other claims refer to it.
         quote: The paper's words, 5 to 25 of them.
-        paper: Key of the paper in `configs/studies/_claims.yaml`.
-        where: Every place where it is stated, such as 'Sec. 4.1' or 'Tab. 2'.
-        test: The contrast that tests it.
+        paper: The key of the paper in `configs/studies/_claims.yaml`.
+        where: Every place that states the claim, such as 'Sec. 4.1' or 'Tab. 2'.
+        test: The contrast that tests the claim.
         published: Whether the paper's own numbers support the words.
-        evidence: The published numbers, if they are not those of the rows.
-        reading: What the test takes the words to mean, if this is a choice.
-        see: Names of related claims, for example of a paper that states the opposite.
+        evidence: The published numbers, unless they are those of the rows.
+        reading: The interpretation that the test uses, if the words leave a choice.
+        see: Names of related claims, such as the opposite claim of another paper.
     """
 
     name: str
@@ -454,23 +460,23 @@ class Claim(Declared, frozen=True, kw_only=True):
 
 
 class SourcePaper(Declared, frozen=True):
-    """A paper with claims: its title, its places as patterns, and the hashes of its word sequences."""
+    """A paper with claims: its title, and regular expressions of its places, such as sections and tables."""
 
     title: str
     places: Names
 
 
 class ScaleMargins(Declared, frozen=True):
-    """Margins of a scale: by score, the one of all other scores, and the reason for them."""
+    """The margins of a scale, with the reason for them."""
 
     reason: str
-    margins: dict[str, Margin]
-    other: Margin | None = None
+    margins: dict[str, Margin]  # by score
+    other: Margin | None = None  # the margin of all other scores
     stand_ins: dict[str, str] = {}  # score of the papers: score of this scale
 
 
 class Untested(Declared, frozen=True):
-    """A claim that no run can test, and the reason."""
+    """A claim that no run can test, with the reason."""
 
     paper: str
     where: str
@@ -497,11 +503,18 @@ def _hashes(paper: str) -> np.ndarray:
 
 
 def word_hashes(text: str) -> np.ndarray:
-    """Return a hash of each sequence of five words of a text, so that quotations can be checked without the text."""
-    words = re.findall(r'[a-z0-9]+', text.lower())
-    grams = [' '.join(words[place : place + GRAM]) for place in range(len(words) - GRAM + 1)]
-    digests = [hashlib.sha256(gram.encode()).digest()[:4] for gram in grams]
-    return np.array([int.from_bytes(digest) for digest in digests], np.uint32)
+    """Return a hash of each sequence of GRAM words of a text, so that quotations can be checked without the text."""
+    words = _words(text)
+    hashes = []
+    for place in range(len(words) - GRAM + 1):
+        gram = ' '.join(words[place : place + GRAM])
+        digest = hashlib.sha256(gram.encode()).digest()
+        hashes.append(int.from_bytes(digest[:4], 'big'))
+    return np.array(hashes, np.uint32)
+
+
+def _words(text: str) -> list[str]:
+    return WORD.findall(text.lower())
 
 
 def check_claims(claims: Sequence[Claim], rows: Sequence[str], scores: Sequence[str]) -> None:
@@ -523,15 +536,15 @@ def check_claims(claims: Sequence[Claim], rows: Sequence[str], scores: Sequence[
                     f"claim '{claim.name}': the paper has no such place ('{place}'); write it like {patterns[0]}",
                     code='claim-place',
                 )
-        words = len(re.findall(r'[a-z0-9]+', claim.quote.lower()))
-        if not GRAM <= words <= 25:
+        words = len(_words(claim.quote))
+        if not GRAM <= words <= MOST_WORDS:
             raise UserError(
-                f"claim '{claim.name}': a quotation has 5 to 25 words ({words}); shorten or extend it",
+                f"claim '{claim.name}': a quotation must have {GRAM} to {MOST_WORDS} words ({words}); shorten or extend it",
                 code='claim-quote-length',
             )
         if not np.isin(word_hashes(claim.quote), _hashes(claim.paper)).all():
             raise UserError(
-                f"claim '{claim.name}': these words are not in the paper ('{claim.quote}'); quote them exactly",
+                f"claim '{claim.name}': the paper does not contain these words ('{claim.quote}'); quote it exactly",
                 code='claim-quote',
             )
 
@@ -546,12 +559,12 @@ def _require_known(claim: str, kind: str, names: Sequence[str], known: Sequence[
 
 @dataclass(frozen=True)
 class StudyRuns:
-    """The runs of a study's record, as claims read them.
+    """Access of claims to the runs in a study's record.
 
     Args:
         record: The record, study.json.
-        scale: Name of its scale.
-        differences: The keys in which each pair of rows differs, if known.
+        scale: The name of its scale.
+        differences: Returns the keys in which two rows differ, or None if they are unknown.
     """
 
     record: Mapping[str, Any]
@@ -567,7 +580,7 @@ class StudyRuns:
         return shared_claims().scales.get(self.scale, ScaleMargins('', {}))
 
     def measured(self, score: str) -> str | None:
-        """Return the score of this scale that stands for a score of the papers; None if there is none."""
+        """Return the score, or its stand-in at this scale; None if the study does not measure it."""
         name = self.margins.stand_ins.get(score, score)
         return name if any(name == metric['key'] for metric in self.record['metrics']) else None
 
@@ -577,12 +590,12 @@ class StudyRuns:
         return known.margins.get(self.measured(score) or score, known.other) or math.nan
 
     def scores(self, row: str, score: str) -> dict[int, float]:
-        """Return the score of each run of a row by seed; empty if none is measured."""
+        """Return the scores of a row by seed; empty if there are none."""
         measured = self.measured(score)
         return scores_by_seed(self.rows[row], measured) if measured and row in self.rows else {}
 
     def test_all(self, parts: Sequence[ClaimPart], seeds: int | None) -> list[Evidence]:
-        """Test each part. At small scales, scores that nothing stands in for are left out."""
+        """Test each part. Small scales skip parts whose scores they do not measure, unless those are all parts."""
         measured = [part for part in parts if all(map(self.measured, part.scores))]
         if measured and self.scale != FULL_SCALE:
             parts = measured
@@ -603,26 +616,25 @@ class StudyRuns:
             return COLLAPSED
         all_seeds = sorted(set().union(*sums.values()))
         values = [[scores.get(seed, math.nan) for seed in all_seeds] for scores in sums.values()]
-        shared_seeds = set(all_seeds).intersection(*sums.values())
-        blocks = self._blocks(list(sums), shared_seeds)
+        blocks = self._are_blocks([*sums], set(all_seeds).intersection(*sums.values()))
         return claim_tests.sum_of_means(np.array(values), blocks)
 
     def _weighted(self, row: str, weights: Mapping[str, float]) -> dict[int, float]:
         """Return a row's weighted sum of scores for each seed that has all of them."""
-        by_score = [self.scores(row, score) for score in weights]
+        by_score = {score: self.scores(row, score) for score in weights}
         sums = {}
-        for seed in set.intersection(*map(set, by_score)):
-            sums[seed] = sum(w * scores[seed] for w, scores in zip(weights.values(), by_score))
+        for seed in set.intersection(*map(set, by_score.values())):
+            sums[seed] = sum(weights[score] * scores[seed] for score, scores in by_score.items())
         return sums
 
-    def _blocks(self, names: Sequence[str], seeds: Collection[int]) -> bool:
+    def _are_blocks(self, names: Sequence[str], seeds: Collection[int]) -> bool:
+        """Return True if the rows can be paired by their shared seeds."""
         first, *others = (self.rows[name] for name in names)
-        return len(seeds) > 1 and all(
-            same_start(first, other, seed) for other in others for seed in seeds
-        )
+        pairs = product(others, seeds)
+        return len(seeds) > 1 and all(same_start(first, other, seed) for other, seed in pairs)
 
     def collapsed(self, row: str, score: str) -> tuple[int, int]:
-        """Return how many runs of a row collapsed, and how many there are."""
+        """Return the number of collapsed runs of a row, and the number of all its runs."""
         scores = self.scores(row, score).values()
         if not scores:
             return 0, 0
@@ -632,18 +644,18 @@ class StudyRuns:
     def points(
         self, groups: Mapping[str, Sequence[str]], x: str, y: str
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the mean scores of each row and the index of its group."""
+        """Return the mean scores of each measured row, and the index of its group."""
         points = []
         for place, names in enumerate(groups.values()):
             for name in names:
-                means = self.mean(name, x), self.mean(name, y)
-                if None not in means:
-                    points.append((*means, place))
+                point = self.mean(name, x), self.mean(name, y), place
+                if None not in point:
+                    points.append(point)
         x, y, labels = np.array(points).reshape(-1, 3).T
         return x, y, labels.astype(int)
 
     def mean(self, row: str, score: str) -> float | None:
-        """Return the mean score of a row, all of its runs included."""
+        """Return the mean score over all runs of a row, or None if there are none."""
         scores = [*self.scores(row, score).values()]
         return float(np.mean(scores)) if scores else None
 
@@ -653,7 +665,7 @@ def _tested(contrast: Contrast, part: ClaimPart, seeds: int | None = None) -> Ev
         return Evidence(reason=ONE_SEED)
     if math.isnan(contrast.error):
         return Evidence(reason=NO_SPREAD)
-    if math.isnan(part.least) or (part.margin is not None and math.isnan(part.margin)):
+    if math.isnan(part.least + (part.margin or 0.0)):
         return Evidence(reason=f'no margin for {", ".join(part.scores)}')
     if seeds:
         contrast = contrast.at(seeds)
@@ -664,12 +676,12 @@ def _tested(contrast: Contrast, part: ClaimPart, seeds: int | None = None) -> Ev
 
 
 def judge(claims: Sequence[Claim], runs: StudyRuns, printed: Known) -> list[dict[str, Any]]:
-    """Return the verdict on each claim of a study, tested as one family.
+    """Return the verdict on each claim of a study, corrected for the number of claims.
 
     Args:
         claims: The claims.
         runs: The study's runs.
-        printed: The papers' number of a row by a score.
+        printed: Returns the number that the papers print for a row and a score, or None.
     """
     evidence = [claim.test.evidence(runs) for claim in claims]
     verdicts = claim_tests.family_verdicts(evidence)
@@ -709,7 +721,10 @@ def _known(value: float | None) -> float | None:
 
 
 def seeds_needed(test: Test, runs: StudyRuns, claims: int) -> int | None:
-    """Return the seeds per row that would decide a claim if estimates and spreads stayed; None for more than MOST_SEEDS."""
+    """Return the seeds per row that would decide a claim if its estimate and spread stayed the same.
+
+    None means more than MOST_SEEDS. Larger numbers are searched in steps of 5 %.
+    """
     seeds = 2
     while seeds <= MOST_SEEDS:
         if test.evidence(runs, seeds).p < LEVEL / claims:

@@ -1,4 +1,4 @@
-"""The steps of `mmairl study`, for the command line and for Python.
+"""The steps of `mmairl study`, for the command line and for Python::
 
 prepared = prepare_study('configs/studies/ladder.yaml', 'demo')
 show_plan(prepared, devices=1)
@@ -25,7 +25,7 @@ from mmairl.io import read_json, write_text
 from mmairl.report.table import print_table
 from mmairl.study.collect import collect
 from mmairl.study.cost import RunCost, cost
-from mmairl.study.external import factor_form, require_networks, stated_factors, training_factors
+from mmairl.study.external import factor_form, known_factors, require_networks
 from mmairl.study.fairness import at_scale, compare_configs, require_fair
 from mmairl.study.fork_rows import fork_epoch, fork_points
 from mmairl.study.planner import measure_again, plan_runs, prepare_runs
@@ -43,20 +43,20 @@ from mmairl.transfer.tasks import TASKS, lacking, require_platform
 
 CONSOLE = Console(markup=False)
 STUDIES = Path('work_dirs/studies')
-DATA_KEYS = {'root', 'taxonomy', 'labels', 'names', 'list_file'}  # keys of data sets with paths
+DATA_KEYS = {'root', 'taxonomy', 'labels', 'names', 'list_file'}  # settings that hold paths of data
 
 
 @dataclass(frozen=True)
 class PreparedStudy:
-    """A fair study at one scale.
+    """A study at one scale that has passed the fairness check.
 
     Args:
         study: The study, with the seeds to run.
         scale: The scale of its runs.
-        configs: The config of each row that trains or is untrained, by the row's name.
+        configs: The config of each row, by the row's name.
         tasks: The tasks to measure.
         out: The folder of the runs and the page.
-        rows_left_out: Why rows are left out at this scale, one line each.
+        rows_left_out: A sentence for each row or factor that is left out at this scale.
         command: The command line of the study, without seeds.
     """
 
@@ -73,10 +73,10 @@ class PreparedStudy:
         return plan_runs(self.study, self.configs, self.study.seeds, self.tasks, self.out)
 
     def laid_out_runs(self, remeasure: bool = False) -> list[Run]:
-        """Return the runs after writing what each worker needs to its folder.
+        """Write the config and the request of each worker into its run's folder, and return the runs.
 
         Args:
-            remeasure: Whether to discard the scores of finished runs, but not their weights.
+            remeasure: Whether to discard the scores of finished runs. Their weights are kept.
         """
         runs = prepare_runs(self.study, self.configs, self.study.seeds, self.tasks, self.out)
         if remeasure:
@@ -92,7 +92,7 @@ def prepare_study(
     out: Path | None = None,
     rate: float | None = None,
 ) -> PreparedStudy:
-    """Read a study, bring its configs to a scale and check that the comparison is fair.
+    """Read a study, apply a scale to its configs and check that the comparison is fair.
 
     Args:
         path: The study's YAML file.
@@ -100,7 +100,7 @@ def prepare_study(
         seeds: Seeds to use instead of the study's.
         tasks: Tasks to use instead of the study's.
         out: The folder to write. Default: work_dirs/studies/STUDY_SCALE.
-        rate: Measured images per second and device of the scale's `rate_of`, for the plan's hours.
+        rate: The measured images per second and device of the scale's `rate_of` config, from which the plan computes hours.
 
     Raises:
         UserError: If the study is invalid, names an unknown task, or two rows differ in an undeclared setting.
@@ -127,17 +127,16 @@ def prepare_study(
 
 
 def seeds_at(scale: Scale, study: Study) -> Sequence[int]:
-    """Return the seeds of a study at a scale, which may require more of them.
+    """Return the study's seeds, or the scale's if those are more.
 
-    Searches have numbers instead of seeds, and external checkpoints cannot be trained from more seeds.
+    The scale adds no seeds to searches, which have numbers instead, and none to external checkpoints.
     """
     is_fixed = study.search or any(row.weights for row in study.rows)
-    too_few = len(study.seeds) < len(scale.seeds)
-    return scale.seeds if too_few and not is_fixed else study.seeds
+    return study.seeds if is_fixed else max(study.seeds, scale.seeds, key=len)
 
 
 def with_rate(scale: Scale, rate: float) -> Scale:
-    """Return a scale with a measured rate. Transfer tasks become faster by the same factor."""
+    """Return a scale with a measured rate. The rates of transfer tasks change by the same factor."""
     seconds = {task: each * scale.rate / rate for task, each in scale.step_seconds.items()}
     return replace(scale, rate=rate, rate_source='given by --rate', step_seconds=seconds)
 
@@ -163,8 +162,8 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
         of_forks = sum(costs[name].hours * runs[name] for name in forks)
         say(
             f'{len(forks)} of {len(study.rows)} rows are forks: each continues the run of another row, its trunk, and costs '
-            f'only its remaining epochs, together about {of_forks:.1f} device hours. Effects of forks hold from the fork '
-            'point on.'
+            f'only its remaining epochs, together about {of_forks:.1f} device hours. The effect of a fork is that of '
+            'its change from the fork point on.'
         )
     rows = []
     hours = 0.0
@@ -185,16 +184,16 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
     if trials:
         counts = ', '.join(f'{name}: {count}' for name, count in trials.items())
         say(
-            f'{len(study.seeds)} searches with a budget of {study.search.budget:g} runs of the cheapest row; trials of each '
-            f'search: {counts}. It ends with a fresh run of its best trial and a run of the row as published.'
+            f'{len(study.seeds)} searches, each with a budget of {study.search.budget:g} runs of the cheapest row; trials in '
+            f'each: {counts}. Each search ends with a fresh run of its best trial and a run of the row as published.'
         )
     if study.design:
         say(f'{study.design.words}: {study.design.confusion}')
     say(
-        f'pre-training takes about {hours:.1f} device hours, {hours / devices:.1f} h on {devices} of them, and '
-        f'{gigabytes:.1f} GB; at {scale.rate:g} images a second and device ({scale.rate_source})'
+        f'pre-training takes about {hours:.1f} device hours ({hours / devices:.1f} h on {devices} devices) and '
+        f'{gigabytes:.1f} GB, at {scale.rate:g} images per second and device ({scale.rate_source})'
     )
-    # Trials are measured by the search criterion only.
+    # The tasks do not measure trials, which have the search criterion only.
     seeds = len(study.seeds)
     measured = {name: number - seeds * trials.get(name, 0) for name, number in runs.items()}
     show_task_hours(prepared, measured)
@@ -219,8 +218,8 @@ def costs_of_rows(prepared: PreparedStudy) -> dict[str, RunCost]:
         if row.weights:
             costs[row.name] = RunCost(0, 0, 0)
             continue
-        kept = fork_points(row, prepared.study.rows, prepared.configs)
-        spent = cost(prepared.configs[row.name], prepared.scale, more_checkpoints=len(kept))
+        points = fork_points(row, prepared.study.rows, prepared.configs)
+        spent = cost(prepared.configs[row.name], prepared.scale, more_checkpoints=len(points))
         if not row.trains:
             spent = RunCost(0, 0, spent.gigabytes)
         elif row.fork:
@@ -233,13 +232,13 @@ def show_task_hours(prepared: PreparedStudy, measured: dict[str, int]) -> None:
     hours, unknown = hours_of_tasks(
         prepared.study, prepared.configs, prepared.tasks, prepared.scale, measured
     )
-    known = ', '.join(f'{task} {spent:.1f} h' for task, spent in hours.items()) or 'not known'
-    rest = f'; not known beforehand: {", ".join(sorted(unknown))}' if unknown else ''
-    say(f'tasks take in addition, by the work on their images: {known}{rest}')
+    lines = [f'{task} {spent:.1f} h' for task, spent in hours.items()]
+    lines += [f'{task} unknown' for task in sorted(unknown)]
+    say(f'in addition, measuring the tasks takes about: {", ".join(lines)}')
 
 
 def missing_images(prepared: PreparedStudy) -> list[str]:
-    """Return the folders and lists of images that rows or tasks require and that do not exist on this machine."""
+    """Return the folders and files of data that rows or tasks require and that do not exist on this machine."""
     configs = [*prepared.configs.values(), *filter(None, map(data_of, prepared.tasks))]
     places = set()
     for cfg in configs:
@@ -254,17 +253,14 @@ def missing_images(prepared: PreparedStudy) -> list[str]:
 
 
 def show_forms(prepared: PreparedStudy) -> None:
-    """Print, for each row with external weights, a form in which to state its factors."""
+    """Print a form for the factors of each row with external weights."""
     study, configs = prepared.study, prepared.configs
     require_networks(study.rows, configs)
     by_name = {row.name: row for row in study.rows}
     for row in study.rows:
         if row.weights:
             base = by_name.get(row.against, row)
-            compared = (
-                stated_factors(base) if base.weights else training_factors(configs[base.name])
-            )
-            print(f'\n{factor_form(row, compared)}')
+            print(f'\n{factor_form(row, known_factors(base, configs))}')
 
 
 def show_status(runs: list[Run]) -> None:
@@ -273,8 +269,8 @@ def show_status(runs: list[Run]) -> None:
     if shutil.which('squeue'):
         try:
             queue = read_queue(runs)
-        except UserError as error:  # a machine that only has Slurm's commands
-            say(f'{error}; showing the folders of the runs only')
+        except UserError as error:  # e.g. Slurm's commands without its daemon
+            say(f'{error}; the states below are read from the folders only')
     states = [(run, *status_in(queue, run)) for run in runs]
     for run, state, reason in states:
         line = f'{run.name}: {state}: {reason}' if reason else f'{run.name}: {state}'
@@ -284,7 +280,7 @@ def show_status(runs: list[Run]) -> None:
 
 
 def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
-    """Print, for each comparison, the effect that its seeds can detect and the number of seeds that `effect` requires.
+    """Print the effect that the finished seeds of each comparison can detect, and the seeds that `effect` requires.
 
     Args:
         prepared: A study with finished runs.
@@ -294,7 +290,7 @@ def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
     path = prepared.out / 'study.json'
     if not path.is_file():
         raise UserError(
-            f"--power: '{path}' does not exist; run the study first, because --power reads the spreads of finished runs",
+            f"--power: requires the spreads of finished runs, and '{path}' does not exist; run the study first",
             code='power-without-runs',
         )
     effect = effect or study.equivalence
@@ -313,7 +309,7 @@ def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
             planned = plan_seeds([Comparison(**fields) for fields in family], effect)
             print_table(columns, [(row, numbers) for row, *numbers in planned], labels[key])
     say(
-        'The power is 80 %, with the correction for all comparisons of a score. The spreads are estimated from these seeds.'
+        'The power is 80 %, corrected for all comparisons of a score. The spreads are estimated from the finished seeds.'
     )
 
 
@@ -330,7 +326,7 @@ def run_locally(runs: list[Run], jobs: int = 1, per_run: int = 1) -> None:
         jobs: The number of runs at a time.
         per_run: The number of GPUs or CPU processes of each run.
     """
-    from mmairl.study.run_study import complete_runs  # slow to import; plans do without it
+    from mmairl.study.run_study import complete_runs  # slow to import, and plans do not need it
 
     complete_runs(runs, jobs, per_run, say)
 
@@ -346,26 +342,26 @@ def run_until_decided(
 
     Args:
         prepared: The study.
-        most: The largest number of runs, trials included. Default: that of `statistics.sequential`.
+        most: The largest number of runs, including trials. Default: that of `statistics.sequential`.
         jobs: The number of runs at a time.
         per_run: The number of GPUs or CPU processes of each run.
-        collect_only: Whether to analyze finished runs only and start none.
+        collect_only: Whether to only analyze finished runs and start no others.
     """
     study = prepared.study
     runs_per_seed = sum(runs_of_each(study, prepared.configs).values())
     plan = begin(prepared.out, study, study.seeds, most, runs_per_seed)
     say(plan.words)
     last = max(study.seeds)
-    seeds = [*study.seeds, *range(last + 1, last + 1 + plan.most - len(study.seeds))]
+    seeds = [*study.seeds, *range(last + 1, last + plan.most)]
     rows = study.rows
     runs: list[Run] = []
     analyzed = 0
-    for count, _ in plan.analyses:
-        new_seeds = seeds[analyzed:count]
+    for planned_seeds, _ in plan.analyses:
+        new_seeds = seeds[analyzed:planned_seeds]
         planned = prepare_runs(study, prepared.configs, new_seeds, prepared.tasks, prepared.out)
         names = {row.name for row in rows}
         runs += [run for run in planned if run.row.name in names]
-        analyzed = count
+        analyzed = planned_seeds
         if not collect_only:
             run_locally(runs, jobs, per_run)
         record = collect(study, prepared.configs, prepared.scale, runs, prepared.out)
@@ -387,7 +383,7 @@ def submit_jobs(
     profile: Path | None,
     gpus: int | None,
 ) -> None:
-    """Submit the runs to Slurm, by a partition or by a site's profile; 0 GPUs mean CPU nodes."""
+    """Submit the runs to a Slurm partition, or by a site's profile. With 0 GPUs, they run on CPU nodes."""
     cluster = read_cluster(profile) if profile else Cluster()
     gres = 'none' if gpus == 0 else cluster.gres
     cluster = replace(cluster, partition=partition or cluster.partition, gres=gres)
@@ -398,9 +394,9 @@ def write_results(prepared: PreparedStudy, runs: list[Run]) -> dict[str, Any]:
     """Write study.json, table.md, table.tex and the pages of the finished runs, and return the record.
 
     Raises:
-        UserError: If runs have failed; everything is written before.
+        UserError: If runs have failed. All files are written first.
     """
-    from mmairl.study.pages.study_page import write_study_page  # slow to import, as above
+    from mmairl.study.pages.study_page import write_study_page  # slow to import, like run_study
     from mmairl.study.pages.study_tables import latex, markdown
     from mmairl.study.run_study import look_into
 
@@ -423,7 +419,7 @@ def write_results(prepared: PreparedStudy, runs: list[Run]) -> dict[str, Any]:
     failed = [run for run in runs if (run.folder / 'failed.txt').is_file() and not run.done]
     if failed:
         raise UserError(
-            f'{len(failed)} of {len(runs)} runs have failed; see log.txt in {failed[0].folder}, and run the command again',
+            f'{len(failed)} of {len(runs)} runs have failed; read log.txt in {failed[0].folder}, and run the command again',
             code='runs-failed',
         )
     return record

@@ -1,6 +1,7 @@
 """Estimate the hours and the disk space of a study before its first run starts.
 
-Counts of work depend only on a model and on the code, and take seconds each, so they are stored in the user's cache folder.
+Counting the work of a model takes seconds and depends only on the model and on the code, so counts are stored in the user's
+cache folder.
 """
 
 import hashlib
@@ -8,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from mmengine.config import Config
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves  # both private; torch's public counter has no bytes
+from torch.utils._pytree import tree_leaves  # private, because torch's public counter has no bytes
 
 from mmairl import hardware
 from mmairl.data.preprocess import channels_of
@@ -32,10 +33,10 @@ from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row
 
 BYTES = 4  # of a float32
-# FLOPs in the time of one byte from memory, in float32: 17 on a V100 and 10 on an A100 by their data sheets; not measured.
+# float32 FLOPs in the time of moving one byte: by their data sheets, 17 on a V100 and 10 on an A100.
 BALANCE = 15
 CHANNELS = 3
-COUNTED_BY = ('torch', 'mmengine', 'mmpretrain')  # packages that counts depend on
+COUNTED_BY = ('torch', 'mmengine', 'mmpretrain')  # packages whose versions counts depend on
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class RunCost:
     """The cost of one run, without the tasks after pre-training.
 
     Args:
-        epochs: Epochs of the scale's images, even if the row sees only a part of them.
+        epochs: Epochs over the scale's images, even if the row trains on a part of them.
         hours: Hours on one device, from the scale's rate and the work of the row relative to the scale's `rate_of`.
-        gigabytes: Size of the checkpoints that the run keeps.
+        gigabytes: The size of the checkpoints that the run keeps.
     """
 
     epochs: float
@@ -67,7 +68,7 @@ class ImageWork:
     """The work per image.
 
     Args:
-        flops: FLOPs; a multiply-add counts as two.
+        flops: FLOPs, two for each multiply-add.
         bytes: Bytes that are read and written in float32.
     """
 
@@ -76,12 +77,18 @@ class ImageWork:
 
     @property
     def time(self) -> float:
-        """The time in FLOPs. Bytes count, too, because norms have few FLOPs and take as long as their memory traffic."""
+        """The time in units of FLOPs. Bytes are included, because norms have few FLOPs and much memory traffic."""
         return self.flops + BALANCE * self.bytes
 
 
 def cost(cfg: Config, scale: Scale, more_checkpoints: int = 0) -> RunCost:
-    """Return the cost of one run of a config at a scale, with checkpoints that it keeps for other runs."""
+    """Return the cost of one run of a config at a scale.
+
+    Args:
+        cfg: The config.
+        scale: The scale.
+        more_checkpoints: The number of checkpoints that the run keeps for other runs.
+    """
     own = work_per_image(cfg)
     reference = reference_work(scale)
     relative = own.time / reference.time if own and reference else 1.0
@@ -103,7 +110,7 @@ def _reference_work(scale: bytes) -> ImageWork | None:
 
 
 def flops(configs: Mapping[str, Config]) -> dict[str, float]:
-    """Return the training FLOPs of each run per image of its data set, or its epochs if FLOPs cannot be counted."""
+    """Return the training FLOPs of each run per image of its data set, or its epochs if some FLOPs cannot be counted."""
     counted = {name: flops_per_image(cfg) for name, cfg in configs.items()}
     if not all(counted.values()):
         counted = dict.fromkeys(configs, 1)
@@ -111,7 +118,7 @@ def flops(configs: Mapping[str, Config]) -> dict[str, float]:
 
 
 def epochs(cfg: Config, images: int = 1) -> float:
-    """Return the number of epochs of a run, for a training set of `images` if its length is in iterations."""
+    """Return the number of epochs of a run. A length in iterations is divided by the training set's `images`."""
     fixed = cfg.train_cfg.get('max_epochs')
     return fixed or cfg.train_cfg.max_iters * cfg.total_batch_size / images
 
@@ -124,7 +131,7 @@ def flops_per_image(cfg: Config) -> int | None:
 def work_per_image(cfg: Config) -> ImageWork | None:
     """Return the work of a training step per image, with all views, the teacher and the backward pass.
 
-    None if the config does not state the size of the views, or if the network reads values.
+    None if the config does not state the size of the views, or if the step depends on values of tensors.
     """
     sizes = view_sizes(cfg)
     if not sizes or None in sizes:
@@ -134,7 +141,7 @@ def work_per_image(cfg: Config) -> ImageWork | None:
 
 
 def view_sizes(cfg: Config) -> list[int | None]:
-    """Return the size of each view, from its transforms in the worker and on the device; None if none states one."""
+    """Return the size of each view after its transforms in the worker and on the device; None if no transform states it."""
     in_worker = innermost(cfg.train_dataloader.dataset).get('views') or []
     on_device = (cfg.model.get('data_preprocessor') or {}).get('views') or []
     sizes = []
@@ -155,30 +162,27 @@ def counted_work(
         batch: The batch size to count with.
         sources: Digests of the modules outside the package that the model uses.
     """
-    counted = remembered(
-        dict(model=model, sizes=sizes, batch=batch, sources=sources),
-        partial(_count_work, model, sizes, batch),
-    )
+    subject = dict(model=model, sizes=sizes, batch=batch, sources=sources)
+    counted = remembered(subject, lambda: _count_work(model, sizes, batch))
     return counted and ImageWork(**counted)
 
 
 def checkpoint_bytes(cfg: Config) -> int:
     """Return the size of a model's weights and of the momentum of its trained weights."""
     model = cfg.model.to_dict()
-    return remembered(
-        dict(checkpoint=model, sources=outside_sources(cfg)), partial(_count_bytes, model)
-    )
+    subject = dict(checkpoint=model, sources=outside_sources(cfg))
+    return remembered(subject, lambda: _count_bytes(model))
 
 
-COUNTS: dict[str, Any] = {}  # by key, of this process
+COUNTS: dict[str, Any] = {}  # the counts that this process has used, by key
 
 
 def remembered(subject: Mapping[str, Any], count: Callable[[], Any]) -> Any:
-    """Return a count from the user's cache folder, or count and store it. `subject` holds its inputs, except for code."""
+    """Return a count from the user's cache folder, or count and store it. `subject` holds its inputs, apart from code."""
     key = key_of({**subject, 'code': counting_code()})
     if key not in COUNTS:
         path = hardware.cache() / 'plans' / f'{key}.json'
-        with suppress(UserError):  # no such file, or an unreadable one
+        with suppress(UserError):  # the file does not exist, or is unreadable
             COUNTS[key] = read_json(path)
             return COUNTS[key]
         COUNTS[key] = count()
@@ -189,7 +193,7 @@ def remembered(subject: Mapping[str, Any], count: Callable[[], Any]) -> Any:
 
 @cache
 def counting_code() -> str:
-    """Return a digest of the code and the versions that counts depend on."""
+    """Return a digest of the code and the package versions that counts depend on."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256(json.dumps(versions(COUNTED_BY)).encode())
     for path in [*sorted((package / 'models').rglob('*.py')), Path(__file__)]:
@@ -205,7 +209,7 @@ def _count_bytes(config: Mapping[str, Any]) -> int:
 
 
 def _count_work(config: Mapping[str, Any], sizes: Sequence[int], batch: int) -> dict | None:
-    """Count on meta tensors, so that nothing is computed."""
+    """Count on meta tensors, which compute nothing. If the head reads their values, count the networks only."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
     model = MODELS.build(dict(config)).to('meta')
@@ -226,17 +230,11 @@ def _count_work(config: Mapping[str, Any], sizes: Sequence[int], batch: int) -> 
 
 
 class BytesMoved(TorchDispatchMode):
-    """Counts the bytes that each operator reads and writes, without any cache."""
+    """Counts the bytes that each operator reads and writes, as if there were no cache."""
 
     total = 0
 
-    def __torch_dispatch__(
-        self,
-        func,
-        types,
-        args=(),
-        kwargs=None,
-    ):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         if not func.is_view and 'empty' not in func.name():
             for leaf in tree_leaves((args, result)):
@@ -246,7 +244,7 @@ class BytesMoved(TorchDispatchMode):
 
 
 class UncountedHead(nn.Module):
-    """Replaces a head that reads values, so that at least the FLOPs of the networks are counted."""
+    """Replaces a head that reads values, so that at least the work of the networks is counted."""
 
     def forward(self, q: Mapping[int, torch.Tensor], *_: object) -> dict[str, torch.Tensor]:
         return dict(loss=sum(z.sum() for z in q.values()))

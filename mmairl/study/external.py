@@ -1,4 +1,4 @@
-"""Rows of external checkpoints: the factors that their authors state, compared with those of our configs."""
+"""Rows of external checkpoints: compare the factors that their authors state with those of our configs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,27 +19,28 @@ from mmairl.study.spec import Row
 
 Factors = dict[str, str]
 STATED = dict[str, str | int | float | bool | None]
-SAME_NAMES = ('epochs', 'batch', 'optimizer')  # facts in checkpoints that are also names of factors
-LIGHTNING = 'pytorch-lightning_version'
+SAME_NAMES = ('epochs', 'batch', 'optimizer')  # names that facts in checkpoints share with factors
+LIGHTNING = 'pytorch-lightning_version'  # key in Lightning's checkpoints
 
 
 def stated_factors(row: Row) -> Factors:
-    """Return the factors that the authors of a row's checkpoints state. Empty values are not stated."""
+    """Return the factors that the authors of a row's checkpoints state. A factor without a value counts as unknown."""
     if not row.trained:
         return {}
     candidates = (Path(row.trained), home() / row.trained)
     path = next((path for path in candidates if path.is_file()), row.trained)
-    words = {True: 'yes', False: 'no'}  # YAML reads these words as booleans
     stated = {}
     for name, value in read_yaml(path, STATED).items():
-        if value is not None:
-            stated[name] = words[value] if isinstance(value, bool) else str(value)
+        if isinstance(value, bool):  # YAML reads these words as booleans
+            stated[name] = 'yes' if value else 'no'
+        elif value is not None:
+            stated[name] = str(value)
     return stated
 
 
 def training_factors(cfg: Config) -> Factors:
     """Return the training factors in a config, under the names that authors of external checkpoints use."""
-    if 'train_cfg' not in cfg:  # a config for evaluation only
+    if 'train_cfg' not in cfg:  # the config is for evaluation only
         return {}
     factors = {'library': 'mmairl'}
     if cfg.model.type == 'Siamese':
@@ -55,7 +56,7 @@ def training_factors(cfg: Config) -> Factors:
 def compare_stated(row: Row, base: Row, configs: Configs) -> tuple[list[str], list[str]]:
     """Return the factors in which two rows differ, and those that are not known for both.
 
-    At least one of the rows has external checkpoints.
+    At least one of the rows has external checkpoints. If the other row is trained here, authors can state only its factors.
     """
     row_factors = known_factors(row, configs)
     base_factors = known_factors(base, configs)
@@ -72,6 +73,7 @@ def compare_stated(row: Row, base: Row, configs: Configs) -> tuple[list[str], li
 
 
 def known_factors(row: Row, configs: Configs) -> Factors:
+    """Return the factors of a row, as its authors or its config state them."""
     return stated_factors(row) if row.weights else training_factors(configs[row.name])
 
 
@@ -86,9 +88,9 @@ def _require_known_names(stated: Factors, known: Factors, path: str) -> None:
 
 
 def require_distinct_models(rows: Sequence[Row], configs: Mapping[str, Config] = {}) -> None:
-    """Raise if two seeds have the same model, in any file format or precision: they would count as independent runs.
+    """Raise if two seeds have the same model, in any file format or precision, because seeds count as independent runs.
 
-    Unreadable files are skipped here; `require_networks` reports them.
+    Unreadable files are skipped; `require_networks` reports them.
     """
     seen: dict[str, Model] = {}
     for row, seed in external_runs(rows):
@@ -105,8 +107,8 @@ def require_distinct_models(rows: Sequence[Row], configs: Mapping[str, Config] =
                 )
             if model.is_near(earlier):
                 raise UserError(
-                    f'{name} is a near-duplicate of {other}: the weights agree within half precision; list each '
-                    'model once',
+                    f'{name} is a near-duplicate of {other}: the weights agree within the rounding of half precision; list '
+                    'each model once',
                     code='near-duplicate-model',
                 )
         seen[name] = model
@@ -120,7 +122,7 @@ def external_runs(rows: Sequence[Row]) -> Iterator[tuple[Row, int]]:
 
 
 def checkpoint_path(row: Row, seed: int) -> str:
-    """Return the absolute path of a checkpoint: a file, the weights in a folder, or a released model in the cache.
+    """Return the absolute path of a checkpoint, which is a file, the weights in a folder, or a released model in the cache.
 
     Raises:
         UserError: If it does not exist.
@@ -142,7 +144,10 @@ def require_networks(rows: Sequence[Row], configs: Configs) -> None:
 
 
 def factor_form(row: Row, base_factors: Mapping[str, str]) -> str:
-    """Return a YAML form for the factors of a row's checkpoints, with the facts in the first one and the base's factors."""
+    """Return a YAML form for the factors of a row's checkpoints.
+
+    It is filled with the facts in the first checkpoint. Its comments are the factors of the base row.
+    """
     facts = facts_of(checkpoint_path(row, min(row.weights)))
     listed = ', '.join(f'{name} {value}' for name, value in facts.items()) or 'nothing'
     lines = [
@@ -157,7 +162,7 @@ def factor_form(row: Row, base_factors: Mapping[str, str]) -> str:
 
 
 def facts_of(path: str) -> Factors:
-    """Return the facts in a checkpoint about its training: epochs, steps, optimizer, rate, versions."""
+    """Return the facts in a checkpoint about its training, such as epochs, steps and the optimizer."""
     loaded = load_checkpoint(path)
     facts: dict[str, Any] = {
         'epochs': _epochs(loaded),
@@ -174,7 +179,7 @@ def facts_of(path: str) -> Factors:
 
 
 def _epochs(loaded: Mapping[str, Any]) -> int | None:
-    """Return the number of epochs. Lightning counts from 0, except in its record of the epochs that began."""
+    """Return the number of epochs. Lightning's `epoch` counts from 0; its `ready` is the number of epochs that began."""
     epoch = loaded.get('epoch')
     if not isinstance(epoch, int):
         return None
@@ -194,7 +199,7 @@ def _optimizer(loaded: Mapping[str, Any]) -> str | None:
         settings = dict(
             group, lr=group.get('initial_lr', group.get('lr')), decay=group.get('weight_decay')
         )
-    except (AttributeError, IndexError, KeyError, TypeError):  # another project's format
+    except (AttributeError, IndexError, KeyError, TypeError):  # the file has another format
         return None
     names = [name for name in ('lr', 'decay', 'momentum', 'betas') if name in settings]
     return ', '.join(f'{name} {settings[name]}' for name in names)

@@ -1,4 +1,4 @@
-"""The papers' factors in a config, and the differences between two configs."""
+"""The factors of a config in which the papers' frameworks differ, and the differences between two configs."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -36,16 +36,14 @@ TRANSFORMS = {
 LOSSES = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos', 'BYOLHead': '2 - 2 cos'}
 CACHE_SIZE = 2**40  # bytes; reading an index does not fill the cache
 
-
-def _directions(name: str) -> dict[str, str]:
-    return {'directions of the loss': name, 'clamps in the loss': 'none'}
-
-
-# Factors that papers seldom print and libraries differ in, by class, as functions of the class's settings. Subclasses
-# inherit them.
+# Factors that papers seldom print and libraries differ in: functions of a class's settings, by class. Subclasses inherit
+# them.
 FACTS: dict[str, Callable[..., dict[str, str]]] = {
-    'PairwiseHead': lambda **_: _directions('summed'),
-    'PrototypeHead': lambda **_: _directions('averaged'),
+    'PairwiseHead': lambda **_: {'directions of the loss': 'summed', 'clamps in the loss': 'none'},
+    'PrototypeHead': lambda **_: {
+        'directions of the loss': 'averaged',
+        'clamps in the loss': 'none',
+    },
     'LARS': lambda inside=True, **_: {
         'rate': f'{"inside" if inside else "outside"} of the momentum buffer'
     },
@@ -56,13 +54,13 @@ FACTS: dict[str, Callable[..., dict[str, str]]] = {
 
 
 def same_run(cfg: Config) -> str:
-    """Return a text that is equal for configs with the same training and evaluation."""
+    """Return a text that is equal for two configs if their training and evaluation are equal."""
     measuring = {key: cfg.get(key) for key in MEASURING}
     return json.dumps({**_training_keys(cfg), **measuring}, sort_keys=True, default=str)
 
 
 def changed(one: Config, two: Config) -> list[str]:
-    """Return the dotted keys in which the training of two configs differs. Variables in config files do not count."""
+    """Return the dotted keys in which the training of two configs differs. Variables of config files are ignored."""
     return sorted(_differences(_training_keys(one), _training_keys(two), ''))
 
 
@@ -71,7 +69,7 @@ def _training_keys(cfg: Config) -> dict[str, Any]:
     for key, value in cfg.to_dict().items():
         if key in TRAINING and value is not None:
             keys[key] = value
-    for hook in ('checkpoint', 'logger'):  # absent from configs for evaluation
+    for hook in ('checkpoint', 'logger'):  # these hooks do not affect what a run computes
         keys.get('default_hooks', {}).pop(hook, None)
     for path, value in list(walk(keys)):
         if path[-1:] == ('views',) and isinstance(value, list | tuple):
@@ -148,7 +146,7 @@ def _transform(step: dict) -> str:
 
 
 def hidden_factors(cfg: Config) -> dict[str, str]:
-    """Return the factors of a run that papers seldom print and libraries differ in (projects/parity)."""
+    """Return the factors of a run that papers seldom print and libraries differ in; see projects/parity."""
     model = cfg.model
     momentum = cfg.default_hooks.get('momentum')
     rule = f'by the rule of {model.head.type}' if model.type == 'Siamese' else 'none'
@@ -186,7 +184,7 @@ def _facts(registry: Registry, part: dict) -> dict[str, str]:
 
 
 def images_of(described: dict) -> str:
-    """Return how `mmairl pack` changed the images of a data set."""
+    """Describe how `mmairl pack` changed the images of a data set."""
     described = innermost(described)
     if 'sets' in described:
         return '; '.join(sorted({images_of(part) for part in described['sets'].values()}))

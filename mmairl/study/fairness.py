@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain, product
 from typing import Any
 
-from mmengine.config import Config
 from msgspec.structs import replace
 
 from mmairl.errors import UserError
@@ -18,11 +18,11 @@ from mmairl.study.search import own_value, searched_keys
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of
 
-# The key of the views is another one if a scale or the config creates them on the device.
+# Views that are created on the device have another key, to which a declaration of the usual key applies, too.
 VIEWS = 'train_dataloader.dataset.views'
 VIEWS_ON_DEVICE = 'model.data_preprocessor.views'
 NULL_ROWS = dict(pixels='raw pixels', random='random initialisation')
-QUESTIONS = {
+CHECKS = {  # of finished runs, with the key of each in their records
     'images seen': 'images_seen',
     'optimizer steps': 'steps',
     'evaluation': 'evaluation',
@@ -36,8 +36,8 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]  # the finished runs of each
 def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, Configs, list[str]]:
     """Return the study as it runs at a scale, the config of each row, and a sentence for each row or factor left out.
 
-    Left out are rows that would run as an earlier row does, because their difference would be noise, and crossed factors
-    whose levels are equal at the scale. The untrained rows of the scale are added.
+    A row is left out if its run would equal that of an earlier row, so that their difference would be noise. A crossed
+    factor is left out if its levels are equal at the scale. The untrained rows of the scale are added.
     """
     read_once.cache_clear()
     study, left_out = without_empty_factors(study, scale)
@@ -56,9 +56,7 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, C
             code='nothing-to-compare',
         )
     rows += null_rows(rows, scale, tasks)
-    for row in rows:
-        configs.setdefault(row.name, configs[rows[0].name])
-    configs = {row.name: configs[row.name] for row in rows}
+    configs = {row.name: configs.get(row.name, configs[rows[0].name]) for row in rows}
     require_clean_choices(study, configs, tasks)
     looks = []
     for look in study.look:
@@ -67,20 +65,19 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, C
 
 
 def require_unscaled(study: Study, configs: Configs, scale: Scale) -> None:
-    """Raise if the scale changes a key that the study is about."""
-    for row in study.rows:
-        for key in study.unscaled:
-            full, scaled = (own_value(cfg, key) for cfg in (load_row(row), configs[row.name]))
-            if json.dumps(full, default=str) != json.dumps(scaled, default=str):
-                raise UserError(
-                    f"{study.name or study.title}: the scale {scale.name} changes {key} of '{row.name}', which the study is "
-                    'about; choose a larger scale, such as in1k',
-                    code='scale-changes-question',
-                )
+    """Raise if the scale changes a key that the study lists in `unscaled`, because its question is about that key."""
+    for row, key in product(study.rows, study.unscaled):
+        full, scaled = (own_value(cfg, key) for cfg in (load_row(row), configs[row.name]))
+        if json.dumps(full, default=str) != json.dumps(scaled, default=str):
+            raise UserError(
+                f'{study.name or study.title}: the question is about {key}, and the scale {scale.name} changes it in '
+                f"'{row.name}'; choose a larger scale, such as in1k",
+                code='scale-changes-question',
+            )
 
 
 def equal_rows(study: Study, configs: Configs) -> dict[str, str]:
-    """Return, for each redundant row, the name of the earlier row that it equals."""
+    """Return, for each row whose run would equal that of an earlier row, the name of that row."""
     first: dict[Hashable, str] = {}
     equal: dict[str, str] = {}
     for row in study.rows:
@@ -101,40 +98,43 @@ def equal_rows(study: Study, configs: Configs) -> dict[str, str]:
 def null_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> list[Row]:
     """Return the untrained rows that a scale adds to each study, if a task measures them."""
     base = Row('', rows[0].config, rows[0].options, factor='no training')
-    missing = [kind for kind in scale.floor if kind not in {row.untrained for row in rows}]
+    existing = {row.untrained for row in rows}
     added = []
-    for kind in missing:
-        if any(is_measured(kind, task) for task in tasks):
+    for kind in scale.floor:
+        if kind not in existing and any(is_measured(kind, task) for task in tasks):
             added.append(replace(base, name=NULL_ROWS[kind], untrained=kind))
     return added
 
 
 def require_clean_choices(study: Study, configs: Configs, tasks: Sequence[str]) -> None:
-    """Raise if, by the configs, a search or a task would choose by test images. Workers compare the images themselves."""
+    """Raise if a search or a task would choose settings by test images, as far as the configs show it.
+
+    Workers compare the images themselves.
+    """
     for cfg in configs.values():
         chosen_on = [cfg] if study.search else []
-        for task in tasks:
-            if is_local(task) and _chooses(study, cfg, task):
-                chosen_on.append(data_of(task) or cfg)
+        for task in filter(is_local, tasks):
+            data = data_of(task) or cfg
+            protocol = settings_for(protocol_of(task), data)
+            if protocol.chooses(data, trials=task in study.tune):
+                chosen_on.append(data)
         for data in chosen_on:
             if {'train', 'test'} <= data.get('evaluation', {}).keys():
                 held_out(data.evaluation)
 
 
-def _chooses(study: Study, cfg: Config, task: str) -> bool:
-    """Return True if a task chooses by held-out images or by `evaluation.val`."""
-    data = data_of(task) or cfg
-    protocol = settings_for(protocol_of(task), data)
-    return protocol.chooses(data, trials=task in study.tune)
-
-
 def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]:
-    """Return a crossed study without the factors whose levels are equal at this scale, and a sentence for each."""
+    """Return a crossed study without the factors whose levels are equal at this scale, and a sentence for each factor."""
     if not study.cross:
         return study, []
-    factors = study.cross.factors
-    empty = [factor.name for factor in factors if _is_empty(factor.levels, study, scale)]
-    if len(empty) in (0, len(factors)):
+    base = study.rows[0]
+    empty = []
+    for factor in study.cross.factors:
+        levels = [base.options | options for options in factor.levels.values()]
+        runs = {same_run(resolve(replace(base, options=level), scale)) for level in levels}
+        if len(runs) == 1:
+            empty.append(factor.name)
+    if len(empty) in (0, len(study.cross.factors)):
         return study, []
     cross = study.cross.without(empty)
     reason = f'is left out: at {scale.name} its levels are the same'
@@ -142,17 +142,8 @@ def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]
     return replace(study, cross=cross, rows=tuple(cross.rows())), left_out
 
 
-def _is_empty(levels: Mapping[Any, dict[str, Any]], study: Study, scale: Scale) -> bool:
-    base = study.rows[0]
-    runs = set()
-    for options in levels.values():
-        row = replace(base, options={**base.options, **options})
-        runs.add(same_run(resolve(row, scale)))
-    return len(runs) == 1
-
-
 def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
-    """Return the row with its references to redundant rows replaced by the rows that remain."""
+    """Return the row with its references to rows that are left out replaced by the rows that those equal."""
     others = {key: equal.get(name, name) for key, name in row.others.items()}
     changes: dict[str, Any] = dict(against=equal.get(row.against, row.against))
     for key in ('rescaled', 'along', 'fork'):
@@ -162,9 +153,10 @@ def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
 
 
 def compare_configs(study: Study, configs: Configs) -> list[dict[str, Any]]:
-    """Compare each row with its base row: return the declared, differing, searched and undeclared keys of each pair.
+    """Compare each row with its base row, and return the declared, differing, searched and undeclared keys of each pair.
 
-    For external rows, stated factors take the place of keys. Factors that are not known for both rows are `unknown`.
+    If a row has external checkpoints, the factors that their authors state take the place of keys. A factor that is not
+    known for both rows is `unknown`.
     """
     rows = {row.name: row for row in study.rows}
     searched = searched_keys(study.search, study.rows, configs)
@@ -212,9 +204,10 @@ def require_fair(compared: Sequence[dict[str, Any]]) -> None:
 def after(results: Results) -> list[dict[str, Any]]:
     """Return the checks of finished runs: equal numbers of images and steps, and the same evaluation, software and code.
 
-    Code is not verified if a run did not record all sources. Modules outside the package are compared one by one.
+    Code counts as unverified if a run did not record the sources of all parts. Each module outside the package has a check
+    of its own.
     """
-    checks = [_equal(name, key, results) for name, key in QUESTIONS.items()]
+    checks = [_equal(name, key, results) for name, key in CHECKS.items()]
     unverified = {}
     sources = {}
     modules = set()
@@ -225,24 +218,22 @@ def after(results: Results) -> list[dict[str, Any]]:
         sources[row] = [run.get('sources') or {} for run in runs]
         modules.update(*sources[row])
     if unverified:
-        checks[-1] = dict(checks[-1], equal=False, unverified=unverified)
+        checks[-1] |= dict(equal=False, unverified=unverified)
     return checks + [_equal(f'source of {name}', name, sources) for name in sorted(modules)]
 
 
 def hidden(results: Results) -> list[dict[str, Any]]:
-    """Return the checks of factors that papers seldom print, by the values that the runs recorded."""
+    """Return the checks of factors that papers seldom print, from the values that the runs recorded."""
     recorded = {row: [run.get('hidden', {}) for run in runs] for row, runs in results.items()}
-    names = dict.fromkeys(name for runs in recorded.values() for run in runs for name in run)
-    checks = []
-    for name in names:
-        check = _equal(name, name, recorded)
-        in_all_rows = len(check['values']) == len(recorded)
-        checks.append(dict(check, equal=check['equal'] and in_all_rows))
+    names = dict.fromkeys(chain.from_iterable(chain.from_iterable(recorded.values())))
+    checks = [_equal(name, name, recorded) for name in names]
+    for check in checks:
+        check['equal'] &= len(check['values']) == len(recorded)
     return checks
 
 
 def _equal(name: str, key: str, results: Results) -> dict[str, Any]:
-    """Return one check: the values of a key in each row's runs, and whether they are equal in all rows."""
+    """Return one check: the values of a key in the runs of each row, and whether all rows have equal values."""
     texts = {}
     for row, runs in results.items():
         if values := sorted({str(run[key]) for run in runs if key in run}):

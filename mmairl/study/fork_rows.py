@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+import torch
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import Runner
-from torch import Tensor
 
 from mmairl.engine.fork import require_same_order
 from mmairl.errors import UserError
@@ -34,7 +34,7 @@ def fork_points(trunk: Row, rows: Sequence[Row], configs: Configs) -> tuple[int,
 
 
 def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
-    """Raise if a fork changes the order of the images or the shapes of the model."""
+    """Raise if a fork changes the order of the images or the shapes of the model, compared with its trunk."""
     known: dict[str, Shapes] = {}
     for row in rows:
         if not row.fork:
@@ -49,14 +49,17 @@ def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
         model_keys = [key for key in keys if key.startswith('model.')]
         if model_keys and (other := _other_shapes(trunk, configs[row.name], known)):
             raise UserError(
-                f"row '{row.name}': {', '.join(model_keys)} changes the shapes of the model ('{other[0]}'), and the trunk "
-                'has no weights for them; make it a whole row without `fork`',
+                f"row '{row.name}': {', '.join(model_keys)} changes the shapes of the model ('{other[0]}'), for which the "
+                'trunk has no weights; remove `fork`, so that the row is trained from its start',
                 code='fork-changes-shapes',
             )
 
 
 def _other_shapes(trunk: Config, branch: Config, known: dict[str, Shapes]) -> list[str]:
-    """Return the tensors that differ in shape or exist in one model only. The trunk's queue fits (`fit_to_branch`)."""
+    """Return the tensors that differ in shape or exist in only one model.
+
+    A queue of the trunk does not count, because `fit_to_branch` adapts it.
+    """
     before, after = (_shapes(cfg, known) for cfg in (trunk, branch))
     names = dict.fromkeys([*after, *before])
     if 'queue.vectors' in before:
@@ -66,20 +69,21 @@ def _other_shapes(trunk: Config, branch: Config, known: dict[str, Shapes]) -> li
 
 def _shapes(cfg: Config, known: dict[str, Shapes]) -> Shapes:
     """Return the shapes of a config's model. A model that several rows share is built once."""
-    text = repr(cfg.model.to_dict())
+    model = cfg.model.to_dict()
+    text = repr(model)
     if text not in known:
-        state = MODELS.build(cfg.model.to_dict()).state_dict()
+        tensors = MODELS.build(model).state_dict().items()
         known[text] = {
-            name: tuple(value.shape) for name, value in state.items() if isinstance(value, Tensor)
+            name: tuple(value.shape) for name, value in tensors if torch.is_tensor(value)
         }
     return known[text]
 
 
 class KeepForkPoints(Hook):
-    """Saves and keeps a checkpoint after each of some epochs, in addition to those that the config keeps.
+    """Saves and keeps the checkpoints from which forks continue, in addition to those that the config keeps.
 
     Args:
-        epochs: The numbers of finished epochs.
+        epochs: The epochs after which forks continue.
     """
 
     priority = 'LOWEST'  # after the hook that saves checkpoints
@@ -99,7 +103,7 @@ class KeepForkPoints(Hook):
         self._keep(runner)
 
     def _keep(self, runner: Runner) -> None:
-        """Make the checkpoint hook forget the files, so that it does not remove them."""
+        """Remove the files from the list of the checkpoint hook, which deletes the oldest files in it."""
         saving = _saving_hook(runner)
         names = map(saving.filename_tmpl.format, self.epochs)
         for name in set(names) & set(saving.kept):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A task for each run of a study; sbatch gets their folders, whose own job.sh has what a run does.
+# The job of one run of a study. sbatch gets the folders of all runs; job.sh in each folder has the commands of its run.
 #SBATCH --nodes={{ nodes }} --ntasks-per-node={{ tasks }} --cpus-per-task={{ cpus }}
 {% if gres %}
 #SBATCH --gres={{ gres }}
@@ -11,12 +11,12 @@
 {% endfor %}
 
 run_folder=${@:SLURM_ARRAY_TASK_ID + 1:1}
-fail() { # SENTENCE CODE
+fail() { # MESSAGE EXIT_CODE
     echo "$1" >"$run_folder/failed.txt"
     exit "$2"
 }
 cd {{ folder }} && source {{ stopping }} ||
-    fail "error: $(hostname) cannot see the folder that the study was begun in, or mmairl; take folders that all nodes share" 2
+    fail "error: $(hostname) cannot read mmairl, or the folder in which the study was started; use folders that all nodes share" 2
 exec >>"$run_folder/log.txt" 2>&1
 job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 echo "job $job begins on $(hostname)"

@@ -16,15 +16,13 @@ from mmairl.signals import AGAIN, SIGNALS, start, stop
 from mmairl.study.runs import FAILURES, LAST_WORDS, Run, settle_failed_trials, unfinished
 from mmairl.study.task_names import is_local
 
-STOPPED = (
-    AGAIN,
-    *(-number for number in SIGNALS),
-)  # signals end a run that does not handle them yet
+# Exit codes of stopped runs. Early in its start, a run does not handle signals yet, which then end it.
+STOPPED = (AGAIN, *(-number for number in SIGNALS))
 POLL = 0.2  # seconds
 
 
 def commands(run: Run, devices: int) -> list[list[str]]:
-    """Return the command that trains and measures a run, and the one for tasks on mmdet and mmseg."""
+    """Return the command that trains and measures a run, and if needed the one for tasks on mmdet and mmseg."""
     module = ['-m', 'mmairl.study.worker', str(run.folder.absolute())]
     worker = [sys.executable, *module]
     steps = [worker]
@@ -42,7 +40,7 @@ def execute(
 ) -> None:
     """Complete the unfinished runs, `jobs` at a time on `devices` GPUs each.
 
-    A failed run is reported and the others continue. A stopped run is resumed by the next call.
+    If a run fails, the failure is reported and the others continue. The next call resumes stopped runs.
     """
     waiting = unfinished(runs)
     active: list[ActiveRun] = []
@@ -69,17 +67,17 @@ def execute(
                 for run in settled:
                     report(run, 'failed twice with the same error, so it counts as the worst trial')
                 if not settled:
-                    break  # the remaining runs need a run that has failed
+                    break  # all remaining runs need a run that has failed
             time.sleep(POLL)
     finally:
-        with suppress(OSError):  # a closed terminal
+        with suppress(OSError):  # the terminal is closed
             for process in active:
                 report(process.run, 'stopping')
         stop([process.process for process in active])
 
 
 def device_shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
-    """Return the environment of each parallel run: its share of the visible GPUs, or its number of threads."""
+    """Return the environment of each parallel run: its share of the visible GPUs, or its number of CPU threads."""
     if not torch.cuda.is_available():
         threads = os.environ.get('OMP_NUM_THREADS') or max(1, cores() // (jobs * devices))
         return [{'OMP_NUM_THREADS': str(threads)} for _ in range(jobs)]
@@ -97,7 +95,7 @@ def device_shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
 
 
 class ActiveRun:
-    """A run in progress. Its commands run one after another and append their output to its log."""
+    """A run in progress. Its commands run one after another, and append their output to the run's log."""
 
     def __init__(self, run: Run, commands: Sequence[Sequence[str]], share: dict[str, str]) -> None:
         self.run = run
@@ -112,7 +110,7 @@ class ActiveRun:
             self.process = start(self.remaining.pop(0), self.share, stdout=log, stderr=log)
 
     def poll(self) -> int | None:
-        """Return the exit code of the last command, or of the one that failed; None while commands run."""
+        """Return the exit code of the last command, or of one that failed; None while commands run."""
         code = self.process.poll()
         if code == 0 and self.remaining:
             self._start_next()
@@ -120,7 +118,7 @@ class ActiveRun:
         return code
 
     def describe_end(self, code: int) -> str:
-        """Describe the end of a run by its exit code. The last message of a failed run is written to failed.txt."""
+        """Return how a run has ended by its exit code. Write the last message of a failed run to failed.txt."""
         failed = self.run.folder / FAILURES[-1]
         if code == 0:
             failed.unlink(missing_ok=True)
@@ -134,7 +132,7 @@ class ActiveRun:
         return f'failed: {message}'
 
     def _last_message(self) -> str:
-        """Return the last error in the output since this start, or else the last line."""
+        """Return the last error in the output since this start, or the last line if there is no error."""
         output = self.log.read_bytes()[self.log_start :].decode(errors='replace')
         lines = [line for line in output.splitlines() if line.strip()]
         errors = [line for line in lines if re.search(LAST_WORDS, line)]

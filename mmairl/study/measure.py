@@ -1,4 +1,4 @@
-"""Measure a trained run by its study's tasks, and describe what produced the scores."""
+"""Measure a run by the tasks of its study, and describe the code, settings and machine behind its scores."""
 
 import hashlib
 import json
@@ -22,6 +22,7 @@ from mmairl.engine.curves import read_scalars
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import difference, identity_of, versions
+from mmairl.evaluation.overlap import file_stat
 from mmairl.evaluation.protocol import (
     Protocol,
     default_device,
@@ -36,8 +37,8 @@ from mmairl.study.model_identity import model_at
 from mmairl.study.schema import Asked, Measured, RunResult, Trained, last_checkpoint, result_file
 from mmairl.study.task_names import data_of, features_of, is_local, protocol_of
 
-FEATURES = 'features'  # shared by the protocols on features until all are measured
-NETWORK_KEYS = ('type', 'depth', 'stem_channels', 'base_channels')  # equal on every data set
+FEATURES = 'features'  # folder of extracted features, which the tasks of a run share
+NETWORK_KEYS = ('type', 'depth', 'stem_channels', 'base_channels')  # do not depend on the data set
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
 PACKAGES = (
     'torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy',
@@ -47,11 +48,9 @@ PACKAGES = (
 def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
     """Measure a task, or return its stored result if that has the same identity."""
     cfg, settings = task_settings(task, folder, asked)
-    subject: Backbone | str
-    if asked.untrained:
-        subject = asked.untrained
-        made = {}
-    else:
+    subject: Backbone | str = asked.untrained or ''
+    made = {}
+    if not asked.untrained:
         subject = read_backbone(str(last_checkpoint(folder)), network=tensors_of_config(cfg))
         made = read_json(folder / 'trained.json', Trained).made
     identity = on_main_process(lambda: identity_of(cfg, settings, subject, made))
@@ -76,32 +75,35 @@ def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
 
 
 def task_settings(task: str, folder: Path, asked: Asked) -> tuple[Config, Protocol]:
-    """Return the config of a task, and its protocol with its settings."""
+    """Return the config of a task, and its protocol with its settings.
+
+    A task on the data of another config uses that config with the network of the run.
+    """
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     seed = task.partition('#')[2]
-    if task_data := data_of(task):
+    if task_cfg := data_of(task):
         backbone = cfg.model.backbone
-        changes = {
+        network = {
             'model.backbone': {key: backbone[key] for key in NETWORK_KEYS if key in backbone},
             'model.in_channels': features_of(cfg),
         }
         if 'custom_imports' in cfg:
-            changes['custom_imports'] = cfg.custom_imports
-        cfg = task_data
-        cfg.merge_from_dict(changes)
+            network['custom_imports'] = cfg.custom_imports
+        cfg = task_cfg
+        cfg.merge_from_dict(network)
     settings = settings_for(
         protocol_of(task),
         cfg,
         device=default_device(),
         workers=default_workers(),
         seed=int(seed) if seed else None,
-        trials=asked.tuned.get(task, ()) or None,
+        trials=asked.tuned.get(task) or None,
     )
     return cfg, settings
 
 
 def _stored(folder: Path, task: str, identity: Mapping[str, Any]) -> Measured | None:
-    """Return the result with this identity. Files of earlier versions are named by other keys."""
+    """Return the stored result with this identity, whatever its file name: earlier versions named files differently."""
     stored = (read_json(path, Measured) for path in sorted(folder.glob(f'{task}_*.json')))
     return next((result for result in stored if not difference(result.identity, identity)), None)
 
@@ -128,10 +130,8 @@ def result_of(
 ) -> RunResult:
     """Return everything that the page shows of a run. A task's first score is its main score."""
     trained = {} if asked.untrained else describe_training(cfg, folder, asked)
-    # False means the same as an absent key.
-    evaluation = {
-        key: value for key, value in cfg.get('evaluation', {}).items() if value is not False
-    }
+    settings = cfg.get('evaluation', {}).items()
+    evaluation = {key: value for key, value in settings if value is not False}  # the default
     result = RunResult(
         **trained,
         git=git_state(),
@@ -140,13 +140,10 @@ def result_of(
         evaluation=json.dumps(evaluation, sort_keys=True, default=str),
     )
     for task, of_task in measured.items():
-        main = next(iter(of_task.scores))
+        (main, score), *others = of_task.scores.items()
+        result.scores[task] = score
         result.labels[task] = f'{main} {task.partition("@")[2]}'.strip()
-        for name, score in of_task.scores.items():
-            if name == main:
-                result.scores[task] = score
-            else:
-                result.further[f'{task} {name}'] = score
+        result.further |= {f'{task} {name}': other for name, other in others}
         result.identities[task] = of_task.identity
         if of_task.left_out:
             result.left_out[task] = of_task.left_out
@@ -162,7 +159,7 @@ def describe_training(cfg: Config, folder: Path, asked: Asked) -> dict[str, Any]
         asdict(read_json(folder / 'trained.json', Trained)),
         checkpoint=checkpoint.name,
         sha256=sha256(checkpoint),
-        file=file_stamp(checkpoint),
+        file=file_stat(checkpoint),
         weights=model_at(checkpoint).weights,
         curves=curves(folder),
         hidden={} if asked.external else hidden_factors(cfg),
@@ -177,11 +174,6 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def file_stamp(path: Path) -> tuple[int, int]:
-    """Return the size and the modification time of a file."""
-    return path.stat().st_size, path.stat().st_mtime_ns
-
-
 def curves(folder: Path) -> dict[str, Any]:
     """Return the logged curves of a run; empty if it did not train."""
     if not list(folder.glob('*/vis_data/scalars.json')):
@@ -193,11 +185,9 @@ def git_state() -> str:
     """Return the commit of the code and a digest of the package's source, including untracked files."""
     command = ['git', 'describe', '--always', '--exclude=*', '--dirty= with changes']
     try:
-        done = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
         commit = done.stdout.strip()
-    except OSError:
+    except OSError:  # git is not installed
         commit = ''
     return f'{commit or "not a checkout"}, source {package_source()}'
 

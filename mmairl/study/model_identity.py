@@ -1,7 +1,6 @@
 """The identity of the model in a checkpoint, independent of file format and precision."""
 
 import json
-import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,11 +12,12 @@ from torch import Tensor
 from mmairl.checkpoints.read import read_backbone
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import weights_identity
+from mmairl.evaluation.overlap import file_stat
 
 SAMPLED = 64  # values of each tensor that are compared
 HALF = 2**-8  # relative error of rounding to bfloat16
 TINY = 2**-24  # absolute error of rounding to float16
-COUNTER = 'num_batches_tracked'  # absent from some formats, and no output depends on it
+COUNTER = 'num_batches_tracked'  # missing in some formats; no output depends on it
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +42,13 @@ def model_at(path: str | Path, cfg: Config | None = None) -> Model:
         path: The checkpoint.
         cfg: A config whose backbone the checkpoint must fit. Default: a ResNet or ViT, detected by its keys.
     """
-    status = os.stat(path)
     backbone = json.dumps(cfg.model.backbone.to_dict(), default=str) if cfg else ''
-    return _read_model(str(path), status.st_size, status.st_mtime_ns, backbone)
+    return _read_model(str(path), file_stat(path), backbone)
 
 
 @cache
-def _read_model(path: str, size: int, changed: int, backbone: str) -> Model:
+def _read_model(path: str, stat: tuple[int, int], backbone: str) -> Model:
+    """Return the model in a file with these stats. `backbone` is JSON, because arguments must be hashable."""
     network = None
     if backbone:
         network = tensors_of_config(Config(dict(model=dict(backbone=json.loads(backbone)))))

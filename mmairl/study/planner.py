@@ -1,4 +1,4 @@
-"""Plan the runs of a study, and write the config and the request of each worker into its run's folder."""
+"""Plan the runs of a study, and write the config and the request of each run into its folder."""
 
 import copy
 import sys
@@ -29,13 +29,11 @@ from mmairl.study.task_names import is_local, is_measured, recipe, trains_classi
 from mmairl.study.trials import trial_counts
 from mmairl.transfer.tasks import require_platform
 
-Trials = Mapping[str, Sequence[Run]]  # of one search, by row
-
 
 def plan_runs(
     study: Study, configs: Configs, seeds: Sequence[int], tasks: Sequence[str], out: Path
 ) -> list[Run]:
-    """Return the runs, ordered by seed, so that every row has a result early."""
+    """Return the runs ordered by seed, so that each row soon has a result."""
     planner = Planner(study, configs, tuple(tasks), out)
     by_seed = map(planner.rows, seeds)
     runs = list(planner.searches(seeds) if study.search else chain.from_iterable(by_seed))
@@ -49,7 +47,7 @@ def prepare_runs(
     """Plan the runs, and write each run's config and request into its folder.
 
     Raises:
-        UserError: If a run was begun with another config, or is in progress and its source code has changed.
+        UserError: If a run was started with another config, or if source code has changed during a run.
     """
     require_networks(study.rows, configs)
     runs = plan_runs(study, configs, seeds, tasks, out)
@@ -57,13 +55,13 @@ def prepare_runs(
     for run, change in changes.items():  # before anything is moved or written
         if change == CONFIG:
             raise UserError(
-                f'{run.folder}: the run was started with another config; set --out to another folder, or remove this one',
+                f'{run.folder}: the run was started with another config; set --out to another folder, or remove this folder',
                 code='other-config',
             )
     for run, change in changes.items():
         if change:
             set_changed_run_aside(run, change)
-        # In its own folder, because mmengine writes a file of this name into the work dir.
+        # In a folder of its own, because mmengine writes a config.yaml into the work dir.
         write_text(run.folder / 'asked' / 'config.yaml', run.config)
         write_json(run.folder / 'asked.json', _with_known_sources(run))
     settle_failed_trials(runs)
@@ -71,7 +69,7 @@ def prepare_runs(
 
 
 def set_changed_run_aside(run: Run, change: str) -> None:
-    """Move a run to another folder if other source code trained it, so that it is trained again."""
+    """Move a run whose source code has changed to another folder, so that it is trained again."""
     if run.is_running:
         raise UserError(
             f'{run.name}: {change} has changed during the run; stop the run or wait for its end, then start the study again',
@@ -84,14 +82,14 @@ def set_changed_run_aside(run: Run, change: str) -> None:
 
 
 def _with_known_sources(run: Run) -> Asked:
-    """Return the request of a run. A run in progress keeps its record of sources, which may be missing."""
+    """Return the request of a run. A run with a checkpoint keeps its first record of sources, which may be None."""
     path = run.folder / 'asked.json'
     begun = path.is_file() and (run.folder / 'last_checkpoint').is_file()
     return replace(run.asked, sources=read_json(path, Asked).sources) if begun else run.asked
 
 
 def measure_again(runs: Sequence[Run]) -> None:
-    """Remove the scores of finished runs, but not their weights."""
+    """Remove the scores of finished runs and keep their weights."""
     for run in runs:
         if run.is_running:
             raise UserError(
@@ -121,14 +119,15 @@ class Planner:
     out: Path
 
     def rows(
-        self, seed: int, folder: str = 'runs', part: str = 'compared', trials: Trials | None = None
+        self, seed: int, part: str = 'compared', trials: Mapping[str, Sequence[Run]] = {}
     ) -> Iterator[Run]:
-        """Yield a run of each row from one seed. With `trials`, rows use the settings of their best trials."""
-        # One run of an untrained row is enough, and external checkpoints have their own seeds.
+        """Yield a run of each row from one seed. With `trials`, a row is trained with the options of its best trial."""
+        folder = 'tuned' if trials else 'runs'
+        # Rows without training run once: untrained rows from one seed, external rows with their own seeds.
         first = seed == min(self.study.seeds) and part == 'compared'
         for row in self.study.rows:
             if row.trains or row.others:
-                yield self._run(row, seed, folder, part, (trials or {}).get(row.name, ()))
+                yield self._run(row, seed, folder, part, trials.get(row.name, ()))
             elif first:
                 for number in row.weights or [seed]:
                     yield self._run(row, number, folder, part)
@@ -141,6 +140,13 @@ class Planner:
             role: self._folder(rows[name], seed, folder) for role, name in row.others.items()
         }
         absolute = {role: str(path.absolute()) for role, path in sources.items()}
+        chosen = None
+        if trials:
+            chosen = Chosen(
+                tuple(str(trial.folder.absolute()) for trial in trials),
+                self.study.search.criterion,
+                published=str(self._folder(row, seed).absolute()),
+            )
         asked = Asked(
             seed,
             tasks,
@@ -151,7 +157,7 @@ class Planner:
             fork_points=fork_points(row, self.study.rows, self.configs),
             external=checkpoint_path(row, seed) if row.weights else '',
             stated=stated_factors(row),
-            chosen=self._choice(row, seed, trials) if trials else None,
+            chosen=chosen,
             tuned=self._recipe_trials(row, seed),
             sources=outside_sources(cfg) if row.trains else None,
         )
@@ -162,13 +168,8 @@ class Planner:
     def _folder(self, row: Row, seed: int, folder: str = 'runs') -> Path:
         return self.out / folder / row.slug / f'seed_{seed}'
 
-    def _choice(self, row: Row, seed: int, trials: Sequence[Run]) -> Chosen:
-        folders = tuple(str(trial.folder.absolute()) for trial in trials)
-        published = str(self._folder(row, seed).absolute())
-        return Chosen(folders, self.study.search.criterion, published)
-
     def _recipe_trials(self, row: Row, number: int) -> dict[str, tuple[dict[str, Any], ...]]:
-        """Return the trials of each tuned task: the same relative points for every row."""
+        """Return the trials of each tuned task, with the same relative points for all rows."""
         trials = {}
         for task, tune in self.study.tune.items():
             if task in self.tasks:
@@ -177,24 +178,25 @@ class Planner:
         return trials
 
     def searches(self, numbers: Sequence[int]) -> Iterator[Run]:
-        """Yield the rows as published, the trials of each search, and its winners, which are compared.
+        """Yield the runs of each search: the rows as published, the trials, and the winners, which are compared.
 
-        The seed of the rows as published is the search's number, so a finished study keeps its runs if it adds a search.
+        The rows as published have the number of the search as their seed, so a finished study to which `search` is added
+        keeps its runs.
         """
         counts = trial_counts(self.study, self.configs)
         for number in numbers:
-            yield from self.rows(number, part='published')
+            yield from self.rows(number, 'published')
             trials = {}
             for row in self.study.rows:
                 if row.trains:
                     trials[row.name] = list(self._trials(row, number, counts[row.name]))
-            # One trial of each row in turn, so that an interrupted search has treated all rows equally.
+            # The rows take turns, so that an interrupted search has about as many trials of each.
             for turn in zip_longest(*trials.values()):
                 yield from filter(None, turn)
-            yield from self.rows(number, 'tuned', trials=trials)
+            yield from self.rows(number, trials=trials)
 
     def _trials(self, row: Row, number: int, count: int) -> Iterator[Run]:
-        """Yield the trials of a row in one search, measured on images that are held out of the training labels."""
+        """Yield the trials of a row in one search. They are measured on held-out training images."""
         search = self.study.search
         tasks = (search.criterion,)
         cfg = self.configs[row.name]
@@ -216,7 +218,7 @@ def tunable_recipe(cfg: Config, task: str) -> Config:
     """Return the config by which a task trains.
 
     Raises:
-        UserError: If it has no images by which to choose among trials.
+        UserError: If the task has no held-out images by which to choose among trials.
     """
     if not is_local(task):
         require_platform([task])
@@ -224,8 +226,8 @@ def tunable_recipe(cfg: Config, task: str) -> Config:
     if not trains_classifier(task) and 'held_out' not in task_config:
         tunable = [name for name in PROTOCOLS.names() if trains_classifier(name)]
         raise UserError(
-            f"tune: the task has no images to choose by ('{task}'); tune {', '.join(tunable)}, or a task whose config has "
-            '`held_out` images',
+            f"tune: the task has no held-out images to choose by ('{task}'); tune {', '.join(tunable)}, or a task whose config "
+            'has `held_out` images',
             code='not-tunable',
         )
     return task_config

@@ -1,4 +1,4 @@
-"""Published numbers from configs/studies/_published. Pages mark them as published, and statistics never use them."""
+"""Published numbers in configs/studies/_published. Pages mark them as published, and statistics never use them."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -9,7 +9,7 @@ from mmairl.errors import UserError
 from mmairl.io import read_yaml
 
 NOT_ROWS = ('columns', 'printed', 'notes')  # keys of a table that are not rows
-NOT_SCORES = ('beta',)  # columns that identify a row
+NOT_SCORES = ('beta',)  # columns that identify a row instead of scoring it
 DEFAULT_TABLES = ('revisit_airl.table1_ladder', 'revisit_airl.table2_optimizer_crossover')
 
 
@@ -59,7 +59,7 @@ def _numbers(row: Any, columns: Sequence[str]) -> dict[str, float]:
 
 
 def row(name: str) -> dict[str, float]:
-    """Return the published numbers of TABLE/ROW by column. Without TABLE, the row is one of AIRL's Tab. 1 and 2.
+    """Return the published numbers of TABLE/ROW by column. Without TABLE, the row is one of DEFAULT_TABLES.
 
     Example:
         >>> row('mocov2plus_sgd')['voc07_ap50'], row('byol.table4b_depth/byol')['nyuv2_rms']

@@ -1,4 +1,4 @@
-"""Record the start of a run, so that a study can pair rows by seed, and measure the time of training."""
+"""Record what a run started from, so that a study can pair rows by seed, and measure the time of its training."""
 
 import time
 from pathlib import Path
@@ -14,15 +14,15 @@ from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 from mmairl.study.schema import TrainingStart
 
-FIRST = 2**21  # images of an order, enough to identify it
+FIRST = 2**21  # images of an epoch's order that are enough to identify it
 
 
 @HOOKS.register_module()
 class RecordStart(Hook):
-    """Writes digests of the backbone's initial weights, of their shapes, and of the first epoch's order of images.
+    """Writes digests of the backbone's initial weights, of their shapes, and of the order of images in the first epoch.
 
-    Heads are not included, because rows that differ in them can start from the same backbone. Checkpoints hold the seconds,
-    so a resumed run includes the time of its earlier starts.
+    Heads are not included, because rows that differ in their heads can start from the same backbone. Checkpoints store the
+    seconds so far, so the time of a resumed run includes its earlier starts.
     """
 
     def __init__(self, path: str) -> None:
@@ -51,7 +51,7 @@ class RecordStart(Hook):
         shapes = {name: list(tensor.shape) for name, tensor in weights.items()}
         sampler = runner.train_dataloader.sampler
         order = None
-        if hasattr(sampler, 'order'):  # samplers of other libraries have none
+        if hasattr(sampler, 'order'):  # the sampler is one of this package
             images = sampler.order()(np.arange(min(sampler.images, FIRST)))
             order = key_of({'images': images.tolist()})
         start = TrainingStart(weights_identity(weights), key_of(shapes), order)

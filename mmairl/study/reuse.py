@@ -1,6 +1,7 @@
 """Create weights without training: NormRescaled, taken from an earlier checkpoint, or imported from another project.
 
-`origin` is the identity of the inputs of these weights. If it changes, weights and scores are created again.
+`origin` is the identity of everything that such weights are created from. If it changes, the weights are created again, and
+the run is measured again.
 """
 
 import json
@@ -30,7 +31,7 @@ from mmairl.io import read_json, write_json, write_text
 from mmairl.registry import DATASETS
 from mmairl.study.model_identity import model_at
 from mmairl.study.schema import CHOICE, REQUEST_AND_LOGS, Asked, Branch, Trained, last_checkpoint
-from mmairl.study.spec import Along, Rescaled
+from mmairl.study.spec import Along, Rescaled, roles
 from mmairl.study.trials import best_trial
 
 STATISTICS = 200  # batches for batch norm's statistics, as in PreciseBN
@@ -39,7 +40,7 @@ KNOWN_DATA: dict[str, dict[str, Any]] = {}
 
 
 def origin(asked: Asked, folder: Path) -> dict[str, Any]:
-    """Return the identity of the inputs of a run's weights; empty if they depend only on its config and seed."""
+    """Return the identity of what a run's weights are created from; empty if that is only its config and seed."""
     if asked.chosen:
         try:
             return dict(chosen=config_identity(best_trial(asked.chosen).options))
@@ -54,8 +55,8 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
     if made is None:
         return {}
     part = asked.along and asked.along.part
-    sources = {key: _weights_in(path, part) for key, path in source_folders(asked).items()}
-    if asked.rescaled:  # images for batch norm's statistics
+    sources = {role: _weights_in(Path(source), part) for role, source in roles(made).items()}
+    if asked.rescaled:  # the images that batch norm's statistics are measured on
         sources['data'] = known_data(_config_in(folder).evaluation.train)
     return {**config_identity(asdict(made)), **sources}
 
@@ -65,19 +66,12 @@ def fork_checkpoint(branch: Branch) -> Path:
     return Path(branch.trunk) / f'epoch_{branch.epoch}.pth'
 
 
-def source_folders(asked: Asked) -> dict[str, Path]:
-    """Return the folders of the runs whose weights a run uses, by their role."""
-    made = asked.rescaled or asked.along
-    folders = {role: getattr(made, role, None) for role in ('of', 'anchor')}
-    return {role: Path(folder) for role, folder in folders.items() if folder}
-
-
 def _config_in(folder: Path) -> Config:
     return load_config(str(folder / CONFIG))
 
 
 def _weights_in(folder: Path, part: str | None) -> Any:
-    """Return the identity of a run's weights at its end, or after a part of it."""
+    """Return the identity of a run's last weights, or of those after a part of its training."""
     if not all((folder / name).is_file() for name in ('asked.json', 'last_checkpoint')):
         return ABSENT
     try:
@@ -103,14 +97,16 @@ def known_data(described: Mapping[str, Any]) -> dict[str, Any]:
 
 def create_weights(cfg: Config, asked: Asked, folder: Path) -> None:
     """Write weights without training, unless the stored ones have the same origin."""
-    for source in source_folders(asked).values():
-        require_finished(folder, source)
+    for source in roles(asked.rescaled or asked.along).values():
+        require_finished(folder, Path(source))
     made = origin(asked, folder)
     trained = folder / 'trained.json'
     if trained.is_file() and not difference(read_json(trained, Trained).made, made):
         return
-    if asked.external:
-        backbone, spent = external_weights(cfg, asked.external), Trained()
+    spent = Trained()
+    if asked.external:  # must fit the row's network
+        backbone = read_backbone(asked.external, network=tensors_of_config(cfg))
+        backbone.weights.update(load_backbone(cfg, backbone).state_dict())
     elif asked.rescaled:
         backbone, spent = rescaled_weights(cfg, asked.rescaled)
     else:
@@ -124,8 +120,8 @@ def create_weights(cfg: Config, asked: Asked, folder: Path) -> None:
 def rescaled_weights(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
     """Return the weights of another run, NormRescaled by the weights of a third run or by a constant.
 
-    Rescaling changes the activations, so batch norm's statistics are measured again; the old ones would put k-NN at chance.
-    The exact form computes its own statistics.
+    Rescaling changes the activations, so batch norm's statistics are measured again; with the old ones, k-NN would be at
+    chance. The exact form computes its own statistics.
     """
     start = time.perf_counter()
     backbone = read_backbone(str(last_checkpoint(Path(made.of))))
@@ -146,14 +142,15 @@ def rescaled_weights(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
 
 
 def earlier_weights(made: Along) -> tuple[Backbone, Trained]:
-    """Return the weights that another run saved after a part of its epochs."""
+    """Return the weights that another run saved after a part of its training."""
     source = Path(made.of)
     part = Fraction(made.part)
     saved = saved_after(source, made.part)
     trained = read_json(source / 'trained.json', Trained)
     if not saved.is_file():
         raise UserError(
-            f"along: the run '{source}' has no {saved.name}; set max_keep_ckpts=-1 and a suitable interval in its config",
+            f"along: the run '{source}' has no checkpoint {saved.name}; set max_keep_ckpts=-1 and a suitable interval in its "
+            'config',
             code='no-earlier-checkpoint',
         )
     seen = {key: round(getattr(trained, key) * part) for key in ('steps', 'images_seen')}
@@ -161,7 +158,7 @@ def earlier_weights(made: Along) -> tuple[Backbone, Trained]:
 
 
 def take_published(published: Path, asked: Asked, folder: Path) -> None:
-    """Copy the trained run of the row as published, at no cost, because the best trial is that row."""
+    """Copy the trained run of the row as published, which the best trial equals, instead of training it again."""
     ignored = shutil.ignore_patterns(*REQUEST_AND_LOGS, 'result.json', 'trained.json', CHOICE)
     shutil.copytree(published, folder, ignore=ignored, dirs_exist_ok=True)
     trained = read_json(published / 'trained.json', Trained)
@@ -171,15 +168,8 @@ def take_published(published: Path, asked: Asked, folder: Path) -> None:
     )
 
 
-def external_weights(cfg: Config, path: str) -> Backbone:
-    """Return the weights of an external checkpoint, which must fit the row's network."""
-    backbone = read_backbone(path, network=tensors_of_config(cfg))
-    backbone.weights.update(load_backbone(cfg, backbone).state_dict())
-    return backbone
-
-
 def saved_after(folder: Path, part: str) -> Path:
-    """Return the path of a run's checkpoint after a part of it, whether or not it exists."""
+    """Return the path of a run's checkpoint after a part of its training, whether or not it exists."""
     last = last_checkpoint(folder)
 
     def scaled(number: re.Match) -> str:
@@ -189,9 +179,9 @@ def saved_after(folder: Path, part: str) -> Path:
 
 
 def require_finished(folder: Path, source: Path) -> None:
-    """Raise if a run that another one uses is not finished."""
+    """Raise if the run in `source`, which the run in `folder` uses, is not finished."""
     if not (source / 'result.json').is_file():
         raise UserError(
-            f"{folder}: uses the run in '{source}', which is not finished; finish that run first",
+            f"{folder}: requires the run in '{source}', which is not finished; finish that run first",
             code='source-not-finished',
         )

@@ -1,4 +1,4 @@
-"""Complete the runs of a study on this machine, and write the pages of its instruments."""
+"""Complete the runs of a study on this machine, and write the pages of the instruments in its `look`."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,14 +20,12 @@ BATCH = 64
 
 
 def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[str], None]) -> None:
-    """Complete the runs, `jobs` at a time on `devices` each, and report the start and the end of each."""
-    done = len(runs) - len(unfinished(runs))
+    """Complete the runs, `jobs` at a time on `devices` devices each, and report the start and the end of each."""
+    before = done = len(runs) - len(unfinished(runs))
     say(f'{done} of {len(runs)} runs are finished')
     for run in runs:
         if reason := run.stale_reason:
             say(f'{run.name} is measured again, because this has changed: {reason}')
-
-    before = done
     start = time.monotonic()
 
     def report(run: Run, event: str) -> None:
@@ -43,7 +41,7 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[s
 
 
 def look_into(study: Study, configs: Configs, runs: Sequence[Run], out: Path) -> list[Path]:
-    """Write the pages of the study's instruments, from the first seed, if all of their rows are finished."""
+    """Write a page for each instrument whose rows have all finished the first seed, and return the pages."""
     first_seed = {run.row.name: run for run in runs if run.seed == runs[0].seed}
     pages = []
     for number, look in enumerate(study.look):

@@ -1,4 +1,4 @@
-"""The runs of a study, their folders and their states."""
+"""The runs of a study, with their folders and states."""
 
 import re
 import time
@@ -17,7 +17,7 @@ from mmairl.study.search import FIRST
 from mmairl.study.spec import Row
 from mmairl.study.stale import stale_reason
 
-# The last message of a failed run, without torchrun's own below it. The pattern works in Python and in grep.
+# Matches the error that ended a run, and not the report that torchrun prints below it. Python and grep use the pattern.
 LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
 CONFIG = 'the config'
 FAILURES = ('failed_before.txt', 'failed.txt')  # last messages of the last two failed starts
@@ -34,11 +34,11 @@ class Run:
         row: The row.
         seed: The seed, or the number of the search.
         folder: The run's folder.
-        tasks: Its tasks.
-        needs: Folders of the runs whose weights or scores it uses.
+        tasks: The tasks to measure.
+        needs: Folders of the runs whose weights or scores this run uses.
         part: 'compared'; in a search also 'published' or 'trial'.
-        asked: The request to its worker.
-        config: Its config, as YAML.
+        asked: The request to the worker.
+        config: The config, as YAML.
     """
 
     row: Row
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def slug(self) -> str:
-        """A name for schedulers."""
+        """The name for schedulers."""
         part = {'trial': f'_trial_{self.folder.name}', 'published': '_published'}.get(self.part, '')
         return f'{self.row.slug}_seed_{self.seed}{part}'
 
@@ -89,7 +89,7 @@ class Run:
 
     @property
     def changed_since_start(self) -> str:
-        """What has changed since the run started: its config, or the source of modules that it imports."""
+        """What has changed since the run started: its config, the source of a module that it imports, or nothing ('')."""
         config = self.folder / 'asked' / 'config.yaml'
         if self.config and config.is_file() and not same_config(read_text(config), self.config):
             return CONFIG
@@ -119,7 +119,7 @@ def _fork_epoch(asked: Asked) -> int:
 
 
 def status(run: Run) -> tuple[str, str]:
-    """Return the state of a run by its folder, and a message such as the last line of its log."""
+    """Return the state of a run according to its folder, and a message, such as the last line of its log."""
     if run.done:
         return 'done', ''
     line = _last_line(run)
@@ -153,7 +153,7 @@ def _log_age(run: Run) -> timedelta:
 
 
 def require_own_files(runs: Sequence[Run], study: Path) -> None:
-    """Raise if a file that a page would show is a link to a file outside of the study's folder."""
+    """Raise if a file that a page would show is a link that leads out of the study's folder."""
     for run in runs:
         for name in SHOWN:
             if (run.folder / name).exists():
@@ -161,51 +161,48 @@ def require_own_files(runs: Sequence[Run], study: Path) -> None:
 
 
 def unfinished(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that are not done, and the runs that use their results, which may change."""
-    selected = {run for run in runs if not run.done}
-    while True:
+    """Return the runs that are not done, and those that use their results, because the results may change."""
+    selected: set[Run] = set()
+    more = {run for run in runs if not run.done}
+    while not more <= selected:
+        selected |= more
         changing = {run.folder for run in selected}
-        dependent = {run for run in runs if changing & set(run.needs)}
-        if dependent <= selected:
-            return [run for run in runs if run in selected]
-        selected |= dependent
+        more = {run for run in runs if changing & set(run.needs)}
+    return [run for run in runs if run in selected]
 
 
 def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
-    """Give trials that failed twice with the same error the worst score, and return them.
+    """Record trials that failed twice with the same error as the worst of their search, and return them.
 
-    This requires a finished trial in the same search: if all trials fail, their settings are not the cause.
+    At least one trial of the search must have finished. If all trials fail, their settings are not the cause.
     """
-    settled = []
+    settled = {}
     for run in runs:
-        if run.part != 'trial' or run.result is not None:
-            continue
-        message = repeated_failure(run.folder)
+        is_open = run.part == 'trial' and run.result is None
+        message = is_open and repeated_failure(run.folder)
         if message and _any_trial_finished(run.folder.parent):
-            settled.append((run, message))
-    for (
-        run,
-        message,
-    ) in settled:  # in a second loop, because a settled trial does not count as finished above
+            settled[run] = message
+    # Results are written after the loop, because a settled trial must not count as finished for the others.
+    for run, message in settled.items():
         labels = {task: task for task in run.tasks}
-        write_json(
-            run.folder / 'result.json',
-            RunResult(labels=labels, diverged=f'failed twice: {message}'),
-        )
-    return [run for run, _ in settled]
+        result = RunResult(labels=labels, diverged=f'failed twice: {message}')
+        write_json(run.folder / 'result.json', result)
+    return list(settled)
 
 
 def _any_trial_finished(search: Path) -> bool:
-    """Return True if a trial of a search has a result. Trials in set-aside folders do not count."""
+    """Return True if a trial of a search has a result. Folders that were set aside do not count."""
     return any(path.parent.name.isdecimal() for path in search.glob('*/result.json'))
 
 
 def repeated_failure(folder: Path) -> str:
-    """Return the last message of a run if its last two starts failed with the same error, except for numbers; else ''."""
+    """Return the last message of a run if its last two starts failed with the same error; else ''.
+
+    Numbers in an error may differ, such as those of free memory. The last log line of a killed run must be the same.
+    """
     before, last = (_text_of(folder / name) for name in FAILURES)
-    if not re.search(LAST_WORDS, last):  # a line of its log, because it was killed
-        return last if last == before else ''
-    return last if re.sub(r'[\d.]+', '', last) == re.sub(r'[\d.]+', '', before) else ''
+    varying = r'[\d.]+' if re.search(LAST_WORDS, last) else '$'
+    return last if re.sub(varying, '', last) == re.sub(varying, '', before) else ''
 
 
 def _text_of(path: Path) -> str:

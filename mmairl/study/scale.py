@@ -1,4 +1,4 @@
-"""Change the size of a study's configs. A scale changes all rows in the same way."""
+"""Scales: make the full-size configs of a study smaller, all rows in the same way."""
 
 import copy
 from collections.abc import Iterable
@@ -17,9 +17,9 @@ from mmairl.evaluation.sets import innermost
 from mmairl.io import Declared, read_yaml
 from mmairl.study.spec import Row, Seed, Untrained
 
-DEFAULT_BATCH = 1024  # the batch size of most configs, to which a scale's rate factors apply
+DEFAULT_BATCH = 1024  # batch size of most configs, to which the factors in a scale's `lr` apply
 FULL_WIDTH = 64  # base channels of a ResNet
-IMAGENET = 1_281_167  # images; lengths in iterations are multiples of its epochs
+IMAGENET = 1_281_167  # training images; configs that count iterations assume them
 
 
 class Widths(Declared, frozen=True):
@@ -60,7 +60,7 @@ class Scale(Declared, frozen=True):
 
 
 def read_scale(name: str) -> Scale:
-    """Return the built-in scale of a name, or the scale in a YAML file.
+    """Return a built-in scale by its name, or the scale in a YAML file.
 
     Example:
         >>> read_scale('demo').images
@@ -79,7 +79,7 @@ def read_scale(name: str) -> Scale:
 
 
 def resolve(row: Row, scale: Scale) -> Config:
-    """Return the row's config as it runs at this scale."""
+    """Return the row's config at a scale. Configs without training, and those with `fixed_size`, do not change."""
     cfg = load_row(row)
     only_measures = row.weights and 'train_dataloader' not in cfg
     if only_measures or cfg.get('fixed_size'):
@@ -87,8 +87,8 @@ def resolve(row: Row, scale: Scale) -> Config:
     width = cfg.model.backbone.get('base_channels', FULL_WIDTH)
     if width < FULL_WIDTH and scale.widths:
         raise UserError(
-            f"row '{row.name}': the scale {scale.name} shrinks full-size configs, and this one is small (base_channels "
-            f"'{width}'); use a full-size config, such as {scale.rate_of}, or set `fixed_size = True` in the config",
+            f"row '{row.name}': the scale {scale.name} requires a full-size config, and base_channels is small ('{width}'); "
+            f'use a config such as {scale.rate_of}, or set `fixed_size = True` in the config',
             code='already-small',
         )
     batch = scale.batch or cfg.total_batch_size
@@ -140,12 +140,12 @@ def load_row(row: Row) -> Config:
 
 @cache
 def read_once(path: str) -> Config:
-    """Return a config that rows share. `at_scale` clears the cache, so that each plan reads the files again."""
+    """Return the config in a file, which rows share. `at_scale` clears the cache, so that each plan reads files again."""
     return load_config(path)
 
 
 def change_data(cfg: Config, scale: Scale) -> None:
-    """Replace the images, and change the size and the settings of the views' transforms."""
+    """Replace the data set, and change the transforms of the views."""
     dataset = innermost(cfg.train_dataloader.dataset)
     own_views = expand_named_views(dataset.get('views')) or ()
     sizes = [step['size'] for view in own_views for step in view if 'size' in step]
@@ -167,7 +167,7 @@ def change_data(cfg: Config, scale: Scale) -> None:
 def _changed_step(step: dict[str, Any], scale: Scale, largest: int) -> dict[str, Any]:
     change = scale.views.get(step['type'], {})
     size = step.get('size', largest)
-    if size < largest:  # a small crop of a multi-crop keeps its relative size
+    if size < largest:  # small crops keep their size relative to the large ones
         return {**step, 'size': round(size * change.get('size', largest) / largest)}
     return {**step, **change}
 
@@ -175,19 +175,20 @@ def _changed_step(step: dict[str, Any], scale: Scale, largest: int) -> dict[str,
 def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
     """Set the length of the queue and the widths of the model.
 
-    A projection as wide as its hidden layer remains so, and the bottleneck of a predictor keeps its relative width.
+    A projection that is as wide as its hidden layer stays as wide, and the bottleneck of a predictor keeps its relative
+    width.
 
     Args:
         cfg: The config.
         scale: The scale.
-        multiple: The width of the backbone relative to the usual width.
+        multiple: The width of the backbone relative to the one that the scale's `widths` assume.
     """
     if scale.queue and cfg.model.get('queue'):
         cfg.model.queue.length = scale.queue
     widths = scale.widths
     if not widths:
         return
-    if cfg.model.get('in_channels'):  # of a classifier
+    if cfg.model.get('in_channels'):  # the model is a classifier
         cfg.model.in_channels = widths.features
     in_channels = widths.features * multiple
     out_channels = widths.out
@@ -209,12 +210,12 @@ def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
 
 
 def change_rates(cfg: Config, scale: Scale) -> None:
-    """Set the batch size, the learning rate for it, and the teacher's momentum."""
+    """Set the batch size, the learning rate that fits it, and the teacher's momentum."""
     optimizer = cfg.optim_wrapper.optimizer
     if scale.batch:
         optimizer.lr *= DEFAULT_BATCH / cfg.total_batch_size
         cfg.total_batch_size = scale.batch
-    # LARS without its trust ratio takes SGD's steps.
+    # LARS without its trust ratio takes the steps of SGD.
     rule = optimizer.type if optimizer.get('trust', True) else 'SGD'
     optimizer.lr *= scale.lr.get(rule, 1.0)
     momentum = cfg.default_hooks.get('momentum')
@@ -228,7 +229,7 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
     Args:
         cfg: The config.
         scale: The scale.
-        iterations: Iterations of an epoch at the scale relative to ImageNet; 1 if the config counts epochs.
+        iterations: The iterations of an epoch at the scale relative to ImageNet; 1 if the config counts epochs.
     """
     factor = scale.epochs * iterations
     if factor == 1:
@@ -239,14 +240,14 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
     warm_up = 0
     for schedule in cfg.param_scheduler:
         if schedule.type in ('WarmUpLR', 'LinearLR'):
-            in_epochs = schedule.get('by_epoch', True) and scale.warm_up
-            warm_up = in_epochs or max(1, round(schedule.end * factor))
+            epochs = schedule.get('by_epoch', True) and scale.warm_up
+            warm_up = epochs or max(1, round(schedule.end * factor))
             schedule.end = warm_up
         else:
             schedule.begin = warm_up if schedule.get('begin') else 0
             schedule.end = length
     checkpoint = cfg.default_hooks.checkpoint
-    if checkpoint.max_keep_ckpts == -1:  # rows with `along` measure intermediate checkpoints
+    if checkpoint.max_keep_ckpts == -1:  # rows with `along` measure earlier checkpoints
         checkpoint.interval = max(1, round(checkpoint.interval * factor))
     else:
         checkpoint.update(interval=max(1, length // 4), max_keep_ckpts=1)

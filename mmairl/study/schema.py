@@ -1,6 +1,6 @@
 """Typed schemas of the JSON files in a run's folder: request, training summary, scores.
 
-Names in files do not change. A field with another name here is declared with `field(name=...)`.
+The keys in the files never change. A field that is named differently here has `field(name=...)`.
 """
 
 import itertools
@@ -22,22 +22,22 @@ REQUEST_AND_LOGS = ('asked*', 'log.txt', 'failed*.txt', 'job.*', 'begun.txt', '.
 
 
 class Chosen(Struct):
-    """A run with the options of the best of these trials."""
+    """The request to train with the options of the best of these trials."""
 
     trials: tuple[str, ...]  # folders
     criterion: str
-    published: str = ''  # the folder of the row as published, from the same seed
+    published: str = ''  # the folder of the run of the row as published, from the same seed
 
 
 class Branch(Struct, frozen=True):
-    """A run that continues its trunk, the run in another folder, after an epoch."""
+    """The request to continue another run, the trunk, after an epoch."""
 
-    trunk: str
+    trunk: str  # the folder of the trunk
     epoch: int
 
 
 class Asked(Struct, omit_defaults=True, frozen=True):
-    """asked.json, next to the config in asked/config.yaml. In `rescaled` and `along` the rows are run folders."""
+    """asked.json, the request to a worker. In `rescaled` and `along`, run folders take the place of row names."""
 
     seed: int
     tasks: tuple[str, ...] = ()
@@ -46,15 +46,15 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     fork: Branch | None = None
     fork_points: tuple[int, ...] = ()  # epochs after which branches continue this run
     untrained: Untrained | None = None
-    external: str = field(default='', name='given')  # an external checkpoint
-    stated: dict[str, str] = {}  # factors of an external checkpoint, as stated by its authors
-    # The keys that a trial changes. Its config has them already.
+    external: str = field(default='', name='given')  # the path of an external checkpoint
+    stated: dict[str, str] = {}  # factors of an external checkpoint, as its authors state them
+    # The options of a trial, which its config already includes.
     trial: dict[str, Any] | None = None
-    # The data of a trial's row, whose test images the trial must not see.
+    # The data sets of a trial's row, by which the worker checks that the trial sees no test images.
     splits: dict[str, Any] = {}
     chosen: Chosen | None = None
-    tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # by task: the trials of its recipe
-    # Digests of the outside modules that training imports; None if an earlier version did not record them.
+    tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # trials of a recipe, by task
+    # Digests of the modules outside the package that training imports; None if an earlier version did not record them.
     sources: dict[str, str] | None = None
 
     @property
@@ -63,13 +63,13 @@ class Asked(Struct, omit_defaults=True, frozen=True):
 
 
 class EarlierAnalyses(Struct):
-    """The part of study.json that the next record carries over: finished runs at each analysis so far."""
+    """The part of study.json that the next record continues."""
 
-    finished_runs: list[int] = field(default_factory=list, name='looks')
+    finished_runs: list[int] = field(default_factory=list, name='looks')  # at each analysis so far
 
 
 class Choice(Struct):
-    """chosen.json: the trial whose options a run was trained with."""
+    """chosen.json: the best trial, whose options the run is trained with."""
 
     trial: str
     options: dict[str, Any]
@@ -85,7 +85,7 @@ class TrainingStart(Struct):
 
 
 class Trained(Struct, kw_only=True):
-    """trained.json, which exists once training has ended."""
+    """trained.json: the summary of training, which is written when it ends."""
 
     seconds: float | None = None
     device_seconds: float | None = None
@@ -100,12 +100,12 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     """result.json: everything that the page shows of a run."""
 
     checkpoint: str = ''
-    scores: dict[str, float] = {}  # by task
+    scores: dict[str, float] = {}  # the main score by task
     labels: dict[str, str] = {}
-    further: dict[str, float] = {}  # other scores of the tasks
+    further: dict[str, float] = {}  # other scores by 'TASK SCORE'
     identities: dict[str, dict[str, Any]] = {}  # by task
     sha256: str = ''  # of the checkpoint's file
-    weights: str = ''  # the identity of its model, whatever the file
+    weights: str = ''  # the identity of the model, independent of the file format
     file: tuple[int, ...] = ()  # size and modification time of the checkpoint
     git: str = ''
     versions: dict[str, str] = {}
@@ -113,8 +113,8 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     evaluation: str = ''
     curves: dict[str, Curve] = {}
     hidden: dict[str, str] = {}
-    left_out: dict[str, dict[str, int]] = {}  # by task: unreadable images, missing classes
-    tuned: dict[str, dict[str, Any]] = {}  # by task, if its recipe was tuned
+    left_out: dict[str, dict[str, int]] = {}  # numbers of unreadable images and missing classes
+    tuned: dict[str, dict[str, Any]] = {}  # the outcome of tuning a recipe, by task
     diverged: str = ''  # why a trial counts as the worst
     excluded: str = ''  # why a branch was not trained
 
@@ -130,7 +130,7 @@ class Measured(Struct):
     identity: dict[str, Any]
     right: dict[str, Any] | None = None  # the correctly classified test images
     tuned: dict[str, Any] = {}  # the chosen trial of the recipe, and all scores on held-out images
-    left_out: dict[str, int] = {}  # unreadable images, missing classes
+    left_out: dict[str, int] = {}  # numbers of unreadable images and missing classes
 
 
 def result_file(folder: Path, task: str, identity: Mapping[str, Any]) -> Path:
@@ -142,12 +142,12 @@ def last_checkpoint(folder: Path) -> Path:
 
 
 def set_aside(folder: Path, keep: Collection[str] = (), last: str = '') -> Path:
-    """Move the files of a run into a new folder next to its own, and return that folder.
+    """Move the files of a run into a new folder next to the run's, and return the new folder.
 
     Args:
         folder: The run's folder.
         keep: Patterns of files that stay. Without any, the folder itself is renamed.
-        last: The file to move last. A caller that checks for it repeats an interrupted move.
+        last: The file to move last, so that a caller that finds it in place repeats an interrupted move.
     """
     names = (folder.with_name(f'{folder.name}_set_aside_{number}') for number in itertools.count(1))
     target = next(path for path in names if not path.exists())

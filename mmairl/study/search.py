@@ -2,7 +2,7 @@
 
 The first trial is the row as published. Further trials vary the row's own values by scrambled Sobol points, which all rows
 share. The best trial is trained again from a fresh seed, and only these runs are compared. Searches are repeated with other
-points and seeds, so the spread over searches includes the luck of both.
+points and seeds, so the spread over searches includes the chance of both.
 """
 
 import math
@@ -22,22 +22,22 @@ from mmairl.io import Declared
 from mmairl.registry import PROTOCOLS
 
 MOST_TRIALS = 10_000  # of a row in a search
-SPARE = 16  # Sobol points per trial; points that repeat a trial are skipped
+SPARE = 16  # Sobol points per trial, because points that repeat a trial are skipped
 OWN = 2  # most dimensions of a row in addition to the study's
 LENGTH = 'the budget counts runs of one length and batch size'
 MEASURING = 'all trials are measured the same way'
-NOT_SEARCHED = {
+NOT_SEARCHED = {  # the reason by key
     **dict.fromkeys(('train_cfg', 'total_batch_size', 'train_dataloader.batch_size'), LENGTH),
     **dict.fromkeys(('evaluation', 'recipes'), MEASURING),
     'randomness': 'trials of a search share their seed',
 }
-FIRST = 1000  # seed of the first search's trials, far from the seeds of the runs that are compared
+FIRST = 1000  # seed of the trials of search 0, far from the seeds of the compared runs
 
 
 class Dimension(Declared, frozen=True):
-    """A config key that trials vary: by factors (`times`) of the row's own value on a log scale, or in a list of values.
+    """A config key that trials vary, either by `times`, a range of factors of the row's own value, or over listed `values`.
 
-    With `complement`, the factors apply to 1 - value, as for a momentum.
+    The range is searched on a log scale. With `complement`, the factors apply to 1 - value, as for a momentum.
     """
 
     key: str
@@ -58,18 +58,17 @@ class Dimension(Declared, frozen=True):
             )
 
     @property
-    def ends(self) -> tuple[float, float]:
+    def ends(self) -> list[float]:
         try:
-            low, high = (float(Fraction(str(end))) for end in self.times)
+            return [float(Fraction(str(end))) for end in self.times]
         except (ValueError, ZeroDivisionError):
             raise UserError(
                 f'{self.key}: `times` must be numbers ({list(self.times)}); set, for example, [1/8, 8]',
                 code='range-not-numbers',
             ) from None
-        return low, high
 
     def at(self, place: float, own: Any) -> Any:
-        """Return the value at a place from 0 to 1 of the dimension, for a row whose own value is `own`."""
+        """Return the value at a place from 0 to 1 on the dimension, for a row whose own value is `own`."""
         if self.values:
             return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
         low, high = self.ends
@@ -79,23 +78,20 @@ class Dimension(Declared, frozen=True):
         return max(1, round(own * factor)) if isinstance(own, int) else own * factor
 
     def place(self, value: Any, own: Any) -> float:
-        """Return the place from 0 to 1 of a value; NaN if the dimension's list does not have it."""
+        """Return the place from 0 to 1 of a value; NaN if it is not a listed value."""
         if self.values:
-            return (
-                self.values.index(value) / (len(self.values) - 1)
-                if value in self.values
-                else math.nan
-            )
+            listed = value in self.values
+            return self.values.index(value) / (len(self.values) - 1) if listed else math.nan
         low, high = self.ends
         factor = (1 - value) / (1 - own) if self.complement else value / own
         return math.log(factor / low) / math.log(high / low)
 
     def require_fits(self, row: str, own: Any) -> None:
-        """Raise if the range cannot be applied to a row's own value."""
+        """Raise if the range does not apply to a row's own value."""
         if self.values:
             return
-        number = isinstance(own, int | float) and not isinstance(own, bool)
-        if not number or not own or (self.complement and not 0 <= self.at(1, own) < 1):
+        is_number = isinstance(own, int | float) and own and own is not True
+        if not is_number or (self.complement and not 0 <= self.at(1, own) < 1):
             raise UserError(
                 f"{self.key}: `times` does not apply to the value of '{row}' ({own!r}); set `values`",
                 code='range-does-not-fit',
@@ -106,7 +102,7 @@ Dimensions = Annotated[dict[str, Dimension], Meta(min_length=1)]
 
 
 class Tune(Declared, frozen=True):
-    """Tunes a task that trains for each model: trials around its recipe's own values."""
+    """Tunes the recipe of a task for each model, by trials around the recipe's own values."""
 
     trials: Annotated[int, Meta(ge=2)]
     dimensions: Dimensions
@@ -115,13 +111,11 @@ class Tune(Declared, frozen=True):
         require_distinct(self.dimensions)
 
 
-Budget = Annotated[float, Meta(ge=1, le=MOST_TRIALS)]
-
-
 class Search(Declared, frozen=True):
     """Tunes the rows of a study before they are compared."""
 
-    budget: Budget  # training FLOPs of a search, in runs of the study's cheapest row
+    # Training FLOPs of a search, in runs of the study's cheapest row.
+    budget: Annotated[float, Meta(ge=1, le=MOST_TRIALS)]
     dimensions: Dimensions
     searches: Annotated[int, Meta(ge=1)] = 3
     criterion: str = 'knn'
@@ -132,35 +126,34 @@ class Search(Declared, frozen=True):
         known = [name for name in PROTOCOLS.names() if not protocol_class(name).trains]
         if self.criterion not in known:
             raise UserError(
-                f"search.criterion: unknown protocol ('{self.criterion}'); set one of {', '.join(known)}. To choose without "
-                'labels among finished trials, see projects/label_free',
+                f"search.criterion: not a protocol that searches can use ('{self.criterion}'); set one of {', '.join(known)}. "
+                'To choose without labels among finished trials, see projects/label_free',
                 code='unknown-criterion',
             )
 
 
 def require_distinct(dimensions: Mapping[str, Dimension]) -> None:
-    """Raise if two dimensions vary the same key, or if one key is below the other."""
+    """Raise if two dimensions vary the same key, or if one key is part of the other."""
     for one, other in permutations(dimensions.values(), 2):
         if is_within(one.key, other.key):
             raise UserError(
-                f'two dimensions vary {one.key} (a part of {other.key}); remove one',
+                f'dimensions: {one.key} is varied twice, also as a part of {other.key}; remove one of the two',
                 code='same-dimension',
             )
 
 
 def require_searchable(dimensions: Mapping[str, Dimension]) -> None:
     """Raise if a dimension changes the length of training, its seed, or how trials are measured."""
-    for name, dimension in dimensions.items():
-        for key, reason in NOT_SEARCHED.items():
-            if is_within(dimension.key, key) or is_within(key, dimension.key):
-                raise UserError(
-                    f'search.dimensions.{name}: {dimension.key} cannot be searched, because {reason}; remove it',
-                    code='not-searchable',
-                )
+    for (name, dimension), (key, reason) in product(dimensions.items(), NOT_SEARCHED.items()):
+        if is_within(dimension.key, key) or is_within(key, dimension.key):
+            raise UserError(
+                f'search.dimensions.{name}: {dimension.key} cannot be searched, because {reason}; remove it',
+                code='not-searchable',
+            )
 
 
 def is_within(key: str, prefix: str) -> bool:
-    """Return True if a dotted key equals another one or lies below it."""
+    """Return True if a dotted key equals `prefix` or is part of it."""
     return f'{key}.'.startswith(f'{prefix}.')
 
 
@@ -169,8 +162,13 @@ def own_value(cfg: Config, key: str) -> Any:
     return by_key(cfg).get(key)
 
 
+def own_values(dimensions: Mapping[str, Dimension], cfg: Config) -> dict[str, Any]:
+    """Return the values of the dimensions' keys in a config."""
+    return {dimension.key: own_value(cfg, dimension.key) for dimension in dimensions.values()}
+
+
 def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dimension]:
-    """Return the dimensions whose key exists in the row's config, and in a search also the row's own dimensions."""
+    """Return the dimensions of a row, those of its own `search` included. Keys that its config lacks are skipped."""
     own = row.search if isinstance(search, Search) else {}
     require_searchable(own)
     dimensions = {**search.dimensions, **own}
@@ -190,19 +188,19 @@ def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dim
 
 
 def trials_for(budget: float, flops: Mapping[str, float]) -> dict[str, int]:
-    """Return each row's number of trials, including the published one. The budget is in runs of the cheapest row."""
-    total = budget * min(flops.values()) * (1 + 1e-9)  # rounding must not cost a trial
+    """Return the number of trials of each row, as published included. The budget counts runs of the cheapest row."""
+    total = budget * min(flops.values()) * (1 + 1e-9)  # so that rounding does not cost a trial
     return {row: max(1, math.floor(total / cost)) for row, cost in flops.items()}
 
 
 def sobol_points(dimensions: int, number: int, trials: int) -> list[list[float]]:
-    """Return the points of search `number`, one column per dimension: the same for every row and any budget."""
+    """Return the points of search `number`, one column per dimension. They do not depend on the row or the budget."""
     sobol = scipy.stats.qmc.Sobol(dimensions + OWN, rng=number)
     return sobol.random_base2(math.ceil(math.log2(max(1, trials)))).tolist()
 
 
 def setting_count(search: Search | Tune, row: Any, cfg: Config) -> float:
-    """Return the number of different trials, including the published row; infinite if a range is searched."""
+    """Return the number of different trials, as published included; infinite if a range is searched."""
     dimensions = dimensions_of(search, row, cfg)
     if not all(dimension.values for dimension in dimensions.values()):
         return math.inf
@@ -216,15 +214,15 @@ def trial_options(
     number: int,
     trials: int,
 ) -> list[dict[str, Any]]:
-    """Return the config overrides of a row's trials in search `number`. The first trial, as published, has none.
+    """Return the config overrides of the row's trials in search `number`. The first trial, as published, has none.
 
-    If all dimensions are lists, there may be fewer trials than `trials`.
+    If all dimensions list their values, there may be fewer different trials than `trials`.
     """
     dimensions = dimensions_of(search, row, cfg)
     columns = dict.fromkeys([*search.dimensions, *dimensions])
-    own = {dimension.key: own_value(cfg, dimension.key) for dimension in dimensions.values()}
+    own = own_values(dimensions, cfg)
     options: list[dict[str, Any]] = []
-    further: list[dict[str, Any]] = []  # used if there are not enough different points
+    further: list[dict[str, Any]] = []  # used if too few points differ
     for point in sobol_points(len(search.dimensions), number, SPARE * trials):
         if len(options) == trials - 1:
             break
@@ -241,8 +239,8 @@ def trial_options(
 
 
 def _combinations(dimensions: Mapping[str, Dimension], cfg: Config) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of the values of lists, except for the row's own."""
-    own = {dimension.key: own_value(cfg, dimension.key) for dimension in dimensions.values()}
+    """Yield all combinations of listed values, except for the row's own."""
+    own = own_values(dimensions, cfg)
     different = []
     for dimension in dimensions.values():
         values = dimension.values
@@ -259,7 +257,7 @@ def searched_keys(
     """Return the searched keys of each row.
 
     Raises:
-        UserError: If no row has one of the keys, or if a key is undeclared and only one of two compared rows has it.
+        UserError: If no row has one of the keys, or if only one of two compared rows has an undeclared key.
     """
     if search is None:
         return {row.name: set() for row in rows}
@@ -274,11 +272,11 @@ def searched_keys(
                 code='no-key-to-search',
             )
     for row in rows:
-        for key in sorted(keys[row.name] ^ keys[row.against]) if row.against else ():
+        for key in sorted(keys[row.name] ^ keys[row.against or row.name]):
             if not any(is_within(key, prefix) for prefix in row.declares):
                 raise UserError(
-                    f"'{row.name}': only one of it and '{row.against}' is searched over {key}, undeclared; search both, or "
-                    "add it to the row's `declares`",
+                    f"'{row.name}': {key} is searched in only one of this row and '{row.against}'; search both, or add the key "
+                    "to the row's `declares`",
                     code='undeclared-search',
                 )
     return keys

@@ -1,9 +1,9 @@
 """Submit a study's runs as Slurm jobs by a site's profile, or print plain commands for any other scheduler.
 
-Each job runs a command on a run's folder and is requeued if it exits with 75. The state of a job is read from squeue and from
-that folder. submitit does not fit: it pickles calls and executes the pickle on the node (`core.PicklingExecutor`), its jobs
-ignore SIGTERM (`SignalHandler.bypass`), it does not split arrays at a site's limits, and it needs accounting (sacct), which
-some sites do not have.
+Each job runs a command on a run's folder and is requeued if it exits with 75. Its state is read from squeue and from the
+folder. submitit is not used, because it pickles calls and executes the pickle on the node (`core.PicklingExecutor`), its
+jobs ignore SIGTERM (`SignalHandler.bypass`), it does not split arrays at a site's limits, and it requires accounting
+(sacct), which some sites do not have.
 """
 
 import os
@@ -27,7 +27,7 @@ from mmairl.study.runs import LAST_WORDS, Run, status
 JOB = Template(
     Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True
 )
-PORTION = 1000  # runs in an array, Slurm's default MaxArraySize; halved if a site accepts fewer
+PORTION = 1000  # runs in an array: Slurm's default MaxArraySize, halved while a site accepts fewer
 ENDED = (
     'BOOT_FAIL', 'CANCELLED', 'COMPLETED', 'DEADLINE', 'FAILED', 'NODE_FAIL', 'OUT_OF_MEMORY', 'PREEMPTED', 'TIMEOUT',
 )  # fmt: skip
@@ -35,7 +35,7 @@ Queue = dict[Run, tuple[str, str]]  # the state of each run's job, and Slurm's r
 
 
 class Cluster(Declared, frozen=True):
-    """A site's profile, with the names of sbatch's options. Empty values leave Slurm's defaults."""
+    """A site's profile. Keys have the names of sbatch's options; empty values mean Slurm's defaults."""
 
     partition: str = ''
     account: str = ''
@@ -44,24 +44,24 @@ class Cluster(Declared, frozen=True):
     constraint: str = ''
     mem: str = ''
     cpus: Annotated[int, Meta(ge=1)] = 8  # for each GPU or each CPU process
-    per_node: Annotated[int, Meta(ge=0)] = 0  # most GPUs of a run on a node; 0: all on one node
+    per_node: Annotated[int, Meta(ge=0)] = 0  # most GPUs of a run on one node; 0 means no limit
     gres: str = 'gpu'  # such as gpu:a100; 'none' for nodes without GPUs
     environment: tuple[str, ...] = ()  # lines of bash before the run, such as `module load cuda`
 
     @property
     def options(self) -> list[str]:
         names = ('partition', 'account', 'time', 'qos', 'constraint', 'mem')
-        values = {name: getattr(self, name) for name in names}
-        return [shlex.quote(f'--{name}={value}') for name, value in values.items() if value]
+        stated = [name for name in names if getattr(self, name)]
+        return [shlex.quote(f'--{name}={getattr(self, name)}') for name in stated]
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Return the profile in a YAML file. Values are read as text, because YAML would read 24:00:00 as a number."""
+    """Return the profile in a YAML file. All values are read as text, because YAML takes 24:00:00 for a number."""
     return read_yaml(path, Cluster, yaml.BaseLoader)
 
 
 def in_order(runs: Sequence[Run]) -> dict[Run, list[Run]]:
-    """Return the unfinished runs, each with the unfinished runs that it needs, which precede it."""
+    """Return the unfinished runs, each after the unfinished runs that it needs and mapped to them."""
     waiting = {run.folder: run for run in runs if not run.done}
     needed = {}
     for run in waiting.values():
@@ -70,7 +70,7 @@ def in_order(runs: Sequence[Run]) -> dict[Run, list[Run]]:
 
 
 def plain_commands(runs: Sequence[Run], devices: int) -> Iterator[str]:
-    """Yield a line for each unfinished run: its name, the names of the runs that must succeed first, and its command."""
+    """Yield a line for each unfinished run: its name, the names of the runs that it needs, and its command."""
     for run, before in in_order(runs).items():
         steps = [f'cd {shlex.quote(os.getcwd())}', *map(shlex.join, commands(run, devices))]
         yield f'{run.slug}\t{",".join(other.slug for other in before) or "-"}\t{" && ".join(steps)}'
@@ -97,11 +97,11 @@ def job_script(devices: int, out: Path, cluster: Cluster) -> str:
 
 
 def run_script(run: Run, devices: int, cluster: Cluster) -> str:
-    """Return the commands of a run in its job. Our launcher starts its processes on one node, srun on several."""
+    """Return the commands of a run in its job. On one node, our launcher starts the processes; on several, srun does."""
     nodes, share = shared(devices, cluster)
     steps = commands(run, share)
     if nodes > 1:
-        # In its own session, srun does not get the signals to the job, which would make it kill its tasks before they save.
+        # Signals to the job would make srun kill its tasks before they save. They do not reach a session of its own.
         srun = f'setsid srun --kill-on-bad-exit=0 --wait=120 --cpus-per-task={cluster.cpus}'
         steps[0] = [*srun.split(), *commands(run, 1)[0], '--launcher', 'slurm']
     return ''.join(f'run {shlex.join(step)}\n' for step in steps)
@@ -128,7 +128,7 @@ def submit(
 ) -> None:
     """Submit the runs that are neither finished nor queued, each after the runs that it needs.
 
-    Runs that need no others are submitted as arrays, in portions as large as the site accepts.
+    Runs that need no others are submitted as arrays of the size that the site accepts.
     """
     if not shutil.which('sbatch'):
         raise UserError(
@@ -174,7 +174,7 @@ def _submit_array(
     devices: int,
     cluster: Cluster,
 ) -> tuple[str, str]:
-    """Submit runs as the tasks of one array. Return its number and '', or '' and Slurm's reason for refusing it."""
+    """Submit runs as the tasks of one array, and return what `sbatch` does."""
     for run in part:
         write_text(run.folder / 'job.sh', run_script(run, devices, cluster))
     options = [f'--array=0-{len(part) - 1}', f'--job-name={name}']
@@ -191,7 +191,7 @@ def _submit_array(
 def sbatch(*arguments: object) -> tuple[str, str]:
     """Return the number of a new job and '', or '' and why Slurm refused it.
 
-    At the limit of its jobs, Slurm makes sbatch retry for minutes, so sbatch is ended at its first message about that.
+    At the limit of a site's jobs, sbatch retries for minutes, so it is killed at its first message about a retry.
     """
     command = ['sbatch', '--parsable', *map(str, arguments)]
     with subprocess.Popen(
@@ -222,23 +222,23 @@ def read_queue(runs: Sequence[Run]) -> Queue:
     jobs = {run: job for run in runs if (job := job_of(run))}
     if not jobs:
         return {}
-    arrays = {run: job.partition('_')[0] for run, job in jobs.items()}
-    options = ['-h', '--array', '--states=all', '--format=%i %T %r']
+    arrays = ','.join({job.partition('_')[0] for job in jobs.values()})
+    options = ['-h', '--array', '--states=all', '--format=%i %T %r', f'--jobs={arrays}']
     known = {}
-    for line in _output('squeue', *options, f'--jobs={",".join({*arrays.values()})}'):
+    for line in _output('squeue', *options):
         job, state, reason = line.split(' ', 2)
         known[job] = (state, reason)
     queue = {}
     for run, job in jobs.items():
-        # Slurm omits the index of an array's only task if it was canceled.
-        if reported := known.get(job) or known.get(arrays[run]):
+        # Slurm omits the index of an array's only task if the job was canceled.
+        if reported := known.get(job) or known.get(job.partition('_')[0]):
             queue[run] = reported
     return queue
 
 
 def _output(*command: str) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode and 'Invalid job id' not in done.stderr:  # of a job that ended long ago
+    if done.returncode and 'Invalid job id' not in done.stderr:  # Slurm has forgotten an old job
         message = ' '.join(done.stderr.split())
         raise UserError(
             f'{command[0]}: Slurm does not respond ({message}); run the command again later',
@@ -248,7 +248,7 @@ def _output(*command: str) -> list[str]:
 
 
 def status_in(queue: Queue | None, run: Run) -> tuple[str, str]:
-    """Return the state of a run and a message, from its folder and from the queue (None on a machine without Slurm)."""
+    """Return the state of a run and a message, by its folder and by the queue (None on a machine without Slurm)."""
     folder_state, message = status(run)
     job = job_of(run)
     if folder_state in ('done', 'running') or not job or queue is None:

@@ -1,10 +1,10 @@
-"""The content of a study's YAML file: rows of configs, the factor that each row changes, seeds, tasks and published numbers."""
+"""The schema of a study's YAML file: its rows, the factor that each row changes, seeds, tasks and published numbers."""
 
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
-from itertools import product
+from itertools import chain, compress, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,7 +32,7 @@ Published = str | int | list[str | int]
 
 
 class Rescaled(Declared, frozen=True):
-    """The weights of the row `of` after NormRescale by the row `anchor` or by a `constant`."""
+    """Take the weights of the row `of`, NormRescaled by the row `anchor` or by a `constant`."""
 
     of: str
     anchor: str | None = None
@@ -42,30 +42,36 @@ class Rescaled(Declared, frozen=True):
 
     def __post_init__(self) -> None:
         if (self.anchor is None) == (self.constant is None):
-            raise UserError('set either anchor or constant', code='anchor-or-constant')
+            raise UserError('set either `anchor` or `constant`', code='anchor-or-constant')
 
 
 class Along(Declared, frozen=True):
-    """The checkpoint of the row `of` after a `part` of its training, such as 50/300."""
+    """Take the checkpoint of the row `of` after a `part` of its training, such as 50/300."""
 
     of: str
     part: Annotated[str, Meta(pattern=r'^[1-9]\d*/[1-9]\d*$')]
 
 
 class ForkPoint(Declared, frozen=True):
-    """The state of the row `of` after the part `at` of its epochs, from the same seed."""
+    """Continue the run of the row `of` with the same seed, after the fraction `at` of its epochs."""
 
     of: str
     at: Annotated[float, Meta(gt=0, lt=1)] = 0.5
+
+
+def roles(origin: Rescaled | Along | ForkPoint | None) -> dict[str, str]:
+    """Return the rows, or the folders of their runs, whose weights an origin uses, by role: `of`, `anchor`."""
+    used = {role: getattr(origin, role, None) for role in ('of', 'anchor')}
+    return {role: name for role, name in used.items() if name}
 
 
 class Row(Declared, frozen=True):
     """One line of the study's table. `docs/reference/study_yaml.md` explains the keys."""
 
     name: str
-    config: str = ''  # `read_study` sets the trunk's config for a fork
+    config: str = ''  # default for a fork: the config of its trunk, the row that it continues
     options: dict[str, Any] = {}
-    against: str | None = None  # `read_study` sets the row above, except for the first row
+    against: str | None = None  # default: the trained row above; `read_study` sets the defaults
     factor: str = ''
     declares: tuple[str, ...] = ()
     published: Published | None = None
@@ -83,7 +89,7 @@ class Row(Declared, frozen=True):
         origins = (self.rescaled, self.along, self.fork, self.untrained, self.weights)
         if sum(map(bool, origins)) > 1:
             raise UserError(
-                'set only one of rescaled, along, fork, untrained and weights',
+                'set only one of `rescaled`, `along`, `fork`, `untrained` and `weights`',
                 code='several-origins',
             )
         if self.trained and not self.weights:
@@ -95,18 +101,11 @@ class Row(Declared, frozen=True):
     @property
     def others(self) -> dict[str, str]:
         """The rows whose weights this row uses, by role: `of`, `anchor`."""
-        created = self.rescaled or self.along or self.fork
-        names = {role: getattr(created, role, None) for role in ('of', 'anchor')}
-        return {role: name for role, name in names.items() if name}
+        return roles(self.rescaled or self.along or self.fork)
 
     @property
     def trains(self) -> bool:
         return not (self.rescaled or self.along or self.untrained or self.weights)
-
-    @property
-    def trunk(self) -> str:
-        """The row that this row continues; itself unless it is a fork."""
-        return self.fork.of if self.fork else self.name
 
     @property
     def slug(self) -> str:
@@ -118,15 +117,15 @@ class Row(Declared, frozen=True):
 
 
 class Factor(Declared, frozen=True):
-    """A factor to cross with others. Each level has a label and config overrides."""
+    """A factor to cross with others."""
 
     name: str
-    levels: dict[str | int | float, dict[str, Any]]
+    levels: dict[str | int | float, dict[str, Any]]  # config overrides by label
     declares: tuple[str, ...]
 
 
 class Cross(Declared, frozen=True):
-    """Rows from all combinations of factors' levels, or from a part of them."""
+    """One row for each combination of the factors' levels, or for a fraction of the combinations."""
 
     config: str
     factors: Annotated[tuple[Factor, ...], Meta(min_length=1)]
@@ -136,7 +135,8 @@ class Cross(Declared, frozen=True):
 
     def __post_init__(self) -> None:
         names = ', '.join(self.names)
-        other = [factor.name for factor in self.factors if len(factor.levels) != 2]
+        counts = [len(factor.levels) for factor in self.factors]
+        other = [name for name, count in zip(self.names, counts) if count != 2]
         if other and (self.fraction is not None or self.interactions):
             raise UserError(
                 f"`fraction` and `interactions` require two levels of each factor ('{other[0]}'); remove them, or change "
@@ -144,14 +144,13 @@ class Cross(Declared, frozen=True):
                 code='not-two-levels',
             )
         for pair in self.interactions:
-            if len(set(pair)) != 2 or not set(pair) <= set(self.names):
+            if len({*pair} & {*self.names}) != 2:
                 raise UserError(
                     f'interactions: expected two different factors of {names} ({list(pair)}); correct the pair',
                     code='not-an-interaction',
                 )
-        counts = [len(factor.levels) for factor in self.factors]
         for row in self.levels:
-            known = [0 <= level < count for level, count in zip(row, counts)]
+            known = [level in range(count) for level, count in zip(row, counts)]
             if len(row) != len(counts) or not all(known):
                 raise UserError(
                     f'levels: expected one level of each factor, counted from 0 ({list(row)}); the factors are {names}',
@@ -176,11 +175,9 @@ class Cross(Declared, frozen=True):
             return list(self.levels)
         if self.fraction is None:
             return list(product(*(range(len(factor.levels)) for factor in self.factors)))
-        count = len(self.factors)
-        estimable = [(factor,) for factor in range(count)]
-        for pair in self.interactions:
-            estimable.append(tuple(map(self.names.index, pair)))
-        return fraction_rows(count, self._halvings(), estimable)
+        effects = [*((name,) for name in self.names), *self.interactions]
+        estimable = [tuple(map(self.names.index, effect)) for effect in effects]
+        return fraction_rows(len(self.factors), self._halvings(), estimable)
 
     def _halvings(self) -> int:
         """Return how often the full design is halved."""
@@ -194,22 +191,20 @@ class Cross(Declared, frozen=True):
             ) from None
 
     def without(self, names: Collection[str]) -> 'Cross':
-        """Return the design without some factors. Rows that become equal are merged."""
-        remaining = [index for index, name in enumerate(self.names) if name not in names]
-        levels = dict.fromkeys(
-            tuple(row[index] for index in remaining) for row in self.combinations
-        )
+        """Return the crossed factors without some of them. Rows that become equal are merged."""
+        stays = [name not in names for name in self.names]
+        levels = dict.fromkeys(tuple(compress(row, stays)) for row in self.combinations)
         return replace(
             self,
-            factors=tuple(self.factors[index] for index in remaining),
+            factors=tuple(compress(self.factors, stays)),
             fraction=None,
             levels=tuple(levels),
-            interactions=tuple(pair for pair in self.interactions if not set(pair) & set(names)),
+            interactions=tuple(pair for pair in self.interactions if not {*pair} & {*names}),
         )
 
     @property
     def design(self) -> Design | None:
-        """The design if each factor has two levels, else None."""
+        """The two-level design, or None if a factor has more levels."""
         if any(len(factor.levels) != 2 for factor in self.factors):
             return None
         pairs = tuple(tuple(sorted(pair, key=self.names.index)) for pair in self.interactions)
@@ -217,18 +212,16 @@ class Cross(Declared, frozen=True):
         return Design(self.names, levels, pairs)
 
     def rows(self) -> Iterator[Row]:
-        """Yield a row for each combination. All are compared with the first, which has the first level of each factor."""
+        """Yield a row for each combination. All are compared with the first row, which has no factor changed."""
         base = None
         for levels in self.combinations:
             labels = []
             options: dict[str, Any] = {}
-            changed = []
             for factor, level in zip(self.factors, levels):
                 label, overrides = list(factor.levels.items())[level]
                 labels.append(str(label))
                 options |= overrides
-                if level:
-                    changed.append(factor)
+            changed = list(compress(self.factors, levels))  # those that are not at level 0
             row = Row(
                 name=', '.join(labels),
                 config=self.config,
@@ -242,7 +235,7 @@ class Cross(Declared, frozen=True):
 
 
 class Paper(Declared, frozen=True):
-    """A place in a paper, and the published table that the page shows."""
+    """A place in a paper, and the published table whose numbers the page shows."""
 
     where: str = ''
     table: str = ''
@@ -269,7 +262,7 @@ class Look(Declared, frozen=True):
 
 
 class Study(Declared, frozen=True):
-    """A question, and the rows, seeds and tasks that answer it. `docs/reference/study_yaml.md` explains the keys."""
+    """A question with the rows, seeds and tasks that answer it. `docs/reference/study_yaml.md` explains the keys."""
 
     title: str
     rows: tuple[Row, ...] = ()
@@ -297,7 +290,7 @@ class Study(Declared, frozen=True):
                 'a study requires `rows` or `cross`; see configs/studies/ladder.yaml',
                 code='no-rows',
             )
-        if len(set(self.seeds)) < len(self.seeds):
+        if len({*self.seeds}) < len(self.seeds):
             raise UserError(
                 f'seeds: a seed is repeated ({", ".join(map(str, self.seeds))}); list each seed once',
                 code='repeated-seed',
@@ -329,38 +322,37 @@ class Study(Declared, frozen=True):
                     )
             if row.fork:
                 self._check_fork(row)
-        for look in self.look:
-            for name in look.rows:
-                if names and name not in names:
-                    raise UserError(
-                        f"look: unknown row ('{name}'); correct the name", code='unknown-row'
-                    )
+        for name in chain.from_iterable(look.rows for look in self.look):
+            if names and name not in names:
+                raise UserError(
+                    f"look: unknown row ('{name}'); correct the name", code='unknown-row'
+                )
 
     def _check_fork(self, row: Row) -> None:
         rows = {other.name: other for other in self.rows}
         trunk = rows[row.fork.of]
         if trunk.fork or not trunk.trains:
             raise UserError(
-                f"fork: '{row.name}' forks '{trunk.name}', which is not a whole run; fork a row that is trained from its start",
+                f"fork: '{row.name}' forks '{trunk.name}', which is not trained from its start; fork another row",
                 code='trunk-not-trained',
             )
         base = rows[row.against or trunk.name]
-        if base.name != trunk.name and base.fork != row.fork:
+        if base is not trunk and base.fork != row.fork:
             raise UserError(
-                f"against: '{row.name}' is a fork and shares nothing with '{base.name}'; set `against` to its trunk, or to "
-                'another fork of it at the same point',
+                f"against: '{row.name}' is a fork of '{trunk.name}' and cannot be compared with '{base.name}'; set "
+                f"`against` to '{trunk.name}', or to a fork of it at the same point",
                 code='against-another-trunk',
             )
 
     def _check_search(self) -> None:
         if self.search and any(row.fork for row in self.rows):
             raise UserError(
-                'search: forks cannot be tuned, because their trunk is not; remove `search` or the forks',
+                'search: a fork cannot be tuned, because it continues a run that is not; remove `search` or the forks',
                 code='fork-and-search',
             )
         if self.search and len(self.rows or self.cross.combinations) < 2:
             raise UserError(
-                'search: the study has only one row; add the row to compare it with',
+                'search: the study has only one row; add a row to compare it with',
                 code='search-one-row',
             )
         for row in self.rows:
@@ -376,8 +368,8 @@ class Study(Declared, frozen=True):
 
     @property
     def full_size_scores(self) -> list[str]:
-        """The scores that the study measures at the papers' size."""
-        from mmairl.transfer.tasks import TASKS  # only claims need the tasks' columns
+        """The scores that the study measures at full size."""
+        from mmairl.transfer.tasks import TASKS  # imported only for studies with claims
 
         scores = [*self.measured.values()]
         for task in self.tasks.get('in1k', ()):
@@ -386,17 +378,17 @@ class Study(Declared, frozen=True):
 
     def published_numbers(self, row: Row) -> dict[str, float]:
         """Return the published numbers of a row, by column."""
+        if row.published is None:
+            return {}
         names = row.published if isinstance(row.published, list) else [row.published]
         numbers = {}
-        for name in names:
-            if name is not None:
-                place = str(name) if '/' in str(name) else f'{self.paper.table}/{name}'
-                numbers |= published.row(place)
+        for name in map(str, names):
+            numbers |= published.row(name if '/' in name else f'{self.paper.table}/{name}')
         return numbers
 
 
 def read_study(path: str | Path) -> Study:
-    """Return the study in a YAML file, with the row that each row is compared with.
+    """Return the study in a YAML file, with the base row of each row in `against`.
 
     Args:
         path: The YAML file, or `mmairl::studies/NAME.yaml` for a built-in study.
@@ -422,19 +414,17 @@ def read_study(path: str | Path) -> Study:
     above = None
     for row in study.rows or study.cross.rows():
         if row.fork:
-            rows.append(as_branch(row, study.rows))
+            row = as_branch(row, study.rows)
         elif not row.config:
             raise UserError(f"{path}: row '{row.name}' has no `config`; set one", code='no-config')
-        elif row.untrained:
-            rows.append(row)
-        else:
-            rows.append(replace(row, against=row.against or above))
+        elif not row.untrained:
+            row = replace(row, against=row.against or above)
             above = row.name
-    rows = [with_local_paths(row, path.parent) for row in rows]
+        rows.append(with_local_paths(row, path.parent))
     seeds = tuple(range(study.search.searches)) if study.search else study.seeds
     if study.search and study.seeds not in (seeds, DEFAULT_SEEDS):
         raise UserError(
-            f'seeds: a study with `search` repeats its searches instead of seeds ({list(study.seeds)}); set '
+            f'seeds: a study with `search` numbers its searches instead ({list(study.seeds)}); remove `seeds`, and set '
             'search.searches',
             code='seeds-and-search',
         )
@@ -444,8 +434,8 @@ def read_study(path: str | Path) -> Study:
 
 
 def as_branch(row: Row, rows: Sequence[Row]) -> Row:
-    """Return a fork with the defaults from its trunk: config, options, and the row to compare with."""
-    trunk = next((other for other in rows if other.name == row.fork.of), row)
+    """Return a fork with the defaults from its trunk: config, options, and base row. It declares its own options."""
+    trunk = next(other for other in rows if other.name == row.fork.of)
     declared = dict.fromkeys(re.sub(r'\.\d.*', '', key) for key in row.options)
     return replace(
         row,
@@ -457,17 +447,13 @@ def as_branch(row: Row, rows: Sequence[Row]) -> Row:
 
 
 def with_local_paths(row: Row, folder: Path) -> Row:
-    """Return the row with paths of existing files relative to the study's folder resolved."""
-    changes = {}
-    for key in ('config', 'trained'):
-        path = folder / getattr(row, key)
-        if getattr(row, key) and path.is_file():
-            changes[key] = str(path)
-    return replace(row, **changes)
+    """Return the row with the paths of files that exist relative to the study's folder."""
+    paths = {key: folder / getattr(row, key) for key in ('config', 'trained')}
+    return replace(row, **{key: str(path) for key, path in paths.items() if path.is_file()})
 
 
 def catalogue(folder: Path) -> str:
-    """Return a Markdown table of the studies in a folder, with their configs and their places in the papers."""
+    """Return a Markdown table of the studies in a folder, with their places in the papers and their configs."""
     lines = ['| study | of the papers | rows |', '|---|---|---|']
     for study in map(read_study, sorted(folder.glob('[!_]*.yaml'))):
         configs = dict.fromkeys(Path(row.config).stem for row in study.rows)

@@ -1,4 +1,4 @@
-"""Detect finished runs whose scores no longer belong to their checkpoint, data or settings."""
+"""Detect finished runs whose checkpoint, data or settings have changed since their scores were measured."""
 
 from pathlib import Path
 
@@ -6,7 +6,8 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import UNKNOWN, difference, identity_of, is_verified
-from mmairl.study.measure import file_stamp, sha256, task_settings
+from mmairl.evaluation.overlap import file_stat
+from mmairl.study.measure import sha256, task_settings
 from mmairl.study.model_identity import model_at
 from mmairl.study.reuse import known_data, origin
 from mmairl.study.schema import Asked, RunResult
@@ -33,15 +34,15 @@ def stale_reason(folder: Path, result: RunResult, asked: Asked) -> str:
 
 
 def _is_replaced(checkpoint: Path, result: RunResult) -> bool:
-    if result.file == file_stamp(checkpoint):
+    if result.file == file_stat(checkpoint):
         return False
-    if not result.weights:  # written by an earlier version
+    if not result.weights:  # earlier versions recorded no identity of the model
         return sha256(checkpoint) != result.sha256
     return model_at(checkpoint).weights != result.weights
 
 
 def _changed_trials(result: RunResult, asked: Asked) -> str:
-    """Return the first task on mmdet or mmseg that was tuned by other trials than the study has now."""
+    """Return the first task on mmdet or mmseg whose recipe was tuned with trials that differ from the study's."""
     for task in asked.tasks:
         if is_local(task) or task not in result.labels:
             continue
@@ -68,7 +69,7 @@ def _changed_settings(folder: Path, result: RunResult, asked: Asked, checkpoint:
 
 
 def unverified(result: RunResult, asked: Asked) -> list[str]:
-    """Return 'training' and the tasks whose source code was not recorded, by an earlier version."""
+    """Return the parts of a result for which an earlier version recorded no source code: 'training' and tasks."""
     parts = [task for task, identity in result.identities.items() if not is_verified(identity)]
     if asked.sources and result.sources is None:
         parts.insert(0, 'training')

@@ -1,6 +1,6 @@
-"""Estimate the hours of the tasks that follow pre-training, before they begin."""
+"""Estimate the hours of the tasks that follow pre-training, before a study starts."""
 
-from collections import Counter
+import math
 from collections.abc import Mapping, Sequence
 
 from mmengine.config import Config
@@ -23,7 +23,7 @@ from mmairl.study.task_names import (
     recipe,
 )
 
-BATCH = 64  # for counting; the virtual replicas of batch norm need some images each
+BATCH = 64  # for counting, because each virtual replica of batch norm needs several images
 CLASSES = 1000
 
 
@@ -44,32 +44,29 @@ def hours_of_tasks(
         runs: The number of measured runs of each row.
     """
     trials = {task: tune.trials for task, tune in study.tune.items()}
-    hours: Counter[str] = Counter()
-    unknown = set()
+    hours = dict.fromkeys(tasks, 0.0)
     for row in study.rows:
         if row.untrained == 'pixels':
             continue
         for task, of_run in task_hours(configs[row.name], tasks, scale, trials).items():
-            if of_run is None:
-                unknown.add(task)
-            else:
-                hours[task] += of_run * runs[row.name]
-    return {task: spent for task, spent in hours.items() if task not in unknown}, unknown
+            hours[task] += math.nan if of_run is None else of_run * runs[row.name]
+    known = {task: spent for task, spent in hours.items() if not math.isnan(spent)}
+    return known, hours.keys() - known.keys()
 
 
 def task_hours(
-    cfg: Config, tasks: Sequence[str], scale: Scale, trials: Mapping[str, int] | None = None
+    cfg: Config, tasks: Sequence[str], scale: Scale, trials: Mapping[str, int] = {}
 ) -> dict[str, float | None]:
-    """Return the hours of each task on one device.
+    """Return the hours of each task on one device, or None if they are unknown.
 
     The hours of a protocol follow from its images and the scale's rate, those of a transfer task from its steps and the
-    scale's `step_seconds`. Protocols on the features of one data set share them. None means unknown.
+    scale's `step_seconds`. Protocols on the features of one data set share the extraction, so the later ones cost nothing.
 
     Args:
         cfg: The config of a row.
         tasks: The tasks.
         scale: The scale.
-        trials: The number of trials of each tuned task, in place of its recipe's.
+        trials: The number of trials of each tuned task, which replaces that of its recipe.
     """
     hours: dict[str, float | None] = {}
     extracted = set()
@@ -77,7 +74,7 @@ def task_hours(
         if not is_local(task):
             hours[task] = transfer_hours(cfg, task, scale)
             continue
-        hours[task] = protocol_hours(cfg, task, scale, (trials or {}).get(task))
+        hours[task] = protocol_hours(cfg, task, scale, trials.get(task))
         if is_on_features(task):
             data = task.partition('#')[0].partition('@')[2]
             if data in extracted:
@@ -90,7 +87,7 @@ def transfer_hours(cfg: Config, task: str, scale: Scale) -> float | None:
     seconds = scale.step_seconds.get(task)
     if not seconds:
         return None
-    # Reading a task's config imports its platform, which takes longer than the rest of a plan.
+    # Reading a task's config imports mmdet or mmseg, which takes longer than the rest of a plan.
     files = sorted((home() / 'configs' / 'transfer').rglob('*.py'))
     subject = dict(
         steps_of=task,
@@ -122,7 +119,10 @@ def protocol_hours(cfg: Config, task: str, scale: Scale, trials: int | None) -> 
 
 
 def _labeled_images(cfg: Config, data: Config, scale: Scale) -> int | None:
-    """Return the number of labeled training images if the config or the scale states it; None for a part of a set."""
+    """Return the number of labeled training images if the config or the scale states it, else None.
+
+    It is unknown for a part of a data set.
+    """
     labeled = data.evaluation.train
     if 'dataset' in labeled:
         return None

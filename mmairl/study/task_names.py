@@ -1,7 +1,7 @@
-"""The parts of task names: the tool that measures a task, its data, and its recipe.
+"""Resolve the names of tasks to tools, protocols, data and recipes.
 
 PROTOCOL measures on the data of the row's config, PROTOCOL@CONFIG on those of `configs/evaluation/CONFIG.py`, and TASK#SEED
-trains the classifier of TASK again from another seed. All other names are tasks of `tools/transfer.py`.
+trains the classifier of TASK from another seed. All other names are tasks of `tools/transfer.py`.
 """
 
 import copy
@@ -23,14 +23,14 @@ _load_once = cache(load_config)
 
 
 def protocol_of(task: str) -> str:
-    """Return the protocol of a task, without its data and its seed."""
+    """Return the protocol in the name of a task."""
     return re.split('[@#]', task)[0]
 
 
 def is_local(task: str) -> bool:
     """Return True if `tools/evaluate.py` measures the task, False if `tools/transfer.py` does.
 
-    Only protocols that train a classifier can train it again from another seed.
+    Only protocols that train a classifier accept a seed.
     """
     parts = re.fullmatch(r'(\w+)(@[^#]+)?(#\d+)?', task)
     if not parts:
@@ -45,17 +45,17 @@ def unit_of(task: str) -> str:
 
 
 def trains_classifier(task: str) -> bool:
-    """Return True if a protocol trains a classifier, by a recipe and from a seed."""
+    """Return True if the task trains a classifier, by a recipe and from a seed."""
     return is_local(task) and protocol_class(protocol_of(task)).trains
 
 
 def is_on_features(task: str) -> bool:
-    """Return True if a protocol trains nothing and shares its features with others."""
+    """Return True if the task trains nothing and shares its features with other tasks."""
     return is_local(task) and not protocol_class(protocol_of(task)).trains
 
 
 def is_measured(untrained: str | None, task: str) -> bool:
-    """Return True if a row has the task. Untrained rows have only the protocols that support them."""
+    """Return True if a row is measured by the task. Untrained rows have only the protocols that support them."""
     if not untrained:
         return True
     return is_local(task) and untrained in protocol_class(protocol_of(task)).null_rows
@@ -79,7 +79,7 @@ def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
 
 
 def data_of(task: str) -> Config | None:
-    """Return the config of `configs/evaluation` that PROTOCOL@CONFIG names, or None for another task."""
+    """Return the config of `configs/evaluation` in PROTOCOL@CONFIG, or None if the task names no config."""
     name = task.partition('#')[0].partition('@')[2]
     return copy.deepcopy(_load_once(f'mmairl::evaluation/{name}.py')) if name else None
 
@@ -87,11 +87,11 @@ def data_of(task: str) -> Config | None:
 def require_known(tasks: Sequence[str]) -> None:
     """Raise if one of the tasks is unknown."""
     for task in tasks:
-        data_of(task)  # raises if the config does not exist
+        data_of(task)  # raises an error if the config does not exist
         if not is_local(task) and task not in TASKS:
             known = ', '.join(dict.fromkeys([*PROTOCOLS.names(), *TASKS]))
             raise UserError(
-                f"task: '{task}' is unknown; use {known}, PROTOCOL@CONFIG with a config of configs/evaluation, or "
-                'linear#1 for a second classifier seed',
+                f"task: unknown ('{task}'); use {known}, PROTOCOL@CONFIG with a config of configs/evaluation, or linear#1 for "
+                'a second classifier seed',
                 code='unknown-task',
             )

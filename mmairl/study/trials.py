@@ -1,4 +1,4 @@
-"""The trials of a search: how many each row gets, which one is chosen, and what the page shows of them."""
+"""The trials of a search: their number for each row, the choice of the best one, and their record for the page."""
 
 import math
 import time
@@ -21,19 +21,26 @@ from mmairl.study.schema import (
     RunResult,
     set_aside,
 )
-from mmairl.study.search import FIRST, Search, dimensions_of, own_value, setting_count, trials_for
+from mmairl.study.search import (
+    FIRST,
+    Search,
+    dimensions_of,
+    own_value,
+    own_values,
+    setting_count,
+    trials_for,
+)
 from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.tuning import best_of, curve, fraction_within
 
-EDGE = 0.1  # of a range, at each end
-PATIENCE = 600  # seconds that other processes of a run wait for the first one to write the choice
+EDGE = 0.1  # the part of a range at each end that counts as its edge
+PATIENCE = 600  # seconds that the other ranks of a run wait for rank 0 to write the choice
 
 Trial = dict[str, Any]
-Searches = dict[int, list[Trial]]  # the trials of each search, by its number
 
 
 def trial_counts(study: Study, configs: Configs) -> dict[str, int]:
-    """Return the number of trials of each trained row: by its training FLOPs, at most one for each different setting."""
+    """Return the number of trials of each trained row: as many as its budget of FLOPs and its different settings allow."""
     rows = {row.name: row for row in study.rows if row.trains}
     costs = flops({name: configs[name] for name in rows})
     counts = {}
@@ -43,14 +50,14 @@ def trial_counts(study: Study, configs: Configs) -> dict[str, int]:
 
 
 def runs_of_each(study: Study, configs: Configs) -> dict[str, int]:
-    """Return the runs per seed of each row, except for untrained rows. With a search, they include its trials."""
+    """Return the runs per seed of each row that is not untrained. With a search, they include its trials."""
     trials = trial_counts(study, configs) if study.search else {}
     rows = [row.name for row in study.rows if not row.untrained]
     return {name: trials.get(name, 0) + 1 + bool(study.search) for name in rows}
 
 
 def criterion_score(trial: Path, criterion: str) -> float:
-    """Return the score by which a search chooses; a diverged trial is below all others."""
+    """Return the score by which a search chooses; a diverged trial has the lowest."""
     result = read_json(trial / 'result.json', RunResult)
     if result.diverged:
         return -math.inf
@@ -68,27 +75,27 @@ def best_trial(chosen: Chosen) -> Choice:
     trial = max(scores, key=scores.__getitem__)
     if scores[trial] == -math.inf:
         raise UserError(
-            f'{Path(trial).parent}: all {len(scores)} trials have diverged; set other ranges for its dimensions',
+            f'{Path(trial).parent}: all {len(scores)} trials have diverged; set other ranges for the dimensions of the search',
             code='all-trials-diverged',
         )
     return Choice(trial, read_json(Path(trial) / 'asked.json', Asked).trial, scores[trial])
 
 
 def take_best(folder: Path, chosen: Chosen) -> dict[str, Any]:
-    """Write the choice and return its options. Files of an earlier choice are moved to another folder."""
+    """Write the choice and return its options. A run with other options is moved to another folder."""
     choice = best_trial(chosen)
     path = folder / CHOICE
     if path.is_file() and read_json(path, Choice).options != choice.options:
         earlier = set_aside(folder, keep=REQUEST_AND_LOGS, last=CHOICE)
         print(
-            f'{choice.trial} is now the best trial; moved the run of the earlier choice to {earlier}'
+            f'{choice.trial} is now the best trial; moved the run with other options to {earlier}'
         )
     write_json(path, choice)
     return choice.options
 
 
 def wait_for_choice(folder: Path, chosen: Chosen) -> dict[str, Any]:
-    """Return the options of the best trial after the first process of the run has written the choice."""
+    """Return the options of the best trial once rank 0 of the run has written the choice."""
     choice = best_trial(chosen)
     path = folder / CHOICE
     for _ in range(PATIENCE):
@@ -96,7 +103,7 @@ def wait_for_choice(folder: Path, chosen: Chosen) -> dict[str, Any]:
             return choice.options
         time.sleep(1)
     raise UserError(
-        f'{folder}: the first process of this run did not write {CHOICE}; start the run again',
+        f'{folder}: rank 0 of this run did not write {CHOICE}; start the run again',
         code='no-choice',
     )
 
@@ -112,7 +119,7 @@ def search_record(
     Args:
         study: The study.
         configs: The config of each row.
-        seeds: Numbers of the searches.
+        seeds: The numbers of the searches.
         trials: The described runs of each row's trials.
     """
     search = study.search
@@ -129,14 +136,13 @@ def search_record(
             continue
         rows[name] = _described_trials(search, row, configs[name], trials[name])
         ended = _ended(rows[name], seeds, counts[name])
-        for trials_of_search in ended.values():
-            best = best_of_search(trials_of_search)
+        for best in map(best_of_search, ended):
             best['chosen'] = best['score'] is not None
-        scores = [[trial['score'] or 0.0 for trial in one_search] for one_search in ended.values()]
+        scores = [[trial['score'] or 0.0 for trial in one_search] for one_search in ended]
         tried = [min(budget[name], counts[name]) - 1 for budget in budgets]
         if scores:
             curves[name] = curve([best_of(one[0], one[1:])[tried] for one in scores])
-            edges += _edges(search, row, configs[name], list(ended.values()))
+            edges += _edges(search, row, configs[name], ended)
         near_best[name] = [fraction_within(one, study.equivalence) for one in scores]
     return dict(
         criterion=search.criterion,
@@ -157,36 +163,33 @@ def _described_trials(
 ) -> list[dict[str, Any]]:
     """Return each trial of a row with its values by dimension, and its score if it has one."""
     dimensions = dimensions_of(search, row, cfg)
+    own = own_values(dimensions, cfg)
     trials = []
     for run in runs:
-        values = {
-            name: run['trial'].get(axis.key, own_value(cfg, axis.key))
-            for name, axis in dimensions.items()
-        }
-        trials.append(
-            dict(
-                search=run['seed'] - FIRST,
-                trial=int(Path(run['folder']).name),
-                folder=run['folder'],
-                state=run['state'],
-                seconds=run.get('seconds'),
-                values=values,
-                score=run.get('scores', {}).get(search.criterion),
-                diverged=run.get('diverged', ''),
-                chosen=False,  # until its search has ended
-            )
+        options = own | run['trial']
+        trial = dict(
+            search=run['seed'] - FIRST,
+            trial=int(Path(run['folder']).name),
+            folder=run['folder'],
+            state=run['state'],
+            seconds=run.get('seconds'),
+            values={name: options[dimension.key] for name, dimension in dimensions.items()},
+            score=run.get('scores', {}).get(search.criterion),
+            diverged=run.get('diverged', ''),
+            chosen=False,  # until its search has ended
         )
+        trials.append(trial)
     return trials
 
 
-def _ended(trials: Sequence[Trial], seeds: Sequence[int], count: int) -> Searches:
-    """Return the searches whose trials have all ended. A diverged trial has no score."""
-    searches: Searches = {number: [] for number in seeds}
+def _ended(trials: Sequence[Trial], seeds: Sequence[int], count: int) -> list[list[Trial]]:
+    """Return the trials of each search whose trials have all ended. A diverged trial has no score."""
+    searches: dict[int, list[Trial]] = {number: [] for number in seeds}
     for trial in trials:
         has_score = trial['diverged'] or trial['score'] is not None
         if trial['state'] == 'done' and has_score and trial['search'] in searches:
             searches[trial['search']].append(trial)
-    return {number: ended for number, ended in searches.items() if len(ended) == count}
+    return [ended for ended in searches.values() if len(ended) == count]
 
 
 def best_of_search(trials: Sequence[Trial]) -> Trial:
@@ -197,21 +200,15 @@ def best_of_search(trials: Sequence[Trial]) -> Trial:
 def _edges(
     search: Search, row: Row, cfg: Config, searches: Sequence[Sequence[Trial]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield each end of a range at which best trials of a row lie, with their number."""
-    best = [best_of_search(trials) for trials in searches]
+    """Yield each end of a range near which best trials of a row lie, with the number of those trials."""
+    best = list(map(best_of_search, searches))
     for name, dimension in dimensions_of(search, row, cfg).items():
         own = own_value(cfg, dimension.key)
         places = [dimension.place(trial['values'][name], own) for trial in best]
         at_start = sum(place <= EDGE for place in places)
         at_end = sum(place >= 1 - EDGE for place in places)
-        # With a complement, places run over 1 - value.
+        # With a complement, the first place has the highest value.
         ends = ('high', 'low') if dimension.complement else ('low', 'high')
         for end, count in zip(ends, (at_start, at_end)):
             if count:
-                yield dict(
-                    row=row.name,
-                    dimension=name,
-                    end=end,
-                    searches=count,
-                    of=len(best),
-                )
+                yield dict(row=row.name, dimension=name, end=end, searches=count, of=len(best))

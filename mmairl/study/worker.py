@@ -3,7 +3,7 @@
 if __name__ == '__main__':
     from mmairl.startup import prepare
 
-    prepare()  # before the imports below, which take seconds
+    prepare()  # handles signals during the imports below, which take seconds
 
 import argparse
 import os
@@ -42,7 +42,7 @@ from mmairl.study.schema import Asked, Branch, RunResult, Trained, TrainingStart
 from mmairl.study.task_names import is_local
 from mmairl.study.trials import take_best, wait_for_choice
 
-PATIENCE = 60  # seconds to wait for an earlier start of the run, which may be saving its state
+PATIENCE = 60  # seconds to wait for an earlier start of the same run to save its state and exit
 
 
 @one_sentence_errors
@@ -67,7 +67,7 @@ def run_worker() -> None:
     warnings.filterwarnings('ignore')
     register()
     try:
-        # Each rank has its own lock, so two starts of one run collide with any launcher.
+        # Each rank locks its own file, so a second start of the run is detected under any launcher.
         with FileLock(args.folder / f'.lock_{launched_rank()}', timeout=PATIENCE):
             if args.transfer is None:
                 complete_run(args.folder, args.launcher)
@@ -75,7 +75,7 @@ def run_worker() -> None:
                 transfer(args.folder, args.transfer)
     except Timeout:  # e.g. a requeued job while an unreachable node still runs the first one
         print(
-            f'error: {args.folder} is locked by another process; start this again later',
+            f'error: {args.folder} is locked by another process; start the run again later',
             file=sys.stderr,
         )
         sys.exit(AGAIN)
@@ -83,7 +83,7 @@ def run_worker() -> None:
 
 
 def launched_rank() -> str:
-    """Return this process's rank from its launcher's environment. There is no process group yet."""
+    """Return the rank that the launcher set in the environment; there is no process group yet."""
     return os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
 
 
@@ -92,7 +92,11 @@ def is_first(launcher: str) -> bool:
 
 
 def complete_run(folder: Path, launcher: str = 'none') -> None:
-    """Train and measure what is missing of a run, and write its result."""
+    """Train and measure what is missing of a run, and write its result.
+
+    The weights are trained or created first. `measure.measure` then scores them by each task, and `measure.result_of`
+    gathers result.json, from which `collect.collect` makes the record of the study.
+    """
     asked = read_json(folder / 'asked.json', Asked)
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     require_same_sources(cfg, asked, folder)
@@ -103,15 +107,16 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
         if is_first(launcher):
             write_without_scores(asked, folder, made=origin(asked, folder), excluded=reason)
         return
+    measured = {}
     try:
         prepare_weights(cfg, asked, folder, launcher, published)
         start_processes(launcher)
-        local_tasks = filter(is_local, asked.tasks)
-        measured = {task: measure(task, folder, asked, launcher) for task in local_tasks}
+        for task in filter(is_local, asked.tasks):
+            measured[task] = measure(task, folder, asked, launcher)
     except Diverged as error:
         if asked.trial is None:
             raise
-        if is_main_process():
+        if is_main_process():  # a diverged trial counts as the worst one
             write_without_scores(asked, folder, diverged=str(error))
         return
     if is_main_process():
@@ -119,14 +124,8 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
 
 
-def write_without_scores(asked: Asked, folder: Path, **reason: Any) -> None:
-    """Write the result of a run that counts as finished and has no scores."""
-    labels = {task: task for task in asked.tasks}
-    write_json(folder / 'result.json', RunResult(labels=labels, **reason))
-
-
 def require_same_sources(cfg: Config, asked: Asked, folder: Path) -> None:
-    """Raise if the source code for training has changed since the study was started."""
+    """Raise if modules outside the package that training imports have changed since the study was started."""
     if not asked.trains or (folder / 'trained.json').is_file():
         return
     if changed := changed_sources(asked.sources, outside_sources(cfg)):
@@ -137,7 +136,10 @@ def require_same_sources(cfg: Config, asked: Asked, folder: Path) -> None:
 
 
 def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path | None:
-    """Set the options of the best trial. If that is the row as published, return the folder of its run."""
+    """Set the options of the best trial in the config.
+
+    If the best trial is the row as published, return the folder of that row's run, which has the same config and seed.
+    """
     if not asked.chosen:
         return None
     choose = take_best if is_first(launcher) else wait_for_choice
@@ -146,32 +148,8 @@ def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path
     return None if options else Path(asked.chosen.published)
 
 
-def prepare_weights(
-    cfg: Config,
-    asked: Asked,
-    folder: Path,
-    launcher: str,
-    published: Path | None,
-) -> None:
-    """Create or train the weights of a run, unless they exist."""
-    if asked.untrained:
-        return
-    # The other ranks wait for the first one in `start_processes`.
-    if not asked.trains:
-        if is_first(launcher):
-            create_weights(cfg, asked, folder)
-    elif (folder / 'trained.json').is_file():
-        if asked.fork:
-            require_same_trunk(asked, folder)
-    elif published and (published / 'result.json').is_file():
-        if is_first(launcher):  # the same config and seed would train the same weights
-            take_published(published, asked, folder)
-    else:
-        train_row(cfg, asked, folder, launcher)
-
-
 def reason_to_exclude(branch: Branch, folder: Path) -> str:
-    """Return why a branch cannot be trained: its trunk had collapsed; otherwise ''."""
+    """Return why a branch is not trained: its trunk had collapsed before the fork point; '' if it had not."""
     trunk = Path(branch.trunk)
     require_finished(folder, trunk)
     if (folder / 'trained.json').is_file():
@@ -186,8 +164,38 @@ def fork_of(branch: Branch) -> Fork:
     return Fork(Path(branch.trunk), branch.epoch, path if path.is_file() else None)
 
 
+def write_without_scores(asked: Asked, folder: Path, **reason: Any) -> None:
+    """Write the result of a run that counts as finished and has no scores."""
+    labels = {task: task for task in asked.tasks}
+    write_json(folder / 'result.json', RunResult(labels=labels, **reason))
+
+
+def prepare_weights(
+    cfg: Config,
+    asked: Asked,
+    folder: Path,
+    launcher: str,
+    published: Path | None,
+) -> None:
+    """Create or train the weights of a run, unless they exist."""
+    if asked.untrained:
+        return
+    # Where only rank 0 writes files, the other ranks wait for it in `start_processes`.
+    if not asked.trains:
+        if is_first(launcher):
+            create_weights(cfg, asked, folder)
+    elif (folder / 'trained.json').is_file():
+        if asked.fork:
+            require_same_trunk(asked, folder)
+    elif published and (published / 'result.json').is_file():
+        if is_first(launcher):
+            take_published(published, asked, folder)
+    else:
+        train_row(cfg, asked, folder, launcher)
+
+
 def require_same_trunk(asked: Asked, folder: Path) -> None:
-    """Raise if the trunk has other weights than when its branch was trained."""
+    """Raise if the trunk's checkpoint has changed since the branch was trained."""
     made = read_json(folder / 'trained.json', Trained).made
     if changed := difference(made, origin(asked, folder)):
         raise UserError(
@@ -197,7 +205,7 @@ def require_same_trunk(asked: Asked, folder: Path) -> None:
 
 
 def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
-    """Train the row from its seed or its trunk, and write trained.json."""
+    """Train from the seed, or from the trunk's checkpoint, and write trained.json."""
     cfg.work_dir = str(folder)
     cfg.randomness.seed = asked.seed
     cfg.resume = 'auto'
@@ -220,13 +228,20 @@ def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
 
 
 def transfer(folder: Path, gpus: int) -> None:
-    """Add the tasks on mmdet and mmseg to the run's result. Each has its own folder, where it is resumed."""
+    """Run the tasks on mmdet and mmseg, and add their scores to the run's result.
+
+    Each task resumes in its own folder, which is named after the checkpoint.
+    """
     asked = read_json(folder / 'asked.json', Asked)
     result = read_json(folder / 'result.json', RunResult)
     if result.excluded:
         return
-    # Imported here because it requires mmdet and mmseg.
-    from mmairl.transfer.execute import Place, run_task, tune_task, write_start
+    from mmairl.transfer.execute import (  # requires mmdet and mmseg
+        Place,
+        run_task,
+        tune_task,
+        write_start,
+    )
 
     place = Place(Path('.').absolute(), folder / f'transfer_{result.sha256[:16]}', gpus)
     start, depth = write_start(str(folder / result.checkpoint), 'student', None, place)

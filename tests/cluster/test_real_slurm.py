@@ -234,7 +234,8 @@ def test_folder_invisible_to_a_node_is_reported(slurm, folder, monkeypatch):
     number = slurm.submit('--chdir', '/', '--array=0', folder / 'job.sh', run.folder)
     assert slurm.ends(f'{number}_0') == FAILED
     assert re.fullmatch(
-        'error: .+ cannot see the folder that the study was begun in, .+\n', (run.folder / 'failed.txt').read_text()
+        'error: .+ cannot read mmairl, or the folder in which the study was started; .+\n',
+        (run.folder / 'failed.txt').read_text(),
     )
 
 

@@ -14,6 +14,7 @@ from harness import toy
 from mmengine import Config
 from PIL import Image
 from study.pages.planted import crossed, drawn_as_lines, ladder, rescaled, study
+from study.pages.test_claims_page import finished_ladder
 from test_evaluation_page import leave
 from test_health_page import healthy, write_scalars
 
@@ -44,6 +45,7 @@ from mmairl.report.page import Page
 from mmairl.report.replay_page import write_replay_page
 from mmairl.report.table import html_table
 from mmairl.report.views_page import write_views_page
+from mmairl.study.pages.claims_page import write_claims_page
 from mmairl.study.pages.index_page import write_studies_page
 from mmairl.study.pages.study_page import write_study_page
 
@@ -90,6 +92,11 @@ def studies(folder: Path) -> Path:
         (folder / name / 'study.json').write_text(json.dumps(record))
     (folder / 'study' / 'page.html').touch()
     return write_studies_page(folder)
+
+
+def claims(folder: Path) -> Path:
+    finished_ladder(folder, gain=4.0)
+    return write_claims_page(folder, folder / 'claims.html')
 
 
 def health(folder: Path) -> Path:
@@ -189,6 +196,7 @@ KINDS = {
     'rescaled': lambda folder: write_study_page(rescaled(), folder / 'page.html'),
     'hostile study': lambda folder: write_study_page(hostile(drawn_as_lines()), folder / 'page.html'),
     'studies': studies,
+    'claims': claims,
     'health': health,
     'evaluation': evaluation,
     'compare': compare,

@@ -1,4 +1,4 @@
-"""Runs of a study that are folders only, rows of its record, and a scale at which every run is a matter of seconds."""
+"""Runs of a study without training, rows of its record, and a scale at which every run takes seconds."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ START = dict(weights='a', shapes='b', order='c')
 
 
 def rows_of(study: str) -> dict[str, Row]:
-    """The rows of a study that comes with mmairl, by their names."""
+    """Return the rows of a built-in study by their names."""
     return {row.name: row for row in read_study(ROOT / f'configs/studies/{study}.yaml').rows}
 
 
@@ -24,16 +24,16 @@ def run_in(folder: Path, needs: tuple[Path, ...] = ()) -> Run:
 
 
 def recorded(name: str, scores: Iterable[float | None], start: dict | None = START, **more: Any) -> dict[str, Any]:
-    """A row of a study's record with these scores, from seeds 0, 1, ...; None has not run."""
+    """Return a row of a study's record with the scores of seeds 0, 1, ...; None for a run that is missing."""
     done = [(seed, float(value)) for seed, value in enumerate(scores) if value is not None]
     runs = [dict(seed=seed, state='done', scores={'knn': value}, start=start) for seed, value in done]
     return dict(name=name, runs=runs, **more)
 
 
 def toy_scale(images: int, **changes: Any) -> dict[str, Any]:
-    """The demo's scale with the narrowest network, on so many images."""
+    """Return the demo's scale with a narrower network and a number of images."""
     scale = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
-    del scale['seeds']  # those of the study are enough
+    del scale['seeds']  # the seeds of the study are enough
     data = dict(type='Shapes', split='train', count=images, size=24)
     for kind in ('mmpretrain.ResNet', 'ResNet'):
         scale['parts'][kind].update(stem_channels=8, base_channels=8)

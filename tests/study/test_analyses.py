@@ -3,11 +3,11 @@
 import sys
 
 import pytest
+from harness.errors import raises_code
 from markupsafe import Markup
 from study.pages.planted import ladder
 from study.test_spec import written
 
-from mmairl.errors import UserError
 from mmairl.study.analyses import ANALYSES, Analysis, analysis_records
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.spec import read_study
@@ -30,9 +30,8 @@ def test_study_loads_its_modules(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('module, code', [('projects.nowhere', 'no-analysis-module'), ('json', 'no-analysis')])
 def test_module_without_analysis_is_an_error(tmp_path, module, code):
-    with pytest.raises(UserError) as error:
+    with raises_code(code):
         read_study(written(tmp_path, analyses=[module]))
-    assert error.value.code == code
 
 
 def test_page_has_the_sections_of_its_analyses(tmp_path, monkeypatch):

@@ -7,155 +7,90 @@ import numpy as np
 import pytest
 import scipy
 import yaml
+from harness.errors import raises_code
 
 from mmairl.config import home
-from mmairl.errors import UserError
 from mmairl.study.claims import Claim, Every, StudyRuns, check_claims, judge, shared_claims, word_hashes
 from mmairl.study.collect import printed_numbers
 from mmairl.study.spec import read_study
 
 QUOTE = 'the symmetrization of contrastive loss brings the most obvious improvement'
 SCORES = ['linear', 'voc07_ap50']
-ROWS = ['a', 'b', 'c', 'd']
+DIFFERENCE = '{form: difference, better: a, than: b, scores: [linear]}'
+EQUIVALENCE = '{form: equivalence, of: [a, b], scores: [linear]}'
+B_OVER_C = '{form: difference, better: b, than: c, scores: [linear]}'
+A_OVER_C = '{form: difference, better: a, than: c, scores: [linear]}'
+RIVAL = '{{form: rival, row: a, numbers: {{linear: 55.0}}, of: Tab. 1, relation: {}}}'
+TREND = '{{form: trend, over: [{}], shape: {}, scores: [linear]}}'
+GAIN = '{{form: interaction, gain: [a, b], than: [c, d], relation: {}, scores: [linear]}}'
+LARGEST = '{form: largest, pair: [d, c], among: [[b, a], [c, b]], scores: [linear]}'
+# Each form of a claim, with means of the rows a, b, c and d that support it, and means that contradict it.
+FORMS = {
+    'difference': (DIFFERENCE, [60, 50], [50, 60]),
+    'equivalence': (EQUIVALENCE, [60, 60.1], [60, 65]),
+    'not_worse': ('{form: not_worse, row: a, than: b, scores: [linear]}', [60, 60.1], [60, 65]),
+    'larger_gain': (GAIN.format('larger'), [60, 50, 61, 60], [60, 59, 61, 50]),
+    'similar_gains': (GAIN.format('similar'), [60, 50, 70, 60], [60, 59, 61, 50]),
+    'not_larger_gain': (GAIN.format('not_larger'), [60, 59, 61, 50], [60, 50, 61, 60]),
+    'largest': (LARGEST, [50, 51, 52, 59], [50, 58, 59, 60]),
+    'rises': (TREND.format('a, b, c', 'rises'), [1, 2, 3], [3, 1, 2]),
+    'falls': (TREND.format('a, b, c', 'falls'), [3, 2, 1], [1, 3, 2]),
+    'plateau': (TREND.format('a, b, c, d', 'plateau, after: b'), [50, 60, 60.1, 60], [50, 60, 65, 70]),
+    'no_gain': (TREND.format('a, b, c', 'no_gain'), [60, 58, 60], [60, 64, 65]),
+    'property': ('{form: property, larger: a, than: b, scores: [linear]}', [9, 1], [1, 9]),
+    'better_rival': (RIVAL.format('better'), [60], [50]),
+    'similar_rival': (RIVAL.format('similar'), [55.1], [60]),
+    'not_worse_rival': (RIVAL.format('not_worse'), [54.9], [50]),
+    'worse_rival': (RIVAL.format('worse'), [50], [60]),
+    'all': (f'{{form: all, of: [{DIFFERENCE}, {B_OVER_C}]}}', [60, 50, 40], [60, 40, 50]),
+    'most': (f'{{form: most, of: [{DIFFERENCE}, {B_OVER_C}, {A_OVER_C}]}}', [60, 40, 50], [40, 45, 60]),
+}
 
 
-def claim(test, **fields):
+def planted(test, **fields):
     fields = dict(name='one', quote=QUOTE, paper='revisit_airl', where=['Sec. 4.1'], published='holds') | fields
     return msgspec.convert(dict(fields, test=yaml.safe_load(test)), Claim)
 
 
-def record(means, seeds=8, noise=0.05, score='linear', nulls=()):
-    """Return a study's record with these row means, as study.json has it."""
+def record(means, seeds=8, noise=0.05, score='linear'):
+    """Return a study's record with these row means, as study.json has it. The row `null` is untrained."""
     random = np.random.default_rng(0)
     rows = []
     for name, mean in means.items():
         scores = np.broadcast_to(mean, seeds) + noise * random.normal(size=seeds)
         runs = [dict(seed=seed, state='done', scores={score: float(value)}) for seed, value in enumerate(scores)]
-        rows.append(dict(name=name, runs=runs, untrained='random' if name in nulls else None))
+        rows.append(dict(name=name, runs=runs, untrained='random' if name == 'null' else None))
     return dict(metrics=[dict(key=score)], rows=rows)
 
 
+def judged(test, runs):
+    return judge([planted(test)], runs, lambda row, score: None)[0]
+
+
 def verdict_on(test, means, scale='in1k', **options):
-    runs = StudyRuns(record(means, **options), scale, lambda one, other: ['model.queue'])
-    return judge([claim(test)], runs, lambda row, score: None)[0]
-
-
-FORMS = {
-    'difference': ('{form: difference, better: a, than: b, scores: [linear]}', dict(a=60, b=50), dict(a=50, b=60)),
-    'equivalence': ('{form: equivalence, of: [a, b], scores: [linear]}', dict(a=60, b=60.1), dict(a=60, b=65)),
-    'not_worse': ('{form: not_worse, row: a, than: b, scores: [linear]}', dict(a=60, b=60.1), dict(a=60, b=65)),
-    'interaction': (
-        '{form: interaction, gain: [a, b], than: [c, d], scores: [linear]}',
-        dict(a=60, b=50, c=61, d=60),
-        dict(a=60, b=59, c=61, d=50),
-    ),
-    'similar_gains': (
-        '{form: interaction, gain: [a, b], than: [c, d], relation: similar, scores: [linear]}',
-        dict(a=60, b=50, c=70, d=60),
-        dict(a=60, b=59, c=61, d=50),
-    ),
-    'not_larger_gain': (
-        '{form: interaction, gain: [a, b], than: [c, d], relation: not_larger, scores: [linear]}',
-        dict(a=60, b=59, c=61, d=50),
-        dict(a=60, b=50, c=61, d=60),
-    ),
-    'largest': (
-        '{form: largest, pair: [d, c], among: [[b, a], [c, b]], scores: [linear]}',
-        dict(a=50, b=51, c=52, d=59),
-        dict(a=50, b=58, c=59, d=60),
-    ),
-    'rises': (
-        '{form: trend, over: [a, b, c], shape: rises, scores: [linear]}',
-        dict(a=1, b=2, c=3),
-        dict(a=3, b=1, c=2),
-    ),
-    'falls': (
-        '{form: trend, over: [a, b, c], shape: falls, scores: [linear]}',
-        dict(a=3, b=2, c=1),
-        dict(a=1, b=3, c=2),
-    ),
-    'plateau': (
-        '{form: trend, over: [a, b, c, d], shape: plateau, after: b, scores: [linear]}',
-        dict(a=50, b=60, c=60.1, d=60),
-        dict(a=50, b=60, c=65, d=70),
-    ),
-    'no_gain': (
-        '{form: trend, over: [a, b, c], shape: no_gain, scores: [linear]}',
-        dict(a=60, b=58, c=60),
-        dict(a=60, b=64, c=65),
-    ),
-    'property': ('{form: property, larger: a, than: b, scores: [linear]}', dict(a=9, b=1), dict(a=1, b=9)),
-    'rival': ('{form: rival, row: a, numbers: {linear: 55.0}, of: Tab. 1}', dict(a=60), dict(a=50)),
-    'similar_rival': (
-        '{form: rival, row: a, numbers: {linear: 55.0}, of: Tab. 1, relation: similar}',
-        dict(a=55.1),
-        dict(a=60),
-    ),
-    'not_worse_rival': (
-        '{form: rival, row: a, numbers: {linear: 55.0}, of: Tab. 1, relation: not_worse}',
-        dict(a=54.9),
-        dict(a=50),
-    ),
-    'worse_rival': (
-        '{form: rival, row: a, numbers: {linear: 55.0}, of: Tab. 1, relation: worse}',
-        dict(a=50),
-        dict(a=60),
-    ),
-    'collapse': ('{form: collapse, of: [a], scores: [linear]}', dict(a=10, b=60, c=60), dict(a=60, b=60, c=61)),
-    'all': (
-        '{form: all, of: [{form: difference, better: a, than: b, scores: [linear]}, '
-        '{form: difference, better: b, than: c, scores: [linear]}]}',
-        dict(a=60, b=50, c=40),
-        dict(a=60, b=40, c=50),
-    ),
-    'most': (
-        '{form: most, of: [{form: difference, better: a, than: b, scores: [linear]}, '
-        '{form: difference, better: b, than: c, scores: [linear]}, {form: difference, better: a, than: c, scores: [linear]}]}',
-        dict(a=60, b=40, c=50),
-        dict(a=40, b=45, c=60),
-    ),
-}
+    """Return the verdict with its reason."""
+    entry = judged(test, StudyRuns(record(means, **options), scale, lambda one, other: ['model.queue']))
+    return entry['verdict'], entry['reason']
 
 
 @pytest.mark.parametrize('form', FORMS)
-def test_planted_support_gives_supported(form):
-    test, means, _ = FORMS[form]
-    nulls = () if form != 'collapse' else ('null',)
-    means = dict(means, null=10.0) if nulls else means
-    assert verdict_on(test, means, nulls=nulls)['verdict'] == 'supported'
+def test_each_form_gives_each_verdict(form):
+    test, support, opposite = FORMS[form]
+    support, opposite = (dict(zip('abcd', means)) for means in (support, opposite))
+    assert verdict_on(test, support)[0] == 'supported'
+    assert verdict_on(test, opposite)[0] == 'contradicted'
+    assert verdict_on(test, support, noise=300.0, seeds=3)[0] == 'inconclusive'
+    assert verdict_on(test, support, seeds=1) == ('inconclusive', 'one seed')
+    assert verdict_on(test, dict(other=1.0))[0] == 'not run'
 
 
-@pytest.mark.parametrize('form', FORMS)
-def test_planted_opposite_gives_contradicted(form):
-    test, _, means = FORMS[form]
-    nulls = () if form != 'collapse' else ('null',)
-    means = dict(means, null=10.0) if nulls else means
-    assert verdict_on(test, means, nulls=nulls)['verdict'] == 'contradicted'
-
-
-@pytest.mark.parametrize('form', [form for form in FORMS if form != 'collapse'])
-def test_planted_noise_gives_inconclusive(form):
-    test, means, _ = FORMS[form]
-    found = verdict_on(test, means, noise=300.0, seeds=3)
-    assert found['verdict'] == 'inconclusive'
-
-
-def test_collapse_of_three_runs_is_inconclusive():
-    test, means, _ = FORMS['collapse']
-    found = verdict_on(test, dict(means, null=10.0), nulls=('null',), seeds=3)
-    assert found['verdict'] == 'inconclusive'
-
-
-@pytest.mark.parametrize('form', FORMS)
-def test_missing_rows_give_not_run(form):
-    assert verdict_on(FORMS[form][0], dict(other=1.0))['verdict'] == 'not run'
-
-
-@pytest.mark.parametrize('form', [form for form in FORMS if form != 'collapse'])
-def test_one_seed_is_inconclusive_and_says_so(form):
-    test, means, _ = FORMS[form]
-    found = verdict_on(test, means, seeds=1)
-    assert (found['verdict'], found['reason']) == ('inconclusive', 'one seed')
+def test_collapse_is_judged_by_the_number_of_runs():
+    test = '{form: collapse, of: [a], scores: [linear]}'
+    collapsed = dict(a=10, b=60, c=60, null=10.0)
+    assert verdict_on(test, collapsed)[0] == 'supported'
+    assert verdict_on(test, dict(collapsed, a=60))[0] == 'contradicted'
+    assert verdict_on(test, collapsed, seeds=3)[0] == 'inconclusive'
+    assert verdict_on(test, dict(other=1.0))[0] == 'not run'
 
 
 def two_scores(points):
@@ -163,7 +98,7 @@ def two_scores(points):
     for name, (x, y) in points.items():
         runs = [dict(seed=0, state='done', scores={'linear': x, 'voc07_ap50': y})]
         rows.append(dict(name=name, runs=runs))
-    return dict(metrics=[dict(key=score) for score in SCORES], rows=rows)
+    return StudyRuns(dict(metrics=[dict(key=score) for score in SCORES], rows=rows), 'in1k')
 
 
 @pytest.mark.parametrize(
@@ -176,80 +111,71 @@ def two_scores(points):
     ],
 )
 def test_regression_verdicts(slope, gap, spread, expected):
-    groups = {'one': [f'one {i}' for i in range(6)], 'two': [f'two {i}' for i in range(6)]}
+    groups = {name: [f'{name} {i}' for i in range(6)] for name in ('one', 'two')}
     noise = np.random.default_rng(0).normal(size=12) * spread
-    names = groups['one'] + groups['two']
-    points = {
-        name: (float(x), float(slope * x + gap * (place < 6) + noise[place]))
-        for place, (name, x) in enumerate(zip(names, [*range(6), *range(6)]))
-    }
+    points = {}
+    for place, name in enumerate(groups['one'] + groups['two']):
+        x = float(place % 6)
+        points[name] = (x, float(slope * x + gap * (place < 6) + noise[place]))
     test = dict(form='regression', x='linear', y='voc07_ap50', groups=groups, ranking=['one', 'two'])
-    runs = StudyRuns(two_scores(points), 'in1k')
-    found = judge([claim(yaml.dump(test))], runs, lambda row, score: None)[0]
+    found = judged(yaml.dump(test), two_scores(points))
     assert found['verdict'] == expected
-    for part, name in zip(
-        found['parts'], ['slope of voc07_ap50 over linear', 'one − two, voc07_ap50 at equal linear'], strict=True
-    ):
-        assert part['name'] == name and part['low'] < part['measured'] < part['high']
+    names = ['slope of voc07_ap50 over linear', 'one − two, voc07_ap50 at equal linear']
+    assert [part['name'] for part in found['parts']] == names
+    assert all(part['low'] < part['measured'] < part['high'] for part in found['parts'])
 
 
 def test_regression_without_one_group_is_not_run():
     groups = dict(one=['one'], missing=['missing'], two=['two', 'three'])
     test = dict(form='regression', x='linear', y='voc07_ap50', groups=groups, ranking=['one', 'missing'])
-    runs = StudyRuns(two_scores(dict(one=(1.0, 1.0), two=(2.0, 2.1), three=(3.0, 2.9))), 'in1k')
-    assert judge([claim(yaml.dump(test))], runs, lambda row, score: None)[0]['verdict'] == 'not run'
+    runs = two_scores(dict(one=(1.0, 1.0), two=(2.0, 2.1), three=(3.0, 2.9)))
+    assert judged(yaml.dump(test), runs)['verdict'] == 'not run'
 
 
 def test_regression_on_one_stand_in_is_inconclusive():
     test = dict(form='regression', x='linear', y='linear@cifar100_r50', groups=dict(rows=['a', 'b', 'c', 'd']))
     found = verdict_on(yaml.dump(test), dict(a=10, b=20, c=30, d=41), scale='demo', score='knn')
-    assert (found['verdict'], found['reason']) == ('inconclusive', 'one stand-in for both scores')
+    assert found == ('inconclusive', 'one stand-in for both scores')
 
 
 def test_configs_claim_is_decided_without_runs():
     test = '{form: configs, of: [a, b], only_in: [model]}'
-    assert verdict_on(test, {})['verdict'] == 'supported'
-    assert verdict_on(test.replace('[model]', '[data]'), {})['verdict'] == 'contradicted'
-    unknown = StudyRuns(record({}), 'in1k')
-    assert judge([claim(test)], unknown, lambda row, score: None)[0]['verdict'] == 'not run'
+    assert verdict_on(test, {})[0] == 'supported'
+    assert verdict_on(test.replace('[model]', '[data]'), {})[0] == 'contradicted'
+    assert judged(test, StudyRuns(record({}), 'in1k'))['verdict'] == 'not run', 'the configs are unknown'
 
 
 def test_nonsignificant_difference_is_not_similarity():
-    found = verdict_on('{form: equivalence, of: [a, b], scores: [linear]}', dict(a=60, b=60), noise=5.0, seeds=3)
-    assert found['verdict'] == 'inconclusive'
+    assert verdict_on(EQUIVALENCE, dict(a=60, b=60), noise=5.0, seeds=3)[0] == 'inconclusive'
 
 
 def test_collapsed_runs_make_claims_inconclusive():
     means = dict(a=[60] * 7 + [5], b=50, null=10.0)
-    found = verdict_on('{form: difference, better: a, than: b, scores: [linear]}', means, nulls=('null',))
-    assert (found['verdict'], found['reason']) == ('inconclusive', 'collapsed runs')
+    assert verdict_on(DIFFERENCE, means) == ('inconclusive', 'collapsed runs')
 
 
 def test_small_scale_names_its_stand_in():
-    test = '{form: difference, better: a, than: b, scores: [linear, voc07_ap50]}'
-    found = verdict_on(test, dict(a=60, b=50), scale='demo', score='knn')
+    test = DIFFERENCE.replace('[linear]', '[linear, voc07_ap50]')
+    found = judged(test, StudyRuns(record(dict(a=60, b=50), score='knn'), 'demo'))
     assert found['verdict'] == 'supported' and found['stand_ins'] == {'linear': 'knn'}
 
 
 def test_seeds_needed_decide_when_the_estimate_stays():
-    test = '{form: difference, better: a, than: b, scores: [linear]}'
-    found = verdict_on(test, dict(a=60, b=58), noise=3.0, seeds=3)
-    needed = found['seeds_needed']
-    assert found['verdict'] == 'inconclusive' and 3 < needed < 200
+    found = judged(DIFFERENCE, StudyRuns(record(dict(a=60, b=58), noise=3.0, seeds=3), 'in1k'))
+    assert found['verdict'] == 'inconclusive' and 3 < found['seeds_needed'] < 200
 
 
 def test_record_has_published_and_measured_effects():
     runs = StudyRuns(record(dict(a=60, b=50)), 'in1k')
-    one = claim('{form: difference, better: a, than: b, scores: [linear]}')
-    part = judge([one], runs, lambda row, score: dict(a=72.0, b=70.0)[row])[0]['parts'][0]
+    part = judge([planted(DIFFERENCE)], runs, lambda row, score: dict(a=72.0, b=70.0)[row])[0]['parts'][0]
     assert part['published'] == pytest.approx(2.0) and part['measured'] == pytest.approx(10, abs=0.2)
 
 
 @pytest.mark.parametrize('seeds', [1, 4])
 def test_record_has_the_interval_of_the_tested_contrast(seeds):
     study = record(dict(a=60, b=50), seeds=seeds)
-    one = claim('{form: rival, row: a, numbers: {linear: 58}, of: MoCo}')
-    part = judge([one], StudyRuns(study, 'in1k'), lambda row, score: None)[0]['parts'][0]
+    test = '{form: rival, row: a, numbers: {linear: 58}, of: MoCo}'
+    (part,) = judged(test, StudyRuns(study, 'in1k'))['parts']
     scores = [run['scores']['linear'] - 58 for run in study['rows'][0]['runs']]
     assert part['seeds'] == seeds and part['measured'] == pytest.approx(np.mean(scores))
     if seeds == 1:
@@ -262,16 +188,15 @@ def test_record_has_the_interval_of_the_tested_contrast(seeds):
 def test_record_has_no_interval_if_runs_collapsed():
     study = record(dict(a=60, b=50))
     study['rows'][0]['runs'][0]['scores']['linear'] = 1.0
-    one = claim('{form: difference, better: a, than: b, scores: [linear]}')
-    part = judge([one], StudyRuns(study, 'in1k'), lambda row, score: None)[0]['parts'][0]
+    (part,) = judged(DIFFERENCE, StudyRuns(study, 'in1k'))['parts']
     assert part['low'] is None and part['seeds'] is None
 
 
 @pytest.mark.parametrize(
     ('fields', 'code'),
     [
-        (dict(test='{form: difference, better: a, than: nobody, scores: [linear]}'), 'claim-row'),
-        (dict(test='{form: difference, better: a, than: b, scores: [unknown]}'), 'claim-score'),
+        (dict(test=DIFFERENCE.replace('than: b', 'than: nobody')), 'claim-row'),
+        (dict(test=DIFFERENCE.replace('linear', 'unknown')), 'claim-score'),
         (dict(where=['Sec. 99']), 'claim-place'),
         (dict(paper='another'), 'claim-paper'),
         (dict(quote='these words are in none of the papers at all'), 'claim-quote'),
@@ -279,10 +204,8 @@ def test_record_has_no_interval_if_runs_collapsed():
     ],
 )
 def test_bad_claims_are_errors(fields, code):
-    test = fields.pop('test', '{form: difference, better: a, than: b, scores: [linear]}')
-    with pytest.raises(UserError) as error:
-        check_claims([claim(test, **fields)], ROWS, SCORES)
-    assert error.value.code == code
+    with raises_code(code):
+        check_claims([planted(**{'test': DIFFERENCE, **fields})], ['a', 'b', 'c', 'd'], SCORES)
 
 
 @pytest.mark.parametrize(
@@ -295,17 +218,14 @@ def test_bad_claims_are_errors(fields, code):
 )
 def test_malformed_tests_are_rejected(test):
     with pytest.raises(msgspec.ValidationError):
-        claim(test)
+        planted(test)
 
 
-def test_every_margin_has_a_reason():
-    assert all(scale.reason and scale.margins for scale in shared_claims().scales.values())
-
-
-def test_scales_of_drawn_images_have_margins():
+def test_shared_margins_have_reasons_and_cover_scales():
+    margins = shared_claims().scales
+    assert all(scale.reason and scale.margins for scale in margins.values())
     scales = (home() / 'configs/studies/_scales').glob('*.yaml')
-    drawn = {path.stem for path in scales if 'type: Shapes' in path.read_text()}
-    assert drawn <= {*shared_claims().scales}
+    assert {path.stem for path in scales if 'type: Shapes' in path.read_text()} <= {*margins}
 
 
 def test_hashes_do_not_depend_on_case_or_punctuation():
@@ -328,9 +248,8 @@ def test_claims_have_unique_names_and_cover_papers():
 
 def test_untested_claims_quote_their_paper_and_say_why():
     for claim in shared_claims().untested:
-        quoted = dict(name=claim.quote, quote=claim.quote, paper=claim.paper, where=[claim.where], published='none')
-        test = msgspec.convert(dict(form='configs', of=['a', 'b'], only_in=['model']), Claim.__annotations__['test'])
-        check_claims([Claim(**quoted, test=test)], ROWS, [])
+        test = '{form: configs, of: [a, b], only_in: [model]}'
+        check_claims([planted(test, quote=claim.quote, paper=claim.paper, where=[claim.where])], ['a', 'b'], [])
         assert claim.why
 
 
@@ -366,14 +285,12 @@ def test_stated_support_agrees_with_printed_numbers(study):
 
 
 def test_collapse_concerns_accuracies_only():
-    means = dict(a=0.1, b=-0.4)
-    found = record(means, score='norms')
+    found = record(dict(a=0.1, b=-0.4), score='norms')
     found['metrics'] = [dict(key='norms', unit='')]
-    one = claim('{form: property, larger: a, than: b, scores: [norms]}')
-    assert judge([one], StudyRuns(found, 'in1k'), lambda row, score: None)[0]['verdict'] == 'supported'
+    test = '{form: property, larger: a, than: b, scores: [norms]}'
+    assert judged(test, StudyRuns(found, 'in1k'))['verdict'] == 'supported'
 
 
 def test_record_of_unknown_margins_is_plain_json():
-    one = claim('{form: equivalence, of: [a, b], scores: [linear]}')
-    judged = judge([one], StudyRuns(record(dict(a=1, b=1), score='other'), 'cifar'), lambda row, score: None)
-    assert json.loads(json.dumps(judged, allow_nan=False))[0]['verdict'] == 'not run'
+    found = judged(EQUIVALENCE, StudyRuns(record(dict(a=1, b=1), score='other'), 'cifar'))
+    assert json.loads(json.dumps(found, allow_nan=False))['verdict'] == 'not run'

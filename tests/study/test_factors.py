@@ -85,6 +85,5 @@ def test_factors_of_missing_components_are_none(cfg):
     cfg.model.head = dict(type='LeJEPAHead')
     assert hidden_factors(cfg)['clamps in the loss'] == 'by the rule of LeJEPAHead'
     supervised = hidden_factors(load_config('configs/supervised/supervised_r50_100e.py'))
-    assert {supervised[part] for part in ('directions of the loss', 'clamps in the loss', "teacher's update")} == {
-        'none'
-    }
+    parts = ('directions of the loss', 'clamps in the loss', "teacher's update")
+    assert {supervised[part] for part in parts} == {'none'}

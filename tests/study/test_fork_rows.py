@@ -39,7 +39,7 @@ def prepare(folder: Path, rows: list[dict], epochs: float = 0.02, **more: object
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory) -> tuple[PreparedStudy, dict[str, Run]]:
-    """The study of forks after its runs, by row."""
+    """The study of forks, and its finished runs by row."""
     register()
     prepared = prepare(tmp_path_factory.mktemp('forks'), ROWS)
     runs = {run.row.name: run for run in prepared.laid_out_runs()}
@@ -51,9 +51,8 @@ def finished(tmp_path_factory) -> tuple[PreparedStudy, dict[str, Run]]:
 def test_fork_takes_config_and_base_from_its_trunk(finished):
     rows = {row.name: row for row in finished[0].study.rows}
     warm = rows['warm']
-    assert (warm.config, warm.against, warm.trunk) == (rows['trunk'].config, 'trunk', 'trunk')
+    assert (warm.config, warm.against) == (rows['trunk'].config, 'trunk')
     assert warm.declares == ('model.head.temperature',)
-    assert rows['trunk'].trunk == 'trunk'
 
 
 def test_branches_continue_their_trunk(finished):
@@ -73,19 +72,12 @@ def test_trunk_keeps_checkpoints_at_fork_points(finished):
     assert {path.name for path in folder.glob('*.pth')} == {f'epoch_{number}.pth' for number in (2, 3, 4)}
 
 
-def test_fork_costs_its_remaining_epochs(finished):
+def test_plan_counts_remaining_epochs_and_fork_points(finished, capsys):
+    """The trunk keeps its last checkpoint and those after epochs 2 and 3."""
     costs = costs_of_rows(finished[0])
     assert [costs[row['name']].epochs for row in ROWS] == [4, 2, 1, 2]
     assert costs['warm'].hours == pytest.approx(costs['trunk'].hours / 2)
-
-
-def test_plan_counts_the_disk_of_fork_points(finished):
-    """The trunk keeps its last checkpoint and those after epochs 2 and 3."""
-    costs = costs_of_rows(finished[0])
     assert costs['trunk'].gigabytes == pytest.approx(3 * costs['warm'].gigabytes)
-
-
-def test_plan_begins_with_the_forks(finished, capsys):
     show_plan(finished[0], devices=1)
     assert capsys.readouterr().out.startswith('3 of 4 rows are forks')
 
@@ -105,12 +97,10 @@ def test_scheduler_runs_trunks_before_branches(tmp_path):
 
 
 def copied(finished: tuple, folder: Path, name: str) -> tuple[Run, Run]:
-    """Return the trunk and a branch, not begun, in a copy of the finished study."""
-    prepared, _ = finished
-    shutil.copytree(prepared.out, folder / 'out')
-    runs = {run.row.name: run for run in replace(prepared, out=folder / 'out').laid_out_runs()}
-    shutil.rmtree(runs[name].folder)
-    runs = {run.row.name: run for run in replace(prepared, out=folder / 'out').laid_out_runs()}
+    """Return the trunk and a branch that has not started, in a copy of the finished study."""
+    shutil.copytree(finished[0].out, folder / 'out')
+    shutil.rmtree(folder / 'out' / 'runs' / name)
+    runs = {run.row.name: run for run in replace(finished[0], out=folder / 'out').laid_out_runs()}
     return runs['trunk'], runs[name]
 
 

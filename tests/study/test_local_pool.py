@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from harness.errors import raises_code
 from harness.processes import ended, wait_for
 from study.small_runs import run_in
 
-from mmairl.errors import UserError
 from mmairl.study import local_pool
 from mmairl.study.local_pool import device_shares, execute
 from mmairl.study.runs import Run
@@ -66,9 +66,8 @@ def test_runs_share_the_visible_gpus(monkeypatch, listed, expected):
     monkeypatch.setattr('torch.cuda.device_count', lambda: 4)
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
     assert [share['CUDA_VISIBLE_DEVICES'] for share in device_shares(2, 2, needed=2)] == expected
-    with pytest.raises(UserError) as error:
+    with raises_code('too-few-gpus'):
         device_shares(2, 3, needed=2)
-    assert error.value.code == 'too-few-gpus'
 
 
 def test_explicit_number_of_threads_wins(monkeypatch):

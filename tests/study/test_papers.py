@@ -1,4 +1,4 @@
-"""The three papers: every table and figure is a study that plans at every scale, a command, or a sentence that says why not."""
+"""The three papers: each table and figure has a study that plans at every scale, a command, or a reason why it has none."""
 
 import copy
 import json
@@ -14,6 +14,7 @@ from markupsafe import escape
 from mmengine.optim import build_optim_wrapper
 from scipy import stats
 from study.small_runs import rows_of, toy_scale
+from study.test_external import complete
 from test_docs import check_command, commands
 
 from mmairl.config import load_config
@@ -22,7 +23,7 @@ from mmairl.engine.optim.warmup import WarmUpLR
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
 from mmairl.report.figures import with_fits
-from mmairl.study import published, run_study, worker
+from mmairl.study import published, run_study
 from mmairl.study import scale as scales
 from mmairl.study.collect import assumptions
 from mmairl.study.cost import epochs
@@ -48,13 +49,12 @@ TREE |= dict(round=('disc', 'ring', 'square'), other=('crescent', 'bar', 'ell', 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Rows, studies and scales share what was read of a file."""
-
+    """Read each config file once for all tests."""
     monkeypatch.setattr(scales, 'load_config', lambda path: copy.deepcopy(read(path)))
 
 
 def require_equal_rows(study: Study, scale: scales.Scale, left_out: list[str]) -> None:
-    """Check that each row that is left out would train as the row that is named."""
+    """Check that each row that is left out would train like the row that its sentence names."""
     rows = {row.name: row for row in study.rows}
     for sentence in left_out:
         if match := LEFT_OUT.fullmatch(sentence):
@@ -87,10 +87,9 @@ def test_every_study_plans_at_every_scale(quick, path, names):
         rows = [row for row in here.rows if not row.untrained]
         assert len(changes) == len(rows) - 1, 'each row but the first is compared with one'
         assert all(row.others or row.weights or changes[row.name] for row in rows[1:]), 'a row that changes nothing'
-        assert [row.untrained for row in here.rows[len(rows) :]] == [
-            kind for kind in scale.floor if kind == 'random' or name != 'in1k'
-        ]
-        if name == 'cifar' and path.stem == 'byol_wide':  # the projector takes the features that there are
+        added = [kind for kind in scale.floor if kind == 'random' or name != 'in1k']
+        assert [row.untrained for row in here.rows[len(rows) :]] == added
+        if name == 'cifar' and path.stem == 'byol_wide':  # the projector fits the features of its backbone
             MODELS.build(configs['ResNet-50 (4x)'].model)([torch.zeros(2, 3, 32, 32)] * 2, None, mode='loss')
     for task in [*study.tasks['in1k'], *(task.partition(' ')[0] for task in study.measured.values())]:
         assert is_local(task) or task in TASKS, task
@@ -99,16 +98,14 @@ def test_every_study_plans_at_every_scale(quick, path, names):
 
 
 def test_published_number_belongs_to_one_model(quick):
-    """Over all studies at full size; a column has another name in each paper."""
+    """In all studies at full size. Papers name the same score differently."""
     networks, numbers = {}, {}
     printed = [(study, row) for study in map(read_study, STUDIES) for row in study.rows if row.published is not None]
     for study, row in printed:
         network = same_run(scales.resolve(row, scales.read_scale('in1k'))), row.rescaled, row.along
         for name in row.published if isinstance(row.published, list) else [row.published]:
             name = str(name) if '/' in str(name) else f'{study.paper.table}/{name}'
-            assert networks.setdefault(name, network) == network, (
-                f'{name} stands beside another network in {study.name}'
-            )
+            assert networks.setdefault(name, network) == network, f'{study.name}: {name} belongs to another network'
             table, _, key = name.rpartition('/')
             for column, value in published.row(name if table else key).items():
                 first, there = numbers.setdefault((network, column), (value, name))
@@ -127,7 +124,7 @@ def notes(name: str) -> dict[str, str]:
 def test_every_item_of_the_papers_is_covered():
     ready = {path.stem for path in STUDIES}
     for paper, item in ITEMS:
-        assert item.keys() & {'studies', 'commands', 'why'}, f'{paper}, {item["item"]}: nothing is said of it'
+        assert item.keys() & {'studies', 'commands', 'why'}, f'{paper}, {item["item"]}: not covered'
         assert set(item.get('studies', ())) <= ready, item['item']
         for command in (words for line in item.get('commands', ()) for words in commands(line)):
             check_command(command, set())
@@ -143,7 +140,7 @@ def test_every_item_of_the_papers_is_covered():
 
 def test_pages_of_studies_are_up_to_date():
     for path, text in pages().items():
-        assert path.read_text() == text, f'run python projects/papers/reproduce.py, for {path} is another'
+        assert path.read_text() == text, f'{path} is out of date; run python projects/papers/reproduce.py'
 
 
 def test_study_lists_assumptions_of_rows_and_tasks():
@@ -171,9 +168,8 @@ def test_regression_band_is_that_of_the_mean():
     points = dict(zip('abcd', zip(across, values)))
     along, middle, low, high = with_fits(points, dict(one='abcd', few='ab'))['fit of one']
     found = stats.linregress(across, values)
-    assert along[0] == 0 and middle[[0, -1]].tolist() == pytest.approx(
-        [found.intercept, found.intercept + 3 * found.slope]
-    )
+    ends = [found.intercept, found.intercept + 3 * found.slope]
+    assert along[0] == 0 and middle[[0, -1]].tolist() == pytest.approx(ends)
     reach = stats.t.ppf(0.975, 2) * found.intercept_stderr  # at x = 0
     assert (low[0], high[0]) == pytest.approx((found.intercept - reach, found.intercept + reach))
 
@@ -197,9 +193,10 @@ def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
 
 
 def first_rows(path: Path, folder: Path) -> Path:
-    """Return the study with three rows, one that takes another's weights, those that are looked into, and what these build on.
+    """Return the study with its first three rows, one row that uses the weights of another, the rows of its instruments, and
+    all rows that those refer to.
 
-    The rows of a design stay.
+    A design keeps all rows.
     """
     study, described = read_study(path), yaml.safe_load(path.read_text())
     described.pop('unscaled', None)
@@ -223,7 +220,7 @@ def first_rows(path: Path, folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize('path', [path for path in STUDIES if path.stem != 'judge_example'], ids=lambda path: path.stem)
 def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_tool):
-    """On drawn images each; tasks of the platforms, which have tests of their own, are left out."""
+    """Studies run on drawn images, without the tasks on mmdet and mmseg, which have tests of their own."""
     if path.stem == 'byol_wide':
         pytest.skip('its rows differ in width, which the small scale sets')
     if path.stem == 'release':
@@ -238,7 +235,7 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_
         labels.write_text(''.join(f'{name} {index % count}\n' for index, name in enumerate(KINDS)))
     monkeypatch.chdir(tmp_path)
     study, scale = first_rows(path, tmp_path), toy(read_study(path), tmp_path, tasks)
-    monkeypatch.setattr(run_study, 'execute', lambda runs, *_: [worker.complete_run(run.folder) for run in runs])
+    monkeypatch.setattr(run_study, 'execute', complete)
     run_tool('tools/study.py', study, '--scale', scale, '--seeds', 0, '--out', tmp_path / 'out')
     record = json.loads((tmp_path / 'out' / 'study.json').read_text())
     page = (tmp_path / 'out' / 'page.html').read_text()

@@ -64,7 +64,7 @@ def test_result_with_another_curve_is_an_error(tmp_path, curve):
         status(run)
 
 
-def test_lock_that_is_a_link_holds_no_run(tmp_path):
+def test_linked_lock_marks_no_run_as_running(tmp_path):
     run = run_in(tmp_path / 'a')
     (tmp_path / 'file').touch()
     (run.folder / '.lock_0').symlink_to(tmp_path / 'file')

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from harness.errors import raises_code
 from study.test_spec import at, written
 
 from mmairl.config import load_config
 from mmairl.data.shapes import Shapes
-from mmairl.errors import UserError
 from mmairl.study import scale as scales
 from mmairl.study.commands import prepare_study, seeds_at
 from mmairl.study.cost import cost, epochs
@@ -32,16 +32,12 @@ def test_gray_shapes_have_equal_channels():
     assert torch.equal(gray[0], gray[1]) and torch.equal(gray[1], gray[2])
 
 
-def test_gray_keeps_its_probability_or_leaves():
+def test_gray_transform_is_removed_at_gray_scales():
     for scale, expected in (('in1k', {0.2}), ('cifar', {0.2}), ('demo', set()), ('quarter', set())):
         study, configs = at('augmentation', scale)
         assert gray_probabilities(configs[study.rows[0].name]) == expected
         assert gray_probabilities(configs['MoCo v2+, no grey']) == set()
-
-
-def test_row_without_gray_is_left_out_at_gray_scales():
-    study = read_study(ROOT / 'configs/studies/augmentation.yaml')
-    _, _, left_out = at_scale(study, read_scale('demo'), ['knn'])
+    _, _, left_out = at_scale(at('augmentation', 'demo')[0], read_scale('demo'), ['knn'])
     assert len(left_out) == 3 and all('no grey' in sentence for sentence in left_out)
 
 
@@ -56,23 +52,20 @@ def test_runs_counted_in_iterations_keep_their_epochs(scale, expected):
 @pytest.mark.parametrize('name', ['architectures_r18', 'architectures_r101', 'taxonomies'])
 def test_scale_that_changes_the_question_is_an_error(name):
     for scale in ('demo', 'cifar', 'half'):
-        with pytest.raises(UserError) as error:
+        with raises_code('scale-changes-question'):
             prepare_study(ROOT / f'configs/studies/{name}.yaml', scale)
-        assert error.value.code == 'scale-changes-question'
 
 
-@pytest.mark.parametrize(
-    ('scale', 'stated', 'expected'),
-    [('demo', [7], (0, 1, 2)), ('quarter', [7], (0, 1, 2)), ('half', [4, 5, 6, 7], (4, 5, 6, 7)), ('in1k', [7], (7,))],
-)
-def test_small_scales_run_at_least_three_seeds(tmp_path, scale, stated, expected):
-    prepared = prepare_study(written(tmp_path, seeds=stated), scale, out=tmp_path)
-    assert prepared.study.seeds == expected
-
-
-def test_scale_adds_no_seeds_to_external_rows(tmp_path):
-    study = read_study(written(tmp_path, {}, dict(weights={0: 'a.pth'}), seeds=[0]))
-    assert seeds_at(read_scale('demo'), study) == (0,)
+def test_small_scales_run_at_least_three_seeds(tmp_path):
+    one_seed = read_study(written(tmp_path, seeds=[7]))
+    four_seeds = read_study(written(tmp_path, seeds=[4, 5, 6, 7]))
+    external = read_study(written(tmp_path, {}, dict(weights={0: 'a.pth'}), seeds=[0]))
+    for scale in map(read_scale, ('demo', 'quarter', 'half')):
+        assert seeds_at(scale, one_seed) == (0, 1, 2)
+        assert seeds_at(scale, four_seeds) == (4, 5, 6, 7)
+        assert seeds_at(scale, external) == (0,), 'external checkpoints have no other seeds'
+    assert seeds_at(read_scale('in1k'), one_seed) == (7,)
+    assert prepare_study(written(tmp_path, seeds=[7]), 'demo', out=tmp_path).study.seeds == (0, 1, 2)
 
 
 def test_caption_names_the_networks_of_the_rows(tmp_path):
@@ -95,9 +88,8 @@ def test_small_config_is_left_as_it_is(tmp_path):
 
 
 def test_undeclared_small_config_is_an_error():
-    with pytest.raises(UserError) as error:
+    with raises_code('already-small'):
         resolve(Row('a', 'mocov2_r50_200e.py', options={'model.backbone.base_channels': 16}), read_scale('demo'))
-    assert error.value.code == 'already-small'
 
 
 def test_config_is_found_next_to_its_study(tmp_path, monkeypatch):

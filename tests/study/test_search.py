@@ -10,7 +10,7 @@ import yaml
 from harness.errors import raises_code
 from msgspec.structs import replace
 from study.small_runs import toy_scale
-from study.test_spec import resolved, written
+from study.test_spec import ROWS, resolved, written
 from torchvision.models import resnet18
 
 from mmairl.config import load_config
@@ -85,7 +85,9 @@ def searching(**dimension) -> dict:
     return dict(search={**SEARCH, 'dimensions': dict(rate=RATE, new=dimension)})
 
 
+ONE_ROW = [dict(name='a', config='byol_r50_200e.py')]
 PART = dict(key='optim_wrapper.optimizer', values=[dict(type='SGD', lr=1), dict(type='SGD', lr=2)])
+BATCH = dict(key='total_batch_size', values=[1, 2])
 FIXED = (
     'train_cfg.max_epochs', 'train_cfg', 'total_batch_size', 'evaluation.test.split', 'recipes.linear',
     'randomness.seed', 'train_dataloader.batch_size',
@@ -105,24 +107,15 @@ FIXED = (
         *(('not-searchable', searching(key=key, values=[1, 2])) for key in FIXED),
         ('unknown-criterion', dict(search={**SEARCH, 'criterion': 'linear@imagenet'})),
         *(('wrong-content', dict(search={**SEARCH, 'budget': budget})) for budget in (0.5, math.inf, math.nan, 1e9)),
-        ('search-one-row', dict(search=SEARCH, rows=[dict(name='a', config='byol_r50_200e.py')])),
-        (
-            'row-search-without-search',
-            dict(rows=[dict(name='a', config='x', search=dict(t=TEMPERATURE))]),
-        ),
+        ('search-one-row', dict(search=SEARCH, rows=ONE_ROW)),
+        ('row-search-without-search', dict(rows=[dict(ONE_ROW[0], search=dict(t=TEMPERATURE))])),
+        ('not-searchable', dict(search=SEARCH, rows=[*ONE_ROW, dict(ONE_ROW[0], name='b', search=dict(new=BATCH))])),
         ('seeds-and-search', dict(seeds=[0, 1, 2], search=SEARCH)),
     ],
 )
 def test_invalid_search_is_an_error(tmp_path, code, changes):
     with raises_code(code):
         study = read_study(written(tmp_path, **changes))
-        compare_configs(study, resolved(study, 'demo'))
-
-
-def test_row_cannot_search_a_fixed_key(tmp_path):
-    row = dict(search=dict(new=dict(key='total_batch_size', values=[1, 2])))
-    study = read_study(written(tmp_path, {}, row, search=SEARCH))
-    with raises_code('not-searchable'):
         compare_configs(study, resolved(study, 'demo'))
 
 
@@ -133,7 +126,7 @@ def test_key_with_a_longer_name_is_not_a_part(tmp_path):
 
 @pytest.fixture(scope='module')
 def searched(tmp_path_factory):
-    """A study that began without a search and has one now. The training of its runs is made up."""
+    """A study that was planned without a search and now has one. No run is trained."""
     folder = tmp_path_factory.mktemp('searched')
     (folder / 'toy.yaml').write_text(yaml.safe_dump(toy_scale(64, epochs=0.005, tasks=['knn'])))
     register()
@@ -148,7 +141,7 @@ def searched(tmp_path_factory):
 
 @pytest.fixture
 def trained(monkeypatch) -> list[tuple[Path, float, int]]:
-    """The trained runs, each with its rate and seed. Trials score 50, 60, 55 and 90, other runs 70."""
+    """The runs whose training was replaced, each with its rate and seed. Trials score 50, 60, 55 and 90, others 70."""
     calls = []
     scores = {'0': 50.0, '1': 60.0, '2': 55.0, '3': 90.0}
 
@@ -206,8 +199,7 @@ def test_best_trial_is_retrained_from_a_fresh_seed(searched, trained, monkeypatc
     names = {run.folder: run.name for run in runs}
     rates = {names[folder]: rate for folder, rate, _ in trained}
     seeds = {names[folder]: seed for folder, _, seed in trained}
-    assert rates['one, seed 0'] == rates['one, search 0, trial 1']
-    assert rates['one, seed 0'] != rates['one, seed 0 as published']
+    assert rates['one, search 0, trial 1'] == rates['one, seed 0'] != rates['one, seed 0 as published']
     assert (seeds['one, seed 1'], seeds['one, search 1, trial 1']) == (1, FIRST + 1)
     record = collect(study, configs, scale, runs, out)
     assert [row['runs'][0]['scores'] for row in record['rows']] == [{'knn': 70.0}] * 2
@@ -217,19 +209,17 @@ def test_best_trial_is_retrained_from_a_fresh_seed(searched, trained, monkeypatc
     assert outcomes == [(None, True, False), (60.0, False, True)] * 2
     assert [point['estimate'] for point in record['search']['curves']['two']] == [0.0, 60.0]
     chosen = read_json(out / 'tuned/one/seed_0/chosen.json', Choice)
-    assert chosen.score == 60.0
-    assert math.isclose(chosen.options[RATE['key']], rates['one, seed 0'])
+    assert (chosen.score, chosen.options[RATE['key']]) == (60.0, pytest.approx(rates['one, seed 0']))
 
 
 def planted_trials(values: dict[str, list], scores: list[float]) -> list[dict]:
-    """One search of a row that has ended, as the page has runs; the first trial is as published."""
-    options = [{}]
-    for at in range(len(scores) - 1):
-        options.append({key: column[at] for key, column in values.items()})
-    return [
-        dict(state='done', seed=FIRST, folder=f'0/{at}', trial=trial, scores=dict(knn=score))
-        for at, (trial, score) in enumerate(zip(options, scores))
-    ]
+    """Return the described runs of one search of a row that has ended; the first trial is as published."""
+    done = dict(state='done', seed=FIRST)
+    trials = [dict(done, folder='0/0', trial={}, scores=dict(knn=scores[0]))]
+    for at, score in enumerate(scores[1:]):
+        options = {key: column[at] for key, column in values.items()}
+        trials.append(dict(done, folder=f'0/{at + 1}', trial=options, scores=dict(knn=score)))
+    return trials
 
 
 @pytest.mark.parametrize(('factor', 'end'), [(0.5, 'high'), (2, 'low')])
@@ -278,18 +268,13 @@ def test_winner_as_published_is_not_trained_twice(searched, trained, tmp_path, m
 
 def test_untrained_row_is_in_both_tracks(searched, tmp_path):
     _, _, scale, *_ = searched
-    config = 'mocov2plus_r50_200e.py'
-    rows = [
-        dict(name='one', config=config),
-        dict(name='two', config='byol_r50_200e.py', declares=['model']),
-        dict(name='pixels', config=config, untrained='pixels'),
-    ]
+    rows = [*ROWS, dict(ROWS[0], name='pixels', untrained='pixels')]
     study = read_study(written(tmp_path, rows=rows, search={**SEARCH, 'budget': 2}))
     configs = {row.name: resolve(row, scale) for row in study.rows}
     runs = prepare_runs(study, configs, study.seeds, ('knn',), tmp_path)
     record = collect(study, configs, scale, runs, tmp_path)
-    floor = record['rows'][2]['runs']
-    assert floor and floor == record['as_published']['rows'][2]['runs']
+    untrained = record['rows'][2]['runs']
+    assert untrained and untrained == record['as_published']['rows'][2]['runs']
     folders = [run['folder'] for run in search_runs(record)]
     counts = sum(record['search']['counts'].values())
     assert len(folders) == len({*folders}) == 2 * (2 + counts)
@@ -363,7 +348,7 @@ OUT_OF_MEMORY = 'RuntimeError: CUDA out of memory. Tried to allocate {} GiB'
 
 
 def fail_trial(run: Run, words: str) -> str:
-    """End a trial like a worker that failed with these last words."""
+    """End a trial as if its worker had failed with this last message."""
     work = object.__new__(local_pool.ActiveRun)
     work.run = run
     work.log = run.folder / 'log.txt'
@@ -412,21 +397,14 @@ folder.joinpath('result.json').write_text(json.dumps(result))
 
 def test_search_ends_when_a_trial_fails_again(searched, tmp_path, monkeypatch):
     study, configs, *_ = searched
-    started = []
-    monkeypatch.setattr(
-        local_pool,
-        'commands',
-        lambda run, devices: [[sys.executable, '-c', SCRIPT, str(run.folder)]],
-    )
-
-    def report(run, what):
-        started.extend([run.name] * (what == 'running'))
-
+    reported = []
+    script = [sys.executable, '-c', SCRIPT]
+    monkeypatch.setattr(local_pool, 'commands', lambda run, devices: [[*script, str(run.folder)]])
     for start in (1, 2):
         planned = prepare_runs(study, configs, (0,), ('knn',), tmp_path)
-        local_pool.execute(planned, 4, 1, report)
+        local_pool.execute(planned, 4, 1, lambda run, event: reported.append((run.name, event)))
         assert (planned[-2].result is not None) == (start == 2)
-    assert started.count('one, search 0, trial 1') == 2
+    assert reported.count(('one, search 0, trial 1', 'running')) == 2
 
 
 def test_trials_of_listed_values_do_not_repeat(tmp_path):
@@ -445,8 +423,7 @@ def test_trials_of_listed_values_do_not_repeat(tmp_path):
     crossed = dict(SEARCH, budget=5, dimensions=dict(rate=RATE, **listed))
     study = read_study(written(tmp_path, search=crossed))
     options = trial_options(study.search, study.rows[0], configs['one'], 0, 5)
-    assert len(options) == 5
-    assert all(RATE['key'] in trial for trial in options[1:]), 'values repeat at other rates'
+    assert len(options) == 5 and all(RATE['key'] in trial for trial in options[1:]), 'values repeat at other rates'
 
 
 def test_until_decided_counts_runs_of_a_search(searched, tmp_path):
@@ -462,12 +439,16 @@ def test_until_decided_counts_runs_of_a_search(searched, tmp_path):
 
 
 def leaking(folder: Path, **changes) -> Scale:
-    """A small scale whose evaluation data are changed."""
+    """Return a small scale with changed evaluation data."""
     scale = toy_scale(64, epochs=0.005, tasks=['knn'])
     data = scale['replace']['evaluation']
     data |= {part: value(data) if callable(value) else value for part, value in changes.items()}
     (folder / 'toy.yaml').write_text(yaml.safe_dump(scale))
     return read_scale(str(folder / 'toy.yaml'))
+
+
+def part_of_test(data: dict) -> dict:
+    return dict(type='Part', dataset=data['test'], held=False)
 
 
 @pytest.mark.parametrize(
@@ -476,10 +457,7 @@ def leaking(folder: Path, **changes) -> Scale:
         (dict(val=lambda data: data['test']), 'val-is-test'),
         (dict(val=lambda data: data['train']), 'val-is-train'),
         (dict(train=lambda data: data['test']), 'train-is-test'),
-        (
-            dict(val=lambda data: dict(type='Part', dataset=data['test'], held=False)),
-            'val-is-test',
-        ),
+        (dict(val=part_of_test), 'val-is-test'),
         (dict(held_out=0), 'bad-held-out'),
         (dict(held_out=2), 'bad-held-out'),
     ],

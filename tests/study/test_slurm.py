@@ -12,7 +12,6 @@ from harness.errors import raises_code
 from harness.processes import wait_for
 from study.small_runs import run_in
 
-from mmairl.errors import UserError
 from mmairl.study import slurm
 from mmairl.study.collect import describe
 from mmairl.study.runs import status
@@ -78,9 +77,8 @@ def test_job_script_has_the_options_of_the_site(tmp_path):
     profile.write_text('per_node: 4')
     on_nodes = slurm.job_script(6, out, read_cluster(profile))
     assert '--nodes=2 --ntasks-per-node=3 --cpus-per-task=8\n' in on_nodes and '--gres=gpu:3\n' in on_nodes
-    with pytest.raises(UserError) as error:
+    with raises_code('unequal-nodes'):
         slurm.run_script(run, 7, read_cluster(profile))
-    assert error.value.code == 'unequal-nodes'
 
 
 def test_machine_without_slurm_is_an_error(tmp_path, monkeypatch):

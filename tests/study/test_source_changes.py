@@ -1,4 +1,4 @@
-"""Changes of source code: outside modules, protocols, and results of versions that did not record them."""
+"""Changes of source code: modules outside the package, protocols, and results of versions that recorded no sources."""
 
 import json
 import shutil
@@ -10,13 +10,13 @@ import pytest
 import torch
 import yaml
 from filelock import FileLock
+from harness.errors import raises_code
 from mmengine import Config
 from study.small_runs import toy_scale
 from study.test_stale import leave_weights
 
 from mmairl.checkpoints.read import read_backbone
 from mmairl.engine.run import register
-from mmairl.errors import UserError
 from mmairl.evaluation import sources
 from mmairl.evaluation.identity import _earlier_weights_identity, is_verified
 from mmairl.io import read_json, write_json
@@ -48,7 +48,7 @@ STUDY = dict(
 
 
 class Planned:
-    """A study in a folder. The training of its runs is made up."""
+    """A study in a folder. Planted checkpoints take the place of training."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -129,9 +129,9 @@ def test_changed_method_is_trained_again_and_kept(planned):
     assert not (planned()[1].folder / 'seed_0_set_aside_2').exists()
 
 
-def test_comment_in_a_method_changes_nothing(planned):
+def test_comment_or_unused_module_changes_nothing(planned):
     (planned.folder / 'outside_helper.py').write_text('weight = 1.0  # of the loss\n')
-    (planned.folder / 'stranger.py').write_text('value = 1\n')
+    (planned.folder / 'unused.py').write_text('value = 1\n')
     assert all(run.done for run in planned(prepare_runs))
 
 
@@ -141,20 +141,19 @@ def test_half_trained_run_of_other_source_is_stale(planned):
         (own.folder / name).unlink()
     (planned.folder / 'outside_method.py').write_text('import outside_helper\nvalue = 2\n')
     assert status(planned()[1]) == ('stale', 'the source of outside_method')
-    with pytest.raises(UserError) as caught:
+    with raises_code('source-changed'):
         worker.complete_run(own.folder)  # like a requeued job
-    assert caught.value.code == 'source-changed'
 
 
 def test_running_run_is_not_set_aside(planned):
     (planned.folder / 'outside_method.py').write_text('value = 2\n')
     own = planned()[1]
-    with FileLock(own.folder / '.lock_0'), pytest.raises(UserError) as caught:
-        planned(prepare_runs)
-    assert caught.value.code == 'source-changed-while-running' and own.folder.is_dir()
-    with FileLock(own.folder / '.lock_0'), pytest.raises(UserError) as caught:
-        measure_again([own])
-    assert caught.value.code == 'remeasure-running' and own.result
+    with FileLock(own.folder / '.lock_0'):
+        with raises_code('source-changed-while-running'):
+            planned(prepare_runs)
+        with raises_code('remeasure-running'):
+            measure_again([own])
+    assert own.folder.is_dir() and own.result
 
 
 def test_corrected_protocol_is_measured_again(planned, tmp_path, monkeypatch):
@@ -187,7 +186,7 @@ def test_scores_are_replaced_by_remeasure(planned):
 
 
 def as_earlier(run: Run) -> None:
-    """Rewrite the files of a run as revision 5 wrote them."""
+    """Rewrite the files of a run as a version wrote them that recorded no sources and no identity of the model."""
     weights = {run.result.weights: _earlier_weights_identity(read_backbone(run.folder / run.result.checkpoint).weights)}
     if run.row.along:
         source = read_backbone(run.folder.parents[1] / 'own/seed_0/iter_4.pth')

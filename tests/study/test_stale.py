@@ -80,7 +80,7 @@ SAME = {
 
 @pytest.fixture(scope='module')
 def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
-    """Plan a study in a folder where the runs of STUDY are finished. Their training is made up."""
+    """Plan a study in a folder where the runs of STUDY are finished. Planted checkpoints take the place of training."""
     folder, read = tmp_path_factory.mktemp('stale'), cache(load_config)
     register()
 
@@ -125,7 +125,7 @@ def edits():
 
 
 def test_each_field_is_edited():
-    elsewhere = {'weights', 'trained', 'claims', 'fork'}  # in test_external.py, ...
+    elsewhere = {'weights', 'trained', 'claims', 'fork'}  # other files test these fields, e.g. test_external.py
     for kind, made in ((Study, STUDY_EDITS), (Row, ROW_EDITS), (Scale, SCALE_EDITS)):
         assert made.keys() == set(kind.__struct_fields__) - elsewhere
 

@@ -64,14 +64,11 @@ LOOK = [dict(instrument=name, rows=['half-way', 'end']) for name in ('norms', 'c
 
 
 def written(folder: Path, study: dict, scale: dict) -> list[str]:
-    """The command that runs a study in a folder."""
+    """Write a study and its scale to a folder, and return the command that runs it there."""
     for name, content in (('toy.yaml', scale), ('study.yaml', study)):
         (folder / name).write_text(yaml.safe_dump(content))
-    paths = dict(study=folder / 'study.yaml', scale=folder / 'toy.yaml', out=folder / 'out')
-    return [
-        sys.executable,
-        *'tools/study.py {study} --scale {scale} --out {out} --jobs 1 --gpus 0'.format(**paths).split(),
-    ]
+    paths = [str(folder / 'study.yaml'), '--scale', str(folder / 'toy.yaml'), '--out', str(folder / 'out')]
+    return [sys.executable, 'tools/study.py', *paths, '--jobs', '1', '--gpus', '0']
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess:
@@ -80,17 +77,13 @@ def run(command: list[str]) -> subprocess.CompletedProcess:
 
 def interrupted(command: list[str], folder: Path, number: int) -> subprocess.Popen:
     """Start a study, and send a signal to its process group once the run in `folder` has trained a step."""
+
+    def accept_sigint() -> None:  # a background job of a shell ignores it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    outputs = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     process = subprocess.Popen(
-        command,
-        env=ENVIRONMENT,
-        cwd=ROOT,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        ),  # a shell's background job ignores it
+        command, env=ENVIRONMENT, cwd=ROOT, start_new_session=True, preexec_fn=accept_sigint, **outputs
     )
     wait_for(lambda: list(folder.glob('*/vis_data/scalars.json')) or process.poll() is not None, 600)
     assert process.poll() is None
@@ -100,7 +93,7 @@ def interrupted(command: list[str], folder: Path, number: int) -> subprocess.Pop
 
 @pytest.fixture(scope='module')
 def out(tmp_path_factory) -> Path:
-    """A finished study. Only its first run has a process of its own, to save imports."""
+    """A finished study. Only its first run has a process of its own, which saves imports."""
     folder = tmp_path_factory.mktemp('study')
     command = written(folder, {**STUDY, 'seeds': [0], 'rows': [*STUDY['rows'], *ALONG], 'look': LOOK}, TOY)
     register()
@@ -166,13 +159,12 @@ def test_rescaling_requires_a_finished_run(tmp_path):
     (tmp_path / 'source').mkdir()
     source = str(tmp_path / 'source')
     for asked in (Asked(0, rescaled=Rescaled(source, constant=0.1)), Asked(0, along=Along(source, '1/2'))):
-        with pytest.raises(UserError) as caught:
+        with raises_code('source-not-finished'):
             create_weights(Config(), asked, tmp_path)
-        assert caught.value.code == 'source-not-finished'
 
 
 def test_locked_run_asks_for_another_start(tmp_path, monkeypatch, capsys):
-    """An unreachable node may still run it when Slurm starts it on another node."""
+    """Slurm can start a run on another node while an unreachable node still executes it."""
     monkeypatch.setattr(worker, 'PATIENCE', 0)
     monkeypatch.setattr(sys, 'argv', ['worker', str(tmp_path)])
     monkeypatch.setenv('SLURM_PROCID', '1')
@@ -197,10 +189,9 @@ def test_first_process_creates_derived_weights(tmp_path, monkeypatch):
 
 def test_further_score_is_next_to_its_published_one(tmp_path):
     run = run_in(tmp_path / 'row')
-    found = dict(
-        scores=dict(linear=70.0), labels=dict(linear='top-1'), further={'linear top-5': 90.0, 'linear other': 1.0}
-    )
-    (run.folder / 'result.json').write_text(json.dumps({**found, 'checkpoint': 'gone.pth'}))
+    found = dict(scores=dict(linear=70.0), labels=dict(linear='top-1'), checkpoint='gone.pth')
+    found['further'] = {'linear top-5': 90.0, 'linear other': 1.0}
+    (run.folder / 'result.json').write_text(json.dumps(found))
     shown = describe(run, tmp_path, ['linear', 'linear top-5'])
     assert shown['scores'] == {'linear': 70.0, 'linear top-5': 90.0} and shown['labels']['linear top-5'] == 'top-5'
 
@@ -245,10 +236,9 @@ def test_run_records_its_code_without_git(monkeypatch):
 
 
 def test_other_config_in_same_folder_is_an_error(tmp_path):
-    row = Row('SGD', 'mocov2plus_r50_200e.py')
-    study = Study('title', (row,))
-    prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
-    prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
+    study = Study('title', (Row('SGD', 'mocov2plus_r50_200e.py'),))
+    for _ in range(2):
+        prepare_runs(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
     with raises_code('other-config'):
         prepare_runs(study, {'SGD': Config(dict(batch=16))}, [0], ['knn'], tmp_path)
 
@@ -273,9 +263,8 @@ def test_killed_or_stopped_study_resumes(tmp_path, number):
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
     record = json.loads((tmp_path / 'out/study.json').read_text())
     assert [[run['state'] for run in row['runs']] for row in record['rows']] == [['done']] * 2
-    steps = [
-        [json.loads(line)['step'] for line in path.open()] for path in sorted(folder.glob('*/vis_data/scalars.json'))
-    ]
+    logs = sorted(folder.glob('*/vis_data/scalars.json'))
+    steps = [[json.loads(line)['step'] for line in path.open()] for path in logs]
     assert len(steps) == 2 and steps[0][-1] < steps[1][0]
 
 
@@ -310,9 +299,8 @@ def test_slurm_jobs_give_the_same_results(tmp_path, nodes):
     assert len(list((runs / 'sgd').rglob('scalars.json'))) == 2, 'it was resumed'
     before = {path: path.stat().st_mtime_ns for path in runs.rglob('*[!0-9]')}  # all but locks and folders
     assert run([*commands['slurm'], '--status']).stdout.endswith('3 done\n')
-    assert run([*commands['slurm'], '--status', '--tasks', 'svm']).stdout.endswith(
-        'not measured: svm\n3 not measured\n'
-    )
+    unmeasured = run([*commands['slurm'], '--status', '--tasks', 'svm']).stdout
+    assert unmeasured.endswith('not measured: svm\n3 not measured\n')
     assert {path: path.stat().st_mtime_ns for path in runs.rglob('*[!0-9]')} == before
     for folder in runs.glob('*/seed_0'):
         same = folders['here'] / folder.relative_to(folders['slurm'])

@@ -1,3 +1,5 @@
+"""The hours of tasks in the plan of a study."""
+
 import pytest
 from mmengine.config import Config
 
@@ -22,20 +24,16 @@ def hours(scale: str, *tasks: str) -> tuple[dict, float]:
 def test_linear_task_costs_forward_passes():
     tasks, training = hours('in100', 'knn', 'logreg', 'linear')
     assert tasks['linear'] == pytest.approx(100 * tasks['knn'])
-    assert tasks['logreg'] == 0  # takes the features of k-NN
+    assert tasks['logreg'] == 0  # uses the features of k-NN
     assert tasks['linear'] / training == pytest.approx(100 / (200 * 8), rel=0.05)  # a step has about eight passes' work
 
 
 def test_hours_of_unknown_data_are_unknown():
-    unknown = (
-        'svm@voc2007_r50',
-        'cityscapes',
-        'finetune@imagenet_1pct_r50',
-        'knn@digits_r18',
-    )  # other sets, a part of one, and a task without a stated rate
+    """The size of other data sets and of a part of one is unknown, as is the rate of Cityscapes."""
+    unknown = ('svm@voc2007_r50', 'cityscapes', 'finetune@imagenet_1pct_r50', 'knn@digits_r18')
     tasks, _ = hours('in100', 'knn', *unknown)
     assert tasks['knn'] and not any(tasks[task] for task in unknown)
-    tasks, _ = hours('demo', 'knn@digits_r18')  # which has no root, as Shapes has none
+    tasks, _ = hours('demo', 'knn@digits_r18')  # Digits and the Shapes of this scale have no root to compare
     assert tasks == {'knn@digits_r18': None}
 
 
@@ -43,7 +41,7 @@ def test_transfer_task_costs_its_steps():
     tasks, _ = hours('in1k', 'voc07', 'coco_c4', 'cityscapes')
     assert tasks['voc07'] == pytest.approx(9000 * 8 * 0.537 / 3600)
     assert tasks['coco_c4'] == pytest.approx(90_000 * 8 * 0.584 / 3600)
-    assert tasks['cityscapes'] is None  # nobody states its rate
+    assert tasks['cityscapes'] is None  # the scale does not state its rate
 
 
 def test_second_process_reads_no_transfer_config(tmp_path, monkeypatch):
@@ -53,7 +51,7 @@ def test_second_process_reads_no_transfer_config(tmp_path, monkeypatch):
     monkeypatch.setattr(cost_module, 'COUNTS', {})
     monkeypatch.setattr(module, 'recipe', lambda *_: pytest.fail('the config was read again'))
     assert transfer_hours(Config(), 'voc07', read_scale('in1k')) == first
-    assert transfer_hours(Config(), 'voc07', read_scale('demo')) is None  # states no seconds
+    assert transfer_hours(Config(), 'voc07', read_scale('demo')) is None  # this scale states no `step_seconds`
 
 
 def test_measured_rate_replaces_the_stated_one(tmp_path):
