@@ -197,7 +197,7 @@ def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
     if bool(args.checkpoint) == bool(args.init):
         raise UserError(
-            'evaluate: expected either a checkpoint, --init random or --init pixels; give one of them',
+            'evaluate: expected a checkpoint, --init random or --init pixels; give exactly one of them',
             code='subject',
         )
     # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
