@@ -49,18 +49,22 @@ def pretrain(
     run. Notebooks show a progress bar and warnings; `options={'log_level': 'INFO'}` shows the log.
 
     Args:
-        method: Short name of a method, such as 'mocov2plus', 'byol' or 'dino'. The error for an unknown name lists all.
+        method: Short name of a method, such as 'mocov2plus', 'byol' or 'dino'. The error for an unknown name lists all
+            names.
         data: A folder of images at any depth. Labels are not used.
         out: Folder for logs and checkpoints.
         epochs: Number of passes over the images.
         size: Side of the crops in pixels. Choose a smaller size for small images.
         batch: Images per step. Default: a sixteenth of the images, at least 16 and at most 256.
         workers: Processes that load images. Default: one per core, at most 16.
-        channels: Number of channels of images to read as stored (TIFF, PNG or NPY of 8 or 16 bits or floats). Their mean
-            and standard deviation are measured. Without exactly three channels, views skip the steps that require RGB.
-        weights: A checkpoint of any known project, or a released model such as 'torchvision:resnet50', to initialize student
-            and teacher. The learning rate is divided by 10, because the full rate would destroy the learned features.
-        network: A module to train, from images to pooled features or a feature map. Exclusive with `weights`.
+        channels: Number of channels. If given, images (TIFF, PNG or NPY; 8 bits, 16 bits or floats) are not converted to
+            8-bit RGB, and their mean and standard deviation are measured. Without exactly three channels, views skip the
+            steps that require RGB.
+        weights: A checkpoint in any format that mmairl reads, or a released model such as 'torchvision:resnet50', to
+            initialize student and teacher. The learning rate is divided by 10, because the full rate would destroy the
+            learned features.
+        network: A module to train instead of the method's backbone. It maps images to pooled features or a feature map.
+            Cannot be combined with `weights`.
         views: Augmentations for images that are not photographs: 'satellite', 'microscopy', 'medical_grey' or 'documents'
             (mmairl/data/view_sets.yaml lists them with reasons). Or a list of steps for each view. A step is a config, a
             transform of torchvision v2 or albumentations, or a function of a tensor C x H x W.
@@ -108,7 +112,7 @@ def pretrain(
 def _check_arguments(data: str | Path, stop: str) -> None:
     if stop:
         raise UserError(
-            f"stop: pretrain no longer chooses a checkpoint ('{stop}'); leave it out, or choose one afterwards with "
+            f"stop: pretrain no longer chooses a checkpoint ('{stop}'); leave out `stop`, or choose one afterwards with "
             '`python -m projects.label_free.choose checkpoints`',
             code='label-free-moved',
         )

@@ -192,7 +192,8 @@ def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> di
     stages = tuple(_count_layers(weights, f'layer{number}.') for number in (1, 2, 3, 4))
     if 'conv1.weight' not in weights or not any(stages):
         raise UserError(
-            f'{path}: no ResNet or ViT with a known layout (keys: {first_few(weights)}); give a config with its backbone',
+            f'{path}: the weights are not those of a ResNet or ViT with a known layout (keys: {first_few(weights)}); give a '
+            'config with their backbone',
             code='unknown-network',
         )
     if 0 in stages:

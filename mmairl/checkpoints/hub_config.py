@@ -159,8 +159,8 @@ class Network(Declared):
                     )
             elif name not in ignored:
                 raise UserError(
-                    f"{path}: unknown field '{name}' ('{value}'), which may change the network; give a config with its "
-                    'backbone, or remove the field if it does not affect features',
+                    f"{path}: unknown field '{name}' ('{value}'), which may change the network; give a config with the "
+                    'backbone of this checkpoint, or remove the field if it does not affect features',
                     code='other-network',
                 )
 

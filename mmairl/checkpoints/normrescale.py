@@ -144,7 +144,7 @@ def _keeping_function(
             new[bias] = _times(weights[bias], factor)
     if not rows:
         raise UserError(
-            'NormRescale: the exact form requires a ResNet with kernels before batch norms; leave out `exact`',
+            'NormRescale: the exact form requires a ResNet whose convolutions are followed by batch norms; leave out `exact`',
             code='no-exact-kernel',
         )
     return new, rows

@@ -59,8 +59,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--fork',
         metavar='RUN@EPOCH',
-        help='continue from the exact state of another run after an epoch, with its config and --cfg-options; requires '
-        '--work-dir (default: off)',
+        help='continue another run from its exact state after an epoch, with its config and the changes of --cfg-options; '
+        'requires --work-dir (default: off)',
     )
     add_switch(parser, '--amp', 'train in mixed precision (default: off)')
     parser.add_argument(

@@ -31,7 +31,8 @@ MAX_PIXELS = 178_956_970
 # Otherwise a blank image of 100 kB could take a gigabyte and several seconds. Photographs have 2 to 10 pixels per byte.
 PLAUSIBLE_PIXELS = 36 * 10**6
 EXPANSION = 32
-# Each scan of a progressive JPEG visits all pixels. Encoders write about 10 scans, but an empty scan takes only 10 bytes.
+# Each scan of a progressive JPEG visits all pixels. Encoders write about 10 scans. An empty scan takes only
+# 10 bytes, so a small file could take minutes to decode.
 ORDINARY_SCANS = 16
 MAX_SCANNED_PIXELS = 2**31  # about 2 seconds
 START_OF_SCAN = b'\xff\xda'
@@ -90,11 +91,14 @@ class Reason(IntEnum):
     FRAMES = 13, 'is a DICOM file with several frames (save each frame to its own file)'
     SCANS = 14, 'is a JPEG with too many scans (save it again)'
     WINDOW = 16, 'is a DICOM file without a usable window or rescale slope'
-    EXPANDS = 15, 'has far more pixels than an image of its file size (save it without compression)'
+    EXPANDS = (
+        15,
+        'has far more pixels than is plausible for its file size (save it without compression)',
+    )
 
 
 class UnreadableImage(UserError):
-    """Raised for a faulty image file. Training replaces the image by another one, and evaluation counts it."""
+    """Raised for a faulty image file. Training replaces the image by another one. Evaluation skips and reports it."""
 
     def __init__(self, reason: Reason | str, name: str = 'an image') -> None:
         # torch recreates the error of a data worker from its text.
@@ -118,7 +122,7 @@ class Reader(NamedTuple):
 
 
 READERS: dict[str, Reader] = {}
-"""Readers of formats that Pillow does not open, by file ending with its dot.
+"""Readers of formats that Pillow does not open, by file extension, such as '.npy'.
 
 A module registers its readers when it is imported, and a config imports the module by ``custom_imports``. The functions of
 a reader must be importable by name, because spawned data workers do not share this process's memory.
@@ -210,7 +214,7 @@ def refuse_pages(image: Image.Image) -> None:
 
 
 def decode_jpeg(image: Image.Image, data: bytes) -> np.ndarray | None:
-    """Decode an upright JPEG with simplejpeg, bitwise equal to Pillow in two thirds of the time.
+    """Decode an upright JPEG with simplejpeg: the pixels are those of Pillow, the time is two thirds.
 
     Return None if simplejpeg is not installed, for other files, and if libjpeg warns. Pillow then decodes the file.
     """
@@ -228,7 +232,9 @@ def turn_upright(image: Image.Image) -> None:
         ImageOps.exif_transpose(image, in_place=True)
     except MemoryError:
         raise
-    except Exception:  # a broken EXIF block raises many types, but its pixels are intact
+    except (
+        Exception
+    ):  # a broken EXIF block raises many types, but the pixels of the image are intact
         pass
 
 

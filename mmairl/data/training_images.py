@@ -18,7 +18,7 @@ from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
 
 ALWAYS_ALLOWED = 10  # unreadable images in a data set of any size
-WORKERS = 1024  # with a row of their own in the tally
+WORKERS = 1024  # rows of the tally; with more data workers, some share a row
 
 
 class TrainingImages(Dataset):
@@ -31,13 +31,13 @@ class TrainingImages(Dataset):
 
     Args:
         dataset: The data set.
-        workers: Whether data workers share the counts.
+        workers: Whether data workers load the images. If so, `reasons` and `tally` are in shared memory.
 
     Attributes:
         reasons: A byte per image: 0, or the Reason why it is unreadable. Shared with data workers.
         allowed: How many images may be unreadable.
-        tally: A row per worker: the number of unreadable images, of all images, and the seconds spent on them. It gives
-            the number of unreadable images after each image, because a sum over `reasons` would be too slow.
+        tally: A row per worker: how many images were unreadable, how many were loaded, and the seconds spent loading. After
+            each unreadable image, the total comes from here, because a sum over `reasons` would be too slow.
     """
 
     def __init__(self, dataset: Dataset, workers: bool = True) -> None:
@@ -116,7 +116,7 @@ class TrainingImages(Dataset):
             first = ', '.join(self.names_with_reasons(met[:3]))
             raise UserError(
                 f'{len(met)} of the {len(self)} training images cannot be read, more than the {self.allowed} that are '
-                f'allowed, first {first}; fix or remove them, or raise max_unreadable of the data set',
+                f'allowed (the first: {first}); fix or remove them, or raise max_unreadable of the data set',
                 code='too-many-unreadable',
             )
 

@@ -155,7 +155,7 @@ def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callab
     if box is None and not near:
         return []
     raise UserError(
-        f"{path}.type: no {'part' if box is None else box.name} is registered ('{name}'){near}; {OWN_CLASS}",
+        f"{path}.type: no {'part' if box is None else box.name} of this name is registered ('{name}'){near}; {OWN_CLASS}",
         code='unknown-type',
     )
 
@@ -220,7 +220,7 @@ def _check_platform_parts(runner: Runner) -> None:
 
 
 def _check_takes_views(model: Any, views: list) -> None:
-    """Raise if the data set returns views but the model declares a single tensor, such as MAE of mmpretrain."""
+    """Raise if the data set returns views but the model declares a single tensor, as mmpretrain's MAE does."""
     inputs = inspect.signature(getattr(model, 'loss', print)).parameters.get('inputs')
     if views and inputs is not None and inputs.annotation is Tensor:
         raise UserError(
@@ -265,7 +265,7 @@ def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
     if negatives and queue.length > images:
         runner.logger.warning(
             f'model.queue.length: the queue of {queue.length} keys is longer than an epoch of {images} images, so the old '
-            f'keys of an image are among its negatives; set at most {max(total, images // 10)} (mmairl train --suggest)'
+            f'keys of an image are among its negatives; set at most {max(total, images // 10)}'
         )
     if not moves:
         raise UserError(

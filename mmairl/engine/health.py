@@ -72,7 +72,8 @@ def embedding_metrics(
 ) -> dict[str, float]:
     """Return ranks, spreads and similarities of a batch.
 
-    Ranks and spreads are computed on the host. On a GPU, the decomposition would load cuSOLVER, and each value would block.
+    Ranks and spreads are computed on the host. On a GPU, the decomposition would load cuSOLVER, and reading each value
+    would wait for the GPU.
     """
     values = {}
     for name, rows in (('rank_features', features), ('rank_embeddings', q)):
@@ -105,7 +106,7 @@ def similarities(q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, fl
     if cosines.shape[1] == 0:
         return dict(positive=positive.item())
     means = torch.stack([positive, cosines.mean(), cosines.amax(dim=1).mean()])
-    positive, negative, hardest = means.tolist()  # blocks the device once
+    positive, negative, hardest = means.tolist()  # waits for the device once
     return dict(
         positive=positive, negative=negative, hardest_negative=hardest, contrast=positive - negative
     )

@@ -59,7 +59,8 @@ class InfoNCEHead(Head):
         InfoNCE(alpha, beta) = 2/B sum_i S(v_i, v'_i)
             - beta 2 alpha/B sum_i ln( sum_{j != i} exp(S(v_i, v_j)/alpha) + sum_j exp(S(v_i, v'_j)/alpha) )
 
-    ``S`` is the cosine of the query of one image and the key of the other. At ``beta = 0``, the loss is BYOL's loss minus 4.
+    ``S(a, b)`` is the cosine of the query of view ``a`` and the key of view ``b``, and ``v_i`` and ``v'_i`` are the views of
+    image ``i``. At ``beta = 0``, the loss is BYOL's loss minus 4.
     At ``beta = 1``, it is 4 alpha times SimCLR's NT-Xent loss at temperature alpha.
 
     Args:

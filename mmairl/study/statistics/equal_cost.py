@@ -30,7 +30,7 @@ def costs(study: Mapping) -> Costs:
 
 
 def _device_seconds(row: Mapping, source: Mapping | None, images: float | None) -> float | None:
-    """Return the device-seconds of a row, including the part of the source run that was its training, if any."""
+    """Return the device-seconds of a row. If it is a part of another run, `source`, add that run's up to the same images."""
     seconds = _mean(row, 'device_seconds')
     if not source or not images or seconds is None:
         return seconds
@@ -45,18 +45,18 @@ def _mean(row: Mapping, key: str) -> float | None:
     values = []
     for run in row['runs']:
         value = run.get(key) if run['state'] == 'done' else None
-        # A winner of a search that reuses the run as published has cost 0, which is not the cost of the row.
+        # If the best trial of a search is the unchanged recipe, its run is reused at a recorded cost of 0.
         if value is not None and (value or row.get('of')):
             values.append(value)
     return mean(values) if values else None
 
 
 def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
-    """Return the difference of each row to its base row at the FLOPs of the cheaper one.
+    """Return the difference in score between each row and its base row, at the FLOPs of the cheaper of the two.
 
     `ratio` is the cost of a run of the row relative to one of its base row. Between two checkpoints of a run, the score is
-    interpolated linearly. Without checkpoints on both sides of the cost, there is no `estimate`. Rows of equal cost, rows that
-    are part of another run, and collapsed runs are excluded.
+    interpolated linearly. Without checkpoints on both sides of the cost, there is no `estimate`. Collapsed runs are excluded,
+    and so are rows that cost as much as their base row or are part of another run.
     """
     spent = costs(study)
     rows = {row['name']: row for row in study['rows']}
@@ -87,7 +87,7 @@ def scores_at(
     row: Mapping,
     cost: float,
 ) -> list[float]:
-    """Return the interpolated score of each run that learned; nothing if the costs of checkpoints do not enclose the cost."""
+    """Return the score of each run that did not collapse, interpolated at `cost`; none beyond the costs of its checkpoints."""
     points = [row]
     for other in study['rows']:
         if other.get('along') and other.get('of') == row['name']:

@@ -1,9 +1,9 @@
 """Sequential analysis: add seeds until every comparison is decided, with the error rate kept over all analyses.
 
 The numbers of seeds at which the study is analyzed are fixed in advance. Each is 1.5 times the previous one, up to the most
-that the budget allows. After n of N seeds, the analyses so far may spend (n / N)^2 of the level of 5 %, so each analysis has
-the difference to the previous one. It tests the comparisons as usual, at this level and corrected by Holm. Decisions are
-final, and rows without an open comparison get no more seeds.
+that the budget allows. After n of N seeds, the analyses so far may spend (n / N)^2 of the level of 5 %, so the level of an
+analysis is this amount minus that of the previous analysis. An analysis tests the comparisons as usual, at its level and
+corrected by Holm. Decisions are final, and rows without an open comparison get no more seeds.
 
 The chance of a false verdict is at most the sum of the levels, however the analyses depend on each other. Alternatives are
 worse for 2 to 20 seeds: the joint boundaries of group-sequential designs assume a known variance, and confidence sequences
@@ -29,7 +29,7 @@ USUAL = 12  # seeds per row, if no budget is given
 
 
 class Plan(Declared):
-    """The numbers of seeds, fixed before the first analysis. A change of the plan would be one more analysis."""
+    """The numbers of seeds, fixed before the first analysis, because the error rate covers only planned analyses."""
 
     first: Annotated[int, Meta(ge=2)]  # seeds of the first analysis
     most: Annotated[int, Meta(ge=2)]  # seeds of the last analysis
@@ -50,7 +50,7 @@ class Plan(Declared):
 
     @property
     def words(self) -> str:
-        analyses = ', '.join(f'{count} (at {level:.2%})' for count, level in self.analyses)
+        analyses = ', '.join(f'{count} (level {level:.2%})' for count, level in self.analyses)
         return (
             'seeds are added until every comparison is decided; the study is analyzed at '
             f'{analyses} seeds per row, and the error rate of 5 % covers all analyses'
@@ -70,8 +70,8 @@ def begin(
         out: Folder of the study.
         study: The study.
         seeds: Seeds of the first analysis.
-        budget: The most runs. Default: 12 seeds per row.
-        runs_a_seed: The runs that one more seed or search requires. Default: one of each row.
+        budget: Maximum number of runs. Default: enough for 12 seeds per row.
+        runs_a_seed: Number of runs per seed, including the trials of a search. Default: one run of each trained row.
 
     Raises:
         UserError: If the study is crossed, the budget is too small, or another plan is stored.
@@ -87,7 +87,7 @@ def begin(
     plan = Plan(len(seeds), most)
     if not 2 <= plan.first <= plan.most:
         raise UserError(
-            f"--most: too few runs ('{budget}') for {rows} rows from {plan.first} seeds; give 2 --seeds or more, and "
+            f"--most: too few runs ('{budget}') for {rows} rows and {plan.first} first seeds; give 2 --seeds or more, and "
             f'--most {each * max(2, plan.first)} or more',
             code='budget-too-small',
         )
@@ -98,8 +98,8 @@ def begin(
     most = plan.most if budget else stored.most
     if (plan.first, most) != (stored.first, stored.most):
         raise UserError(
-            f"--until-decided: another plan would be one more analysis ('{out}' has {stored.first} to {stored.most} seeds per "
-            'row); repeat its --seeds and --most, or set --out to another folder',
+            f"--until-decided: the error rate covers only the stored plan ('{out}' has {stored.first} to {stored.most} seeds "
+            'per row); repeat its --seeds and --most, or set --out to another folder',
             code='other-plan',
         )
     return stored
