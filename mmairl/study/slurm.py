@@ -160,8 +160,8 @@ def submit(
                 portion = len(part) // 2
             else:
                 raise UserError(
-                    f'{name}: Slurm does not accept the job ({refusal}) after {submitted} of {total} submitted runs; correct the '
-                    'profile, or, if a limit of jobs was reached, run the command again when jobs have ended',
+                    f'{name}: Slurm does not accept the job ({refusal}) after {submitted} of {total} submitted runs; correct '
+                    'the profile, or, if a limit of jobs was reached, run the command again when jobs have ended',
                     code='slurm-refused',
                 )
 
