@@ -64,7 +64,7 @@ def embed(
         mean: Mean of each channel, for values from 0 to 1. Default: the mean that the checkpoint or a file next to it
             states, else ImageNet's, with a warning.
         std: Standard deviation of each channel. Default: found like the mean.
-        config: The config of the network. It is required if the network is no ResNet or ViT, or if a warning states the
+        config: The config of the network. It is required if the network is not a ResNet or ViT, or if a warning states the
             wrong number of attention heads.
         batch: Images per batch.
         workers: Number of processes that load images.

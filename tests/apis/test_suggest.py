@@ -108,7 +108,7 @@ def test_printed_config_trains_on_a_folder(tmp_path, run_tool, capsys, channels)
         (['--suggest', '--images', 60], 'too few to learn from'),
         (['--suggest', '--images', 600, '--method', 'moco'], 'use one of Regression: byol, byol_asymmetric, '),
         (['--suggest'], 'give --images N'),
-        (['--suggest', 'byol', '--images', 600], "'--method byol'"),
+        (['--suggest', 'byol', '--images', 600], '--method byol'),
         ([], 'give a config, or --suggest'),
     ],
 )

@@ -147,7 +147,7 @@ def test_odd_keys_and_attributes_are_harmless(tmp_path, suffix):
     attributes = b'}' + b''.join(text(name) + b'K\x01s' for name in ('items', 'get', '_metadata')) + b'b'
     program = b'ccollections\nOrderedDict\n)R' + text('conv1.weight') + weight + b's' + attributes
     assert load_checkpoint(with_program(tmp_path, suffix, program))['model'].keys() == {'conv1.weight'}
-    with pytest.raises(UserError, match='no ResNet or ViT'):
+    with pytest.raises(UserError, match='not those of a ResNet or ViT'):
         read_backbone(tmp_path / f'a.{suffix}')
     torch.save({1: torch.ones(1), ('a', 2): torch.ones(1)}, tmp_path / 'b.pth')
     with raises_code('no-backbone'):
