@@ -66,7 +66,7 @@ def test_duplicates_are_counted_shown_and_left_out(measured, tmp_path, protocol,
     assert {names for (_, names), _ in found['pairs']} == {f'image {index}' for index in range(10)}
     assert not score or f'{score}, without near duplicates' in record['scores']
     page = (tmp_path / 'evaluation.html').read_text()
-    assert '10 test images are nearly the same as a training image' in page and page.count('class="pair"') == 10
+    assert '10 test images are nearly identical to a training image' in page and page.count('class="pair"') == 10
 
 
 def test_score_without_duplicates_keeps_mean_per_class(measured, monkeypatch):
@@ -105,4 +105,4 @@ def test_label_conflicts_count_in_every_score(measured, tmp_path):
     remaining = np.delete(right, np.arange(3, 10))
     assert record['scores']['k-NN, k = 3, without near duplicates'] == pytest.approx(100 * remaining.mean())
     page = (tmp_path / 'evaluation.html').read_text()
-    assert '3 of these test images have another label than their twin' in page and page.count('class="pair"') == 10
+    assert 'The labels of 3 of these test images differ' in page and page.count('class="pair"') == 10
