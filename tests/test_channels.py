@@ -161,5 +161,5 @@ def test_rgb_kernels_are_adapted_as_timm_does(channels):
     torch.testing.assert_close(made['conv1.weight'], theirs)
     assert made['layer1.0.conv1.weight'] is there['weights']['layer1.0.conv1.weight']
     if channels != 3:
-        with pytest.raises(UserError, match=f'trained on images of {channels} channels .* takes 3; set'):
+        with pytest.raises(UserError, match=f'trained on images of {channels} channels, .* expects 3; set'):
             fitted(here, there['weights'], 'other.pth')

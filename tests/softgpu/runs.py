@@ -217,7 +217,8 @@ def outcome(cfg: Config, launcher: str = LAUNCHER) -> dict:
     hooks = {type(hook): hook for hook in runner.hooks}
     before, after = hooks[RefuseWaits].work[-2:] if RefuseWaits in hooks else ({}, {})
     overflow = hooks.get(Overflow)
-    weights = runner._weights()
+    sharded = runner.strategy
+    weights = sharded.weights(runner.model) if sharded else model.state_dict()
     scalars = runner.message_hub.log_scalars
     losses = torch.tensor(runner.message_hub.get_scalar('train/loss').data[0], device=DEVICE)
     all_reduce(losses, 'mean')
