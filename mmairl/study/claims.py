@@ -257,7 +257,10 @@ class Property(_Scored, frozen=True, tag='property', kw_only=True):
 
 
 class Rival(Form, frozen=True, tag='rival', kw_only=True):
-    """A row compared with published numbers of a method that has no row in the study."""
+    """A row compared with published numbers of a method that has no row in the study.
+
+    Smaller scales do not test it, because their scores are not comparable with published ones.
+    """
 
     row: str
     numbers: dict[str, float]  # by score
@@ -276,6 +279,14 @@ class Rival(Form, frozen=True, tag='rival', kw_only=True):
             bounds = _bounds(self.relation, margin(score))
             parts.append(ClaimPart([(sign, self.row, score)], offset=sign * number, **bounds))
         return parts
+
+    def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
+        if runs.scale != FULL_SCALE:
+            return Evidence(reason=NOT_RUN)
+        return super().evidence(runs, seeds)
+
+    def effects(self, runs: 'StudyRuns', printed: Known) -> list[dict[str, Any]]:
+        return super().effects(runs, printed) if runs.scale == FULL_SCALE else []
 
 
 class Regression(Form, frozen=True, tag='regression', kw_only=True):

@@ -185,6 +185,13 @@ def test_record_has_the_interval_of_the_tested_contrast(seeds):
         assert (part['low'], part['high']) == pytest.approx(ends)
 
 
+def test_small_scale_does_not_test_published_numbers():
+    found = verdict_on(
+        '{form: rival, row: a, numbers: {linear: 58}, of: MoCo}', dict(a=10, b=50), scale='demo', score='knn'
+    )
+    assert found[0] == 'not run'
+
+
 def test_record_has_no_interval_if_runs_collapsed():
     study = record(dict(a=60, b=50))
     study['rows'][0]['runs'][0]['scores']['linear'] = 1.0
