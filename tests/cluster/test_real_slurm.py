@@ -182,7 +182,7 @@ def test_runs_are_submitted_in_portions(tmp_path, folder, monkeypatch):
     (daemons := tmp_path / 'daemons').mkdir()
     with Slurm(daemons) as slurm:
         for submitted in (11, 0):
-            said = f'temporarily unable.*MaxJobCount = 12.*, after {submitted} of '
+            said = f'temporarily unable.*MaxJobCount = 12.* after {submitted} of '
             with pytest.raises(UserError, match=said):
                 submit(does, 'all', cpus=4)
         expected = ['running'] * 11 + ['not begun'] * 5
