@@ -19,7 +19,8 @@ from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
 
 
-def test_mmpretrain_imports_with_new_transformers(tmp_path):
+@pytest.mark.parametrize('before', ['', 'import mmpretrain.utils.dependency;'])
+def test_mmpretrain_imports_with_new_transformers(tmp_path, before):
     """An incompatible `transformers` must not break ResNet."""
     info = tmp_path / 'transformers-99.0.dist-info'
     info.mkdir()
@@ -29,7 +30,7 @@ def test_mmpretrain_imports_with_new_transformers(tmp_path):
     (tmp_path / 'pycocotools-2.0.dist-info/METADATA').write_text(
         'Metadata-Version: 2.1\nName: pycocotools\nVersion: 2\n'
     )
-    code = f'import sys; sys.path.insert(0, {str(tmp_path)!r}); import mmairl.models; print("fine")'
+    code = f'import sys; sys.path.insert(0, {str(tmp_path)!r}); {before} import mmairl.models; print("fine")'
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=600)
     assert done.stdout.strip().endswith('fine'), done.stderr[-2000:]
 

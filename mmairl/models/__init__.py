@@ -1,14 +1,9 @@
 """The model and its parts. Each class is imported from its module on first access, after mmpretrain's backbones."""
 
-import functools
-import importlib.metadata
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
-
-import importlib_metadata
 
 from mmairl.registry import class_of
 
@@ -21,41 +16,17 @@ def import_mmpretrain() -> None:
     """Register mmpretrain's backbones without its multimodal models.
 
     The multimodal models import internals of `transformers` that move between releases, in which case not even ResNet can
-    be imported. mmpretrain skips them if `transformers` is not installed, and has no other switch. So this function hides
-    the package from mmpretrain's check during the import. The check is `importlib_metadata.distribution`, and in the
-    onedl fork `importlib.metadata.distribution`.
+    be imported. mmpretrain skips them without `transformers`, and has no public switch.
     """
     if 'mmpretrain.models' in sys.modules:
         return
-    with (
-        without_transformers(importlib_metadata),
-        without_transformers(importlib.metadata),
-        without_mmdet(),
-        warnings.catch_warnings(),
-    ):
+    from mmpretrain.utils import dependency
+
+    dependency.WITH_MULTIMODAL = False
+    with without_mmdet(), warnings.catch_warnings():
         message = 'Fail to import ``MultiScaleDeformable'  # mmcv-lite has no compiled ops
         warnings.filterwarnings('ignore', message=message)
-        import mmpretrain.models
-    check = mmpretrain.utils.dependency
-    check.distribution = check.distribution.__wrapped__
-
-
-@contextmanager
-def without_transformers(metadata: ModuleType) -> Iterator[None]:
-    """Hide `transformers` from `metadata.distribution`."""
-    original = metadata.distribution
-
-    @functools.wraps(original)
-    def distribution(name: str) -> importlib.metadata.Distribution:
-        if name == 'transformers':
-            raise metadata.PackageNotFoundError(name)
-        return original(name)
-
-    metadata.distribution = distribution
-    try:
-        yield
-    finally:
-        metadata.distribution = original
+        import mmpretrain.models  # noqa: F401
 
 
 @contextmanager
