@@ -103,6 +103,6 @@ def warning_before_fine_tuning(weights: Mapping[str, Tensor], origin: str) -> st
         return ''
     return (
         f'{origin} looks LARS-trained: the norms of its 3x3 convolutions are {typical_growth(weights):.1f} times those at '
-        'initialization, with which fine-tuning by SGD works badly; rescale it by tools/normrescale.py or by '
+        'initialization, so fine-tuning by SGD barely changes them; rescale it by tools/normrescale.py or by '
         "init_cfg=dict(type='mmairl.NormRescaled', checkpoint=..., anchor=...)"
     )

@@ -320,9 +320,9 @@ def add_statistics(record: Record, study: Study, out: Path) -> None:
 
     families = compare(record)
     record['intervals'] = {key: mean_intervals(record, key) for key in scores}
-    record['comparisons'] = plain(families)
+    record['comparisons'] = as_records(families)
     if published := record.get('as_published'):
-        published['comparisons'] = plain(compare({**record, **published}))
+        published['comparisons'] = as_records(compare({**record, **published}))
     if plan and scores:
         lines = sequential.format_analyses(families[scores[0]], plan, len(record['seeds']))
         record['sequential'] = dict(words=plan.words, looks=lines)
@@ -334,7 +334,7 @@ def add_statistics(record: Record, study: Study, out: Path) -> None:
     record['cost'] = dict(rows=costs(record), equal=equal)
 
 
-def plain(families: Mapping[str, Sequence[Comparison]]) -> dict[str, list[Record]]:
+def as_records(families: Mapping[str, Sequence[Comparison]]) -> dict[str, list[Record]]:
     return {key: list(map(asdict, family)) for key, family in families.items()}
 
 

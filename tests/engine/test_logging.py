@@ -168,18 +168,23 @@ def test_wandb_itself_offline(toy_config, monkeypatch):
     assert list(Path(cfg.work_dir).rglob('offline-run-*/*.wandb')) and wandb.run is None
 
 
-def test_wandb_itself_keeps_the_id_offline(toy_config, monkeypatch):
-    pytest.importorskip('wandb', reason="wandb is not installed (pip install 'mmairl[log]')")
-    monkeypatch.setenv('WANDB_MODE', 'offline')
+def interrupt_and_resume(toy_config, backend):
     first = toy_config(steps=6, width=8)
-    run_with(first, 'wandb')
+    run_with(first, backend)
     keep_checkpoints(first, kept=4)
     again = toy_config(steps=6, width=8)
     again.resume = 'auto'
-    run_with(again, 'wandb')
-    folders = Path(first.work_dir).rglob('offline-run-*')
+    run_with(again, backend)
+    return Path(first.work_dir)
+
+
+def test_wandb_itself_keeps_the_id_offline(toy_config, monkeypatch):
+    pytest.importorskip('wandb', reason="wandb is not installed (pip install 'mmairl[log]')")
+    monkeypatch.setenv('WANDB_MODE', 'offline')
+    work_dir = interrupt_and_resume(toy_config, 'wandb')
+    folders = work_dir.rglob('offline-run-*')
     ids = [folder.name.split('-', 3)[3] for folder in folders if folder.is_dir()]
-    assert ids == 2 * [(Path(first.work_dir) / 'run_id').read_text().strip()]
+    assert ids == 2 * [(work_dir / 'run_id').read_text().strip()]
 
 
 def test_mlflow_itself_continues_a_resumed_run(toy_config, monkeypatch, tmp_path):
@@ -187,12 +192,7 @@ def test_mlflow_itself_continues_a_resumed_run(toy_config, monkeypatch, tmp_path
     mlflow = pytest.importorskip('mlflow', reason="mlflow is not installed (pip install 'mmairl[log]')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('MLFLOW_TRACKING_URI', f'sqlite:///{tmp_path}/mlflow.db')
-    first = toy_config(steps=6, width=8)
-    run_with(first, 'mlflow')
-    keep_checkpoints(first, kept=4)
-    again = toy_config(steps=6, width=8)
-    again.resume = 'auto'
-    run_with(again, 'mlflow')
+    interrupt_and_resume(toy_config, 'mlflow')
     (run,) = mlflow.search_runs(experiment_names=['mmairl'], output_format='list')
     history = mlflow.MlflowClient().get_metric_history(run.info.run_id, 'loss')
     assert [metric.step for metric in history] == [1, 2, 3, 4, 5, 6]
