@@ -54,9 +54,8 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     backend = 'gloo'
     if torch.cuda.is_available():
         backend = 'nccl'
-        options['device_id'] = _select_gpu(
-            launcher
-        )  # connects the GPUs now instead of at the first step
+        # With it, the GPUs connect now instead of at the first step.
+        options['device_id'] = _select_gpu(launcher)
     end_with_parent()
     if sys.platform == 'linux' and os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
         # The processes of one machine do not listen on the network.
