@@ -77,12 +77,8 @@ CHANGES: Mapping[str, Change] = {
     'solarize': lambda images, strength: T.solarize(images, 1 - 0.9 * strength),
     'rotation': lambda images, strength: T.rotate(images, 90.0 * strength, BILINEAR),
 }
-UNCHANGED_AT_ZERO = (
-    'flip',
-    'blur',
-    'solarize',
-    'rotation',
-)  # their functions do not support strength 0
+# The functions of these changes do not support strength 0.
+UNCHANGED_AT_ZERO = ('flip', 'blur', 'solarize', 'rotation')
 RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')  # torchvision supports them for RGB only
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 

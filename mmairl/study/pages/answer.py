@@ -27,10 +27,8 @@ from mmairl.study.statistics.verdict_words import INCONCLUSIVE, ONE_SEED
 
 Record = Mapping[str, Any]
 FEW_SEEDS = 3  # seeds to suggest if there is one
-FAIR_ANYWAY = (
-    'images seen',
-    'optimizer steps',
-)  # they differ if the length of training is a factor
+# These differ if the length of training is a factor.
+FAIR_ANYWAY = 'images seen', 'optimizer steps'
 
 
 def problems(study: Record) -> list[Markup]:
