@@ -147,5 +147,5 @@ SUITES: dict[str, Callable[[str, bool], Iterator[Case]]] = dict(
     many_files=many_files,
     saving=saving,
     step=lambda device, quick: chain(step(device, quick), crops(device, quick)),
-    crops=crops,  # these alone
+    crops=crops,
 )

@@ -87,7 +87,8 @@ def truth(domain: Domain, seed: int, folder: Path, released: Path) -> None:
     for name, candidate in record['candidates'].items():
         x = features(name, dataset, candidate.get('checkpoint') or released, seed)
         scores[name] = many_draws(x, new, domain, seed)
-    # `worth` never advises against pre-training after such a short training, so its verdict on these networks is compared instead.
+    # `worth` never advises against pre-training after such a short training, so its verdict on these networks is compared
+    # instead.
     kept = {key: record[key] for key in ('own', 'best', 'gain', 'low', 'high', 'more', 'answer')}
     write_json(out / NAME, dict(word=record['compared'], **kept, scores=scores))
 

@@ -242,7 +242,7 @@ class Comparison:
     def features(
         self, module: nn.Module | None, normal: Mapping[str, Any], views: Views
     ) -> np.ndarray:
-        """Return the features of all labeled images; NaN if an image is unreadable. Files cache them by a hash of their inputs."""
+        """Return the features of all labeled images, NaN for unreadable images. They are cached by a hash of their inputs."""
         weights = (
             'pixels' if module is None else [weights_identity(module.state_dict()), repr(module)]
         )
