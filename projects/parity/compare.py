@@ -67,10 +67,11 @@ def source(package: str, file: str) -> ModuleType:
     with suppress(ImportError):
         return importlib.import_module('.'.join([package, *Path(file).with_suffix('').parts]))
     folder, inner = Path(spec.submodule_search_locations[0]), f'parity_{package}'
+    # Empty stand-ins for the packages around it, for relative imports.
     for part in (
         None,
         *Path(file).parent.parts,
-    ):  # empty stand-ins for the packages around it, for relative imports
+    ):
         folder, inner = (folder / part, f'{inner}.{part}') if part else (folder, inner)
         around = sys.modules.setdefault(inner, ModuleType(inner))
         around.__path__ = [str(folder)]
