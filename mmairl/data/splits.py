@@ -189,7 +189,7 @@ def require_groups(
     without = [name for name, group in zip(names, groups_found) if group is None]
     if without:
         raise UserError(
-            f'groups={groups}: {len(without)} of {len(names)} images have no group, the first is {without[0]}; set groups '
+            f'groups={groups}: {len(without)} of {len(names)} images have no group (the first: {without[0]}); set groups '
             'that include every image',
             code='no-group',
         )
