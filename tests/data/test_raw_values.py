@@ -151,7 +151,7 @@ def test_file_with_other_channels_or_depth_is_named(folder):
         (folder / 'b/9.npy').write_bytes(npy(pixels))
         with raises_code('mixed-images', f'b/9.npy: the image has {stored} .*channels=5 of 16 bits'):
             use(ImageFolder(folder, channels=5))
-    with raises_code('mixed-images', 'a/2.npy: 5 channels .*channels=4'):
+    with raises_code('mixed-images', 'a/2.npy: the image has 5 channels .*channels=4'):
         ImageFolder(folder, channels=4)
 
 
