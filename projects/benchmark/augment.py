@@ -19,9 +19,8 @@ from projects.benchmark.timing import Case
 
 Views = Callable[[], object]
 SIZE = (375, 500)  # height and width of a typical photograph of ImageNet
-NUMPY_2 = (
-    np.lib.NumpyVersion(np.__version__) >= '2.0.0'
-)  # raises on the negative bytes by which mmcv 2.1 shifts a hue
+# Raises on the negative bytes by which mmcv 2.1 shifts a hue.
+NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= '2.0.0'
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VIEW = load_config('mmairl::_base_/views/mocov2.py').mocov2_view
 REST = VIEW[1:]  # without the crop, for images that are already cropped

@@ -167,10 +167,11 @@ def register_toys() -> None:
 
     from mmairl.registry import DATASETS, HOOKS
 
+    # Formatting takes longer than a toy run.
     config_file.FormatCode = lambda text, **_: (
         text,
         True,
-    )  # formatting takes longer than a toy run
+    )
 
     @DATASETS.register_module(force=True)
     class GoldenViews(Dataset):

@@ -7,9 +7,8 @@ import torch
 
 from projects.benchmark.timing import Row, timed
 
-MATRIX = dict(
-    cpu=1024, cuda=8192
-)  # rows and columns: large enough to be limited by arithmetic, and computed within a second
+# Rows and columns: large enough to be limited by arithmetic, and computed within a second.
+MATRIX = dict(cpu=1024, cuda=8192)
 COPIED = dict(cpu=2**28, cuda=2**31)  # bytes, more than any cache holds
 
 

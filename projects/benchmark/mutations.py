@@ -233,9 +233,8 @@ def parse_args() -> argparse.Namespace:
 def main() -> int:
     args = parse_args()
     work = (args.work or Path(tempfile.gettempdir()) / 'mmairl_goldens').absolute()
-    shutil.rmtree(
-        work / 'mutations', ignore_errors=True
-    )  # an interrupted run may have left a fault in its copy
+    # An interrupted run may have left a fault in its copy.
+    shutil.rmtree(work / 'mutations', ignore_errors=True)
     tree = checkout(work / 'mutations', working_tree())
     bad = 0
     for number, fault in enumerate(FAULTS, start=1):

@@ -53,6 +53,7 @@ def _start(processes: int, steps: int) -> subprocess.Popen:
     several = (
         ['-m', 'mmairl.engine.launcher', f'--nproc_per_node={processes}'] if processes > 1 else []
     )
+    # Cores are measured, not GPUs.
     return subprocess.Popen(
         [sys.executable, *several, '-m', 'projects.benchmark.scaling', str(steps)],
         stdout=subprocess.PIPE,
@@ -61,7 +62,7 @@ def _start(processes: int, steps: int) -> subprocess.Popen:
             **os.environ,
             'OMP_NUM_THREADS': '1',
             'CUDA_VISIBLE_DEVICES': '',
-        },  # cores are measured, not GPUs
+        },
     )
 
 

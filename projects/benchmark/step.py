@@ -327,9 +327,8 @@ def _both_ways(size: Size, batch: dict, device: str) -> Step:
 def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: list) -> Step:
     """Return one iteration of the training loop, with a minimal stand-in for the runner."""
     hub = MessageHub.get_instance(f'step{id(model)}')
-    MessageHub.get_current_instance().update_info(
-        'max_iters', STEPS
-    )  # mmpretrain's teacher reads it
+    # mmpretrain's teacher reads it.
+    MessageHub.get_current_instance().update_info('max_iters', STEPS)
     inner = model.module if is_model_wrapper(model) else model
     runner = SimpleNamespace(
         model=model, optim_wrapper=wrapper, message_hub=hub, iter=0, max_iters=STEPS, seed=0

@@ -93,9 +93,8 @@ def peak_bytes(work: Work, device: str) -> int | None:
         work()
         return torch.cuda.max_memory_allocated() - held
     try:
-        ctypes.CDLL(None).malloc_trim(
-            0
-        )  # otherwise memory freed before would be reused and not counted
+        # Otherwise memory freed before would be reused and not counted.
+        ctypes.CDLL(None).malloc_trim(0)
         Path('/proc/self/clear_refs').write_text('5')  # reset the peak
         held = _resident('VmRSS')
         work()

@@ -83,9 +83,8 @@ def until_full(config: Path, work_dir: Path, disk: 'TmpFs', room: int) -> tuple[
             and time.monotonic() < latest
         ):
             time.sleep(0.005)
-        process.send_signal(
-            signal.SIGSTOP
-        )  # otherwise it would write while the disk is being filled
+        # Otherwise it would write while the disk is being filled.
+        process.send_signal(signal.SIGSTOP)
         disk.fill(room)
         process.send_signal(signal.SIGCONT)
         said, _ = process.communicate(timeout=PATIENCE)

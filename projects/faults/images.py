@@ -102,9 +102,8 @@ class Readers:
         sys.stderr = os.fdopen(2, 'w', buffering=1)
         logging.getLogger().handlers = []  # so that a warning is printed
         warnings.simplefilter('always')
-        warnings.showwarning = lambda message, *_, **__: print(
-            message, file=sys.stderr
-        )  # pytest's filter would store it instead
+        # pytest's filter would store it instead.
+        warnings.showwarning = lambda message, *_, **__: print(message, file=sys.stderr)
         before = peak_mib()
         while self.position < self.count:
             printed = os.fstat(screen).st_size

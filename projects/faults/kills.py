@@ -89,9 +89,8 @@ class Victim:
         if moment == 'save':
             wait_until(lambda: self.unfinished(process.pid))
             time.sleep(late * SAVING)
-            wait_until(
-                lambda: self.unfinished(process.pid)
-            )  # the next checkpoint, if this one was missed
+            # The next checkpoint, if this one was missed.
+            wait_until(lambda: self.unfinished(process.pid))
         else:
             time.sleep(late * STEP)
 

@@ -39,9 +39,8 @@ def config(count: int, seed: int, folder: Path) -> Config:
     cfg = small_config(BATCH, seed)
     cfg.model.backbone = dict(type='TwoLayers', channels=8)
     cfg.model.projector.in_channels = cfg.model.predictor.out_channels = 16
-    cfg.train_dataloader = loader(
-        100 * BATCH, 16, persistent_workers=False
-    )  # new workers start in every epoch
+    # New workers start in every epoch.
+    cfg.train_dataloader = loader(100 * BATCH, 16, persistent_workers=False)
     cfg.model.data_preprocessor.views = [
         [dict(step, size=12) if 'size' in step else step for step in VIEW[:2]]
     ] * 2

@@ -192,9 +192,8 @@ def _program(draw: random.Random) -> bytes:
             code += b'\x86'  # a pair
             depth -= 1
         elif act == 5:
-            code += draw.choice(
-                [b'R', b'\x85R', b'\x81', b'\x85\x81']
-            )  # call, or create an object of a class
+            # Call, or create an object of a class.
+            code += draw.choice([b'R', b'\x85R', b'\x81', b'\x85\x81'])
             depth -= 1
         elif act == 6:
             code += b'b'  # set the state of the object below

@@ -70,9 +70,8 @@ class Sizes:
                     torch.from_numpy(np.stack([np.asarray(image) for image in side]))
                     for side in seen
                 )
-                yield [
-                    normalize(side.permute(0, 3, 1, 2), mean, std) for side in stacked
-                ]  # channels last
+                # Channels last.
+                yield [normalize(side.permute(0, 3, 1, 2), mean, std) for side in stacked]
 
 
 Train = Callable[[int, Sizes, Tensor, int], dict]  # (seed, sizes, images, epochs) -> checkpoint

@@ -66,9 +66,8 @@ def _loss_of_run(folder: Path, cfg: Config) -> float:
     along = read_json(folder / 'asked.json', Asked).along
     if not along:
         return training_loss(folder)
-    iterations = cfg.optim_wrapper.get(
-        'accumulative_counts', 1
-    )  # per step; the log counts iterations
+    # Per step; the log counts iterations.
+    iterations = cfg.optim_wrapper.get('accumulative_counts', 1)
     steps = read_json(folder / 'trained.json', Trained).steps
     return training_loss(Path(along.of), steps * iterations)
 

@@ -40,9 +40,8 @@ class Race:
         images, self.count = predictions.shape
         self.remaining = list(range(self.count))
         self.is_labeled = np.zeros(images, bool)
-        self.lead = np.zeros(
-            (self.count, self.count)
-        )  # images that only the first recognizes, minus the reverse
+        # Images that only the first recognizes, minus the reverse.
+        self.lead = np.zeros((self.count, self.count))
         self.log_wealth = np.zeros((self.count, self.count, len(BETS)))
 
     def weights(self) -> np.ndarray:

@@ -93,9 +93,8 @@ class SingularValueTerm(nn.Module):
     def of_view(self, z: Tensor) -> Tensor:
         z = z - z.mean(dim=0)
         z = z / (len(z) * (z.square().mean(dim=0) + 1e-8)).sqrt()
-        correlation = (
-            z.T @ z
-        )  # scaled before the product, because its sums would overflow float16 under autocast
+        # Scaled before the product, because its sums would overflow float16 under autocast.
+        correlation = z.T @ z
         return (
             (correlation - torch.eye(len(correlation), device=z.device, dtype=z.dtype))
             .square()
@@ -148,7 +147,6 @@ class UniformityTerm(nn.Module):
 
     def of_view(self, q: Tensor) -> Tensor:
         own = torch.eye(len(q), dtype=torch.bool, device=q.device)
-        distances = (4 - 4 * (q @ q.T).to(q.dtype)).masked_fill(
-            own, math.inf
-        )  # |q_i - q_j|^2 = 2 - 2 cos
+        # |q_i - q_j|^2 = 2 - 2 cos.
+        distances = (4 - 4 * (q @ q.T).to(q.dtype)).masked_fill(own, math.inf)
         return (-distances).logsumexp((0, 1)) - math.log(len(q) * (len(q) - 1))

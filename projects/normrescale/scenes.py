@@ -20,9 +20,8 @@ from mmairl.hardware import cache
 from mmairl.io import explained_disk_errors, write_json
 
 SIZE = 96
-COUNTS = dict(
-    train=400, test=300, half_0=150, half_1=150
-)  # the two halves are used to choose among trials
+# The two halves are used to choose among trials.
+COUNTS = dict(train=400, test=300, half_0=150, half_1=150)
 
 
 @FUNCTIONS.register_module()

@@ -11,17 +11,19 @@ import numpy as np
 from mmairl.report.table import print_table
 from projects.normrescale.trials import TrialBenefit, trial_benefit
 
+# Studies of each case, and networks from which the true number is computed.
 STUDIES, MANY = (
     1000,
     4000,
-)  # studies of each case, and networks from which the true number is computed
+)
 TRIALS, SEEDS = 5, (3, 5, 10)
 RATES = np.log([1 / 100, 10])  # range of the trials' rates, relative to the recipe's
+# Points: score of guessing; standard deviations of a run, and of half of the images.
 CHANCE, RUN, HALF = (
     8.3,
     1.0,
     1.5,
-)  # points: score of guessing; standard deviations of a run, and of half of the images
+)
 CASES = {  # original network: best score and its deviation, best rate and its deviation; gain of the rescaled network
     'as good': (30, 3, 0, 0.5, 0),
     'a lower rate does it': (30, 3, -1.5, 0.7, -0.5),

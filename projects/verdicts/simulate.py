@@ -13,11 +13,12 @@ from mmairl.study.statistics.attribution import fit, how_many_collapsed
 from mmairl.study.statistics.compare_rows import DIFFERS, collapse_limit, paired, tested, verdicts
 from mmairl.study.statistics.designs import Design, fraction_rows
 
+# Points: score of a trained network, of an untrained one, and of one of 60 images.
 LEVEL, NULL, IMAGE = (
     30.0,
     12.0,
     5 / 3,
-)  # points: score of a trained network, of an untrained one, and of one of 60 images
+)
 STUDIES = 8000  # of each case
 SHAPES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     'normal': lambda draw, shape: draw.normal(size=shape),

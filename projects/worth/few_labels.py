@@ -209,9 +209,8 @@ def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
     """
     rising = np.maximum.accumulate(curve)
     if score in rising:
-        return float(
-            labels[np.argmax(rising == score)]
-        )  # the beginning of a flat part of the curve
+        # The beginning of a flat part of the curve.
+        return float(labels[np.argmax(rising == score)])
     return (
         float(np.exp(np.interp(score, rising, np.log(labels)))) if score <= rising[-1] else np.inf
     )

@@ -215,9 +215,8 @@ class Comparison:
         how = dict(seed=self.seed, resume=True, options={'log_level': 'ERROR', **self.options})
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    'ignore'
-                )  # such as a missing GPU, which the plan accounts for
+                # Such as a missing GPU, which the plan accounts for.
+                warnings.simplefilter('ignore')
                 shape = self.shape(plan.size, self.start(name))
                 pretrain(self.method, self.out / 'images', folder, plan.epochs, **shape, **how)
         finally:

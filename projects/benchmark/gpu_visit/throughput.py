@@ -245,9 +245,8 @@ def real_run(config: str, workers: int) -> Callable[[Context], None]:
         times, data_times, losses = (
             torch.tensor(scalars(f'train/{name}').data[0]) for name in ('time', 'data_time', 'loss')
         )
-        last = slice(
-            1 - len(runner.train_dataloader), None
-        )  # the last epoch without its first step
+        # The last epoch without its first step.
+        last = slice(1 - len(runner.train_dataloader), None)
         context.record(
             images_per_second=round(cfg.total_batch_size / float(times[last].mean()), 1),
             data_share=round(float(data_times[last].sum() / times[last].sum()), 3),

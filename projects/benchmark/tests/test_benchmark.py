@@ -38,9 +38,8 @@ def test_sides_alternate_and_ratio_is_of_medians(monkeypatch):
     assert ''.join(ran) == 'AB' + 'ABABAB'
     assert (row.ours, row.peer, row.ratio) == (2, 4, 2)  # medians of 1 2 3 and 4 8 1
     assert (row.ours_spread, row.peer_spread, row.images_per_second) == (2, 7, 5)
-    assert (
-        Limits(flops=60, moved=10).reached(row) == 0.25 and row.note == 'why'
-    )  # max(30 / 60, 2 / 10) of 2 seconds
+    # Max(30 / 60, 2 / 10) of 2 seconds.
+    assert Limits(flops=60, moved=10).reached(row) == 0.25 and row.note == 'why'
 
 
 @pytest.mark.slow
