@@ -37,7 +37,7 @@ from mmairl.models.heads.vicreg import VICRegHead
 TABLES = Path(__file__).with_name('tables.md')
 TABLE = re.compile(r'(?<=<!-- table -->\n).*?(?=<!-- end -->)', re.DOTALL)
 PACKAGES = {'lightly': 'lightly', 'solo': 'solo-learn', 'stable_pretraining': 'stable-pretraining'}
-# Result of a comparison: mmairl's values, the library's values, and the factors by which the latter differ from the paper.
+# Result of a comparison: mmairl's values, the library's values, and a description of how the library differs by definition.
 Outcome = tuple[Tensor, Tensor, str]
 SOLO_MOCO = (
     'its MoCo v2+ averages the two directions (half the gradient of our sum), has a queue for each view, and has no '
@@ -67,7 +67,7 @@ def source(package: str, file: str) -> ModuleType:
     with suppress(ImportError):
         return importlib.import_module('.'.join([package, *Path(file).with_suffix('').parts]))
     folder, inner = Path(spec.submodule_search_locations[0]), f'parity_{package}'
-    # Empty stand-ins for the packages around it, for relative imports.
+    # Relative imports find empty modules in place of the packages around the file.
     for part in (
         None,
         *Path(file).parent.parts,

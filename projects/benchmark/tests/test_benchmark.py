@@ -85,7 +85,7 @@ def test_two_processes_take_lightlys_step_on_crops(run_processes, monkeypatch, c
     monkeypatch.setattr(sys, 'argv', ['benchmark', '--suite', 'step', '--processes', '2'])
     with pytest.raises(SystemExit, match='2'):
         main()
-    assert '--processes is of --suite crops' in capsys.readouterr().err
+    assert '--processes: requires --suite crops' in capsys.readouterr().err
     pytest.importorskip(
         'lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly'
     )

@@ -176,7 +176,7 @@ def test_too_few_images_or_groups_are_an_early_error(images, tmp_path):
     for number in range(40, 80):
         (images / f'{number}.png').unlink()
     with pytest.raises(
-        UserError, match='20 of the 50 images are held out.* the 30 others .* give 34 more'
+        UserError, match='20 of the 50 images are held out.* the 30 others .* add 34 more'
     ):
         worth(images, labels, out)
     assert not out.exists()
@@ -298,7 +298,7 @@ def test_budget_chooses_the_largest_affordable_crops(images, tmp_path, monkeypat
     )
     assert (plan.size, plan.epochs) == (64, int(0.8 * 600 / 4.096))
     assert plan.seconds['own pre-training'] == pytest.approx(plan.epochs * 4.096, rel=0.2)
-    assert 'minutes in all' in str(plan) and str(plan).endswith('labels are drawn 50 times')
+    assert 'minutes in total' in str(plan) and str(plan).endswith('labels are drawn 50 times')
 
 
 def test_small_budget_draws_labels_less_often(images, tmp_path, monkeypatch):
