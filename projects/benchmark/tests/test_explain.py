@@ -177,10 +177,11 @@ def test_rows_differ_in_their_factors_only(name):
     assert design.factors == tuple(
         factor for factor in study(name).design.factors if factor != 'precision'
     )
+    # Both endpoints.
     assert (
         design.resolution == 4
         and [len(set(levels)) for levels in design.rows.values()].count(1) == 2
-    )  # both endpoints
+    )
     assert len(planned.rows) - 2 == 16 and not any('float' in row.name for row in planned.rows)
 
 
