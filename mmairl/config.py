@@ -207,12 +207,7 @@ def same_config(stored: str, current: str) -> bool:
     try:
         return _settings(stored) == _settings(current)
     # The text is not a config of this package.
-    except (
-        yaml.YAMLError,
-        AttributeError,
-        TypeError,
-        ValueError,
-    ):
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         return False
 
 
