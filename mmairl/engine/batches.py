@@ -18,7 +18,7 @@ from mmairl.errors import UserError
 
 
 def sampler_of(dataloader: DataLoader) -> Sampler:
-    """Return the sampler that orders the images. If the loader has a batch sampler, it is the sampler inside that one."""
+    """Return the sampler that orders the images. If the loader has a batch sampler, the batch sampler contains it."""
     return getattr(dataloader.batch_sampler, 'sampler', dataloader.sampler)
 
 
@@ -106,7 +106,7 @@ def to_device(inputs: Any) -> Any:
 
 
 def arrived(batch: dict, copied: torch.cuda.Event) -> dict:
-    """Return a batch that may still be copied: the stream that uses it waits for the copy, but the host does not."""
+    """Return a batch whose copy may be incomplete. The stream that uses it waits for the copy, but the host does not."""
     stream = torch.cuda.current_stream()
     stream.wait_event(copied)
 

@@ -1,6 +1,7 @@
 """Create, write and find the checkpoints of a run, and choose the checkpoint from which a run starts.
 
-`hooks/saving.py` decides when a checkpoint is written and which older one is removed. `engine/resume.py` restores a run.
+`hooks/saving.py` decides when a checkpoint is written and which older checkpoints are removed. `engine/resume.py` restores a
+run.
 """
 
 import hashlib
@@ -232,7 +233,7 @@ def checkpoints_in(folder: Path, run: str | None) -> list[StoredCheckpoint]:
 
 
 def missing_part(checkpoint: dict[str, Any]) -> str | None:
-    """Return the name of a part that a resume requires and this checkpoint lacks, or None if it has all of them."""
+    """Return the name of a part that a resume requires but the checkpoint lacks, or None if no part is missing."""
     for part in REQUIRED:
         if not isinstance(checkpoint.get(part), dict):
             return part
@@ -307,7 +308,8 @@ def choose_start(cfg: Config) -> RunStart:
     |---|---|---|
     | True | set | resume from `load_from` |
     | True | not set | resume from the newest checkpoint of the run in the work dir; without one, start from scratch |
-    | 'auto' | set or not | resume from that checkpoint; without one, start from the weights in `load_from` or from scratch |
+    | 'auto' | set | resume from the newest checkpoint of the run; without one, start with the weights in `load_from` |
+    | 'auto' | not set | resume from the newest checkpoint of the run; without one, start from scratch |
     | 'again' | set | resume from the newest checkpoint of the run that wrote `load_from`; without one, from `load_from` |
     """
     newest = None
@@ -377,7 +379,7 @@ def consolidate(src: Path, dst: Path) -> str:
     for part in ('meta', 'state_dict'):
         if part not in checkpoint:
             raise UserError(
-                f"{path}: not a training checkpoint, because it has no '{part}'; give a checkpoint of mmairl",
+                f"{path}: not a training checkpoint, because it has no '{part}'; give a checkpoint that mmairl wrote",
                 code='not-a-training-checkpoint',
             )
     weights = checkpoint['state_dict']

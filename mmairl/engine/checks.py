@@ -1,4 +1,4 @@
-"""Checks before training: `check_config` before anything is built, and `check_built_run` before the first step."""
+"""Check a run before training: `check_config` checks the config, and `check_built_run` checks what was built from it."""
 
 import inspect
 import math
@@ -39,7 +39,7 @@ RULES = read_yaml(Path(__file__).with_suffix('.yaml'), Rules)
 SECTIONS = {
     **RULES.sections,
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
-    # Only the names of the protocols are used, because a training run must not import evaluation code.
+    # Only the names of the evaluation protocols are used, because a training run must not import their code.
     'recipes': tuple(registry.PROTOCOLS.names()),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
@@ -144,9 +144,10 @@ def _check_part(path: str, entry: dict, box: registry.Registry | None) -> None:
 
 
 def _classes(path: str, name: Any, box: registry.Registry | None) -> list[Callable]:
-    """Return the classes that a type may refer to: those of this name in `box`, or in any of our registries.
+    """Return the classes that a type may refer to.
 
-    The list is empty if none of our registries knows the type. mmengine may still find it when it builds the object.
+    They are the classes of this name in the registry `box`, or in any of our registries if `box` is None. The list is empty
+    if none of our registries knows the name. mmengine may still find it when it builds the object.
     """
     if not isinstance(name, str):
         return [name]

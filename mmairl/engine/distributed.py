@@ -36,7 +36,7 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     """Join the process group, with NCCL on GPUs and with gloo on CPUs. A second call does nothing.
 
     mmengine would join the group when it builds a runner. This is too late, because the batch is divided among the processes
-    before.
+    before that.
 
     Args:
         launcher: The program that started the processes: 'none' (a single process), 'pytorch' or 'slurm'.
@@ -100,7 +100,7 @@ def _select_gpu(launcher: str) -> torch.device:
 def _set_variables_from_slurm() -> None:
     """Set torch's environment variables from those of Slurm.
 
-    Slurm's variables of the step are read, not those of the job, because a step may use only a part of its job.
+    The variables of the Slurm step are used instead of those of the job, because a step may be only a part of its job.
     """
     os.environ['RANK'] = os.environ['SLURM_PROCID']
     os.environ['WORLD_SIZE'] = os.environ['SLURM_STEP_NUM_TASKS']

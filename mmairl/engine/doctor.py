@@ -32,7 +32,7 @@ from mmairl.io import read_yaml
 WORST = 2.0
 # The learning rates of two repeats differ by this fraction.
 PERTURBATION = 1e-9
-# A remedy helps if the lower end of its gain's confidence interval is above this gain.
+# A remedy counts as helpful if the whole confidence interval of its gain is above this value.
 CLEAR = 0.05
 # The weight of all quantities other than the one that turned bad first.
 OTHERS = 0.1

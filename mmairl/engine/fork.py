@@ -56,7 +56,7 @@ from mmairl.engine.resume import config_changes
 from mmairl.errors import UserError
 from mmairl.models.queue import KeyQueue
 
-# If one of these keys changes, trunk and branch would see different images. Keys of views, which are among them, may change.
+# If one of these keys changes, trunk and branch would see different images. Keys of views are an exception and may change.
 ORDER = (
     'randomness.seed',
     'randomness.diff_rank_seed',
@@ -82,7 +82,7 @@ class Fork:
 
     Attributes:
         trunk: The work dir of the trunk.
-        epoch: The number of epochs before the fork point. The trunk must have a checkpoint at the end of the last of them.
+        epoch: The fork point is the end of this epoch; the first epoch is 1. The trunk must have a checkpoint there.
         path: A checkpoint of the trunk to use instead of `epoch`, for example a checkpoint inside an epoch.
 
     Example:
@@ -148,7 +148,7 @@ class Fork:
         known = ', '.join(map(str, ends)) or 'none'
         raise UserError(
             f"--fork: {self.trunk} has no checkpoint at the end of epoch '{self.epoch}'; choose an epoch that has one "
-            f'({known}), or train the trunk with default_hooks.checkpoint.max_keep_ckpts=-1',
+            f'({known}), or train the original run with default_hooks.checkpoint.max_keep_ckpts=-1',
             code='no-fork-point',
         )
 
@@ -235,8 +235,8 @@ def require_same_code(checkpoint: dict[str, Any], path: Path) -> None:
         )
     if meta['mmairl_version'] != mmairl.__version__:
         raise UserError(
-            f"--fork: {path} is from mmairl '{meta['mmairl_version']}', but this is {mmairl.__version__}; train trunk and "
-            'branch with the same version',
+            f"--fork: {path} is from mmairl '{meta['mmairl_version']}', but this is {mmairl.__version__}; train both runs "
+            'with the same version',
             code='other-code',
         )
 
@@ -246,7 +246,7 @@ def require_same_order(changed: list[str]) -> None:
     for key in changed:
         if key.startswith(ORDER) and 'views' not in key.split('.'):
             raise UserError(
-                f"--fork: '{key}' changes the order of the images, so trunk and branch would see different images; keep its "
+                f"--fork: '{key}' changes the order of the images, so the two runs would see different images; keep its "
                 'value, or train from scratch',
                 code='fork-changes-order',
             )
@@ -254,7 +254,7 @@ def require_same_order(changed: list[str]) -> None:
 
 @contextmanager
 def naming_changed_keys(start: RunStart | None) -> Iterator[None]:
-    """In this context, an error about weights that do not fit names the keys of the model that the branch changes."""
+    """In the `with` block, an error about weights of the wrong shape lists the model keys that the branch has changed."""
     try:
         yield
     except UserError as error:
@@ -291,7 +291,7 @@ def fit_to_branch(checkpoint: dict[str, Any], model: nn.Module) -> None:
 
 
 def collapse_before(work_dir: Path, iteration: int) -> str:
-    """Return advice if a run had collapsed or diverged by an iteration, and '' otherwise.
+    """Return advice if a run had collapsed or diverged by the given iteration, and '' otherwise.
 
     The decision rests on the last value of each health curve that the run logged up to that iteration.
     """

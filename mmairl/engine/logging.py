@@ -39,7 +39,7 @@ def log_to(cfg: Config, names: str | Iterable[str]) -> None:
 
 
 def keep_run(cfg: Config, run_id: str | None) -> None:
-    """Pass the id of the training run to the loggers, so that wandb and MLflow continue their run of this id, if any."""
+    """Pass the id of the training run to the loggers, so that wandb and MLflow continue their run with this id."""
     for backend in (cfg.get('visualizer') or {}).get('vis_backends') or []:
         if backend['type'] in (NAMES['wandb'], NAMES['mlflow']):
             backend['run_id'] = run_id
@@ -78,7 +78,7 @@ class Service(BaseVisBackend):
         return self.client
 
     def add_config(self, config: Config, **_: Any) -> None:
-        advice = "fix the cause (for example by pip install 'mmairl[log]'), or remove the logger"
+        advice = "fix the cause (for example, run pip install 'mmairl[log]'), or remove the logger"
         # Each service raises its own errors, for example if a key is missing or its server does not respond.
         with explained(f'{self.package}: cannot start', advice, code='logger-failed'):
             self._init_env()

@@ -69,7 +69,7 @@ class Verdict:
     """The result of a replay.
 
     Attributes:
-        what: The iterations that were replayed, in words.
+        what: A description of the iterations that were replayed.
         status: REPRODUCED, MISMATCH or NOT_COMPARABLE.
         reason: The first difference, or why the results cannot be compared.
     """

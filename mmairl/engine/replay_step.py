@@ -145,10 +145,9 @@ def losses_by_image(
     negatives: Tensor | None,
     loss: float,
 ) -> Tensor | None:
-    """Return the loss that the head computes for each image alone, or None if it means little.
+    """Return the loss of each image alone, or None if the mean of these losses is not the loss of the batch.
 
-    It means little if the mean over the images is not the loss of the batch. This is the case for heads that compare the
-    images of a batch with each other.
+    The mean differs from the loss of the batch if the head compares the images of a batch with each other.
     """
     count = len(next(iter(queries.values())))
     losses = []

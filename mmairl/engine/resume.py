@@ -151,8 +151,8 @@ def restore_optimizer(
 def _settings(state: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a schedule, given its state.
 
-    Progress is left out, and so are functions, because a checkpoint does not hold them. The base values of the parameter
-    groups become a set: ZeRO may merge groups with equal settings, so the number of groups may differ.
+    The schedule's progress is left out, and so are functions, because a checkpoint does not hold them. The base values of the
+    parameter groups become a set: ZeRO may merge groups with equal settings, so the number of groups may differ.
     """
     settings = {
         key: value for key, value in state.items() if key not in PROGRESS and not callable(value)
@@ -276,7 +276,7 @@ def restore_randomness(runner: Runner, states: list[dict]) -> None:
 def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
     """List the settings that differ between a checkpoint (`old`) and the current config (`new`).
 
-    The list is empty if the checkpoint, one of an early version, holds no settings.
+    The list is empty if the checkpoint holds no settings, as in early versions.
     """
     changes = []
     for key in {**old, **new} if isinstance(old, dict) else ():

@@ -42,9 +42,9 @@ def train(
     """Train the model that a config describes. Most mistakes raise an error before the first step.
 
     Args:
-        cfg: The config. Keys that follow from other keys are set in place, such as the batch size per process.
+        cfg: The config. It is changed in place: keys that follow from other keys are set, such as the batch size per process.
         launcher: The program that started the processes: 'none' (a single process), 'pytorch' or 'slurm'.
-        fork: A point of another run, which this run continues with changed options. Default: None (a run of its own).
+        fork: The point of another run from which this run continues, with changed options. Default: None (no other run).
         hooks: Hooks to register in addition to those of the config.
 
     Returns:
@@ -158,7 +158,7 @@ def drop_unreachable_schedules(cfg: Config) -> None:
 def keep_workers(loader: ConfigDict) -> None:
     """Keep the data workers alive between epochs, and limit the time that a run waits for a batch.
 
-    Without workers, neither setting is made, because torch rejects both.
+    Without workers, turn both settings off, because torch rejects them.
     """
     if loader.get('num_workers'):
         loader.setdefault('timeout', WAIT)
@@ -258,7 +258,7 @@ def require_shared(folder: str) -> None:
     if get_world_size() == 1:
         return
     token = [f'.{secrets.token_hex(8)}']
-    # A network file system may remember that a file does not exist. It cannot know a random name yet.
+    # A network file system may have cached that a file does not exist, but not for a file with a random name.
     if is_main_process():
         (Path(folder) / token[0]).touch()
     broadcast_object_list(token)

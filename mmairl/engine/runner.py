@@ -80,7 +80,7 @@ class Runner(PlainRunner):
         source = Path(self.cfg.filename or f'{self.timestamp}.py')
         path = Path(self.work_dir) / source.name
         if path.resolve() == source.resolve():
-            return  # The run was started from the config file in its work dir, which is left unchanged.
+            return  # The run was started from the config file in its work dir, and this file must not change.
         if path.suffix == '.py':
             write_text(path, python_text(self.cfg))
         else:
@@ -171,7 +171,7 @@ class Runner(PlainRunner):
     def register_default_hooks(self, hooks: dict[str, Hook | dict | None] | None = None) -> None:
         """Register the default hooks, except those that the config sets to None.
 
-        mmengine alone would accept None only for its own six hooks.
+        mmengine itself accepts None only for its own six hooks.
         """
         chosen = {
             name: hook
@@ -309,7 +309,7 @@ class RemainingBatches:
 
 
 def require_counted_mixture(loader: DataLoader) -> None:
-    """Raise if a Mixture has weights that its sampler ignores."""
+    """Raise if the training set is a Mixture of data sets with weights, and the sampler ignores these weights."""
     weighted = getattr(innermost_dataset(loader.dataset), 'per_epoch', None) is not None
     if weighted and getattr(sampler_of(loader), 'counts', None) is None:
         raise UserError(

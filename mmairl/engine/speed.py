@@ -1,6 +1,6 @@
 """Speed up training steps or reduce their memory, as the section `fast` of a config requests.
 
-Each key of `fast` is an optimization. The list has the order in which they apply. None of them changes the method::
+Each key of `fast` is an optimization. The example lists them in the order in which they apply. None changes the method::
 
     fast = dict(
         precision='bfloat16',  # type of matrix products; also 'float16', 'tf32', or 'float32' (exact, without TF32)
@@ -37,8 +37,8 @@ from mmairl.models.backbones import blocks
 from mmairl.models.norm import SyncBN, norms_of, views_in_batch
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
-# Torch compiles a block again for each width, stride, image size, side (student or teacher) and mode. This is the maximum
-# number of times. With torch's own limit of 8, a student with a ResNet-50 would run without compilation.
+# Torch compiles a block again for each width, stride, image size, side (student or teacher) and mode. FORMS is the maximum
+# number of compiled versions. With torch's own limit of 8, a student with a ResNet-50 would run without compilation.
 FORMS = 128
 # Torch's compile modes that use CUDA graphs.
 GRAPHS = ('reduce-overhead', 'max-autotune')
@@ -147,7 +147,8 @@ def fused_forward(block: nn.Module, x: Tensor) -> Tensor:
 def checkpoint_blocks(model: nn.Module) -> None:
     """Make each block of the student's backbone store only its input, and run again in the backward pass."""
     for block in blocks(model.backbone):
-        # `forward` is a partial function, because its reference to the block then follows a deep copy of the block.
+        # With a partial function, a deep copy of the block runs its own layers. With a closure, it would run the layers of the
+        # original block.
         forward = block.__dict__.get('forward') or partial(type(block).forward, block)
         block.forward = partial(recomputed, block, forward)
 
@@ -171,7 +172,7 @@ def recomputed(block: nn.Module, run: Callable[[Tensor], Tensor], x: Tensor) -> 
 
 @contextmanager
 def same_statistics(block: nn.Module, views: int) -> Iterator[None]:
-    """While a block runs again, keep the running statistics of batch norm, because they already include its batch."""
+    """Keep batch norm's running statistics unchanged while a block runs again. They already include its batch."""
     norms = norms_of(block)
     before = [(layer.momentum, layer.num_batches_tracked.clone()) for layer in norms]
     for layer in norms:
@@ -204,10 +205,10 @@ def compile_parts(model: nn.Module, options: dict) -> None:
     for part in parts:
         # All stages run the same code. With dynamic shapes, torch would compile a single version that serves all of them.
         part.compile(**{'dynamic': False, **options})
-    several = ', each SyncBN and layers next to it' if get_world_size() > 1 else ''
+    several = ', SyncBN layers, layers next to SyncBN layers' if get_world_size() > 1 else ''
     print_log(
-        f'fast.compile: torch compiles {len(parts)} parts of the model when they first run; it does not compile the head, '
-        f"the queue, the teacher's average, and layers outside of blocks{several}",
+        f'fast.compile: torch compiles {len(parts)} parts of the model when they first run; it does not compile these '
+        f"parts: the head, the queue, the teacher's average, layers outside of blocks{several}",
         logger='current',
     )
 

@@ -38,7 +38,7 @@ class NonFiniteHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         buffers = [buffer for layer in norms_of(network_of(runner)) for buffer in layer.buffers()]
-        # Floats and integers are in separate lists, because torch copies a list at once only if it has no mixed types.
+        # Floats and integers are in separate lists, because torch copies a list at once only if its tensors have equal types.
         self.statistics = [
             [buffer for buffer in buffers if buffer.is_floating_point()],
             [buffer for buffer in buffers if not buffer.is_floating_point()],

@@ -17,8 +17,8 @@ from mmairl.models.queue import KeyQueue
 from mmairl.models.siamese import Siamese, Teacher
 from mmairl.registry import HOOKS
 
-# The first iterations cause no warnings, because untrained embeddings look collapsed. Their number is this one, or a tenth
-# of the run if that is less.
+# HealthHook does not warn during the first SILENT iterations, or during the first tenth of the run if that is shorter,
+# because untrained embeddings look collapsed.
 SILENT = 1000
 
 

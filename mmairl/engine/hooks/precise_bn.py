@@ -1,4 +1,4 @@
-"""Hooks for the running statistics of batch norm in fine-tuning. They set its decay, and recompute it for validation."""
+"""Hooks for batch norm's running statistics in fine-tuning: one sets their decay, one recomputes them for validation."""
 
 from itertools import islice
 

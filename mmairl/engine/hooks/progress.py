@@ -19,7 +19,7 @@ from mmairl.engine.batches import images_per_step
 from mmairl.hardware import cores
 from mmairl.registry import HOOKS
 
-# A history keeps this number of values, also in checkpoints. mmengine's histories keep a million.
+# A history keeps this number of values, both in memory and in checkpoints. mmengine's histories keep a million.
 KEPT = 2000
 # The short names and the formats of the values on the progress line.
 SHOWN = {

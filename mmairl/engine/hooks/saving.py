@@ -128,7 +128,7 @@ class ExactCheckpointHook(CheckpointHook):
         ]
 
     def _outdated(self) -> list[str]:
-        """Shorten the list of checkpoint names to the newest `max_keep_ckpts`, and return the names that are too many."""
+        """Shorten the list of checkpoint names to the newest `max_keep_ckpts`, and return the names that were dropped."""
         outdated = []
         while 0 < self.max_keep_ckpts < len(self.kept):
             outdated.append(self.kept.popleft())
@@ -151,7 +151,7 @@ class ExactCheckpointHook(CheckpointHook):
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, int]) -> None:
         self.due = None
         if self.backend_args or not hasattr(runner, 'snapshot'):
-            # mmengine removes an older checkpoint before it writes the new one, so the weights are checked at this point.
+            # mmengine removes an older checkpoint before it writes the new one, so the weights must be checked first.
             self._require_finite(network_of(runner).state_dict())
             self.states = all_gather_object(random_state())
             super()._save_checkpoint_with_step(runner, step, meta)
@@ -186,7 +186,7 @@ class ExactCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         self._require_finite(checkpoint['state_dict'])
         checkpoint.update(random_states=self.states, place=position(runner.train_dataloader))
-        # mmengine's own runner writes this dictionary as it is, so it is made portable at this point.
+        # mmengine's own runner writes this dictionary unchanged, so it must be readable without mmairl.
         if not hasattr(runner, 'snapshot'):
             checkpoint.update(portable_checkpoint(checkpoint))
 
@@ -197,7 +197,7 @@ class ExactCheckpointHook(CheckpointHook):
 
     def after_train(self, runner: Runner) -> None:
         self.writer.finish()
-        # The next step of the program may read the last checkpoint in any process, so all of them wait for it.
+        # After training, any process may read the last checkpoint, so all processes wait until it is complete.
         barrier()
         super().after_train(runner)
 

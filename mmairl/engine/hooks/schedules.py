@@ -37,8 +37,8 @@ class ScheduleHook(Hook):
     """Before each step, set numeric attributes of the model to values that follow a schedule.
 
     Args:
-        values: For the path of each attribute in the model, such as `'head.key_temperature'`, a schedule. Its keys are
-            `start`, `end`, `until` (a fraction of the run) and `curve` ('linear', 'cosine' or 'step').
+        values: A dictionary from the path of an attribute, such as `'head.key_temperature'`, to its schedule. A schedule has
+            the keys `start`, `end`, `until` (a fraction of the run) and `curve` ('linear', 'cosine' or 'step').
 
     Raises:
         UserError: If the model has no such attribute.

@@ -64,8 +64,8 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     The optimizer step is skipped if the loss is not finite in some process. The check does not block the device: its result
     is computed after the forward pass and read after the backward pass has been queued. If the loss is finite but a
-    gradient is not, a CPU skips the step, too. On a GPU, the gradients are set to zero instead, and `dropped` is True at the
-    next step.
+    gradient is not, the step is skipped on a CPU, too. On a GPU, the gradients are set to zero instead, and `dropped` is
+    True at the next step.
 
     Args:
         optimizer: The optimizer.
@@ -211,9 +211,9 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
-        """Run the forward pass in this context: under autocast if a dtype is set, and without exchanging gradients early.
+        """Return the context of a forward pass. It uses autocast if a dtype is set.
 
-        With gradient accumulation, gradients are exchanged only at the last batch of an optimizer step.
+        With gradient accumulation, the processes exchange gradients only at the last batch of an optimizer step.
         """
         cast = torch.autocast(
             self.device_type, self.cast_dtype, enabled=self.cast_dtype is not None

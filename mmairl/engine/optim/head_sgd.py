@@ -18,9 +18,9 @@ class HeadSGD(torch.optim.SGD):
     The rows of each tensor consist of ``len(rates)`` blocks of equal size, one block per head. Block ``i`` is trained as if
     by SGD with the learning rate ``lr * rates[i]`` and the weight decay ``decays[i]``.
 
-    The update of SGD, with momentum and Nesterov momentum, too, is linear in ``rate * (gradient + decay * weight)``. Rates
-    and decays are therefore applied to the gradients. One multi-tensor step then trains all heads and costs as much as a
-    step for one. Schedules change ``lr``.
+    The update of SGD is linear in ``rate * (gradient + decay * weight)``, even with momentum or Nesterov momentum. Rates and
+    decays are therefore applied to the gradients. One multi-tensor step then trains all heads and costs as much as a step of
+    a single head. Learning rate schedules change ``lr``.
 
     Args:
         params: Parameters or parameter groups.
@@ -57,7 +57,7 @@ class HeadSGD(torch.optim.SGD):
         super()._init_group(group, params, grads, *buffers)
         require_dense('HeadSGD', grads)
         grads[:] = [self._fold(grad, param) for grad, param in zip(grads, params)]
-        return False  # SGD expects to hear whether a gradient is sparse.
+        return False  # Torch's SGD expects this method to return whether a gradient is sparse.
 
     def _fold(self, grad: Tensor, param: Tensor) -> Tensor:
         heads = len(self.rates)

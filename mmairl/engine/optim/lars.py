@@ -198,7 +198,7 @@ def block_owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
 def spread_factors(numbers: Tensor, like: list[Tensor]) -> list[Tensor]:
     """Return one factor for each tensor.
 
-    On a GPU, a factor is a tensor of the same size as its tensor, because torch would otherwise launch a kernel for each one.
+    On a GPU, each factor is expanded to the size of its tensor, because torch would otherwise launch a kernel per tensor.
     """
     if not numbers.is_cuda:
         return list(numbers.unbind())

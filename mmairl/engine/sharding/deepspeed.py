@@ -180,8 +180,8 @@ class DeepSpeedOptimWrapper(AutocastOptimWrapper):
         if not finite:
             # DeepSpeed's step drops gradients that are not finite.
             engine.step()
-        # The loss scaler cannot see DeepSpeed's gradients. It sees this one, which is either 0, so that the scaler steps, or
-        # infinite, so that the scaler lowers its scale.
+        # The loss scaler cannot see DeepSpeed's gradients. It sees this gradient instead: 0 makes the scaler step, and
+        # infinity makes it lower its scale.
         param = self.optimizer.joined[0][1][0]
         param.grad = torch.full_like(param, 0.0 if finite else torch.inf)
         if finite or self.loss_scaler.is_enabled():
