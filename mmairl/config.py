@@ -46,7 +46,7 @@ MOVED_MODULES = yaml.safe_load(Path(__file__).with_name('moved_modules.yaml').re
 
 
 class PlainDumper(yaml.SafeDumper):
-    """A YAML dumper whose output PlainLoader reads. Keep tuples, and write repeated values in full instead of as aliases."""
+    """A YAML dumper whose output PlainLoader reads. It keeps tuples, and writes repeated values in full, not as aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -58,7 +58,7 @@ def unusable_gpu() -> str:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
         return str(error).splitlines()[0]
-    return 'torch does not see it'
+    return 'torch does not detect the GPU'
 
 
 def keep_freed_memory() -> None:

@@ -87,7 +87,7 @@ def ignore_signals() -> None:
 
 
 def listen_early() -> None:
-    """Make a signal end this process with AGAIN while the modules of a command are imported.
+    """Make a signal end this process with the exit code AGAIN while the modules of a command are imported.
 
     If `start` started this process, also make it end when its parent dies.
     """
@@ -171,7 +171,7 @@ def stop(processes: Sequence[subprocess.Popen]) -> None:
 
 
 def end_with_parent() -> None:
-    """Make the kernel send SIGTERM to this process when its parent dies (Linux)."""
+    """On Linux, make the kernel send SIGTERM to this process when its parent dies."""
     if sys.platform == 'linux':
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

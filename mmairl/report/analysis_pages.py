@@ -189,7 +189,7 @@ def geometry_page(
     The page shows alignment, uniformity, rank, spectrum and invariances, and maps and nearest neighbors of images. If
     `published` is given, the published values of a network follow its measured values.
     """
-    page = Page('Geometry', f'How the features of each network distribute {len(images)} images.')
+    page = Page('Geometry', f'How each network arranges the features of {len(images)} images.')
     features = {}
     numbers = {}
     kept = {}
@@ -269,7 +269,7 @@ def _add_spectrum(page: Page, features: Mapping[str, Tensor], out: Path) -> None
     ranked = zip_longest(*spectra.values(), fillvalue=0.0)
     rows = [[rank, *shares] for rank, shares in enumerate(ranked, start=1)]
     save_table(['rank', *spectra], rows, out / 'spectrum')
-    title = 'eigenvalues of the covariance, share of the variance'
+    title = 'eigenvalues of the covariance, as shares of the variance'
     drawn = _curves(out / 'spectrum', series, title, x='rank', log='xy')
     page.add(
         'Spectrum', 'A steep decline means that few directions carry most of the variance.', drawn
@@ -287,8 +287,8 @@ def measures_page(
     """Write a page with every label-free measure of any number of networks."""
     if 'train_dataloader' not in cfg:
         raise UserError(
-            f"measures: '{cfg.filename}' has no train_dataloader, whose views LiDAR and alignment require; give the "
-            'config of a pre-training',
+            f"measures: '{cfg.filename}' has no train_dataloader, which defines the views that LiDAR and alignment require; "
+            'give the config of a pre-training',
             code='no-training-views',
         )
     images = Images(cfg, count, part='train', **loading)

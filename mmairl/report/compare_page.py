@@ -117,7 +117,7 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     shared = [name for name in LABELS if logged[name] > 1]
     if not shared:
         raise UserError(
-            f'{", ".join(map(str, folders))}: no quantity was logged by two runs; compare runs of one kind',
+            f'{", ".join(map(str, folders))}: no two runs logged the same quantity; compare runs of the same kind',
             code='nothing-shared',
         )
     # The isolating characters keep a right-to-left name from reversing the names next to it.

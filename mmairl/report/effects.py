@@ -59,7 +59,7 @@ class Effect:
         estimate: The estimated effect.
         low: The lower end of the 95 % confidence interval.
         high: The upper end of this interval.
-        seeds: The effect in each seed.
+        seeds: The effect for each seed.
         change: The settings that change, as text.
         note: A remark on the verdict.
         published: The published effect.

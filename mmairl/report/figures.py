@@ -103,7 +103,7 @@ def lines(
             ys,
             color=color,
             marker=MARKERS[(number + shift) % len(MARKERS)],
-            label=f'\u200b{short(name)}',  # matplotlib hides labels that begin with an underscore
+            label=f'\u200b{short(name)}',  # invisible, as matplotlib hides labels that begin with _
             linestyle='-' if number < len(COLORS) // 2 else '--',
             markersize=5,
             markevery=1 if ticks else 0.12,

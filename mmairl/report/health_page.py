@@ -25,7 +25,7 @@ Known = Mapping[Quantity, Curve]
 
 
 def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
-    """Write the health page of the latest start of a run.
+    """Write the health page of a run. If the run was resumed, its curves cover all parts of the run.
 
     Args:
         work_dir: The work directory of the run.
@@ -61,7 +61,7 @@ def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
     """Return the curves of the health quantities that the run logged."""
     if not any(name.startswith(PREFIX) for name in curves):
         raise UserError(
-            f"{work_dir}: the run logged no health; set default_hooks.health=dict(type='HealthHook') in its config",
+            f"{work_dir}: the run logged no health quantities; set default_hooks.health=dict(type='HealthHook') in its config",
             code='no-health-log',
         )
     by_name = {name.removeprefix(PREFIX): curve for name, curve in curves.items() if curve[1]}
