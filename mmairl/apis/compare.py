@@ -158,7 +158,7 @@ def compared_images(
 
 
 def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Row | None) -> Row:
-    """Return one recipe with its checkpoints as a row of a study. If `base` is set, it is compared with this other row."""
+    """Return one recipe with its checkpoints as a row of a study. If `base` is set, the recipe is compared with this row."""
     if not paths or isinstance(paths, str | Path):
         raise UserError(
             f"compare: '{name}' requires a list of checkpoints, one per seed ('{paths}'); put them into a list",

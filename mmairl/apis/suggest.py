@@ -146,7 +146,7 @@ def suggest_for(
     views: str | None = None,
     **request: Any,
 ) -> str:
-    """Return the text of `suggest` for a folder of images. If `views` is None, choose views that suit some of the images."""
+    """Return the text of `suggest` for a folder of images. If `views` is None, a sample of the images decides."""
     dataset = UnlabelledFolder(data, channels=channels)
     views = views or domain_of(dataset)
     return suggest(method, len(dataset), channels=channels, data=data, views=views, **request)

@@ -32,8 +32,8 @@ def too_near(distances: Tensor) -> Tensor:
     each test image, the distance of the nearest training image is divided by the distance of the k-th nearest training
     image. If images are independent, the d-th power of this ratio is almost exponentially distributed, no matter how dense
     the images are. The dimension d is estimated from the median and the upper quartile of the ratio, which requires that
-    less than half of the test images are duplicates. A test image with k or more near copies is not found, because its ratio
-    is not small.
+    less than half of the test images are duplicates. A test image with k or more near copies in the training set is not
+    found, because its ratio is not small.
 
     Args:
         distances: Distances from each of N test images to its k nearest training images in ascending order, (N, k).
@@ -52,8 +52,8 @@ def near_duplicates(
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Return a mask of the test images that have a near duplicate in the training set, and counts with example pairs.
 
-    The mask has one entry per row of the test features. A pair with two different labels is a label conflict: it is counted
-    and shown as an example, but the mask does not contain it.
+    The mask has one entry per row of the test features. A pair with two different labels is a label conflict. It is counted
+    and shown as an example, but its entry in the mask is False.
     """
     train, test = sets
     bank, query = features
@@ -93,7 +93,9 @@ def _rows(dataset: Dataset, features: Features) -> np.ndarray:
 def pictures(
     train: Dataset, test: Dataset, twins: Iterable[tuple[int, int]]
 ) -> list[list[tuple[str, str]]]:
-    """Return up to SHOWN pairs of a test image and its duplicate in the training set. An image is a picture and a name."""
+    """Return up to SHOWN pairs of a test image and its duplicate in the training set.
+    Each image is returned as a picture and a name.
+    """
     pairs = []
     for here, there in islice(twins, SHOWN):
         pairs.append([_shown(test, here), _shown(train, there)])

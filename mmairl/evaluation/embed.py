@@ -191,8 +191,8 @@ def embedding_network(
     """Return the network of a checkpoint, and how images must be prepared for it.
 
     Returns:
-        A config that defines the network. Its weights. A dictionary with the mean and standard deviation of the images. The
-        views, which contain one view that resizes and crops the images. The number of channels, or None if it is unknown.
+        A config that defines the network, its weights, a dictionary with the mean and standard deviation of the images, the
+        list with the view that resizes and crops them, and their number of channels (None if it is unknown).
     """
     register()
     cfg = load_config(config) if config else None

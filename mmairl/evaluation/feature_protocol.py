@@ -72,8 +72,8 @@ class FeatureProtocol(Protocol):
 
         A protocol that predicts one class per test image returns these classes as `details['predicted']`. From them, mmairl
         computes the confusion matrix, the score on each data set of a mixture, the score without near duplicates, and the
-        noise of the test set. A protocol without predicted classes may instead return which test images it got right, encoded
-        by `metrics.packed`, as `details['right']`.
+        noise of the test set. A protocol without predicted classes may instead return which test images it got right,
+        encoded by `metrics.packed`, as `details['right']`.
         """
 
     def run(

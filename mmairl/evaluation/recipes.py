@@ -125,7 +125,10 @@ def compose(
 
 
 def _long_tail(labels: Tensor, classes: int) -> list[int] | None:
-    """Return the number of training images of each class, or None if class sizes differ by less than LONG_TAIL times."""
+    """Return the number of training images of each class, or None if the class sizes are similar.
+
+    Class sizes are similar if the largest is less than LONG_TAIL times the smallest. Empty classes are ignored.
+    """
     if labels.ndim != 1:
         return None
     counts = labels.bincount(minlength=classes)
