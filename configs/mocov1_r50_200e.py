@@ -1,4 +1,5 @@
-# MoCo v1 (He et al., CVPR 2020) with the batch and schedule of the ECCV 2022 paper. The other frameworks inherit from it.
+# MoCo v1 (He et al., CVPR 2020) with the batch size and schedule of the AIRL paper (ECCV 2022). The other frameworks
+# inherit from this config.
 __method__ = 'mocov1'
 _base_ = [
     '_base_/models/siamese_r50.py',
@@ -6,7 +7,7 @@ _base_ = [
     '_base_/schedules/sgd_200e.py',
     '_base_/default_runtime.py',
 ]
-# MoCo v1's views: crop, grayscale, jitter, flip; no blur.
+# MoCo v1's views have crop, grayscale, color jitter and flip, but no blur.
 view = [
     dict(type='RandomResizedCrop', size=224, scale=(0.2, 1.0)),
     dict(type='RandomGrayscale', p=0.2),
@@ -15,7 +16,8 @@ view = [
 ]
 train_dataloader = dict(dataset=dict(views=[view, view]))
 default_hooks = dict(momentum=dict(base=0.999, schedule='constant'))
-# Choices that the papers leave open and all rows share. A config adds its own choices under a new name.
+# These are choices that the papers leave open. All configs that inherit from this one share them. A config states its own
+# choices under new names.
 assumptions = dict(
     split_bn='1024 images are normalized in eight groups of 128; the releases of MoCo have 32 images on a GPU',
     orientation='images are rotated by their EXIF orientation; the loaders of the release and torchvision ignore it',

@@ -1,4 +1,5 @@
-# + asymmetric predictor (Fig. 2, third bar).
+# Step 2 from MoCo v2 to BYOL (AIRL's Fig. 2, third bar): add a predictor to the student, which makes the networks
+# asymmetric.
 __method__ = 'mocov2_syncbn_predictor'
 _base_ = 'mocov2_syncbn_r50_200e.py'
 model = dict(

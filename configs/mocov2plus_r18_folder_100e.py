@@ -1,5 +1,5 @@
-# MoCo v2+ on custom images: a folder of any depth, without labels. Set train_dataloader.dataset.root below, or with
-# --cfg-options train_dataloader.dataset.root=/path/to/images
+# MoCo v2+ on custom images: all images in a folder and its subfolders, without labels. Set train_dataloader.dataset.root
+# below, or add --cfg-options train_dataloader.dataset.root=/path/to/images
 _base_ = 'mocov2plus_r50_200e.py'
 model = dict(backbone=dict(depth=18), projector=dict(in_channels=512), queue=dict(length=16384))
 train_dataloader = dict(

@@ -1,7 +1,8 @@
-# S-MoCo v2+ (Fig. 1d): the teacher also has a predictor, which is an average of the student's, like its other layers.
+# S-MoCo v2+ (AIRL's Fig. 1d). The teacher has a predictor as well, which is a moving average of the student's, like its
+# other layers.
 __method__ = 'smocov2plus'
 _base_ = 'mocov2plus_r50_200e.py'
-# The reference drops the bias of the last layer of both MLPs; the paper does not mention it.
+# The last layers of projector and predictor have no bias, as in the paper's release. The paper does not mention this.
 model = dict(
     teacher_predictor=True, projector=dict(last_bias=False), predictor=dict(last_bias=False)
 )

@@ -1,15 +1,15 @@
-"""Show the examples of docstrings, which begin with >>>, as code blocks on the site's API page."""
+"""Extension of griffe that shows the examples in docstrings as code blocks on the site's API page."""
 
 import re
 
 import griffe
 
-# An example and the lines of its result, at the same or a deeper indentation.
+# An example begins with >>>. The lines of its result have the same or a deeper indentation.
 EXAMPLE = re.compile(r'^( *)>>> .*(?:\n\1 *\S.*)*', re.MULTILINE)
 
 
 class Doctests(griffe.Extension):
-    """Fence each example before the docstring is read as Markdown, in which [0]['inputs'] would be a link."""
+    """Put each example between code fences. Otherwise Markdown would read code such as [0]['inputs'] as a link."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring:

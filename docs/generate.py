@@ -1,7 +1,8 @@
-"""Write the generated parts of the reference: python docs/generate.py
+"""Write the generated pages of the reference: python docs/generate.py
 
-- `reference/cli.md` comes from the parsers of the commands.
-- In `reference/study_yaml.md`, the keys, types and defaults come from the structs; the column of meanings is kept.
+- `reference/cli.md` is generated from the parsers of the commands.
+- In `reference/study_yaml.md`, the keys, types and defaults are generated from the structs of studies. The column of meanings
+  is written by hand and stays unchanged.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from mmairl.cli.main import COMMANDS, parser_for
 from mmairl.study import claims, scale, search, slurm, spec
 
 DOCS = Path(__file__).parent
-# Words that choose another parser.
+# First arguments of a command for which the command uses a parser of its own.
 FORMS = {
     'report': [(), ('study',), ('claims',), ('health',), ('compare',), ('views',), ('map',)],
 }
@@ -29,7 +30,8 @@ STRUCTS = {
     and issubclass(struct, msgspec.Struct)
     and struct.__module__ == module.__name__
 }
-STRUCTS['Claim'] = claims.Claim  # its forms are on a page of their own
+# The forms of a claim's test are not listed here, because reference/claims.md describes them.
+STRUCTS['Claim'] = claims.Claim
 CLI = """# Command line
 
 Every command is `mmairl COMMAND`, or `python tools/COMMAND.py` in a clone. This page is generated from the commands' parsers
@@ -41,7 +43,7 @@ by `python docs/generate.py`. The [exit codes](files_and_exit_codes.md) are the 
 
 
 def command_line() -> str:
-    """Return the page of all commands."""
+    """Return reference/cli.md, the page of all commands."""
     lines = [f'| [`{name}`](#mmairl-{name}) | {summary} |' for name, summary in COMMANDS.items()]
     forms = [(name, *form) for name in COMMANDS for form in FORMS.get(name, [()])]
     sections = [section(parser_for(*words)) for words in forms]
@@ -49,7 +51,7 @@ def command_line() -> str:
 
 
 def section(parser: argparse.ArgumentParser) -> str:
-    """Return a command's description and its table of arguments."""
+    """Return the section of a command: its description and the table of its arguments."""
     text = f'\n## {parser.prog}\n\n'
     for paragraph in (parser.description or '').strip().split('\n\n'):
         table = paragraph.startswith('mmairl ') or '   ' in paragraph
@@ -64,7 +66,7 @@ def section(parser: argparse.ArgumentParser) -> str:
 
 
 def argument(action: argparse.Action) -> str:
-    """Return an argument as it is written, such as `--seed SEED`."""
+    """Return an argument as users write it, such as `--seed SEED`."""
     name = action.metavar or (action.dest.upper() if action.option_strings else action.dest)
     if action.choices:
         name = f'{{{",".join(map(str, action.choices))}}}'
@@ -84,13 +86,13 @@ def plain(text: str) -> str:
 
 
 def study_yaml() -> str:
-    """Return the page with the tables of its structs renewed."""
+    """Return reference/study_yaml.md with current tables of keys."""
     page = (DOCS / 'reference' / 'study_yaml.md').read_text()
     return re.sub(r'(<!-- (\w+) -->\n\n)(?:\|.*\n)*', keys, page)
 
 
 def keys(match: re.Match[str]) -> str:
-    """Return the table of a struct, with the meanings of the existing table."""
+    """Return the table of a struct's keys. Meanings are copied from the existing table, which `match` holds."""
     meanings = dict(re.findall(r'^\| `(\w+)` \|.*\| ([^|]*) \|$', match[0], re.MULTILINE))
     text = match[1] + '| key | type | default | meaning |\n|---|---|---|---|\n'
     for name, kind, default in fields(STRUCTS[match[2]]):
@@ -99,15 +101,15 @@ def keys(match: re.Match[str]) -> str:
 
 
 def fields(struct: type) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, type and default of each key."""
+    """Yield the name, type and default of each key of a struct, as words for the table."""
     hints = typing.get_type_hints(struct)
     for field in msgspec.structs.fields(struct):
         default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory
-        yield field.name, in_words(hints[field.name]), default_words(default)
+        yield field.name, type_words(hints[field.name]), default_words(default)
 
 
-def in_words(kind: object) -> str:
-    """Return a type as a reader of YAML knows it."""
+def type_words(kind: object) -> str:
+    """Return the name of a Python type for readers of YAML, such as "list of text"."""
     origin, parts = (
         typing.get_origin(kind),
         [part for part in typing.get_args(kind) if part is not Ellipsis],
@@ -118,12 +120,12 @@ def in_words(kind: object) -> str:
         return '[a form](claims.md)'
     if origin in (typing.Union, types.UnionType):
         return ' or '.join(
-            dict.fromkeys(in_words(part) for part in parts if part is not types.NoneType)
+            dict.fromkeys(type_words(part) for part in parts if part is not types.NoneType)
         )
     if origin in (tuple, list):
-        return f'list of {in_words(parts[0])}'
+        return f'list of {type_words(parts[0])}'
     if origin is dict:
-        return f'mapping to {in_words(parts[1])}'
+        return f'mapping to {type_words(parts[1])}'
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return f'[{kind.__name__}](#{kind.__name__.lower()})'
     names = {str: 'text', int: 'integer', float: 'number', bool: 'boolean', typing.Any: 'any value'}
@@ -145,7 +147,7 @@ def default_words(default: object) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return the generated pages as they should be."""
+    """Return the current text of each generated page."""
     return {
         DOCS / 'reference' / 'cli.md': command_line(),
         DOCS / 'reference' / 'study_yaml.md': study_yaml(),

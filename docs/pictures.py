@@ -1,4 +1,4 @@
-"""Write the pictures of pages to docs/images, with invented numbers.
+"""Write the screenshots of mmairl's pages to docs/images. The pages show invented numbers.
 
 PYTHONPATH=tests:tests/report python docs/pictures.py
 """
@@ -17,7 +17,7 @@ from mmairl.report.health_page import write_health_page
 from mmairl.study.pages.claims_page import write_claims_page
 from mmairl.study.pages.study_page import write_study_page
 
-MARGIN = 20  # of a printed page, in pixels
+MARGIN = 20  # pixels around the picture of a printed page
 IMAGES = Path(__file__).parent / 'images'
 FACTORS = {
     'MoCo v2': '',
@@ -37,7 +37,7 @@ PAPER = {
 
 
 def ladder() -> Record:
-    """Return the record of a ladder with one confounded, one equivalent and one clear step."""
+    """Return the record of a study that leads from MoCo v2 to BYOL, with one confounded, one equivalent and one clear step."""
     record = steps(*((name, *effect) for name, effect in zip(FACTORS, EFFECTS)))
     record['fairness']['before'][1]['undeclared'] = ['optim_wrapper.optimizer.lr']
     for row in record['rows']:
@@ -64,7 +64,7 @@ def ladder() -> Record:
 def shot(
     browser: Browser, page: Path, width: int, height: int, dark: bool = False, paper: bool = False
 ) -> Image.Image:
-    """Return a screenshot of a page."""
+    """Return a screenshot of a page, optionally in dark mode or as printed on paper."""
     view = browser.new_page(
         viewport=dict(width=width, height=height), color_scheme='dark' if dark else 'light'
     )

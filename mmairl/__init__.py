@@ -1,7 +1,7 @@
 """mmairl: the fair benchmark of augmentation-invariant representation learning, as an OpenMMLab plugin.
 
-Importing this package makes `mmairl::` config names known to mmengine and imports nothing else. mmengine imports
-`mmairl.registry` when the scope `mmairl` is first used.
+`import mmairl` only prepares mmengine to resolve config names such as `mmairl::NAME.py`. It imports neither mmengine nor torch.
+mmengine imports `mmairl.registry` when a config first uses the scope `mmairl`.
 """
 
 from importlib import import_module  # noqa: TID251  modules of this package, by the fixed names below
@@ -12,7 +12,7 @@ from mmairl.config_names import register_config_names
 
 __version__ = '0.1.0'
 
-# The public Python API. A function's module is imported when the function is first used.
+# The public Python API. The module of a function is imported when the function is first used.
 MODULE_OF = {
     'pretrain': 'mmairl.apis.pretrain',
     'embed': 'mmairl.evaluation.embed',

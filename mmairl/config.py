@@ -1,8 +1,8 @@
 """Read configs from Python, YAML or JSON, change them by `--cfg-options`, and write them as Python, YAML or JSON.
 
-A config is a program in any format, because a YAML file, too, names classes and modules that are imported and called.
+A config is a program, whatever its format: a YAML file also names classes and modules, which are imported and called.
 
-`mmairl::NAME.py` is a config of this package; see `config_names.py`.
+The name `mmairl::NAME.py` refers to a config of this package; see `config_names.py`.
 """
 
 import json
@@ -30,8 +30,9 @@ from mmairl.io import (
     write_text,
 )
 
-WIDTH = 88  # characters in a line of a written config
-# The top-level keys that mmengine's runner or this package reads. Other keys are variables of the config's author.
+WIDTH = 88  # maximum number of characters in a line of a config that is written as Python
+# The top-level keys that mmengine's runner or this package reads. Other keys are
+# variables that the author of a config defines for use within it.
 KNOWN = (
     'model', 'data_preprocessor', 'model_wrapper_cfg', 'work_dir', 'load_from', 'resume', 'train_dataloader',
     'val_dataloader', 'test_dataloader', 'train_cfg', 'val_cfg', 'test_cfg', 'optim_wrapper', 'param_scheduler',
@@ -40,32 +41,35 @@ KNOWN = (
     'runner_type', 'strategy', 'total_batch_size', 'fast', 'evaluation', 'recipes',
 )  # fmt: skip
 
-# Modules that stored configs name in `custom_imports`, and their current names.
+# Stored configs may list modules in `custom_imports` that have moved. This table maps each former name to the current name.
 MOVED_MODULES = yaml.safe_load(Path(__file__).with_name('moved_modules.yaml').read_text())
 
 
 class PlainDumper(yaml.SafeDumper):
-    """The counterpart of PlainLoader. It keeps tuples and writes repeated parts in full instead of as aliases."""
+    """A YAML dumper whose output PlainLoader reads. Keep tuples, and write repeated values in full instead of as aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Quote text with braces, so that `literal_braces` can escape them."""
+    """Write text that contains `{{` in double quotes, because `literal_braces` can escape braces only there."""
     return dumper.represent_scalar(
         'tag:yaml.org,2002:str', text, style='"' if '{{' in text else None
     )
 
 
 class PlainYaml(YamlHandler):
-    """mmengine's YAML handler with PlainLoader. The original reads 1e-3 as text and runs code in annotation files."""
+    """mmengine's handler for YAML files, but with PlainLoader.
+
+    mmengine's own loader reads 1e-3 as text, and runs code that an annotation file contains.
+    """
 
     def load_from_fileobj(self, file: IO[str], **_: Any) -> Any:
         text = file.read()
         values = yaml.load(text, Loader=PlainLoader)
         refuse_expansion(values, max(LARGEST, len(text)))
-        return {} if values is None else values  # None = an empty file
+        return {} if values is None else values  # YAML parses an empty file as None
 
 
 PlainDumper.add_representer(tuple, lambda dumper, values: dumper.represent_sequence(TUPLE, values))
@@ -74,14 +78,14 @@ PlainDumper.add_implicit_resolver(*NUMBER)
 
 
 def load_config(path: str | Path, options: dict | None = None) -> Config:
-    """Return a config with `--cfg-options` merged in.
+    """Load a config, and merge the options of `--cfg-options` into it.
 
     Args:
         path: A .py, .yaml, .yml or .json file, or `mmairl::NAME.py` for a config of this package.
-        options: Values by dotted key.
+        options: The new values, by dotted key.
 
     Raises:
-        UserError: If the config is missing or fails, or if a key is misspelled.
+        UserError: If the config is missing, if loading it fails, or if a key is misspelled.
 
     >>> load_config('mmairl::mocov2plus_r50_200e.py', {'optim_wrapper.optimizer.lr': 0.06}).optim_wrapper.optimizer.lr
     0.06
@@ -104,7 +108,7 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     for folder in (*Path(path).resolve().parents, home()):
         if (folder / 'projects').is_dir():
             import_from(folder)
-    # A config is a program and can fail in any way.
+    # A config is a program, so loading it can raise any exception.
     with explained(f'the config {path} cannot be read', 'correct it'):
         cfg = Config.fromfile(path, import_custom_modules=False)  # noqa: TID251  the user's own program
         import_custom_modules(cfg)
@@ -116,7 +120,7 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
     """Merge `--cfg-options` into the config read from `path`.
 
     Raises:
-        UserError: If a key is misspelled, an option does not fit, or a URL contains a secret.
+        UserError: If a key is misspelled, an option does not fit the config, or a URL contains a secret.
     """
     for key in options:
         name = key.split('.')[0]
@@ -124,8 +128,8 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
             continue
         if name in cfg:
             raise UserError(
-                f"--cfg-options {key}: '{name}' is a variable that the config has used already; override the keys derived "
-                'from it',
+                f"--cfg-options {key}: '{name}' is a variable from which the config has already computed other keys; "
+                'override these keys instead',
                 code='config-variable',
             )
         raise UserError(
@@ -146,7 +150,7 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
 
 
 def import_custom_modules(cfg: Config) -> None:
-    """Import the modules in `custom_imports`. Former names are replaced by the current ones."""
+    """Import the modules that the config lists in `custom_imports`. If a module has moved, import it by its current name."""
     custom = cfg.get('custom_imports')
     if not custom:
         return
@@ -156,7 +160,7 @@ def import_custom_modules(cfg: Config) -> None:
 
 
 def refuse_secrets(cfg: Config) -> None:
-    """Raise if a URL in the config may hold a secret, before it reaches a log, a checkpoint or a result."""
+    """Raise if a URL in the config may contain a secret, because logs, checkpoints and results store the config."""
     for key, value in by_key(cfg).items():
         if isinstance(value, str):
             refuse_secret(value, f'config key {key}')
@@ -168,9 +172,10 @@ def read_plain_yaml() -> None:
 
 
 def write_config(cfg: Config, path: str | Path) -> None:
-    """Write a config, with its bases and options, as YAML or JSON.
+    """Write a complete config, with its bases and options merged, to a YAML or JSON file.
 
-    YAML keeps tuples, so the config is equal when it is read again. JSON has lists instead, which parts of mmdet reject.
+    YAML keeps tuples, so reading the file returns an equal config. JSON turns tuples into lists, which some classes of
+    mmdet reject.
     """
     suffix = Path(path).suffix
     if suffix not in ('.yaml', '.yml', '.json'):
@@ -192,15 +197,21 @@ def config_text(cfg: Config, suffix: str = '.yaml') -> str:
 
 
 def same_config(stored: str, current: str) -> bool:
-    """Return whether two configs in YAML are equal, apart from parts that have no effect.
+    """Return whether two configs, given as YAML text, are equal except for parts that do not affect a run.
 
-    These are `assumptions`, which only documents a config, QueueHook, and imports of modules that now belong to the package.
+    Three parts are ignored: the key `assumptions`, which only documents a config; the obsolete QueueHook, which does nothing;
+    and imports of modules that are part of mmairl today.
     """
     if stored == current:
         return True
     try:
         return _settings(stored) == _settings(current)
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError):  # not a config of this package
+    except (
+        yaml.YAMLError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ):  # the text is not a config of this package
         return False
 
 
@@ -216,16 +227,17 @@ def _settings(text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def python_text(cfg: Config) -> str:
-    """Return a config as Python assignments that evaluate to exactly its values.
+    """Return a config as Python code with an assignment for each top-level key. Running the code gives exactly the same values.
 
-    mmengine's `pretty_text` does not escape keys, and its formatter takes as long as a short run.
+    This function replaces mmengine's `pretty_text`, which does not escape keys and whose code formatter takes as long as a
+    short training run.
     """
     lines = [f'{key} = {_expression(value)}\n' for key, value in sorted(cfg.to_dict().items())]
     return literal_braces(''.join(lines))
 
 
 def _expression(value: Any, indent: str = '') -> str:
-    """Return a value as a Python expression, on one line if it fits."""
+    """Return a Python expression for a value, on one line if the line is not too long."""
     inner = indent + '    '
     if isinstance(value, dict):
         named = all(
@@ -239,7 +251,7 @@ def _expression(value: Any, indent: str = '') -> str:
         start, end = '[]' if isinstance(value, list) else '()'
         parts = [_expression(part, inner) for part in value]
     elif callable(value):
-        # A name that mmengine's registries import.
+        # Write a class or function as its import path, which mmengine's registries can resolve.
         return repr(f'{value.__module__}.{value.__qualname__}')
     else:
         return repr(value) if isinstance(value, str) else str(value)
@@ -250,19 +262,19 @@ def _expression(value: Any, indent: str = '') -> str:
 
 
 def literal_braces(text: str, brace: str = r'\x7b') -> str:
-    """Escape the braces of `{{ ... }}`, which mmengine would replace before it parses the text of a config.
+    """Escape each `{{` in the text of a config, because mmengine would replace `{{ ... }}` as a template variable.
 
-    They may be in comments and quoted strings only.
+    The text may contain `{{` only in comments and quoted strings. Elsewhere, the escaped text would be invalid.
     """
     return text.replace('{{', '{' + brace)
 
 
 def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
-    """Yield every value at any depth with the keys that lead to it."""
+    """Yield every value in nested dictionaries and lists, together with the sequence of keys that leads to it."""
     yield keys, values
     items: Iterable = ()
     if isinstance(values, dict):
-        items = dict.items(values)  # ConfigDict.items copies all values
+        items = dict.items(values)  # `ConfigDict.items` would copy every value
     elif isinstance(values, list | tuple | set):
         items = enumerate(values)
     for key, value in items:
@@ -270,12 +282,12 @@ def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
 
 
 def by_key(cfg: Config) -> dict[str, Any]:
-    """Return every value at any depth, including the parts themselves, by dotted key."""
+    """Return every value of a config by dotted key. Nested dictionaries and lists are included, in addition to their items."""
     return {'.'.join(map(str, keys)): value for keys, value in walk(cfg.to_dict())}
 
 
 def flat(value: Any, key: str = '') -> dict[str, Any]:
-    """Return the leaves of a config by dotted key."""
+    """Return the innermost values of a config by dotted key. A list that contains no dictionary counts as one value."""
     value = list(value) if isinstance(value, tuple) else value
     if isinstance(value, list) and any(isinstance(part, dict) for part in value):
         value = dict(enumerate(value))

@@ -1,8 +1,11 @@
-"""Names of configs: `mmairl::NAME.py` in a `_base_` and in `mmengine.hub.get_config`.
+"""Config names of the form `mmairl::NAME.py`, which users write in a `_base_` and in `mmengine.hub.get_config`.
 
-mmengine resolves such names only for a fixed list of packages, requires a folder in the name, and looks in `.mim`, which a
-checkout lacks. It has no extension point for other packages, so its functions are replaced as soon as it is imported. This
-module does not import mmengine, because that takes seconds, and `import mmairl` and the parsers of commands must be fast.
+mmengine resolves names of this form only for a fixed list of packages. It requires a folder in the name, and it looks for the
+file in the package's folder `.mim`, which a checkout does not have. mmengine has no extension point for other packages.
+Therefore this module replaces mmengine's functions as soon as mmengine is imported.
+
+This module does not import mmengine itself, because that import takes seconds, and `import mmairl` and the parsers of commands
+must be fast.
 """
 
 import sys
@@ -18,10 +21,10 @@ from mmairl.errors import UserError, closest
 
 PREFIX = 'mmairl::'
 PACKAGE = Path(__file__).resolve().parent
-# Configs are inside the package in a wheel, and next to the package in a checkout.
+# A wheel contains the configs inside the package. A checkout contains them next to the package.
 HOMES = (PACKAGE / '.mim', PACKAGE.parent)
 MODULE = 'mmengine.config.config'
-# Former folders of configs, which older studies and commands name, and their current names.
+# Older studies and commands name folders of configs that have moved. This table maps each former folder to the current folder.
 MOVED_FOLDERS = {
     'projects/byol_variants/configs': 'byol_variants',
     'projects/more_methods/configs': 'methods',
@@ -29,12 +32,14 @@ MOVED_FOLDERS = {
 
 
 def home() -> Path:
-    """Return the folder with `configs` and `tools`, and in a checkout with `projects`."""
+    """Return the folder that contains `configs` and `tools`. In a checkout, it also contains `projects`."""
     return next(folder for folder in HOMES if (folder / 'configs' / '_base_').is_dir())
 
 
 def config_path(name: str) -> Path:
-    """Return the file of `mmairl::NAME.py`, `mmairl::studies/NAME.yaml` or `mmairl::projects/PROJECT/configs/NAME.py`.
+    """Return the path of the config or study that a name refers to.
+
+    A name is `mmairl::NAME.py`, `mmairl::studies/NAME.yaml` or `mmairl::projects/PROJECT/configs/NAME.py`.
 
     >>> config_path('mmairl::mocov2plus_r50_200e.py').name
     'mocov2plus_r50_200e.py'
@@ -64,7 +69,7 @@ def config_path(name: str) -> Path:
 
 
 def current_name(path: str) -> str:
-    """Return the `mmairl::` name of a config if its path is in a former folder, or else the path."""
+    """Return the current `mmairl::` name of a config whose folder has moved. Return any other path unchanged."""
     folder, _, file = path.rpartition('/')
     for old, new in MOVED_FOLDERS.items():
         if folder.endswith(old) and (home() / 'configs' / new / file).is_file():
@@ -73,7 +78,7 @@ def current_name(path: str) -> str:
 
 
 def import_from(folder: Path) -> None:
-    """Let the config of a project import the project's modules."""
+    """Make a folder importable, so that the config of a project can import the project's modules."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -99,7 +104,7 @@ class ConfigNames(MetaPathFinder):
 
 
 def register_config_names() -> None:
-    """Make `mmairl::` names known to mmengine, now or when it is imported."""
+    """Make mmengine resolve `mmairl::` names. If mmengine is not imported yet, do this as soon as it is imported."""
     if MODULE in sys.modules:
         teach_mmengine(sys.modules[MODULE])
     elif not any(isinstance(finder, ConfigNames) for finder in sys.meta_path):
@@ -107,7 +112,9 @@ def register_config_names() -> None:
 
 
 def teach_mmengine(module: ModuleType) -> None:
-    """Replace the functions of mmengine that resolve names of configs. `mmairl::` names behave like a relative `_base_`."""
+    """Replace the functions of mmengine that resolve config names. In a `_base_`, the
+    name `mmairl::NAME.py` then works like a relative path.
+    """
     from mmengine.config import utils
 
     if hasattr(utils, 'knows_mmairl'):
@@ -123,18 +130,20 @@ def teach_mmengine(module: ModuleType) -> None:
         return path_of_base(base, filename)
 
     def our_path(name: str) -> tuple[str, str]:
-        """Return an absolute path, which mmengine's join with the package's folder does not change."""
+        """Return an absolute path, because mmengine joins it with the package's folder, and an absolute path stays as it is."""
         if name.startswith(PREFIX):
             return 'mmairl', str(config_path(name))
         return package_and_path(name)
 
     def no_metainfo(package: str, path: str) -> dict[str, Any]:
         if Path(path).is_absolute():
-            raise ValueError(f'{path} is not the name of a model')  # mmengine then takes the path
+            raise ValueError(
+                f'{path} is not the name of a model'
+            )  # mmengine catches this and loads the path
         return metainfo(package, path)
 
     module.Config._get_cfg_path = staticmethod(our_base)
-    # The hub may have imported the functions by name.
+    # `mmengine.hub` imports these functions by name, so they must be replaced there, too.
     for holder in (utils, sys.modules.get('mmengine.hub.hub')):
         if holder is not None:
             holder._get_package_and_cfg_path = our_path

@@ -11,20 +11,20 @@ from contextlib import AbstractContextManager, closing, contextmanager
 
 from mmairl.signals import AGAIN, Listener, Stopped, leave, process_group, stop_processes
 
-# A URL in a text: scheme, user, path, and query, fragment or parameters. One slash is enough, because pathlib removes the
-# other. A chained URL (`zip://a::s3://b`) counts as two. Local files (`file://`) do not count, because their names may contain
-# any character.
+# This pattern finds URLs in a text. Its groups are the scheme, the user, the path, and the rest: query, fragment or parameters.
+# One slash after the scheme is enough, because pathlib removes the second slash. A chained URL (`zip://a::s3://b`) matches as
+# two URLs. URLs of local files (`file://`) do not match, because the name of a local file may contain any character.
 URL = re.compile(
     r"""(\b(?!file:)\w+:/{1,2})([^\s/?#'":]*:(?![:/])[^\s?#'"]*@|[^\s/?#'"]*@)?"""
     r"""((?:(?!::)[^\s?#;'"]|['"](?=[\w./-]))*)([?#;]\S*)?"""
 )
-AFTER_URL = '\'".,:;?#!)]}>'  # punctuation of the text around a URL
-# The only accepted queries. Any other query may be a secret, whatever its name.
+AFTER_URL = '\'".,:;?#!)]}>'  # punctuation that may follow a URL in a text
+# The only queries that a URL may have. Any other query may be a secret, whatever its name.
 PLAIN_QUERY = re.compile(r'\?(versionId=[\w.+/=-]+|download=(true|1))(&download=(true|1))?')
 
 
 def without_secrets(text: object) -> str:
-    """Reduce every URL in a text to scheme, host and path, because other parts may be a password or a signature.
+    """Shorten every URL in a text to scheme, host and path, because the other parts may be a password or a signature.
 
     >>> without_secrets('no answer from https://me:pw@host/a.tar?sig=x')
     'no answer from https://host/a.tar'
@@ -54,23 +54,23 @@ def refuse_secret(text: str, where: str) -> None:
 
 
 def _joined(text: str) -> str:
-    """Escape spaces in a text that is a single URL, because a space would end the URL."""
+    """Escape the spaces in a text that is a single URL. Otherwise the search for secrets would stop at the first space."""
     return re.sub(r'\s', '%20', text.strip()) if re.match(r'\s*[\w+.:-]+:/', text) else text
 
 
 def _split_extra(extra: str | None) -> tuple[str, str]:
-    """Split the text after a URL's path into query, fragment or parameters, and punctuation of the surrounding text."""
+    """Split the text after a URL's path in two: the query, fragment or parameters, and punctuation that follows the URL."""
     query = (extra or '').rstrip(AFTER_URL)
     return query, (extra or '')[len(query) :]
 
 
 class UserError(ValueError):
-    """An error that users can fix. The message is one line: where, what is wrong, and what to do.
+    """An error that users can fix. The message is one line that says where the error is, what is wrong, and what to do.
 
     Commands print it without a traceback. Secrets in URLs are removed and control characters are escaped.
 
     Args:
-        message: The message. If it is the traceback of a data worker, its last line is used.
+        message: The message. If it is the traceback of a data worker, only its last line is kept.
         code: A short, stable identifier such as ``'no-queue'``, for tests and for programs that handle the error.
     """
 
@@ -83,7 +83,9 @@ class UserError(ValueError):
 
 
 class Diverged(UserError):
-    """An error for weights, losses or features that are not finite. A search ranks such a trial last."""
+    """An error for weights, losses or features that are not finite. A hyperparameter search ranks a trial with this
+    error last.
+    """
 
 
 Kinds = tuple[type[Exception], ...]
@@ -93,7 +95,10 @@ Kinds = tuple[type[Exception], ...]
 def explained(
     what: str, then: str, kinds: Kinds = (Exception,), but: Kinds = (), code: str = ''
 ) -> Iterator[None]:
-    """Turn errors of these kinds into a UserError: `what (the error); then`. A UserError passes unchanged."""
+    """Convert an error that the block raises into a UserError with the message `what (the error); then`.
+
+    Only errors of the types `kinds` are converted. A UserError and errors of the types `but` pass unchanged.
+    """
     try:
         yield
     except (UserError, *but):
@@ -104,7 +109,7 @@ def explained(
 
 
 def building(what: str) -> AbstractContextManager[None]:
-    """Turn an error of a class about its values in the config into a UserError."""
+    """Convert errors in the block, which builds a class from a config, into a UserError that blames values in the config."""
     return explained(
         f'{what}: cannot be built from its values in the config',
         'correct them (MMAIRL_TRACEBACK=1 shows where)',
@@ -114,7 +119,7 @@ def building(what: str) -> AbstractContextManager[None]:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, its cause or context, the cause or context of that, and so on."""
+    """Yield an error, then its cause (or the error during whose handling it was raised), then the cause of that, and so on."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -123,7 +128,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def printable(name: object) -> str:
-    r"""Return a name on one line. Escape characters that would control a terminal.
+    r"""Escape line breaks and other control characters in a name, so that it can be printed on one line.
 
     >>> printable('cat\n\x1b[2J.jpg')
     'cat\\n\\x1b[2J.jpg'
@@ -140,9 +145,10 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.8) -> str:
 
 
 def one_sentence_errors(main: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command: print a UserError as one line and exit with 2. MMAIRL_TRACEBACK=1 prints the traceback.
+    """Decorate the main function of a command, so that it prints a UserError as one line and exits with code 2.
 
-    If a signal stops the command, it exits with 75, and the same command resumes the work.
+    If the environment variable MMAIRL_TRACEBACK is set, the full traceback is printed instead. If a signal stops the command,
+    it exits with code 75, and running the same command again resumes the work.
     """
 
     @functools.wraps(main)
@@ -167,7 +173,10 @@ def one_sentence_errors(main: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def cleared_frames() -> Iterator[None]:
-    """Clear the frames of errors, because a notebook keeps tracebacks, whose frames would keep data workers alive."""
+    """If the block raises an error, clear the local variables in its traceback.
+
+    A notebook keeps the last traceback, and the variables in it would keep data workers alive.
+    """
     try:
         yield
     except Exception as error:

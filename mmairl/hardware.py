@@ -1,4 +1,4 @@
-"""The cores, the cache folder and the GPU that this process may use."""
+"""The CPU cores, the cache folder, the GPU and the memory that this process may use."""
 
 import ctypes
 import os
@@ -11,8 +11,11 @@ from joblib import cpu_count
 
 
 def cores() -> int:
-    """Return the smallest of CPU affinity, control-group limit and SLURM_CPUS_PER_TASK."""
-    limit = cpu_count()  # affinity and control group
+    """Return the number of CPU cores that this process may use.
+
+    It is the smallest of the CPU affinity, the limit of the control group, and SLURM_CPUS_PER_TASK.
+    """
+    limit = cpu_count()  # joblib respects the CPU affinity and the control group
     task = os.environ.get('SLURM_CPUS_PER_TASK', '')
     if task.isdigit():
         limit = min(limit, int(task))
@@ -23,7 +26,7 @@ def processor() -> str:
     """Return the name of the CPU, such as 'AMD EPYC 7763 64-Core Processor'; '' if it is unknown."""
     try:
         lines = Path('/proc/cpuinfo').read_text('utf-8', 'replace').splitlines()
-    except OSError:  # not Linux
+    except OSError:  # only Linux has /proc/cpuinfo
         return platform.processor()
     names = [line.partition(':')[2].strip() for line in lines if line.startswith('model name')]
     return names[0] if names else platform.processor()
@@ -36,17 +39,17 @@ def cache() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+    except (OSError, RuntimeError):  # RuntimeError is raised if the user has no home
         pass
     return Path(tempfile.gettempdir()) / f'mmairl-{os.getuid()}'
 
 
 def unusable_gpu() -> str:
-    """Return why torch cannot use the GPU of this machine.
+    """Return the reason why torch cannot use the GPU of this machine.
 
-    The result is '' if torch can use it, if there is no GPU, or if CUDA_VISIBLE_DEVICES hides it.
+    Return '' if torch can use the GPU, if there is no GPU, or if CUDA_VISIBLE_DEVICES hides the GPU.
     """
-    import torch  # must follow `prepare`, because torch reads OMP_WAIT_POLICY when it is imported
+    import torch  # not at the top: `prepare` must run first, because it sets OMP_WAIT_POLICY for torch
 
     hidden = os.environ.get('CUDA_VISIBLE_DEVICES') in ('', '-1')
     if hidden or torch.cuda.is_available() or not glob('/dev/nvidia[0-9]*') + glob('/dev/kfd'):
@@ -59,15 +62,15 @@ def unusable_gpu() -> str:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep the memory that a step frees for the next step.
+    """Make glibc keep the memory that a training step frees, so that the next step can use it again.
 
-    By default, glibc returns the memory of large tensors to the system and requests it again in each step, and the system
-    fills it with zeros each time.
+    By default, glibc returns the memory of large tensors to the operating system and requests it again in each step. The
+    system then fills the memory with zeros each time, which slows down training.
     """
     mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
     if mallopt is None:
         return
-    # The numbers are those of malloc.h.
+    # The numbers of these parameters are defined in malloc.h.
     mallopt(-8, 1)  # M_ARENA_MAX
     mallopt(-4, 0)  # M_MMAP_MAX
     mallopt(-1, -1)  # M_TRIM_THRESHOLD

@@ -1,6 +1,6 @@
-"""Atomic file writes (temporary file, flush, rename), reads with a size limit, and typed JSON and YAML.
+"""Write files atomically (temporary file, flush, rename), limit the size of files to read, and convert JSON and YAML to types.
 
-Errors are UserErrors that name the file and the position in it.
+If a file is invalid, these functions raise a UserError that names the file and the position of the error.
 """
 
 import errno
@@ -26,21 +26,21 @@ from mmairl.errors import UserError, chain, closest
 
 Kind = TypeVar('Kind')
 TUPLE = 'tag:yaml.org,2002:python/tuple'
-# YAML 1.1 requires a dot in the mantissa; without this, a learning rate of 1e-3 would be text.
+# YAML 1.1 requires a dot in the mantissa of a number. Without this pattern, a learning rate of 1e-3 would be read as text.
 NUMBER = (
     'tag:yaml.org,2002:float',
     re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$'),
     list('-+0123456789'),
 )
-# Maximum number of values in a YAML file with all aliases expanded. A few lines can expand to a billion.
+# The maximum number of values in a YAML file after all aliases are expanded. A few lines can expand to a billion values.
 LARGEST = 100_000
 MIB = 2**20
-LARGEST_TEXT = 64 * MIB  # bytes of a text or JSON file
-LARGEST_LIST = 1024 * MIB  # bytes of a list or table with a line for each image
-LARGEST_YAML = MIB // 4  # bytes; PyYAML takes up to ten seconds for a malicious megabyte
-LONGEST_INTEGER = (
-    100  # characters; the time to parse 1:30:30:... grows with the square of its length
-)
+LARGEST_TEXT = 64 * MIB  # maximum size in bytes of a text or JSON file
+LARGEST_LIST = 1024 * MIB  # maximum size in bytes of a list or table that has a line for each image
+# The maximum size of a YAML file in bytes. PyYAML takes up to ten seconds to read a malicious megabyte.
+LARGEST_YAML = MIB // 4
+# The maximum number of characters of an integer in YAML. The time to parse 1:30:30:... grows with the square of its length.
+LONGEST_INTEGER = 100
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -49,11 +49,12 @@ class UnreadableFile(UserError):
 
 
 class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of types for files that people write. Unknown keys and values of another type are errors."""
+    """Base class of types for files that people write. An unknown key or a value of the wrong type is an error."""
 
 
-class PlainLoader(getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):  # libyaml is five times as fast
-    """YAML's safe loader, which also reads 1e-3 as a number, and tuples as mmengine writes them."""
+# CSafeLoader, which libyaml provides, is five times as fast as SafeLoader.
+class PlainLoader(getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
+    """PyYAML's safe loader, extended to read 1e-3 as a number, and to read tuples as mmengine writes them."""
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > LONGEST_INTEGER:
@@ -69,14 +70,14 @@ PlainLoader.add_implicit_resolver(*NUMBER)
 
 
 class WithoutMerges(PlainLoader):
-    """PlainLoader without merges (<<), a few lines of which can expand to more keys than fit into memory."""
+    """PlainLoader without merge keys (<<), because a few lines with merge keys can expand to more keys than fit into memory."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         pass
 
 
 def output(path: str | Path, *inputs: object) -> Path:
-    """Return the path of a result. Raise if it is a folder, a device or one of the input files."""
+    """Return the path of a file to write. Raise if the path is a folder, a device or one of the input files."""
     path = Path(path)
     with explained_disk_errors(path):
         if path.exists() and not path.is_file():
@@ -98,12 +99,14 @@ def output(path: str | Path, *inputs: object) -> Path:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path, which replaces `path` if the block succeeds and is removed if it fails.
+    """Write a file atomically: yield a temporary path, and rename that file to `path` after the block.
 
-    All results are written through this function. A link is replaced, never followed.
+    All results are written through this function. If the block fails, the temporary file is removed. If `path` is a symbolic
+    link, the link is replaced, and the file that it refers to does not change.
 
     Raises:
-        UserError: If `path` is a folder or a device, a permission is missing or the disk is full. `path` does not change.
+        UserError: If `path` is a folder or a device, a permission is missing or the disk is full. In each of these cases,
+            the file at `path` does not change.
     """
     path = output(path)
     temporary = path.with_name(f'.{path.name}.{platform.node()}.{os.getpid()}.tmp')
@@ -122,7 +125,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def _flush_folder(path: Path) -> None:
-    """Flush a folder to disk. Without this, a crash can undo a rename in it."""
+    """Flush a folder to disk. Otherwise a crash could undo a rename in the folder."""
     folder = os.open(path, os.O_RDONLY)
     with suppress(OSError):  # some file systems cannot flush folders
         os.fsync(folder)
@@ -130,7 +133,10 @@ def _flush_folder(path: Path) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files of killed processes of this machine. Processes of other machines may still run."""
+    """Remove the temporary files that killed processes of this machine left for `path`.
+
+    Files of other machines are kept, because it is unknown whether the processes there are still running.
+    """
     for temporary in path.parent.glob(f'.{glob.escape(path.name)}.{platform.node()}.*.tmp'):
         process = temporary.name.split('.')[-2]
         if process.isdigit() and not _is_running(int(process)):
@@ -143,12 +149,12 @@ def _is_running(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # a process of another user
+        pass  # the process exists and belongs to another user
     return True
 
 
 def appending(path: str | Path) -> IO[str]:
-    """Open a text file to read it and to append to it in place. Raise if it is a link."""
+    """Open a text file for reading and appending. Unlike `replacing`, this changes the file in place. Raise if it is a link."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, 0o666), 'a+')
 
@@ -167,24 +173,29 @@ def write_json(path: str | Path, content: object) -> Path:
 
 
 def read_json(path: str | Path, kind: type[Kind] = Any) -> Kind:
-    """Return the content of a JSON file as `kind`.
+    """Read a JSON file and convert its content to the type `kind`.
 
     Raises:
-        UserError: If the file is missing, incomplete or has another type.
+        UserError: If the file is missing or incomplete, or if its content does not have the type `kind`.
     """
-    # Not msgspec.json.decode: results contain NaN, which it rejects.
+    # msgspec.json.decode is not used, because it rejects NaN, which result files contain.
     return typed(_parsed(path, read_text(path), json.loads, 'JSON'), kind, path)
 
 
 def read_yaml(path: str | Path, kind: type[Kind] = Any, loader: type = WithoutMerges) -> Kind:
-    """Return the content of a YAML file as `kind`. With yaml.BaseLoader, all values are read as text and converted."""
+    """Read a YAML file and convert its content to the type `kind`.
+
+    With yaml.BaseLoader, every value is read as text first and then converted to the type that `kind` declares for it.
+    """
     text = read_text(path, LARGEST_YAML)
     content = _parsed(path, text, partial(parse_yaml, loader=loader), 'YAML')
     return typed(content, kind, path, strict=loader is not yaml.BaseLoader)
 
 
 def parse_yaml(text: str, loader: type = WithoutMerges) -> Any:
-    """Return the values of an untrusted YAML text. Raise OverflowError if it is too long or has too many values."""
+    """Return the values of an untrusted YAML text. Raise OverflowError if the text is too long or has too
+    many values.
+    """
     if len(text) > LARGEST_YAML:
         raise OverflowError('the text is too long')
     content = yaml.load(text, loader)
@@ -193,7 +204,7 @@ def parse_yaml(text: str, loader: type = WithoutMerges) -> Any:
 
 
 def refuse_expansion(content: Any, most: int) -> None:
-    """Raise OverflowError if a YAML text has more than `most` values with aliases expanded."""
+    """Raise OverflowError if the content of a YAML file has more than `most` values after all aliases are expanded."""
     parts = json.JSONEncoder(skipkeys=True, default=str).iterencode(content)
     if next(islice(parts, most, None), None):
         raise OverflowError('it has too many values')
@@ -202,7 +213,7 @@ def refuse_expansion(content: Any, most: int) -> None:
 def read_text(
     path: str | Path, limit: int = LARGEST_TEXT, encoding: str = 'utf-8', errors: str = 'strict'
 ) -> str:
-    """Return the content of a text file, with line ends as ``\\n``; see `read_bytes`."""
+    """Return the content of a text file, with every line end as ``\\n``. Raise the errors of `read_bytes`, too."""
     content = read_bytes(path, limit)
     try:
         return TextIOWrapper(BytesIO(content), encoding, errors).read()
@@ -227,7 +238,7 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
             status = os.fstat(file.fileno())
             readable = stat.S_ISREG(status.st_mode) and status.st_size <= limit
             content = file.read(limit + 1) if readable else b''
-    # ValueError: a null byte in the name.
+    # `open` raises ValueError if the path contains a null byte.
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         raise UnreadableFile(f'{path}: no such file; check the path', code='no-file') from error
     except OSError as error:
@@ -248,7 +259,10 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
 
 
 def require_inside(path: str | Path, folder: str | Path) -> None:
-    """Raise if a path in a folder leads out of it by links. A page about an untrusted folder must not show other files."""
+    """Raise if symbolic links make a path in a folder refer to a file outside the folder.
+
+    Otherwise, a page about an untrusted folder could show other files of the user.
+    """
     if not Path(path).resolve().is_relative_to(Path(folder).resolve()):
         raise UserError(
             f'{path}: a link leads out of the folder {folder}; replace the link with a copy of the file',
@@ -257,7 +271,10 @@ def require_inside(path: str | Path, folder: str | Path) -> None:
 
 
 def open_without_waiting(path: str, flags: int) -> int:
-    """Open a file for `open(opener=...)`. Without O_NONBLOCK, opening a named pipe would wait for its writer."""
+    """Open a file; pass this function to `open` as `opener`.
+
+    Without O_NONBLOCK, opening a named pipe would wait until another process writes to the pipe.
+    """
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -273,7 +290,7 @@ def _parsed(path: str | Path, text: str, parse: Callable[[str], Any], language: 
 
 
 def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True) -> Kind:
-    """Return plain values as `kind`, or raise a UserError with the file and the position in it.
+    """Convert the plain values of a file to the type `kind`. If they do not fit, raise a UserError that names the position.
 
     >>> typed({'a': [1, 'b']}, dict[str, tuple[int, ...]], 'FILE')
     Traceback (most recent call last):
@@ -289,7 +306,7 @@ def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True)
         fields = {
             name for declared in Declared.__subclasses__() for name in declared.__struct_fields__
         }
-        # The cause is an error in a `__post_init__`.
+        # If a `__post_init__` raised an error, that error is the cause, and its code is more specific.
         code = getattr(error.__cause__, 'code', '') or 'wrong-content'
         raise UserError(
             f'{path}: {place and place + ": "}{message}{closest(unknown, fields)}', code=code
@@ -298,12 +315,13 @@ def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True)
 
 @contextmanager
 def explained_disk_errors(path: str | Path) -> Iterator[None]:
-    """Raise a UserError if writing to `path` fails: a full disk, a missing permission, or an invalid name."""
+    """Raise a UserError if the block cannot write to `path`: the disk is full, a permission is missing or a name is invalid."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # torch's writer wraps the system's error in a RuntimeError
+    # Catch every exception, because torch's writer wraps the error of the operating system in a RuntimeError.
+    except Exception as error:
         cause = next((link for link in chain(error) if isinstance(link, OSError)), None)
         if cause is None:
             raise
@@ -322,7 +340,7 @@ def explained_disk_errors(path: str | Path) -> Iterator[None]:
 
 
 def _concerns(error: OSError, path: Path) -> bool:
-    """Return whether an error concerns a path, a parent folder, or a file in the path or next to it."""
+    """Return whether an error names a path, a parent folder of the path, a file below it, or a file next to it."""
     names = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str)]
     return any(
         name in (path, *path.parents) or path.parent == name.parent or path in name.parents
@@ -331,9 +349,9 @@ def _concerns(error: OSError, path: Path) -> bool:
 
 
 class BackgroundWriter:
-    """Run one job at a time in a thread, so that a training step does not wait for the disk.
+    """Write files in a background thread, so that training does not wait for the disk.
 
-    The next call of a method raises the error of a failed job.
+    The thread runs one job at a time. If a job fails, the next call of any method raises the error of that job.
     """
 
     def __init__(self) -> None:
@@ -341,17 +359,17 @@ class BackgroundWriter:
         self.job: Future | None = None
 
     def start(self, write: Callable[[], None]) -> None:
-        """Start a job after the previous one has ended, so that at most one checkpoint waits in memory."""
+        """Wait until the previous job has ended, then start this job. At most one unwritten checkpoint is thus in memory."""
         self.finish()
         self.job = self.thread.submit(write)
 
     def check(self) -> None:
-        """Raise the error of the job, if it has ended."""
+        """Raise the error of the job if the job has already failed. Do not wait for the job."""
         if self.job is not None and self.job.done():
             self.finish()
 
     def finish(self) -> None:
-        """Wait until the job has ended."""
+        """Wait until the job has ended, and raise its error if it failed."""
         job, self.job = self.job, None
         if job is not None:
             job.result()

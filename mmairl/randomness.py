@@ -1,4 +1,4 @@
-"""The state of all random generators of a process, as plain tensors for checkpoints."""
+"""Save and restore the states of all random generators of a process. Checkpoints store them as plain tensors."""
 
 import random
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ State = dict[str, torch.Tensor | float | None]
 
 
 def random_state() -> State:
-    """Return the states of Python, NumPy, torch and the current device."""
+    """Return the states of the random generators of Python, NumPy, torch and the current GPU."""
     _, python_words, python_next = random.getstate()
     _, numpy_words, place, has_next, numpy_next = np.random.get_state()
     return dict(
@@ -37,7 +37,7 @@ def set_random_state(state: State) -> None:
 
 @contextmanager
 def same_randomness() -> Iterator[None]:
-    """Restore the random states of CPU and device at the end, so that the block does not affect later random numbers."""
+    """Restore the states of all random generators after the block, so that the block does not affect later random numbers."""
     python = random.getstate()
     numpy = np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []

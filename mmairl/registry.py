@@ -1,7 +1,8 @@
-"""The registries of mmairl: children of mmengine's, under the scope ``mmairl``.
+"""The registries of mmairl. Each is a child of a registry of mmengine and has the scope ``mmairl``.
 
-Each registry lists its modules and the classes in each. A look-up imports only the module of the class, so a run imports only
-what its config names. Classes of mmpretrain, mmdet and mmseg have a prefix, as in ``dict(type='mmpretrain.ResNet')``.
+A registry has a table of modules and of the classes that each module registers. Looking up a class imports only the module of
+that class, so a run imports only the modules that its config requires. To use a class of mmpretrain, mmdet or mmseg, write the
+package as a prefix, as in ``dict(type='mmpretrain.ResNet')``.
 """
 
 from importlib import import_module  # noqa: TID251  modules of this package, by the fixed names below
@@ -11,7 +12,7 @@ from mmengine import registry as parent
 
 from mmairl.errors import UserError, building, closest
 
-# Classes of projects, which a config must import.
+# Classes in projects/, and the module that a config must import to use each class.
 PROJECTS = {'Tiles': 'projects.imaging'}
 OWN_CLASS = "a class of your own requires custom_imports=dict(imports='MODULE') in the config"
 
@@ -21,7 +22,7 @@ class Registry(parent.Registry):
 
     Args:
         root: The registry of mmengine that this one extends.
-        modules: The registered names in each module, relative to ``mmairl``.
+        modules: The names that each module registers. The path of a module is relative to ``mmairl``.
     """
 
     def __init__(self, root: parent.Registry, modules: dict[str, list[str]] | None = None) -> None:
@@ -63,11 +64,11 @@ class Registry(parent.Registry):
             import_module(self.module_of[name])
 
     def names(self) -> list[str]:
-        """Return the listed names and all names that have been registered."""
+        """Return all known names: those in the table of modules, and those registered here or in mmengine so far."""
         return list(dict.fromkeys([*self.module_of, *self.module_dict, *self.parent.module_dict]))
 
     def peek(self, name: str) -> type | None:
-        """Return the class of this name, or None if it is unknown or another package would have to be imported."""
+        """Return the class of this name, or None if it is unknown. Never import another package to find it."""
         scope, _, inner = name.rpartition('.')
         if scope not in ('', self.scope):
             other = self.parent.children.get(scope)
@@ -246,7 +247,7 @@ WEIGHT_INITIALIZERS = Registry(
         'checkpoints.normrescale': ['NormRescaled'],
     },
 )
-# Ways to score a model on labeled images. mmengine has no such registry.
+# Evaluation protocols, which score a model. mmengine has no registry for protocols, so the parent is new.
 PROTOCOLS = Registry(
     parent.Registry('evaluation protocol', scope='mmengine'),
     {
@@ -262,7 +263,8 @@ PROTOCOLS = Registry(
         'evaluation.weight_norms': ['norms'],
     },
 )
-# This package registers nothing in these. Without a child in the scope, mmengine warns at every look-up.
+# mmairl registers no class in the following registries of mmengine. They have a child with the scope `mmairl` only because
+# mmengine would otherwise warn at every look-up.
 for _root in (
     parent.RUNNER_CONSTRUCTORS,
     parent.LOOPS,
@@ -281,7 +283,7 @@ BOXES = [
 
 
 def class_of(package: str, name: str) -> Any:
-    """Return a registered class, for `from PACKAGE import CLASS`."""
+    """Return a registered class of a package, so that `from PACKAGE import CLASS` imports the class when it is needed."""
     for registry in BOXES:
         module = registry.module_of.get(name, '')
         if module.startswith(f'{package}.'):

@@ -1,13 +1,15 @@
-"""Signals: how commands, launchers and training runs stop.
+"""How commands, launchers and training runs stop when they receive a signal.
 
-- A signal may reach one process of a run or all of them, once or several times. The kernel also sends SIGTERM to the
-  children of a process that dies (`end_with_parent`). Data workers obey only the process that started them.
-- A handler sets a flag. A training run saves after its step (`hooks/preemption.py`) and exits with AGAIN. Other commands
-  exit with AGAIN immediately. Handlers are active from `mmairl.startup.prepare` to the end of the command.
-- Studies, transfers and the launcher pass a signal on to their processes and wait GRACE seconds (`start`, `stop`).
-- Under Slurm, a shell receives the signal, passes it on, and requeues or ends the job (`signals.sh`).
+- A signal may reach one process of a run or all of them, once or several times. If a process dies, the kernel sends SIGTERM
+  to its children (`end_with_parent`). Data workers obey only the process that started them.
+- In a training run, the signal handler sets a flag. The run finishes its step, saves a checkpoint (`hooks/preemption.py`)
+  and exits with the exit code AGAIN. Other commands exit with AGAIN immediately. The handlers are active from
+  `mmairl.startup.prepare` to the end of the command.
+- Studies, transfers and the launcher pass a signal on to the processes that they started (`start`). They wait up to GRACE
+  seconds for these processes to save (`stop`).
+- Under Slurm, a shell script receives the signal, passes it on to the run, and requeues or ends the job (`signals.sh`).
 
-This module does not import torch, which takes seconds.
+This module does not import torch, because that import takes seconds.
 """
 
 import ctypes
@@ -22,26 +24,33 @@ from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
 from typing import Any
 
-# SIGQUIT and SIGKILL end a process immediately.
+# The signals that this module handles. It does not handle SIGQUIT and SIGKILL, which end a process immediately.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
-AGAIN = 75  # EX_TEMPFAIL: the same command resumes, so torchrun restarts it and a scheduler should requeue it
-GRACE = 120  # seconds to finish a step and save, the same as for Slurm jobs
-PARENT = 'MMAIRL_PARENT'  # the process that started this one by `start`
-PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+# The exit code EX_TEMPFAIL. Running the same command again resumes the work, so torchrun restarts the command, and a scheduler
+# should requeue it.
+AGAIN = 75
+GRACE = (
+    120  # seconds that a process has to finish its step and to save; Slurm jobs have the same time
+)
+PARENT = 'MMAIRL_PARENT'  # environment variable with the id of the process that called `start`
+PR_SET_PDEATHSIG = 1  # defined in linux/prctl.h
 
 
 class Stopped(BaseException):
-    """Raised when a signal stops the command. The message names the signal, the saved files, and how to resume."""
+    """Raised when a signal stops the command. The message names the signal and the saved files, and says how
+    to resume.
+    """
 
 
 class Listener:
-    """Handle SIGNALS until closed. Only the first signal has an effect, so that later ones do not disturb the exit.
+    """Handle the signals in SIGNALS until `close` is called.
 
-    A signal that the process ignores stays ignored (SIGHUP under nohup).
+    Only the first signal has an effect, so that later signals do not disturb the exit. A signal that the process already
+    ignores stays ignored, such as SIGHUP under nohup.
 
     Attributes:
-        received: The first signal, or 0.
-        answer: Called with the first signal.
+        received: The number of the first signal, or 0 if no signal has arrived.
+        answer: A function to call with the number of the first signal.
     """
 
     def __init__(self, answer: Callable[[int], None] | None = None) -> None:
@@ -61,7 +70,7 @@ class Listener:
             self.answer(number)
 
     def close(self, leaving: bool = True) -> None:
-        """Restore the handlers. If the process is leaving, it ignores further signals."""
+        """Restore the previous signal handlers. If `leaving` is true, ignore further signals until the exit."""
         for number, handler in self.before.items():
             signal.signal(number, handler)
         self.before = {}
@@ -78,17 +87,20 @@ def ignore_signals() -> None:
 
 
 def listen_early() -> None:
-    """Exit with AGAIN on a signal while a command is imported. A child of `start` also ends when its parent dies."""
+    """Make a signal end this process with AGAIN while the modules of a command are imported.
+
+    If `start` started this process, also make it end when its parent dies.
+    """
     if os.environ.get(PARENT) == str(os.getppid()):
         end_with_parent()
     Listener(lambda number: os._exit(AGAIN))
 
 
 def leave(number: int) -> None:
-    """Raise Stopped in a command, as Ctrl-C raises KeyboardInterrupt.
+    """Stop a command after a signal: raise Stopped, in the same way as Ctrl-C raises KeyboardInterrupt.
 
-    Exit immediately during an import, because extension modules replace the exception by another one. Exit immediately with
-    several ranks, too, because unwinding would wait on collectives that the other ranks never reach.
+    During an import, exit immediately instead, because extension modules would replace the exception by a different one.
+    With several ranks, also exit immediately, because unwinding would wait on collectives that the other ranks never reach.
     """
     if importing():
         os._exit(AGAIN)
@@ -112,14 +124,17 @@ def importing() -> bool:
 
 
 def process_group() -> ModuleType | None:
-    """Return torch.distributed if this process is in a group, without importing torch."""
+    """Return the module torch.distributed if this process belongs to a process group, otherwise None. Do not import torch."""
     dist = sys.modules.get('torch.distributed')
     joined = dist is not None and dist.is_available() and dist.is_initialized()
     return dist if joined else None
 
 
 def stop_processes() -> None:
-    """End a command. All processes leave their group together, because gloo aborts when a process exits before others."""
+    """Finish a command with one or several processes.
+
+    All processes leave their process group together, because gloo aborts if one process exits before the others.
+    """
     ignore_signals()
     dist = process_group()
     if dist:
@@ -130,15 +145,19 @@ def stop_processes() -> None:
 def start(
     command: Sequence[str], env: dict[str, str] | None = None, **options: Any
 ) -> subprocess.Popen:
-    """Start a process that ends when this one dies. It has its own session, because Ctrl-C would end it before it saves."""
+    """Start a process that ends when the current process dies.
+
+    The new process has its own session. Otherwise Ctrl-C in the terminal would end it before it saves.
+    """
     environment = {**os.environ, **(env or {}), PARENT: str(os.getpid())}
     return subprocess.Popen(command, env=environment, start_new_session=True, **options)
 
 
 def stop(processes: Sequence[subprocess.Popen]) -> None:
-    """Make processes of `start` save and exit. After GRACE seconds, kill those that remain, with their process groups.
+    """Make processes that `start` started save and exit. After GRACE seconds, kill the remaining processes and their groups.
 
-    Each gets a single signal and passes it on, because torch's launcher kills its processes after a second one.
+    Each process receives only one signal and passes it on to its own processes. A second signal would make torch's launcher
+    kill its processes.
     """
     for process in processes:
         process.terminate()
@@ -158,9 +177,10 @@ def end_with_parent() -> None:
 
 
 def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
-    """Initialize a data worker that ignores SIGNALS unless its parent sends them.
+    """Make a data worker ignore the signals in SIGNALS unless its parent sends them. Then call `then` with the worker's number.
 
-    Schedulers and terminals signal every process of a job, but the current step still requires its workers.
+    Schedulers and terminals send a signal to every process of a job. The workers must survive it, because the main process
+    still needs their data to finish its step.
     """
 
     def exit_with_parent() -> None:
@@ -168,7 +188,8 @@ def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
             pass
         os._exit(0)
 
-    if hasattr(signal, 'sigwaitinfo'):  # other systems do not report the sender of a signal
+    # Only systems with sigwaitinfo report which process sent a signal.
+    if hasattr(signal, 'sigwaitinfo'):
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         threading.Thread(target=exit_with_parent, daemon=True).start()
     if then is not None:
@@ -177,10 +198,10 @@ def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
 
 @functools.cache
 def reset_signals_in_forks() -> None:
-    """Make SIGNALS end the children that libraries fork from now on, instead of calling this process's handlers.
+    """Make the signals in SIGNALS end the child processes that libraries fork from now on.
 
-    Signals are blocked during the fork. Otherwise Python loses a signal that arrives before the child is set up, and a pool
-    that ends its workers would wait forever.
+    Otherwise, the children would inherit the handlers of this process. Signals are blocked during the fork, because Python
+    would lose a signal that arrives before the child is set up. A pool that ends its workers would then wait forever.
     """
     masks = []
 

@@ -1,14 +1,16 @@
-# Functions for scripts that start a run under Slurm. A signal reaches the shell, the run saves, and the job is requeued or ends.
+# Functions for scripts that start a run under Slurm. When a signal reaches the shell, the run saves, and the job is requeued or
+# ends.
 #
-# USR1 arrives before the time limit. The run saves, and the job is requeued. TERM arrives with scancel, with a preemption, when a
-# node is drained, and at the time limit. The run saves, and the job ends unless it reached its limit. Slurm itself requeues
-# preempted jobs.
+# Slurm sends USR1 before the time limit: the run saves, and the job is requeued. Slurm sends TERM after scancel, at a preemption,
+# when a node is drained, and at the time limit: the run saves, and the job ends unless it has reached its time limit. Slurm itself
+# requeues preempted jobs.
 received= term= child= passed=
 trap 'received=1; pass_on' USR1 USR2
 trap 'received=1 term=1; pass_on' TERM INT HUP
 
-# Pass the first signal on to the child. Each trap and each start calls this function, because the signal may arrive before the
-# child exists. The child gets USR1, because srun kills its tasks immediately on TERM.
+# Pass the first signal on to the child, which is the process of the command. Each trap and each call of `start` calls this
+# function, because the signal may arrive before the child exists. The child receives USR1, because srun would kill its tasks
+# immediately on TERM.
 pass_on() {
     [[ -n $received && -n $child && -z $passed ]] || return 0
     passed=1
@@ -29,8 +31,8 @@ start() {
     [[ $code != 138 && $code != 140 && (-z $received || $code == 0) ]] || code=75
 }
 
-# start_again COMMAND...: the same, but if a signal kills the command (SIGKILL when memory runs out), run it up to three more
-# times. The command must resume.
+# start_again COMMAND...: call `start`. If a signal kills the command, such as SIGKILL when memory runs out, start the command
+# again, up to three more times. The command must therefore resume by itself.
 start_again() {
     local try
     for try in 1 2 3 4; do
@@ -41,7 +43,7 @@ start_again() {
 }
 
 # go_back FOLDER: requeue the job (or this task of an array), or end it if it was canceled. A launcher may die before its workers.
-# Therefore wait for the locks that the workers of a study hold in the folder of the run until they have saved.
+# The workers of a study hold locks in the folder of the run until they have saved, so wait for these locks first.
 go_back() {
     local lock id="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
     for lock in "$1"/.lock_*; do [[ ! -e $lock ]] || flock -w 120 "$lock" true; done

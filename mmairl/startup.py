@@ -1,4 +1,4 @@
-"""The preparation of a process that runs a command of this package."""
+"""Prepare a process to run a command of mmairl."""
 
 import logging
 import os
@@ -8,18 +8,22 @@ from mmairl.signals import listen_early
 
 
 class PrintableRecord(logging.LogRecord):
-    """A log record that escapes control characters except line breaks. Names in a message may contain some."""
+    """A log record that escapes the control characters in its message, except line breaks.
+
+    File names in a message may contain control characters.
+    """
 
     def getMessage(self) -> str:
         return '\n'.join(map(printable, super().getMessage().split('\n')))
 
 
 def prepare() -> None:
-    """Prepare this process for a command. Only entry points call this function, before they import torch.
+    """Prepare this process for a command. Only entry points call this function, and they call it before they import torch.
 
-    After it, a signal that arrives during the imports, which take seconds, ends the process with 75. Waiting OpenMP threads
-    give up their core instead of spinning, which makes steps ten times as long on a busy machine. torch reads that setting
-    when it is imported.
+    The imports of a command take seconds. If a signal arrives during that time, the process exits with code 75.
+
+    OMP_WAIT_POLICY makes waiting OpenMP threads give up their core. By default, they would spin, and on a busy machine a
+    training step would take ten times as long. torch reads this variable when it is imported.
     """
     listen_early()
     logging.setLogRecordFactory(PrintableRecord)

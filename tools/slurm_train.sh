@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [options of train.py]
-# Train by srun. GPUS, GPUS_PER_NODE, CPUS_PER_TASK and SRUN_ARGS are environment variables, as in OpenMMLab. PYTHON is the
-# interpreter (default: that of .venv). On a partition without GPUs, GPUS is the number of CPU processes.
+# Train with srun. The environment variables GPUS, GPUS_PER_NODE, CPUS_PER_TASK and SRUN_ARGS have the same meaning as in OpenMMLab.
+# On a partition without GPUs, GPUS is the number of CPU processes. The variable PYTHON names the Python interpreter (default: the
+# interpreter of .venv).
 set -euo pipefail
 [[ $# -ge 4 ]] || { echo "usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [options]" >&2; exit 2; }
 partition=$1 job=$2 config=$3 work_dir=$4
@@ -11,11 +12,12 @@ gpus=${GPUS:-8} per_node=${GPUS_PER_NODE:-8}
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$([[ -x $here/.venv/bin/python ]] && echo "$here/.venv/bin/python" || echo python)}
 gres=()
-# A partition counts as one with GPUs unless sinfo lists its nodes and no node has a GPU.
+# Request GPUs, unless sinfo lists the nodes of the partition and none of them has a GPU.
 listed=$(sinfo -h -p "$partition" -o %G 2>/dev/null || true)
 [[ -n $listed && $listed != *gpu* ]] || gres=("--gres=gpu:$per_node")
-# On TERM and HUP, srun kills its tasks immediately; it passes USR1 on, and they save. setsid: a closed terminal or Ctrl-C signals
-# only this shell. --kill-on-bad-exit=0: the first process that has saved must not end the others.
+# On TERM and HUP, srun kills its tasks immediately. It passes USR1 on to its tasks, which then save. With setsid, a closed terminal
+# or Ctrl-C signals only this shell. With --kill-on-bad-exit=0, the first process that has saved and exits does not end the other
+# processes.
 stopping=$here/mmairl/signals.sh
 [[ -e $stopping ]] || stopping=$here/../signals.sh # in an installed package
 source "$stopping"

@@ -1,7 +1,7 @@
 """Evaluate a checkpoint with OpenMMLab's command line: tools/test.py CONFIG CHECKPOINT [--protocol NAME] [arguments].
 
-This command calls `mmairl evaluate PROTOCOL CONFIG CHECKPOINT [arguments]`. Without --protocol, the protocol is the one in
-`evaluation.settings` of the config if there is exactly one, or else knn.
+This command calls `mmairl evaluate PROTOCOL CONFIG CHECKPOINT [arguments]`. Without --protocol, the protocol is that of
+`evaluation.settings` in the config if these settings are for exactly one protocol, otherwise knn.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from mmairl.cli.main import main
 
 
 def words(arguments: list[str]) -> list[str]:
-    """Return the arguments of `mmairl evaluate`."""
+    """Return the arguments to pass to `mmairl evaluate`."""
     parser = argparse.ArgumentParser(description=__doc__, add_help=False)
     parser.add_argument('config')
     parser.add_argument('checkpoint')

@@ -1,7 +1,6 @@
 default_scope = 'mmairl'
-runner_type = (
-    'mmairl.PreparedRunner'  # for tools/train.py of other OpenMMLab projects and `mim train`
-)
+# tools/train.py of other OpenMMLab projects and `mim train` use this runner.
+runner_type = 'mmairl.PreparedRunner'
 
 default_hooks = dict(
     runtime_info=dict(type='AsyncRuntimeInfoHook'),
@@ -21,12 +20,11 @@ default_hooks = dict(
 env_cfg = dict(
     cudnn_benchmark=True,
     mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
-    dist_cfg=dict(
-        backend='nccl', timeout=1800
-    ),  # longer than the data loader's timeout, so that the loader's error comes first
+    # This timeout is longer than that of the data loader, so that the loader's error is raised first.
+    dist_cfg=dict(backend='nccl', timeout=1800),
 )
 model_wrapper_cfg = dict(type='mmairl.DistributedModel')
-# Each process draws its own random numbers for augmentation; weights are broadcast from the first process.
+# Each process uses its own random numbers for augmentation. All processes start from the weights of the first process.
 randomness = dict(seed=None, diff_rank_seed=True)
 
 visualizer = dict(

@@ -1,4 +1,4 @@
-# Speed settings for GPUs; mmairl/engine/speed.py explains them in the order in which they apply.
+# Speed settings for GPUs. mmairl/engine/speed.py explains each setting.
 fast = dict(
     precision='bfloat16',
     channels_last=True,

@@ -1,4 +1,4 @@
-# BYOL, ResNet-50 2x as wide (BYOL Tab. 1b).
+# BYOL with a ResNet-50 of twice the width (BYOL's Tab. 1b).
 _base_ = 'byol_lars_r50_1000e.py'
 model = dict(
     backbone=dict(stem_channels=128, base_channels=128),

@@ -1,3 +1,3 @@
-# BYOL, augmentation ablation (Fig. 5): crop and flip only, the supervised recipe.
+# BYOL in the augmentation ablation (AIRL's Fig. 5): only crop and flip, as in supervised training.
 _base_ = '../byol_r50_200e.py'
 train_dataloader = dict(dataset=dict(views=[{{_base_.crop_flip}}, {{_base_.crop_flip}}]))

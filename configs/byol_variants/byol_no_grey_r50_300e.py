@@ -1,3 +1,3 @@
-# BYOL, augmentation ablation (BYOL's Fig. 3b): without grayscale.
+# BYOL in the augmentation ablation of BYOL's Fig. 3b: without grayscale.
 _base_ = ['byol_r50_300e.py', '../_base_/views/byol_removed.py']
 train_dataloader = dict(dataset=dict(views={{_base_.no_grey}}))

@@ -1,5 +1,6 @@
-# BYOL as trained by its release (deepmind-research/byol), with seven settings that the paper does not state. An eighth, bicubic
-# resampling of test images, is a setting of evaluation (`Resize.interpolation`).
+# BYOL as trained by its released code (deepmind-research/byol), with seven settings that the paper does not state. The
+# eighth such setting, bicubic resampling of test images, is not part of training: set `Resize.interpolation` of the
+# evaluation.
 _base_ = '../architectures/byol_lars_r50_1000e.py'
 model = dict(
     backbone=dict(zero_init_residual=True),

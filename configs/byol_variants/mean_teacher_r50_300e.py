@@ -1,3 +1,3 @@
-# Tab. 5b: no predictor, target, beta 0: the mean teacher without labels.
+# BYOL's Tab. 5b: no predictor, a target network, no negatives (beta 0). This is a mean teacher without labels.
 _base_ = 'byol_r50_300e.py'
 model = dict(predictor=None)

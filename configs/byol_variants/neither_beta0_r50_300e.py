@@ -1,3 +1,3 @@
-# Tab. 5b: no predictor, no target, beta 0.
+# BYOL's Tab. 5b: no predictor, no target network, no negatives (beta 0).
 _base_ = 'byol_r50_300e.py'
 model = dict(predictor=None, target='student')

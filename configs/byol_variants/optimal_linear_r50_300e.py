@@ -1,3 +1,3 @@
-# Sec. 5: no target network. The predictor is the linear map with the least squared error on the batch.
+# BYOL's Sec. 5: no target network. For each batch, the predictor is the linear map with the least squared error.
 _base_ = 'predictor_beta0_r50_300e.py'
 model = dict(predictor=None, head=dict(_delete_=True, type='OptimalLinearHead'))

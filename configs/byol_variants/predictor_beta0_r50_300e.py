@@ -1,3 +1,4 @@
-# Tab. 5b: predictor, no target, beta 0: the target is the student, behind a stop-gradient.
+# BYOL's Tab. 5b: a predictor, no target network, no negatives (beta 0). The targets are the student's own projections,
+# without gradient.
 _base_ = 'byol_r50_300e.py'
 model = dict(target='stop_gradient')

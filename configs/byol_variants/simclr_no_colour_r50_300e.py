@@ -1,3 +1,3 @@
-# SimCLR, augmentation ablation (BYOL's Fig. 3b): without color (jitter and grayscale).
+# SimCLR in the augmentation ablation of BYOL's Fig. 3b: without color operations (jitter and grayscale).
 _base_ = ['simclr_own_r50_300e.py', '../_base_/views/byol_removed.py']
 train_dataloader = dict(dataset=dict(views={{_base_.no_colour}}))

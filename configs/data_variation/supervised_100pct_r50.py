@@ -1,5 +1,5 @@
-# Supervised on 100 % of ImageNet's classes (Fig. 8), for 100 x 1251 iterations: 100 epochs of ImageNet.
-# The paper keeps the number of iterations constant but does not state it; this number is an assumption.
+# Supervised training on 100 % of ImageNet's classes (AIRL's Fig. 8), for 100 x 1251 iterations, which are 100 epochs.
+# The paper trains on all subsets for the same number of iterations but does not state this number, so it is an assumption.
 _base_ = '../supervised/supervised_r50_100e.py'
 model = dict(classes=1000)
 train_dataloader = dict(

@@ -1,8 +1,9 @@
-# MoCo v2+ on Shapes in a few minutes on a laptop: the full-size recipe with a smaller network, queue and schedule.
+# MoCo v2+ on Shapes, which takes a few minutes on a laptop: the full-size recipe with a smaller network, queue and schedule.
 _base_ = '../mocov2plus_r50_200e.py'
-fixed_size = True  # studies do not change its size; their scale `demo` is for full-size configs
-# With the full recipe's views, a short run recognizes images by color and background. Gray views and small crops, which
-# seldom overlap, leave only the kind of shape.
+# A study does not scale this config down. The scale `demo` of a study is meant for full-size configs.
+fixed_size = True
+# With the views of the full-size recipe, a short run learns to recognize images by their colors and backgrounds. Views
+# that are gray and small crops that rarely overlap have only the kind of shape in common.
 view = [
     dict(type='RandomResizedCrop', size=32, scale=(0.2, 0.6)),
     dict(type='RandomFlip', p=0.5),
@@ -42,7 +43,7 @@ param_scheduler = [
 ]
 train_cfg = dict(by_epoch=True, max_epochs=epochs)
 auto_scale_lr = dict(base_batch_size=256)
-# A short run needs a teacher that starts faster.
+# In a short run, the teacher must follow the student faster, so its momentum starts lower.
 default_hooks = dict(momentum=dict(base=0.9), checkpoint=dict(interval=epochs))
 log_level = 'WARNING'
 recipes = dict(linear='linear_shapes_20e', finetune='finetune_shapes')

@@ -1,5 +1,5 @@
-# ADE20K for `segment`. DINOv2's linear probe has the same windows, rate, batch and decay, and trains on random crops
-# (`evaluation.settings.segment.random_crops=True`) for 40 000 steps.
+# ADE20K for the protocol `segment`. Windows, learning rate, batch size and weight decay are those of DINOv2's linear
+# probe. DINOv2 trains on random crops (`evaluation.settings.segment.random_crops=True`) for 40 000 steps.
 _base_ = '../_base_/models/backbone_r50.py'
 root = 'data/ade/ADEChallengeData2016'
 evaluation = dict(

@@ -1,4 +1,4 @@
-# Birdsnap: 500 birds, top-1.
+# Birdsnap: 500 species of birds, scored by top-1 accuracy.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
 evaluation = dict(
     train=dict(type='Birdsnap', root='data/birdsnap', split='train', views=[{{_base_.test_view}}]),

@@ -1,4 +1,4 @@
-# Caltech-101: 102 classes with the background, mean per class.
+# Caltech-101: 102 classes, including the background, scored by mean accuracy per class.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
 evaluation = dict(
     train=dict(

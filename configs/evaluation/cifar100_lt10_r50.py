@@ -1,3 +1,3 @@
-# CIFAR-100-LT: the largest class has 10 times the images of the smallest.
+# CIFAR-100-LT: the largest class has 10 times as many training images as the smallest.
 _base_ = 'cifar100_lt100_r50.py'
 evaluation = dict(train=dict(imbalance=10))

@@ -1,4 +1,5 @@
-# CIFAR-10-LT: the largest class has 100 times the images of the smallest (Cao et al.); the test set stays balanced.
+# CIFAR-10-LT (Cao et al.): the largest class has 100 times as many training images as the smallest. The test set is
+# balanced.
 _base_ = 'cifar10_r50.py'
 evaluation = dict(
     _delete_=True,

@@ -1,3 +1,3 @@
-# CIFAR-10-LT: the largest class has 50 times the images of the smallest.
+# CIFAR-10-LT: the largest class has 50 times as many training images as the smallest.
 _base_ = 'cifar10_lt100_r50.py'
 evaluation = dict(train=dict(imbalance=50))

@@ -1,4 +1,4 @@
-# CIFAR-10 enlarged to the size of pre-training, as in the transfer table: top-1.
+# CIFAR-10, scored by top-1 accuracy. Images are enlarged to the size of pre-training, as in BYOL's transfer table.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
 evaluation = dict(
     train=dict(type='CIFAR10', root='data/cifar10', split='train', views=[{{_base_.test_view}}]),

@@ -1,4 +1,4 @@
-# Cityscapes for `segment`, at half the images' size.
+# Cityscapes for the protocol `segment`, with images at half their size.
 _base_ = '../_base_/models/backbone_r50.py'
 root = 'data/cityscapes'
 evaluation = dict(

@@ -1,4 +1,4 @@
-# scikit-learn's digits, enlarged to 32 pixels; validation is a part of train.
+# scikit-learn's digits, enlarged to 32 pixels. The validation images are a part of the training set.
 _base_ = '../_base_/models/backbone_shapes.py'
 evaluation = dict(
     train=dict(type='Digits', split='train', size=32),

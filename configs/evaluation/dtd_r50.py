@@ -1,4 +1,4 @@
-# Describable textures: 47 classes, top-1 on the first partition.
+# Describable textures: 47 classes, scored by top-1 accuracy on the first partition.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
 evaluation = dict(
     train=dict(type='DTD', root='data/dtd', split='train', views=[{{_base_.test_view}}]),

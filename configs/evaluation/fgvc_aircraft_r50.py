@@ -1,4 +1,4 @@
-# FGVC-Aircraft: 100 variants, mean per class.
+# FGVC-Aircraft: 100 variants of aircraft, scored by mean accuracy per class.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
 evaluation = dict(
     train=dict(

@@ -1,4 +1,4 @@
-# Oxford Flowers: 102 classes, mean per class.
+# Oxford Flowers: 102 classes, scored by mean accuracy per class.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
 evaluation = dict(
     train=dict(

@@ -1,3 +1,3 @@
-# Food-101, fine-tuned with LARS instead of SGD.
+# Food-101, for fine-tuning with LARS instead of SGD.
 _base_ = 'food101_r50.py'
 recipes = dict(finetune='finetune_20k_lars')

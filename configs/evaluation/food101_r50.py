@@ -1,4 +1,4 @@
-# Food-101: 101 dishes, top-1.
+# Food-101: 101 dishes, scored by top-1 accuracy.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
 evaluation = dict(
     train=dict(type='Food101', root='data/food101', split='train', views=[{{_base_.test_view}}]),

@@ -1,5 +1,5 @@
-# 10 % of ImageNet's labels: SimCLR's list of file names, one per line, in 10percent.txt.
-# BYOL's protocol instead of MSBReg's: --recipe semi_byol.
+# 10 % of ImageNet's labels. The file 10percent.txt is SimCLR's list of these images, with one file name per line.
+# The recipe is MSBReg's. To use BYOL's protocol instead, add --recipe semi_byol.
 _base_ = 'imagenet_r50.py'
 evaluation = dict(
     train=dict(

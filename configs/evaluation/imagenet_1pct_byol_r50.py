@@ -1,3 +1,4 @@
-# 1 % of ImageNet's labels by BYOL's protocol: the whole network, rate and length selected on held-out images.
+# 1 % of ImageNet's labels by BYOL's protocol: the whole network is fine-tuned, and the learning rate and the number of
+# epochs are selected on held-out images.
 _base_ = 'imagenet_1pct_r50.py'
 recipes = dict(finetune='semi_byol')

@@ -1,4 +1,5 @@
-# iNaturalist 2018: 8 142 species, top-1 on the validation list; validation is a part of train.
+# iNaturalist 2018: 8 142 species, scored by top-1 accuracy on the official validation list. The validation images are a
+# part of the training set.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/imagenet_view.py']
 evaluation = dict(
     train=dict(

@@ -1,4 +1,4 @@
-# NYUv2 for `depth_probe`: images of 480 x 640 pixels, the Eigen crop, depths up to 10 m.
+# NYUv2 for the protocol `depth_probe`: images of 480 x 640 pixels, the Eigen crop, depths up to 10 m.
 _base_ = '../_base_/models/backbone_r50.py'
 root = 'data/nyu'
 evaluation = dict(

@@ -1,4 +1,4 @@
-# Oxford 5k for `retrieval`: 55 queries, whole images of 224 pixels.
+# Oxford 5k for the protocol `retrieval`: 55 queries, with images of 224 pixels that are not cropped to the queried building.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
 evaluation = dict(
     train=dict(type='Landmarks', root='data/oxford5k', split='query', views=[{{_base_.test_view}}]),

@@ -1,4 +1,4 @@
-# Oxford-IIIT Pets: 37 breeds, mean per class.
+# Oxford-IIIT Pets: 37 breeds, scored by mean accuracy per class.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
 evaluation = dict(
     train=dict(

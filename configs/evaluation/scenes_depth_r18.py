@@ -1,4 +1,5 @@
-# Drawn scenes of 96 pixels with known depth for `depth_probe`. Needs no data.
+# Synthetic scenes of 96 pixels with known depth, for the protocol `depth_probe`. Scenes are drawn by the program, so no
+# data set is needed.
 _base_ = '../_base_/models/backbone_shapes.py'
 evaluation = dict(
     train=dict(type='Scenes', count=400, seed=0, target='depth'),

@@ -1,4 +1,4 @@
-# The demo's shapes with few labels: 100 images of each kind, and others for selecting settings.
+# The demo's shapes with few labels: 100 training images of each kind. Settings are selected on other images.
 _base_ = 'shapes_r18.py'
 evaluation = dict(
     train=dict(count=1_200),

@@ -1,3 +1,3 @@
-# The demo's shapes, fine-tuned with LARS instead of SGD.
+# The demo's shapes, for fine-tuning with LARS instead of SGD.
 _base_ = 'shapes_r18.py'
 recipes = dict(finetune='finetune_shapes_lars')

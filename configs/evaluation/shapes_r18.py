@@ -1,4 +1,4 @@
-# The demo's shapes at their own size; validation is a part of train.
+# The demo's shapes at their original size. The validation images are a part of the training set.
 _base_ = '../_base_/models/backbone_shapes.py'
 evaluation = dict(
     train=dict(type='Shapes', split='train', count=12_000, size=48),

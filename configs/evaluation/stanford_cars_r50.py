@@ -1,4 +1,4 @@
-# Stanford Cars: 196 models, top-1.
+# Stanford Cars: 196 models of cars, scored by top-1 accuracy.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
 evaluation = dict(
     train=dict(

@@ -1,4 +1,4 @@
-# SUN397: 397 scenes, top-1 on the first partition.
+# SUN397: 397 kinds of scenes, scored by top-1 accuracy on the first partition.
 _base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
 evaluation = dict(
     train=dict(type='SUN397', root='data/sun397', split='train', views=[{{_base_.test_view}}]),

@@ -1,4 +1,4 @@
-# VOC 2012 segmentation for `segment`: windows of 512 pixels at the last stage.
+# VOC 2012 segmentation for the protocol `segment`: windows of 512 pixels, and features of the last stage.
 _base_ = '../_base_/models/backbone_r50.py'
 voc = dict(
     type='PascalVOCDataset',

@@ -1,4 +1,5 @@
-# MoCo v2+ with GPU speed settings: the same method and schedule. Workers decode and crop; the GPU computes the rest of a view.
+# MoCo v2+ with speed settings for GPUs. Method and schedule are unchanged. Data workers decode and crop images, and the
+# GPU applies all other operations of a view.
 _base_ = ['../mocov2plus_r50_200e.py', '../_base_/fast_gpu.py', '../_base_/views/on_device.py']
 train_dataloader = dict(dataset=dict(views=[{{_base_.mocov2_crop}}, {{_base_.mocov2_crop}}]))
 model = dict(

@@ -1,2 +1,2 @@
-# MoCo v2+ with a ViT-L/16 under ZeRO-2 of torch.
+# MoCo v2+ with a ViT-L/16, sharded by torch's ZeRO-2.
 _base_ = ['mocov2plus_vit_l16_300e.py', '../_base_/strategies/zero2.py']

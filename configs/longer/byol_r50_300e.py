@@ -1,4 +1,5 @@
-# BYOL for 300 epochs (Fig. 6).
+# BYOL for 300 epochs (AIRL's Fig. 6).
 _base_ = '../byol_r50_200e.py'
 train_cfg = dict(max_epochs=300)
-default_hooks = dict(checkpoint=dict(interval=50, max_keep_ckpts=-1))  # Fig. 7: every 50 epochs
+# AIRL's Fig. 7 shows checkpoints of every 50 epochs.
+default_hooks = dict(checkpoint=dict(interval=50, max_keep_ckpts=-1))

@@ -1,7 +1,8 @@
-# MoCo v2+ with LARS for 300 epochs. Fig. 6 has no such line, because its networks are trained with SGD.
+# MoCo v2+ with LARS for 300 epochs. AIRL's Fig. 6 has no such curve, because its models are trained with SGD.
 _base_ = '../mocov2plus_lars_r50_200e.py'
 train_cfg = dict(max_epochs=300)
-default_hooks = dict(checkpoint=dict(interval=50, max_keep_ckpts=-1))  # Fig. 7: every 50 epochs
+# AIRL's Fig. 7 shows checkpoints of every 50 epochs.
+default_hooks = dict(checkpoint=dict(interval=50, max_keep_ckpts=-1))
 assumptions = dict(
     lars_rate="0.3 per 256 images with LARS at 300 epochs, as in BYOL's ablations; AIRL has no such row"
 )

@@ -1,12 +1,14 @@
-# Barlow Twins as in its release: BYOL's asymmetric views, a projector of three layers of 8192, LARS at 0.2 per 256
-# images, batch 2048; the rate ends at a thousandth. The loss is scaled by 0.024, as in the command of the released checkpoint.
+# Barlow Twins as in its release: BYOL's asymmetric views, a projector of three layers with 8192 units, LARS with learning
+# rate 0.2 per 256 images, batch 2048. The rate ends at a thousandth of its maximum. The loss is multiplied by 0.024, as in
+# the command that trained the released checkpoint.
 __method__ = 'barlow'
 _base_ = '../architectures/byol_lars_r50_1000e.py'
 model = dict(
     projector=dict(hidden_channels=8192, out_channels=8192, layers=3, last_bias=False),
     predictor=None,
     target='student',
-    symmetric=False,  # the loss is defined on the pair of views, so it has no direction
+    # The loss treats both views alike, so it is computed once per pair and not in two directions.
+    symmetric=False,
     head=dict(_delete_=True, type='BarlowTwinsHead', scale=0.024),
 )
 total_batch_size = 2048

@@ -1,4 +1,5 @@
-# DINO on the ladder's ResNet-50 with two crops of 224 and six of 96 pixels, as in its release for a ResNet-50.
+# DINO on the ResNet-50 of the other methods, with two crops of 224 and six of 96 pixels, as its release uses for a
+# ResNet-50.
 __method__ = 'dino_multicrop'
 _base_ = ['dino_r50_300e.py', '../_base_/views/methods.py']
 model = dict(key_views=[0, 1])

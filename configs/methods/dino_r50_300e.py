@@ -1,5 +1,6 @@
-# DINO with two crops on the ladder's ResNet-50: BYOL's asymmetric views, SGD at 0.03 per 256 images, teacher momentum from
-# 0.996. dino_vit_s16_300e.py is the full method with small crops and its schedules.
+# DINO with two crops on the ResNet-50 of the other methods: BYOL's asymmetric views, SGD with learning rate 0.03 per 256
+# images, teacher momentum from 0.996. dino_vit_s16_300e.py is the complete method, with small crops and DINO's own
+# schedules.
 __method__ = 'dino'
 _base_ = '../byol_asymmetric_r50_200e.py'
 model = dict(

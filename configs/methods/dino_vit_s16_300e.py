@@ -1,6 +1,7 @@
-# DINO with a ViT-S/16 for 300 epochs, as in its release: two crops of 224 and eight of 96 pixels, AdamW at 5e-4 per 256 images,
-# batch 1024, a tenth of the student's blocks dropped. The decay rises from 0.04 to 0.4, the keys' temperature from 0.04 to
-# 0.07 in 30 epochs, and the prototypes are frozen for one. They keep length 1; in the release's run they do not.
+# DINO with a ViT-S/16 for 300 epochs, as in its release: two crops of 224 and eight of 96 pixels, AdamW with learning rate
+# 5e-4 per 256 images, batch 1024, stochastic depth of 0.1 in the student. The weight decay rises from 0.04 to 0.4. The
+# temperature of the keys rises from 0.04 to 0.07 in 30 epochs. The prototypes are frozen for one epoch. In this config the
+# prototypes always have length 1. In the release's run they do not.
 _base_ = ['../vit/byol_vit_s16_300e.py', '../_base_/views/methods.py']
 model = dict(
     backbone=dict(drop_path_rate=0.1),
@@ -21,7 +22,8 @@ train_dataloader = dict(dataset=dict(views={{_base_.dino_vit}}))
 optim_wrapper = dict(
     optimizer=dict(lr=2e-3, weight_decay=0.04),
     paramwise_cfg=dict(bias_decay_mult=0.0, norm_decay_mult=0.0),
-    clip_grad=dict(max_norm=3.0),  # of all gradients together; the release clips each tensor
+    # The limit applies to the norm of all gradients together. The release clips each tensor separately.
+    clip_grad=dict(max_norm=3.0),
 )
 param_scheduler = [
     dict(type='WarmUpLR', start=1e-6, end=10, convert_to_iter_based=True),

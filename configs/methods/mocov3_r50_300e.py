@@ -1,5 +1,6 @@
-# MoCo v3 with a ResNet-50 as in its release: InfoNCE over the batch, LARS at 0.3 per 256 images, batch 4096,
-# temperature 1, BYOL's pair of views with crops of a fifth or more. With a ResNet the predictor has no last norm.
+# MoCo v3 with a ResNet-50 as in its release: InfoNCE over the batch with temperature 1, LARS with learning rate 0.3 per
+# 256 images, batch 4096, and BYOL's pair of views with crops of at least a fifth of the image. Unlike with a ViT, the
+# predictor does not end in a batch norm.
 __method__ = 'mocov3'
 _base_ = ['../architectures/byol_lars_r50_1000e.py', '../_base_/views/methods.py']
 model = dict(

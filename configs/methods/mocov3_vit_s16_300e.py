@@ -1,5 +1,5 @@
-# MoCo v3 with a ViT-S/16: BYOL's pair of views, AdamW at 1.5e-4 per 256 images, batch 4096; the patch embedding is
-# frozen.
+# MoCo v3 with a ViT-S/16: BYOL's pair of views, AdamW with learning rate 1.5e-4 per 256 images, batch 4096. The patch
+# embedding is frozen.
 _base_ = '../vit/byol_vit_s16_300e.py'
 model = dict(
     backbone=dict(

@@ -1,4 +1,5 @@
-# SimCLR on Shapes: the demo's network with NT-Xent over the batch; the full-size config is byol_variants/simclr_r50_1000e.py.
+# SimCLR on Shapes: the demo's network with NT-Xent over the batch. The config for ImageNet is
+# byol_variants/simclr_r50_1000e.py.
 _base_ = '../demo/mocov2plus_shapes.py'
 model = dict(
     predictor=None,

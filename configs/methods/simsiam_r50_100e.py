@@ -1,5 +1,6 @@
-# SimSiam: MoCo v2's views, batch 512, SGD at 0.05 per 256 images, a cosine without warm-up, 100 epochs. The paper keeps
-# the predictor's rate constant; here it follows the cosine like the other layers.
+# SimSiam: MoCo v2's views, batch 512, SGD with learning rate 0.05 per 256 images and a cosine without warm-up, 100 epochs.
+# The paper keeps the predictor's learning rate constant. In this config, it follows the cosine like the rate of all
+# layers.
 __method__ = 'simsiam'
 _base_ = '../mocov2plus_r50_200e.py'
 model = dict(
@@ -12,9 +13,8 @@ model = dict(
     ),
     predictor=dict(in_channels=2048, hidden_channels=512, out_channels=2048),
     target='stop_gradient',
-    head=dict(
-        _delete_=True, type='RegressionHead', weight=0.25
-    ),  # -cos / 2 per direction, up to a constant
+    # With this weight, the loss is -cos / 2 per direction plus a constant.
+    head=dict(_delete_=True, type='RegressionHead', weight=0.25),
     queue=None,
 )
 total_batch_size = 512

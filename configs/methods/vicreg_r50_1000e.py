@@ -1,12 +1,13 @@
-# VICReg as in its release: BYOL's asymmetric views, an expander of three layers in place of the projector, LARS at 0.2
-# per 256 images, batch 2048, 1000 epochs; the rate ends at a thousandth.
+# VICReg as in its release: BYOL's asymmetric views, an expander of three layers instead of the projector, LARS with
+# learning rate 0.2 per 256 images, batch 2048, 1000 epochs. The rate ends at a thousandth of its maximum.
 __method__ = 'vicreg'
 _base_ = '../architectures/byol_lars_r50_1000e.py'
 model = dict(
     projector=dict(hidden_channels=8192, out_channels=8192, layers=3, last_bias=False),
     predictor=None,
     target='student',
-    symmetric=False,  # the loss is defined on the pair of views, so it has no direction
+    # The loss treats both views alike, so it is computed once per pair and not in two directions.
+    symmetric=False,
     head=dict(_delete_=True, type='VICRegHead'),
 )
 total_batch_size = 2048

@@ -1,4 +1,4 @@
-# VICReg on Shapes: the demo's network with an expander instead of the projector.
+# VICReg on Shapes: the demo's network with an expander, a projector that is wider than the features.
 _base_ = '../demo/mocov2plus_shapes.py'
 model = dict(
     projector=dict(out_channels=256, layers=3, last_bias=False),

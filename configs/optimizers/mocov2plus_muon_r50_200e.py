@@ -1,4 +1,5 @@
-# MoCo v2+ with timm's Muon. Its steps are as large as AdamW's, so rate and decay are those of the AdamW config.
+# MoCo v2+ with timm's Muon. Its steps are as large as AdamW's, so learning rate and weight decay are those of the AdamW
+# config.
 _base_ = '../mocov2plus_r50_200e.py'
 optim_wrapper = dict(
     optimizer=dict(

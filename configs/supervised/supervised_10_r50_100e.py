@@ -1,5 +1,5 @@
-# Supervised on ImageNet with coarser labels (Tab. 6): 10 classes.
-# The paper follows the bottom-up clustering of Huh et al. (arXiv 1608.08614), whose label sets are public:
+# Supervised pre-training on ImageNet with 10 coarse classes (AIRL's Tab. 6).
+# Like the paper, this config uses the bottom-up clustering of Huh et al. (arXiv 1608.08614). Download their label sets by:
 #   mkdir -p data/imagenet/huh && cd data/imagenet/huh
 #   for set in up_down_2 up_down_10 down_up_79 up_down_127; do
 #     curl -LO https://raw.githubusercontent.com/minyoungg/wmigftl/master/label_sets/hierarchy/train_$set.txt

@@ -1,5 +1,6 @@
-# Cityscapes at the backbone and length of the paper's release: stride 16 with multi-grid 1-2-4 in the last stage, 90k
-# iterations. mmseg uses the multi-grid as the dilations, which are the grid times 2.
+# Cityscapes with the backbone and the schedule of the paper's release: stride 16, multi-grid 1-2-4 in the last stage, and
+# 90 000 iterations. mmseg uses the values of `multi_grid` directly as dilations, so they are the multi-grid times the
+# stage's dilation of 2.
 _base_ = 'cityscapes_deeplabv3_r50_40k.py'
 
 model = dict(

@@ -1,4 +1,4 @@
-# Cityscapes with ResNet-18.
+# Cityscapes: the same as cityscapes_deeplabv3_r50_40k.py with a ResNet-18.
 _base_ = 'cityscapes_deeplabv3_r50_40k.py'
 
 model = dict(

@@ -1,4 +1,5 @@
-# Cityscapes: DeepLab-v3, ResNet-50 at stride 8, all layers trained, 40k iterations at batch 16, tested on whole images.
+# Cityscapes: DeepLab-v3 on a ResNet-50 with stride 8, all layers trained, 40 000 iterations at batch 16, tested on whole
+# images.
 _base_ = [
     'mmseg::deeplabv3/deeplabv3_r50-d8_4xb2-40k_cityscapes-512x1024.py',
     '_base_/segmentation.py',

@@ -1,4 +1,4 @@
-# COCO: Mask R-CNN, ResNet50-C4, all layers trained, SyncBN, an extra norm after the shared head.
+# COCO: Mask R-CNN with a C4 head on a ResNet-50, all layers trained, SyncBN, and an extra batch norm after the shared head.
 _base_ = [
     'mmdet::mask_rcnn/mask-rcnn_r50-caffe-c4_1x_coco.py',
     '_base_/c4.py',

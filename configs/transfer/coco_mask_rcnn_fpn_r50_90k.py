@@ -1,4 +1,5 @@
-# COCO: Mask R-CNN, ResNet50-FPN, all layers trained, SyncBN in the backbone, the FPN, the 4conv1fc box head and the masks'.
+# COCO: Mask R-CNN with an FPN on a ResNet-50, all layers trained. The backbone, the FPN, the box head (4conv1fc) and the
+# mask head have SyncBN.
 _base_ = [
     'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
     '_base_/detection.py',

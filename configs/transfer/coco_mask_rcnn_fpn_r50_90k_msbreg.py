@@ -1,4 +1,4 @@
-# COCO as in MSBReg's Tab. 2: a rate of 0.05, which a linear warm-up reaches after 50 iterations.
+# COCO as in MSBReg's Tab. 2: a learning rate of 0.05, which is reached after a linear warm-up of 50 iterations.
 _base_ = 'coco_mask_rcnn_fpn_r50_90k.py'
 optim_wrapper = dict(optimizer=dict(lr=0.05))
 param_scheduler = [

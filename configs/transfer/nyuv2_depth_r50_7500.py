@@ -1,4 +1,5 @@
-# NYUv2 depth as in BYOL's Tab. 4b: conv5, four up-projection blocks, reverse Huber loss; 640x480 halved, centre crop 304x228.
+# NYUv2 depth as in BYOL's Tab. 4b: features of conv5, four up-projection blocks, and the reverse Huber loss. Images of 640
+# x 480 pixels are halved, and their center is cropped to 304 x 228.
 _base_ = [
     'mmseg::_base_/datasets/nyu.py',
     'mmseg::_base_/default_runtime.py',

@@ -1,4 +1,4 @@
-# Detection on synthetic scenes: Faster R-CNN with a narrow FPN, all layers trained, SyncBN in the backbone and the FPN.
+# Detection on synthetic scenes: Faster R-CNN with a narrow FPN, all layers trained, SyncBN in the backbone and in the FPN.
 _base_ = [
     'mmdet::_base_/models/faster-rcnn_r50_fpn.py',
     'mmdet::_base_/default_runtime.py',
@@ -54,7 +54,8 @@ val_dataloader = dict(
         test_mode=True,
         pipeline=[
             dict(type='LoadImageFromFile'),
-            dict(type='Resize', scale=(96, 96)),  # the head reads the scale at test time
+            # At test time, the detector reads the scale that this operation records.
+            dict(type='Resize', scale=(96, 96)),
             dict(
                 type='PackDetInputs',
                 meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'),

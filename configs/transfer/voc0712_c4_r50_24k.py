@@ -1,6 +1,6 @@
-# VOC07+12 detection: Faster R-CNN, ResNet50-C4, all layers trained, 24k iterations on trainval2007+2012, test2007.
-# Short sides of 480 to 800 and the warm-up over 100 iterations come from mmdet's config. mmdet does not train on 'difficult'
-# objects; detectron2, with which the paper's numbers were measured, does.
+# VOC07+12 detection: Faster R-CNN with a C4 head on a ResNet-50, all layers trained, 24 000 iterations on trainval2007 and
+# trainval2012, tested on test2007. Short sides of 480 to 800 pixels and the warm-up over 100 iterations are those of
+# mmdet's config. mmdet does not train on 'difficult' objects. detectron2, which measured the paper's numbers, does.
 _base_ = ['mmdet::pascal_voc/faster-rcnn_r50-caffe-c4_ms-18k_voc0712.py', '_base_/c4.py']
 
 model = {{_base_.c4}}
@@ -12,9 +12,9 @@ param_scheduler = [
         type='MultiStepLR', by_epoch=False, begin=0, end=24000, milestones=[18000, 22000], gamma=0.1
     ),
 ]
-# As in detectron2, norms have no weight decay.
+# Norm layers have no weight decay, as in detectron2.
 optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.0))
-# Log metrics by iteration; by epoch they would all be logged at 0.
+# Metrics are logged by iteration. By epoch, they would all be logged at epoch 0.
 default_hooks = dict(
     logger=dict(log_metric_by_epoch=False),
     checkpoint=dict(type='mmairl.ExactCheckpointHook', interval=3000, max_keep_ckpts=2),

@@ -1,4 +1,4 @@
-# VOC07 detection: as VOC07+12, for 9k iterations on trainval2007.
+# VOC07 detection: like VOC07+12, but for 9 000 iterations on trainval2007.
 _base_ = 'voc0712_c4_r50_24k.py'
 
 train_dataloader = dict(

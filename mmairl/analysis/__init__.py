@@ -1,1 +1,1 @@
-"""Measurements of representations: CKA, geometry, invariance, label-free measures and maps. Nothing here trains."""
+"""Measurements of representations: CKA, geometry, invariance, label-free measures and maps. Nothing here trains a network."""

@@ -1,8 +1,9 @@
-"""Linear CKA (Kornblith et al. 2019), the similarity of the features of two stages or networks (Fig. 3b).
+"""Linear CKA (Kornblith et al. 2019), the similarity of the features of two stages or two networks.
 
-The usual estimate of HSIC is biased: it is far above 0 for independent features that have more dimensions than the batch has
-images. `MinibatchCKA` averages the unbiased estimate over batches (Nguyen et al. 2021). `full_cka` is the biased estimate over
-all images at once, as papers report it.
+CKA is computed from HSIC, a measure of the dependence between two sets of features. The usual estimate of HSIC is biased:
+even for independent features, it is far above 0 if they have more dimensions than the batch has images. `MinibatchCKA` uses
+the unbiased estimate, averaged over batches (Nguyen et al. 2021). `full_cka` uses the biased estimate on all images at once,
+as papers report it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,11 +15,15 @@ from torch import Tensor, nn
 from mmairl.errors import UserError
 from mmairl.models.backbones import pooled, stages
 
-SMALLEST = 4  # images, because the unbiased estimate divides by n (n - 3)
+# The unbiased estimate divides by n (n - 3), so a batch must have at least this number of images.
+SMALLEST = 4
 
 
 def unbiased_hsic(first: Tensor, second: Tensor) -> Tensor:
-    """Return HSIC_1 of Gram matrices (..., n, n), without their diagonals; its mean is 0 for independent data."""
+    """Return the unbiased estimate of HSIC from Gram matrices (..., n, n).
+
+    It ignores the diagonals of the matrices. Its expected value is 0 for independent features.
+    """
     n = first.shape[-1]
     others = 1 - torch.eye(n).to(first)
     first = first * others
@@ -34,7 +39,11 @@ def unbiased_hsic(first: Tensor, second: Tensor) -> Tensor:
 
 
 class MinibatchCKA:
-    """CKA between each of `a` and each of `b` sets of features. A set has the shape (images, ...)."""
+    """CKA between two lists of feature sets, `a` and `b`, accumulated over batches.
+
+    A feature set is the output of one stage, with the shape (images, ...). CKA is computed for each pair of a set of `a` and
+    a set of `b`.
+    """
 
     def __init__(self) -> None:
         self.cross: Tensor | float = 0.0
@@ -42,7 +51,10 @@ class MinibatchCKA:
         self.own_b: Tensor | float = 0.0
 
     def update(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
-        """Add a batch: the same images in the same order in each set. Batches of fewer than four images are ignored."""
+        """Add a batch, which must have the same images in the same order in all feature sets.
+
+        Batches of fewer than four images are ignored.
+        """
         if len(a[0]) < SMALLEST:
             return
         grams_a = _gram_matrices(a)
@@ -52,13 +64,13 @@ class MinibatchCKA:
         self.own_b += unbiased_hsic(grams_b, grams_b)
 
     def value(self) -> Tensor:
-        """Return CKA, (sets of a, sets of b).
+        """Return the CKA of each pair of feature sets, (sets of a, sets of b).
 
-        It is 1 for features that are equal up to rotation and scale, and NaN for features that do not vary.
+        CKA is 1 for features that are equal up to rotation and scale. It is NaN for features that do not vary.
         """
         if not isinstance(self.cross, Tensor):
             raise UserError(
-                f'CKA: no batch has {SMALLEST} images, which the unbiased estimate requires; raise --batch-size',
+                f'CKA: all batches are too small, because the unbiased estimate requires {SMALLEST} images; raise --batch-size',
                 code='small-batch',
             )
         product = self.own_a[:, None] * self.own_b[None]
@@ -68,7 +80,10 @@ class MinibatchCKA:
 
 
 def _gram_matrices(features: Sequence[Tensor]) -> Tensor:
-    """Return inner products in float64. Centering the features does not change HSIC but keeps more digits."""
+    """Return the inner products of all pairs of images, for each feature set, in float64.
+
+    The features are centered first. This does not change HSIC but preserves more digits.
+    """
     grams = []
     for x in features:
         x = _centered(x.flatten(1).float())
@@ -83,7 +98,10 @@ def _centered(x: Tensor) -> Tensor:
 def _stage_features(
     networks: Sequence[nn.Module], batches: Iterable[Tensor]
 ) -> Iterator[list[dict[str, Tensor]]]:
-    """Yield for each batch the features of the stages of each network, and its pooled features as 'pooled'."""
+    """Yield, for each batch, a dictionary of features for each network.
+
+    The keys are the names of the network's stages, and 'pooled' for its pooled features.
+    """
     by_network: list[dict[str, Tensor]] = [{} for _ in networks]
     with ExitStack() as hooks:
         for network, features in zip(networks, by_network):
@@ -104,7 +122,7 @@ def _stage_features(
 def _stored_output(
     module: nn.Module, features: dict[str, Tensor], name: str
 ) -> torch.utils.hooks.RemovableHandle:
-    """Store the module's outputs until the returned handle is removed."""
+    """Store the module's output in `features` at each forward pass until the returned handle is removed."""
     return module.register_forward_hook(
         lambda module, inputs, output: features.update({name: output})
     )
@@ -116,7 +134,7 @@ def stage_cka(
     b: nn.Module,
     batches: Iterable[Tensor],
 ) -> tuple[Tensor, list[str], list[str]]:
-    """Return CKA of each stage of `a` with each stage of `b` on the same images, and the names of the stages."""
+    """Return the CKA of each stage of `a` with each stage of `b` on the same images, and the names of both networks' stages."""
     similarity = MinibatchCKA()
     for from_a, from_b in _stage_features([a, b], batches):
         similarity.update(list(from_a.values()), list(from_b.values()))
@@ -129,7 +147,7 @@ def network_cka(
     batches: Iterable[Tensor],
     stage: str = 'pooled',
 ) -> Tensor:
-    """Return CKA of one stage between all pairs of networks, such as the checkpoints of a run."""
+    """Return the CKA of all pairs of networks at one stage. The networks may be the checkpoints of a run, for example."""
     similarity = MinibatchCKA()
     for by_network in _stage_features(networks, batches):
         for features in by_network:
@@ -145,7 +163,10 @@ def network_cka(
 
 @torch.inference_mode()
 def full_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> float:
-    """Return CKA of the pooled features over all images at once, biased, as Kornblith et al. report it."""
+    """Return the CKA of the pooled features of two networks over all images at once.
+
+    It is computed from the biased estimate of HSIC, as in Kornblith et al.
+    """
     rows_a = []
     rows_b = []
     for images in batches:

@@ -1,4 +1,7 @@
-"""A map of images by their features: t-SNE, nearest neighbors, near-duplicates, outliers and groups."""
+"""The data of a feature map: t-SNE of images by their features, nearest neighbors, near-duplicates, outliers and groups.
+
+A cell is a position in the backbone's last feature map. The nearest neighbors are computed for whole images and for cells.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,25 +27,33 @@ from mmairl.evaluation.embed import write_patches
 from mmairl.evaluation.features import Extraction
 from mmairl.models.backbones import pooled
 
-PIXELS = 16  # the side of the small images whose pixels are features
-SAME = 1e-6  # smaller cosine distances are rounding errors of float32
-BLOCK = 256  # rows that are compared with all others at once
-NEAREST_CELLS = 8  # neighbors of a cell
-CENTRAL = 8  # images that represent a group
+# Images are resized to this number of pixels per side, and these pixels serve as simple features.
+PIXELS = 16
+# Cosine distances below this limit are rounding errors of float32.
+SAME = 1e-6
+# This number of rows is compared with all other rows at once.
+BLOCK = 256
+# Each cell has this number of nearest neighbors.
+NEAREST_CELLS = 8
+# Each group is represented by this number of images.
+CENTRAL = 8
 GROUP_COUNTS = (4, 8, 12, 16, 24)
 SILHOUETTE_IMAGES = 2000
 COMPONENTS = 30
 
 
 def principal_components(x: Tensor, seed: int) -> np.ndarray:
-    """Return the first 30 principal components of unit features, (N, 30)."""
+    """Return the first 30 principal components of features, (N, 30), after scaling each feature vector to unit length."""
     count = min(COMPONENTS, *x.shape)
     unit = F.normalize(x).numpy()
     return PCA(count, random_state=seed).fit_transform(unit)
 
 
 def tsne(x: Tensor, seed: int = 0) -> np.ndarray:
-    """Return t-SNE of unit features, (N, 2). It uses their principal components, which saves time and changes little."""
+    """Return the t-SNE of features, (N, 2), after scaling each feature vector to unit length.
+
+    t-SNE uses only the principal components of the features, which saves time and changes the result little.
+    """
     components = principal_components(x, seed)
     perplexity = min(30, (len(components) - 1) / 3)
     embedding = TSNE(
@@ -62,9 +73,10 @@ def extract_map_features(
     extraction: Extraction,
     on_images: Callable[[Tensor], None],
 ) -> tuple[list[Tensor], Tensor]:
-    """Return pixels and the features of each network for the readable images, and which images are readable.
+    """Return the features of the readable images, and which images are readable.
 
-    `on_images` is called with each batch of readable images, normalized.
+    The list of features starts with the pixels of the images, followed by the features of each network. `on_images` is
+    called with each batch of readable images, after normalization.
     """
     for network in networks:
         network.to(extraction.device, memory_format=torch.channels_last).eval()
@@ -83,7 +95,7 @@ def extract_map_features(
 
 
 def differ(x: Tensor) -> bool:
-    """Return whether the direction of any row differs from that of the first. All rows of zeros have the same direction."""
+    """Return whether any row has a different direction than the first row. Rows of zeros have the same direction."""
     first = F.normalize(x[:1])
     for block in x.split(BLOCK):
         squared = (F.normalize(block) - first).square()
@@ -93,10 +105,13 @@ def differ(x: Tensor) -> bool:
 
 
 def require_differences(pixels: Tensor, trained: Tensor, images: int, checkpoint: str) -> None:
-    """Raise unless a map can be drawn: at least three readable images, finite features, and features that differ."""
+    """Raise an error unless a map can be drawn.
+
+    A map requires at least three readable images, finite features, and features that differ between images.
+    """
     if len(trained) < 3:
         raise UserError(
-            f"map: requires at least three readable images ('{len(trained)}' of {images}); add images",
+            f"map: at least three readable images are required ('{len(trained)}' of {images} are readable); add images",
             code='too-few-images',
         )
     if not trained.isfinite().all():
@@ -113,20 +128,20 @@ def require_differences(pixels: Tensor, trained: Tensor, images: int, checkpoint
         )
     raise UserError(
         f'{checkpoint}: all {len(trained)} images have the same features, because the network has collapsed; use another '
-        'checkpoint, and see `mmairl report health` on its run',
+        'checkpoint, and check the training run with `mmairl report health`',
         code='collapsed-features',
     )
 
 
 def nearest_cells(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the nearest cells in other images.
+    """Return the nearest cells of each cell: the most similar cell of each of the k most similar other images.
 
     Args:
-        x: Features of cells, (images, cells, C). Whole images have one cell.
-        k: The number of neighbors, each in another image.
+        x: (images, cells, C) The features of all cells. To compare whole images, give each image one cell.
+        k: The number of nearest cells to find.
 
     Returns:
-        Cosine distances and positions ``image * cells + cell``, both (images * cells, k).
+        Cosine distances and positions, both (images * cells, k). The position of a cell is ``image * cells + cell``.
     """
     images, cells, _ = x.shape
     bank = F.normalize(x.flatten(0, 1))
@@ -146,14 +161,14 @@ def nearest_cells(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class ImageCells:
-    """The nearest cells of some images.
+    """The nearest cells of each cell in a selection of images.
 
     Args:
-        images: Positions of these images.
-        rows: The rows of cells in an image.
-        columns: The columns of cells in an image.
-        distance: Cosine distances to the nearest cells, ascending.
-        position: The nearest cells, as in `nearest_cells`.
+        images: Positions of the selected images among the readable images.
+        rows: The number of rows of cells in an image.
+        columns: The number of columns of cells in an image.
+        distance: Cosine distances from each cell to its nearest cells, ascending.
+        position: Positions of the nearest cells, as `nearest_cells` returns them.
     """
 
     images: list[int]
@@ -171,7 +186,7 @@ def find_nearest_cells(
     dataset: Dataset,
     extraction: Extraction,
 ) -> ImageCells:
-    """Return the nearest cells of `count` images, evenly spaced among the readable ones."""
+    """Select `count` readable images at equal intervals, and return the nearest cells of their cells."""
     last = len(readable) - 1
     places = np.linspace(0, last, min(count, len(readable)))
     chosen = np.unique(places.round().astype(int)).tolist()
@@ -188,7 +203,10 @@ def find_nearest_cells(
 
 
 def distance_limits(distances: Tensor) -> tuple[float, float]:
-    """Return Tukey's fences of the logarithms: distances below the first or above the second are exceptional."""
+    """Return a lower and an upper limit for distances. A distance outside these limits is exceptional.
+
+    The limits are Tukey's fences, computed from the logarithms of the distances.
+    """
     logs = distances[distances > SAME].double().log()
     if len(logs) < 4:
         return SAME, float('inf')
@@ -200,13 +218,14 @@ def distance_limits(distances: Tensor) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Outstanding:
-    """Near-duplicates and outliers.
+    """Near-duplicates and outliers among images.
 
     Args:
-        near: The distance up to which images are near-duplicates.
-        far: The distance to the nearest image from which an image is an outlier.
-        duplicates: Groups of near-duplicates, largest first, each with the largest distance to a nearest neighbor.
-        outliers: Images and the distances to their nearest neighbors, farthest first.
+        near: Two images are near-duplicates if their distance is at most this.
+        far: An image is an outlier if its nearest neighbor is farther than this distance.
+        duplicates: Groups of near-duplicates, largest first. The number is the largest distance from an image of the
+            group to its nearest neighbor.
+        outliers: Images without a close neighbor, each with the distance to its nearest neighbor, farthest first.
     """
 
     near: float
@@ -216,9 +235,15 @@ class Outstanding:
 
 
 def find_outstanding(x: Tensor, distance: Tensor) -> Outstanding:
-    """Find near-duplicates and outliers from features and the `distance` of each image to its nearest neighbor."""
+    """Find near-duplicates and outliers.
+
+    Args:
+        x: (images, C) The features of the images.
+        distance: (images,) The cosine distance of each image to its nearest neighbor.
+    """
     near, far = distance_limits(distance)
-    close = (distance <= near + SAME).nonzero().flatten()  # all images that have a duplicate
+    # Only images that have a near-duplicate are grouped.
+    close = (distance <= near + SAME).nonzero().flatten()
     duplicates = []
     for rows in linked_groups(x[close], near):
         members = close[rows]
@@ -231,7 +256,11 @@ def find_outstanding(x: Tensor, distance: Tensor) -> Outstanding:
 
 
 def linked_groups(x: Tensor, limit: float) -> list[np.ndarray]:
-    """Return groups of rows that are connected by steps of cosine distance up to `limit`, the largest first."""
+    """Return groups of feature vectors that are linked by small cosine distances, the largest group first.
+
+    Two rows of `x` are in the same group if a chain of rows connects them in which no distance exceeds `limit`. Rows without
+    such a chain are in no group.
+    """
     unit = F.normalize(x)
     group = np.arange(len(x))
     for start in range(0, len(x), BLOCK):
@@ -249,14 +278,17 @@ def linked_groups(x: Tensor, limit: float) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Group:
-    """A group of images: its members, and those nearest to its center."""
+    """A group of images: the positions of its members, and of the members that are nearest to its center."""
 
     members: np.ndarray
     central: list[int]
 
 
 def find_clusters(x: Tensor, seed: int) -> list[Group]:
-    """Return groups by k-means of the principal components, largest first. The number of groups has the best silhouette."""
+    """Group images by k-means of the principal components of their features. Return the groups, the largest one first.
+
+    The number of groups is the one with the best silhouette score. Returns an empty list if there are too few images.
+    """
     components = principal_components(x, seed)
     counts = [count for count in GROUP_COUNTS if 4 * count <= len(components)]
     if not counts:

@@ -1,4 +1,4 @@
-"""Geometry of embeddings on the sphere: alignment, uniformity, spectrum, and invariance to changes of an image."""
+"""The geometry of embeddings of unit length: alignment, uniformity, spectrum, and invariance to changes of an image."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,10 @@ Change = Callable[[Tensor, float], Tensor]
 
 
 def alignment(first: Tensor, second: Tensor) -> float:
-    """Return the mean squared distance of the unit embeddings of two views (Wang and Isola 2020); 0 is best."""
+    """Return the mean squared distance between the embeddings of two views of an image (Wang and Isola 2020); 0 is best.
+
+    Embeddings are scaled to unit length first.
+    """
     first = F.normalize(first.double())
     second = F.normalize(second.double())
     squared_distances = (first - second).square().sum(dim=1)
@@ -25,9 +28,10 @@ def alignment(first: Tensor, second: Tensor) -> float:
 
 
 def uniformity(x: Tensor) -> float:
-    """Return ``log mean exp(-2 d^2)`` over pairs of different images.
+    """Return ``log mean exp(-2 d^2)`` over all pairs of different images, where d is the distance between their embeddings.
 
-    It is 0 after a collapse and near -4 for many embeddings that are far from each other.
+    Embeddings are scaled to unit length first. Uniformity is 0 after a collapse, and near -4 for many embeddings that are
+    far from each other.
     """
     x = F.normalize(x.double())
     total = 0.0
@@ -42,14 +46,17 @@ def uniformity(x: Tensor) -> float:
 
 
 def spectrum(x: Tensor) -> Tensor:
-    """Return the eigenvalues of the unit embeddings' covariance, descending, as fractions of their sum."""
+    """Return the eigenvalues of the covariance of embeddings, in descending order, as fractions of their sum.
+
+    Embeddings are scaled to unit length first.
+    """
     unit = F.normalize(x.double())
     values = singular_values(unit, centred=True).square()
     return values / values.sum().clamp_min(TINY)
 
 
 def _crop(images: Tensor, strength: float) -> Tensor:
-    """Return the center, down to a fifth of the area, at the size of the image."""
+    """Return the center of images, resized to their original size. At strength 1, it has a fifth of their area."""
     size = images.shape[-2:]
     share = math.sqrt(1 - 0.8 * strength)
     center = []
@@ -65,7 +72,7 @@ def _blur(images: Tensor, strength: float) -> Tensor:
     return T.gaussian_blur(images, kernel, sigma=2.0 * strength)
 
 
-# Changes of images in [0, 1] with a strength from 0 (none) to 1. A flip has no strength.
+# Each change takes images in [0, 1] and a strength from 0 (no change) to 1. A flip ignores the strength.
 CHANGES: Mapping[str, Change] = {
     'crop': _crop,
     'flip': lambda images, strength: images.flip(-1),
@@ -77,14 +84,15 @@ CHANGES: Mapping[str, Change] = {
     'solarize': lambda images, strength: T.solarize(images, 1 - 0.9 * strength),
     'rotation': lambda images, strength: T.rotate(images, 90.0 * strength, BILINEAR),
 }
-# The functions of these changes do not support strength 0.
+# The functions of these changes do not return the original images at strength 0, so they are not called for it.
 UNCHANGED_AT_ZERO = ('flip', 'blur', 'solarize', 'rotation')
-RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')  # torchvision supports them for RGB only
+# torchvision supports these changes only for RGB images.
+RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def change_images(images: Tensor, name: str, strength: float) -> Tensor:
-    """Return images in [0, 1] after one change of `CHANGES`."""
+    """Apply one of `CHANGES` to images in [0, 1], and return the changed images."""
     if strength == 0 and name in UNCHANGED_AT_ZERO:
         return images
     change = CHANGES[name]
@@ -97,10 +105,11 @@ def invariance(
     images: Tensor,
     strengths: Sequence[float] = STRENGTHS,
 ) -> dict[str, list[float]]:
-    """Return the similarity of an image to its changed copy, for each change and strength.
+    """Return the mean similarity between images and their changed copies, for each change and each strength.
 
-    It is 1 if the embedding does not change, 0 if the copy is no more similar to the image than other images are, and NaN if
-    all embeddings are equal. Changes of color are left out for images that are not RGB.
+    The similarity is scaled. It is 1 if a change does not affect the embedding. It is 0 if a changed copy is only as similar
+    to its image as a different image is. It is NaN if all embeddings are equal. Changes of color are left out for images
+    that are not RGB.
     """
     original = F.normalize(embed(images).double())
     count = len(original)

@@ -1,8 +1,8 @@
-"""Measures of a network that need no labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment and invariance.
+"""Measures of a network that need no labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, invariance and training loss.
 
-All measures except the training loss describe the features of the backbone, which is what remains after pre-training. Papers
-that measure the embeddings of a projector report different numbers. All computations are in float64. Spectra use all images,
-and measures that compare images use at most `KEPT`.
+All measures except the training loss are computed from the features of the backbone, which is the part that users keep after
+pre-training. Papers that compute them from the embeddings of a projector report different numbers. All computations are in
+float64. RankMe and alpha-ReQ use all images of a sample; the other measures use fewer images, as the constants below state.
 """
 
 import math
@@ -28,12 +28,18 @@ from mmairl.models.backbones import pooled
 from mmairl.models.spectrum import effective, rankme, singular_values
 from mmairl.randomness import same_randomness
 
-IMAGES = 25_600  # for spectra, as in the RankMe paper
-KEPT = 2000  # images for measures that compare images
-VIEWED = 1000  # images for measures on augmented views
-CHANGED = 512  # images for invariances
-VIEWS = 10  # of each image
-SAME_COUNT = 'equal numbers'  # the measure grows with the number of images, so networks must have equal numbers
+# RankMe and alpha-ReQ use this number of images by default, as in the RankMe paper.
+IMAGES = 25_600
+# Uniformity compares all pairs of this number of images.
+KEPT = 2000
+# LiDAR and alignment use augmented views of this number of images.
+VIEWED = 1000
+# Invariance is measured on this number of images.
+CHANGED = 512
+# LiDAR uses this number of augmented views of each image.
+VIEWS = 10
+# If a measure grows with the number of images, networks must be compared on equal numbers of images.
+SAME_COUNT = 'equal numbers'
 
 
 @dataclass(frozen=True)
@@ -41,9 +47,10 @@ class Measure:
     """A measure that needs no labels.
 
     Args:
-        name: Its name in tables.
-        best: The value of an ideal network. A network is better the closer its value is.
-        images: With more images than this, the measure changes by less than 5 %.
+        name: The name of the measure in tables.
+        best: The ideal value. The closer a network is to this value, the better it is.
+        images: The number of images beyond which the value changes by less than 5 %, or another requirement on this
+            number.
     """
 
     name: str
@@ -64,10 +71,10 @@ MEASURES = {measure.name: measure for measure in _ALL}
 
 
 def alpha_req(eigenvalues: Tensor, first: int = 5, last: int = 100) -> float:
-    """Return alpha-ReQ: the alpha of ``eigenvalue ~ rank^-alpha`` (Agrawal et al. 2022).
+    """Return alpha-ReQ, which is the alpha of ``eigenvalue ~ rank^-alpha`` (Agrawal et al. 2022).
 
-    It is fitted by least squares of logarithms over the ranks `first` to `last`. It is infinite if fewer than five of
-    these eigenvalues exceed rounding errors.
+    It is fitted by least squares to the logarithms of the eigenvalues from rank `first` to rank `last`. It is infinite if
+    fewer than five of these eigenvalues are larger than rounding errors.
     """
     above_rounding = int((eigenvalues > 1e-10 * eigenvalues[0]).sum())
     tail = eigenvalues[:above_rounding][first - 1 : last]
@@ -79,9 +86,9 @@ def alpha_req(eigenvalues: Tensor, first: int = 5, last: int = 100) -> float:
 
 
 def lidar(views: Tensor, delta: float = 1e-4) -> float:
-    """Return LiDAR (Thilak et al. 2023) of the features of views, (views, images, C).
+    """Return LiDAR (Thilak et al. 2023) of the features of augmented views, (views, images, C).
 
-    It is the effective rank of Fisher's discriminants, with the views of an image as a class.
+    It is the effective rank of a linear discriminant analysis in which the views of each image form a class.
     """
     means = views.double().mean(dim=0)
     deviations = (views - means).flatten(0, 1)
@@ -96,12 +103,12 @@ def lidar(views: Tensor, delta: float = 1e-4) -> float:
 
 @dataclass(frozen=True)
 class Sample:
-    """The features that measures are computed from.
+    """The features from which the measures of a network are computed.
 
     Args:
         features: Features of all images.
-        views: Features of views of the first images, at most `VIEWED`, (views, images, C).
-        kept: The similarity of an image to its copy after each change of `CHANGES`.
+        views: (views, images, C) Features of augmented views of the first images, up to `VIEWED` images.
+        kept: For each change of `CHANGES`, the mean similarity between images and their changed copies.
     """
 
     features: Tensor
@@ -113,13 +120,15 @@ class Sample:
 def sample_features(
     network: nn.Module, cfg: Config, count: int = IMAGES, **loading: Any
 ) -> Sample | None:
-    """Return the features of a network on training images and their views; None if any feature is not finite.
+    """Return the features of a network on training images and on augmented views of them.
+
+    Returns None if any feature is NaN or infinite.
 
     Args:
         network: The backbone.
-        cfg: The config of the pre-training, for its images and views. Labels are not used.
+        cfg: The config of the pre-training, which defines the images and views. Labels are not used.
         count: The number of images.
-        loading: Arguments of `Images`: batch size, workers, device.
+        loading: Further arguments of `Images`: batch size, workers, device.
     """
     images = Images(cfg, count, part='train', **loading)
     embed = partial(images.embed, network)
@@ -151,7 +160,7 @@ def embed_views(network: nn.Module, images: Images) -> tuple[Tensor, Tensor]:
 
 
 def measures_of(sample: Sample) -> dict[str, float]:
-    """Return every measure of `MEASURES` except the training loss."""
+    """Return the value of each measure of `MEASURES` except the training loss."""
     return {
         'RankMe': rankme(sample.features),
         'LiDAR': lidar(sample.views),
@@ -169,7 +178,15 @@ def measure_network(
     count: int = IMAGES,
     **loading: Any,
 ) -> dict[str, float]:
-    """Return every measure of a network. The arguments are its training loss and those of `sample_features`."""
+    """Return the value of each measure of a network. All values are NaN if any feature is NaN or infinite.
+
+    Args:
+        network: The backbone.
+        cfg: The config of the pre-training.
+        loss: The training loss.
+        count: The number of images.
+        loading: Further arguments of `Images`: batch size, workers, device.
+    """
     sample = sample_features(network, cfg, count, **loading)
     if sample is None:
         return dict.fromkeys(MEASURES, math.nan)
@@ -177,7 +194,7 @@ def measure_network(
 
 
 def checkpoint_loss(checkpoint: Path) -> float:
-    """Return the training loss of the run that wrote a checkpoint, up to the step of the checkpoint; NaN without a log."""
+    """Return the training loss shortly before a checkpoint was written, from the log of its run; NaN without a log."""
     steps = math.inf
     if checkpoint.is_file():
         meta = load_checkpoint(checkpoint).get('meta')
@@ -187,7 +204,7 @@ def checkpoint_loss(checkpoint: Path) -> float:
 
 
 def training_loss(work_dir: Path, until: float = math.inf) -> float:
-    """Return the mean loss over the last tenth of a run's steps, up to the step `until`; NaN if the run has no log."""
+    """Return the mean loss over the last tenth of a run's steps up to the step `until`; NaN if the run has no log."""
     try:
         steps, values = read_scalars(work_dir).get('loss', ((), ()))
     except UserError:

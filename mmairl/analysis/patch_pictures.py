@@ -1,4 +1,4 @@
-"""Pictures of patch features: their principal components as colors, and the attention of a ViT's class token."""
+"""Pictures of a backbone's patch features: their principal components as colors, and the attention of a ViT's class token."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,12 +21,17 @@ from mmairl.evaluation.sets import with_views
 from mmairl.models.layers import layer_outputs, patch_size
 from mmairl.registry import DATASETS
 
-STEP = 32  # sides are multiples of it, which the patch sizes of most networks divide
-GAP = 4  # pixels between pictures
+# Images are resized so that their sides are multiples of this number. It is a multiple of most networks' patch sizes.
+STEP = 32
+# Pictures are separated by this number of pixels.
+GAP = 4
 
 
 def whole_images(cfg: Config, count: int, size: int) -> Iterator[Tensor]:
-    """Yield the first test images uncropped, as floats, with a shorter side of about `size` pixels."""
+    """Yield the first test images without cropping, as floats, resized to a shorter side of about `size` pixels.
+
+    Images that cannot be read are skipped.
+    """
     dataset = DATASETS.build(with_views(cfg.evaluation.test, None))
     for index in range(min(count, len(dataset))):
         with suppress(UnreadableImage):
@@ -47,7 +52,11 @@ def patch_picture(
     images: Sequence[Tensor],
     cfg: Config,
 ) -> Image.Image:
-    """Return a picture with a row per image: the image, the components of each backbone, and the attention heads of ViTs."""
+    """Return a picture with a row for each image.
+
+    A row shows the image, and then for each backbone its patch features as colors. For a ViT, the attention of each head
+    follows.
+    """
     if not images:
         raise UserError(
             'analyze: no test image can be read; check evaluation.test', code='no-images'
@@ -78,7 +87,10 @@ def patch_picture(
 
 
 def _strip(row: Sequence[Tensor]) -> Tensor:
-    """Return pictures next to each other, in RGB at the size of the first, with gaps to the right and below."""
+    """Join pictures in one row, in RGB, with a gap to the right of and below each picture.
+
+    All pictures are resized to the size of the first one.
+    """
     size = row[0].shape[1:]
     framed = []
     for shown in row:
@@ -89,10 +101,11 @@ def _strip(row: Sequence[Tensor]) -> Tensor:
 
 
 def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
-    """Return maps (C, rows, columns) as colors (3, rows, columns), with one fit for all maps, as DINOv2 does.
+    """Return feature maps (C, rows, columns) as colors (3, rows, columns), as in DINOv2.
 
-    The first component separates foreground and background; its sign is such that the borders of the images are background.
-    Three components of the foreground are red, green and blue. The background is black.
+    The colors are principal components that are fitted to all maps at once. The first component separates foreground and
+    background. Its sign is chosen so that the borders of the images are in the background, which is black. Three components
+    that are fitted to the foreground are its red, green and blue values.
     """
     cells = torch.cat([features.flatten(1).T for features in maps])
     is_border = []
@@ -118,7 +131,10 @@ def component_colors(maps: Sequence[Tensor]) -> list[Tensor]:
 
 
 def class_attention(backbone: VisionTransformer, images: Tensor) -> Tensor:
-    """Return how much the class token attends to each patch in the last layer, (heads, rows, columns), at most 1."""
+    """Return how much the class token attends to each patch in the last layer, (heads, rows, columns).
+
+    The values of each head are divided by their maximum.
+    """
     attention = backbone.layers[-1].attn
     outputs: list[Tensor] = []
     hook = attention.qkv.register_forward_hook(

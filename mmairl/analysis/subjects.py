@@ -1,4 +1,4 @@
-"""The images and networks of an analysis."""
+"""The images and networks on which an analysis is run."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -22,17 +22,18 @@ from mmairl.registry import DATASETS, MODELS
 
 
 class Images:
-    """At most `count` images of a config, as normalized batches. Each iteration is one pass.
+    """A random sample of the images of a config's `evaluation`.
 
-    The images are a random sample, so that all classes occur early. The sample is always the same.
+    Each iteration yields the images once, in normalized batches. The sample is random so that all classes occur early, but
+    it is always the same.
 
     Args:
         cfg: A config with `evaluation`.
-        count: The largest number of images.
-        batch_size: Images in a batch.
-        workers: Processes that load images.
-        device: Where the batches are.
-        part: The part of `evaluation` that names the images: 'test' or 'train'.
+        count: The largest number of images in the sample.
+        batch_size: Number of images in a batch.
+        workers: Number of processes that load images.
+        device: The device of the batches.
+        part: The part of `evaluation` from which the images come: 'test' or 'train'.
 
     Raises:
         UserError: If the config has no `evaluation`.
@@ -70,13 +71,13 @@ class Images:
         return (self.normalize(images) for images in self.raw())
 
     def raw(self) -> Iterator[Tensor]:
-        """Yield batches of floats in [0, 1] on the device."""
+        """Yield batches of images on the device, as floats in [0, 1] without normalization."""
         for batch in self._loader(self.subset):
             images = batch['inputs'][0].to(self.device, non_blocking=True)
             yield to_unit(images)
 
     def first(self, count: int) -> Tensor:
-        """Return the first images as floats in [0, 1]."""
+        """Return the first `count` images of the sample, as floats in [0, 1] without normalization."""
         batches = islice(self.raw(), ceil(count / self.batch_size))
         return torch.cat(list(batches))[:count]
 
@@ -93,15 +94,16 @@ class Images:
         return list(self.dataset.classes)
 
     def picture(self, index: int) -> Tensor:
-        """Return an image as stored."""
+        """Return an image of the sample as its file stores it."""
         return self.dataset.raw(self.subset.indices[index])
 
     def views(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield two augmented views of each image as the config's training creates them, normalized."""
+        """Yield two augmented views of each image, normalized, as they are created in training."""
         preprocessor = MODELS.build(self.cfg.model.data_preprocessor).to(self.device)
         config = self.dataset_config
         views = self.cfg.train_dataloader.dataset.get('views')
-        if views is not None:  # otherwise, the preprocessor creates them
+        # If the dataset creates no views, the preprocessor creates them.
+        if views is not None:
             config = with_views(config, views)
         dataset = DATASETS.build(config)
         for batch in self._loader(Subset(dataset, self.subset.indices)):
@@ -119,9 +121,13 @@ class Images:
     def network(
         self, checkpoint: str, part: str, layer: str = 'backbone', head_config: Config | None = None
     ) -> nn.Module:
-        """Return a checkpoint's network up to a layer: 'backbone', 'projector' or 'predictor'.
+        """Load the network of a checkpoint up to a layer.
 
-        The backbone is a ResNet of any size or that of the config. Heads are those of `head_config`, by default the config.
+        Args:
+            checkpoint: The path of the checkpoint. Its backbone is a ResNet of any size, or the backbone of the config.
+            part: The part of the checkpoint: 'student' or 'teacher'.
+            layer: The last layer: 'backbone', 'projector' or 'predictor'.
+            head_config: The config of the projector and the predictor. Default: the config of the images.
         """
         backbone = read_backbone(checkpoint, part)
         cfg = self.cfg
@@ -136,7 +142,7 @@ class Images:
 
 
 class WithHeads(nn.Module):
-    """A backbone and heads after its pooled features."""
+    """A backbone followed by heads, which take its pooled features."""
 
     def __init__(self, backbone: nn.Module, heads: nn.Module) -> None:
         super().__init__()
@@ -148,7 +154,7 @@ class WithHeads(nn.Module):
 
 
 def heads_of(cfg: Config, checkpoint: str, part: str, layer: str) -> nn.Sequential:
-    """Return the projector of a checkpoint in eval mode, followed by its predictor if that is the layer."""
+    """Return the projector of a checkpoint in eval mode, followed by the predictor if `layer` is 'predictor'."""
     state = load_checkpoint(checkpoint)['state_dict']
     heads = nn.Sequential()
     for name in ('projector', 'predictor')[: 1 if layer == 'projector' else 2]:

@@ -1,4 +1,4 @@
-"""Detect the network that weights belong to, as the `backbone=` of a config."""
+"""Detect the architecture of a backbone from its weights, and return it as the `backbone=` of a config."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from mmairl.checkpoints.load import first_few, require_same_keys, warn
 from mmairl.errors import UserError, building
 
-# Attention heads of released ViTs by width. MoCo v3's ViT of width 384 has 12.
+# The number of attention heads of released ViTs by their width. An exception is MoCo v3's ViT of width 384, which has 12.
 HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
 
 
@@ -30,12 +30,12 @@ def backbone_of(
     Args:
         weights: Tensors of a ResNet, of a ViT with a class token, or of DINOv3's ViT.
         path: The file, for messages.
-        heads: Attention heads of a ViT, which do not follow from its tensors. Default: the number of released ViTs of this
-            width.
+        heads: Number of attention heads of a ViT, which cannot be derived from the tensors. Default: the number that released
+            ViTs of the same width have.
         norm_eps: Epsilon of a ViT's layer norms. Default: 1e-6.
 
     Raises:
-        UserError: 'unknown-network' for another network, 'incomplete-network' if a tensor is missing.
+        UserError: 'unknown-network' if the weights belong to no such network, 'incomplete-network' if a tensor is missing.
     """
     if 'vit.cls_token' in weights:
         return _dinov3_of(weights, path, heads)
@@ -45,9 +45,10 @@ def backbone_of(
 
 
 class _WithoutValues(TorchFunctionMode):
-    """Create parameters without memory.
+    """Create parameters on the meta device, so that they take no memory.
 
-    `torch.device('meta')` breaks mmpretrain's ResNet, which computes its drop rates with tensors and reads their values.
+    `torch.device('meta')` cannot be used as a context, because mmpretrain's ResNet computes its drop rates with tensors and
+    must read their values. This mode affects only the functions that create parameters.
     """
 
     def __torch_function__(
@@ -61,20 +62,21 @@ class _WithoutValues(TorchFunctionMode):
 
 @lru_cache(64)
 def _tensors_of(network: str) -> Mapping[str, Tensor]:
-    """Return the tensors, without memory, of a network that is described as JSON."""
-    import mmairl.models  # noqa: F401  registers mmpretrain's backbones, which takes seconds
+    """Return the tensors of a network on the meta device. The network is given as the JSON text of its config."""
+    # This import registers mmpretrain's backbones. It takes seconds, so it is made only when it is needed.
+    import mmairl.models  # noqa: F401
     from mmairl.registry import MODELS
 
     init_default_scope('mmairl')
-    with building('the network that the weights show'), _WithoutValues():
+    with building('the network to which the weights belong'), _WithoutValues():
         return MODELS.build(json.loads(network)).state_dict()
 
 
 def require_complete(weights: Mapping[str, Tensor], network: Mapping[str, Any], path: str) -> None:
-    """Raise unless the weights are exactly the tensors of a network.
+    """Raise an error unless the weights are exactly the tensors of a network.
 
     Raises:
-        UserError: 'incomplete-network' if tensors are missing and nothing else is wrong, 'other-network' otherwise.
+        UserError: 'incomplete-network' if the only fault is that tensors are missing, 'other-network' for any other fault.
     """
     kind = network['type'].removeprefix('mmpretrain.')
     name = f'a {kind}-{network["depth"]}' if 'depth' in network else f'a {kind}'
@@ -85,7 +87,7 @@ def _shape(weights: Mapping[str, Tensor], key: str, ndim: int, path: str) -> tor
     """Return the shape of a tensor.
 
     Raises:
-        UserError: 'incomplete-network' if it is missing, 'other-network' if it has another number of dimensions.
+        UserError: 'incomplete-network' if the tensor is missing, 'other-network' if it does not have `ndim` dimensions.
     """
     if key not in weights:
         raise UserError(
@@ -102,20 +104,24 @@ def _shape(weights: Mapping[str, Tensor], key: str, ndim: int, path: str) -> tor
 
 
 def _count_layers(weights: Mapping[str, Tensor], prefix: str) -> int:
-    """Return how many different layer numbers follow a prefix in the keys."""
+    """Return the number of layers: how many different numbers follow the prefix in the keys."""
     matches = (re.match(rf'{re.escape(prefix)}(\d+)\.', key) for key in weights)
     return len({match[1] for match in matches if match})
 
 
 def _in_channels(channels: int) -> dict[str, int]:
-    """Return the setting of the first convolution for images that are not RGB."""
+    """Return the config entry for images that do not have three channels, or no entry for images with three."""
     return {} if channels == 3 else dict(in_channels=channels)
 
 
 def _usual_heads(positions: Tensor, tokens: int, path: str) -> int:
-    """Return the number of attention heads that released ViTs of this width have. Warn if it is ambiguous or unknown."""
+    """Return the number of attention heads that released ViTs of the same width have.
+
+    Log a warning if there are no such ViTs, or if they do not all have the same number of heads.
+    """
     width = positions.shape[2]
-    # MoCo v3's positions are sines, with a first row of 0 and 1. Other projects learn them.
+    # MoCo v3's position embeddings are sines and cosines. The first patch has the position 0, so its row has only zeros and
+    # ones. Other projects learn their position embeddings.
     is_moco = width == 384 and set(positions[0, tokens].tolist()) == {0, 1}
     heads = 12 if is_moco else HEADS.get(width, max(1, width // 64))
     if is_moco or width not in HEADS:
@@ -128,7 +134,8 @@ def _usual_heads(positions: Tensor, tokens: int, path: str) -> int:
 
 def _dinov3_of(weights: Mapping[str, Tensor], path: str, heads: int | None) -> dict[str, Any]:
     width, channels, patch, _ = _shape(weights, 'vit.patch_embed.proj.weight', 4, path)
-    head_width = 128 if width == 4096 else 64  # the ViT of 7 billion weights has 128
+    # The heads of the ViT with 7 billion weights have 128 dimensions, and those of all smaller ViTs have 64.
+    head_width = 128 if width == 4096 else 64
     return dict(
         type='RotaryVisionTransformer',
         embed_dims=width,
@@ -212,7 +219,7 @@ def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> di
 
 
 def _depth(stages: tuple[int, ...], bottleneck: bool, path: str) -> int:
-    """Return the depth of a ResNet by its blocks per stage and their kind."""
+    """Return the depth of a ResNet, such as 50, according to its number of blocks per stage and their kind."""
     from mmairl.models.backbones import Bottleneck, ResNet
 
     for depth, (block, blocks) in ResNet.arch_settings.items():

@@ -1,4 +1,4 @@
-"""Export a backbone as an ONNX file, which is only kept if its features equal torch's."""
+"""Export a backbone as an ONNX file. The file is kept only if it computes the same features as torch."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,9 @@ from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 
 REQUIRED = ('onnx', 'onnxscript', 'onnxruntime')
-TOLERANCE = 1e-4  # relative to the largest feature; runtimes sum in different orders
+# The features of torch and onnxruntime may differ by this fraction of the largest feature, because they add numbers in
+# different orders.
+TOLERANCE = 1e-4
 
 
 class FeatureExtractor(nn.Sequential):
@@ -32,18 +34,18 @@ class FeatureExtractor(nn.Sequential):
 def write_onnx(
     backbone: Backbone, path: str | Path, size: int = 224, cfg: Config | None = None
 ) -> float:
-    """Write a network from batches of normalized images, of any batch size, to feature vectors.
+    """Write an ONNX file that computes feature vectors from a batch of normalized images. Batches may have any size.
 
-    The metadata of the file states the normalization: values from 0 to 1, minus `mean`, divided by `std`.
+    The metadata of the file states how to normalize an image: scale its values to 0 to 1, subtract `mean`, divide by `std`.
 
     Args:
-        backbone: The weights.
-        path: The file.
+        backbone: The backbone to export.
+        path: The file to write.
         size: Side of the images in pixels.
-        cfg: The config of a network that is not a ResNet or a ViT.
+        cfg: A config that describes the backbone, required if it is not a ResNet or a ViT.
 
     Returns:
-        The largest difference between a feature by onnxruntime and by torch, relative to the largest feature.
+        The largest difference between onnxruntime's and torch's value of a feature, as a fraction of the largest feature.
 
     Raises:
         UserError: If a package is missing, the weights do not fit the network, or the features differ.
@@ -91,7 +93,7 @@ def write_onnx(
 
 
 def _feature_difference(network: nn.Module, file: Path, images: Tensor, path: str | Path) -> float:
-    """Return the largest difference of a feature between onnxruntime and torch, relative to the largest feature."""
+    """Return the largest difference between onnxruntime's and torch's features, as a fraction of the largest feature."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=['CPUExecutionProvider'])
@@ -102,8 +104,8 @@ def _feature_difference(network: nn.Module, file: Path, images: Tensor, path: st
         error = float(np.abs(exported - expected).max() / np.abs(expected).max())
     if not error <= TOLERANCE:
         raise UserError(
-            f"{path}: not written, because the features of onnxruntime differ from torch's ('{error:.1e}' of the largest); "
-            'choose another format, or another release of torch or onnxruntime',
+            f"{path}: not written, because the features of onnxruntime differ from torch's ('{error:.1e}' of the largest "
+            'feature); choose another format, or another release of torch or onnxruntime',
             code='onnx-difference',
         )
     return error

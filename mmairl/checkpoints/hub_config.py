@@ -1,8 +1,9 @@
-"""Settings files of model hubs, and a check that mmairl's networks implement these settings.
+"""Read the settings files of model hubs, and check that mmairl's networks implement these settings.
 
-The tensors do not determine a network: ResNets with anti-aliased strides have the same tensors as ResNets without. timm and
-Hugging Face write `config.json`, and Hugging Face also `preprocessor_config.json`. For each field of `config.json`,
-hub_config.yaml lists the values that mmairl's network implements, or states that the field does not affect features.
+The check is necessary because different networks can have the same tensors, such as ResNets with and without anti-aliased
+strides. timm and Hugging Face store settings in `config.json`, and Hugging Face also in `preprocessor_config.json`. For each
+field of `config.json`, hub_config.yaml lists the values that mmairl's network implements, or states that the field does not
+affect features.
 """
 
 import json
@@ -27,15 +28,15 @@ PILLOW_INTERPOLATIONS = {0: 'nearest', 2: 'bilinear', 3: 'bicubic'}
 
 @dataclass(frozen=True)
 class Input:
-    """The images a backbone expects.
+    """The images that a backbone expects as input.
 
     Args:
-        mean: Mean of each channel, of values from 0 to 1.
-        std: Standard deviation of each channel.
+        mean: Mean of each channel, for pixel values from 0 to 1.
+        std: Standard deviation of each channel, for pixel values from 0 to 1.
         size: Side of the crop in pixels.
-        channels: Number of channels. None means 8-bit RGB.
-        interpolation: How images are resized.
-        origin: Source of the statistics. '' if none is known and ImageNet's are assumed.
+        channels: Number of channels. None means 8-bit RGB images.
+        interpolation: Interpolation that resizes images.
+        origin: Where the statistics come from. An empty text means that nothing states them, so ImageNet's are assumed.
     """
 
     mean: Sequence[float] = (0.485, 0.456, 0.406)
@@ -48,7 +49,7 @@ class Input:
 
 @dataclass(frozen=True)
 class HubConfig:
-    """The contents of the settings files next to a checkpoint; empty for files that do not exist."""
+    """The contents of the settings files next to a checkpoint. The content of a file that does not exist is empty."""
 
     path: Path
     config: dict[str, Any] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class HubConfig:
         return float(value) if is_number(value) and 0 < value < 1 else None
 
     def input(self) -> Input | None:
-        """Return the images that the files describe, or None."""
+        """Return the images that the files describe, or None if the files do not describe any."""
         if {'image_mean', 'do_normalize', 'do_rescale'} & self.preprocessor.keys():
             return _hugging_face_input(self.preprocessor, self.path / PREPROCESSOR)
         # Early files of timm describe the images outside `pretrained_cfg`.
@@ -104,7 +105,7 @@ class HubConfig:
             table = msgspec.structs.replace(table, accepted=accepted)
         family = 'architecture' if self.timm else 'model_type'
         if family not in fields:
-            # The file does not describe a network. Those of its fields that are known must still agree.
+            # The file does not name its network. The fields that are listed for the detected network must still agree.
             known = {key: value for key, value in fields.items() if key in table.accepted}
             table.require(known, path)
             return
@@ -117,7 +118,7 @@ class HubConfig:
         self._require_registers(network.get('registers', 0))
 
     def _require_registers(self, registers: int) -> None:
-        """Raise if config.json states another number of registers, because the weights are then incomplete."""
+        """Raise an error if config.json states a different number of registers, because the weights are then incomplete."""
         named = re.search(r'_reg(\d+)', self.config['architecture']) if self.timm else None
         if named:
             stated = int(named[1])
@@ -193,7 +194,7 @@ def is_number(value: Any) -> bool:
 
 
 def parse_statistics(value: Any, name: str, path: str | Path, scale: float = 1.0) -> list[float]:
-    """Return one number per channel, divided by `scale`. Text is parsed as JSON.
+    """Return one number per channel from a field of a settings file, divided by `scale`. Text is parsed as JSON.
 
     >>> parse_statistics('[0.5, 0.5, 0.5]', 'mean', 'a.safetensors')
     [0.5, 0.5, 0.5]
@@ -214,7 +215,7 @@ def parse_statistics(value: Any, name: str, path: str | Path, scale: float = 1.0
 
 
 def side(value: Any, name: str, path: Path) -> int:
-    """Return the smaller side of a size in any form that timm and Hugging Face use."""
+    """Return the smaller side of an image size, which may have any form that timm and Hugging Face use."""
     if isinstance(value, dict):
         value = [value[key] for key in ('height', 'width', 'shortest_edge') if key in value]
     sides = value[-2:] if isinstance(value, (list, tuple)) else [value]

@@ -17,13 +17,15 @@ from mmairl.checkpoints.write import write_backbone
 from mmairl.errors import UserError
 from mmairl.io import write_json
 
-STEM = 64  # channels of the stem in all ResNets of timm
-EPSILON = 1e-5  # epsilon of timm's batch norm
+# The stem of every ResNet of timm has this many channels.
+STEM = 64
+# This is the epsilon of timm's batch norm.
+EPSILON = 1e-5
 PROJECTION = 'layer1.0.downsample.0.weight'
 
 
 def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path:
-    """Write `model.safetensors` and `config.json`.
+    """Write a backbone to a folder, as `model.safetensors` and `config.json`.
 
     Args:
         backbone: A ResNet or a ViT.
@@ -31,7 +33,7 @@ def write_hub(backbone: Backbone, folder: str | Path, license: str = '') -> Path
         license: Identifier of the license, such as 'apache-2.0'.
 
     Returns:
-        The file of weights.
+        The path of the file with the weights.
 
     Raises:
         UserError: 'unwritable-network' if timm has no such network.
@@ -126,12 +128,16 @@ def timm_architecture(network: dict[str, Any]) -> tuple[str, dict[str, Any], int
 
 
 def _expansion(network: dict[str, Any]) -> int:
-    """Return the ratio of a block's output channels to its inner channels."""
+    """Return the number of a ResNet block's output channels, divided by the number of its inner channels."""
     return 1 if network['depth'] < 50 else 4
 
 
 def _is_timm_resnet(network: dict[str, Any]) -> bool:
-    """Return whether timm can represent the stem. timm's first block has no projection if its output has 64 channels."""
+    """Return whether timm can represent the ResNet's stem.
+
+    A stem with fewer than 64 channels is filled up by `with_wide_stem`, for which the first block needs a projection in its
+    shortcut. In timm, it has no projection if its output has 64 channels.
+    """
     stem = network['stem_channels']
     without_projection = network['base_channels'] * _expansion(network) == STEM
     return stem == STEM or (stem < STEM and not without_projection)
@@ -143,9 +149,10 @@ def _is_timm_vit(network: dict[str, Any]) -> bool:
 
 
 def with_wide_stem(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add channels of zeros to the stem of a ResNet without changing its features.
+    """Fill up the stem of a ResNet with channels of zeros, so that it has as many channels as timm's stem.
 
-    If the first block has no projection, it gets one that selects the original channels.
+    The features do not change. If the first block has no projection in its shortcut, a projection that selects the original
+    channels is added.
     """
     kernel = weights['conv1.weight']
     width = len(kernel)
@@ -161,7 +168,7 @@ def with_wide_stem(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     if PROJECTION not in weights:
         wide[PROJECTION] = torch.eye(width, STEM, dtype=kernel.dtype)[..., None, None]
         ones = kernel.new_ones(width)
-        # With this variance, variance + epsilon is 1, and batch norm is the identity.
+        # The sum of this variance and epsilon is 1, which makes the batch norm the identity.
         norm = dict(weight=ones, bias=0 * ones, running_mean=0 * ones)
         norm.update(running_var=(1 - EPSILON) * ones, num_batches_tracked=torch.tensor(0))
         wide |= {f'layer1.0.downsample.1.{name}': value for name, value in norm.items()}

@@ -23,8 +23,8 @@ class PretrainedBackbone:
     Args:
         checkpoint: The checkpoint.
         part: 'student' or 'teacher'. Default: 'student'.
-        prefix: Prefix of the keys to load, for a module that is a single stage, such as ``'layer4.'`` for the head of a C4
-            detector. Default: load the whole backbone.
+        prefix: Prefix of the keys to load, if the module is a single stage of the backbone. For example, the head of a C4
+            detector is ``'layer4.'``. Default: load the whole backbone.
 
     Raises:
         UserError: If there is no checkpoint, or if its weights are not exactly those of the module.
@@ -43,11 +43,12 @@ class PretrainedBackbone:
         self.network: Mapping[str, Tensor] | None = None
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
-        """Return the backbone's weights and a text with their origin."""
+        """Return the backbone's weights, and a text that states where they come from."""
         try:
             backbone = read_backbone(self.checkpoint, self.part, network=self.network)
         except UserError as error:
-            # A module with only some of the stages, such as a C4 detector's backbone, is filled from a whole network.
+            # The module may have only some of the stages, like a C4 detector's backbone. It is then filled from the complete
+            # network, so the file is read again without the module's tensors.
             if self.network is None or error.code not in ('other-network', 'incomplete-network'):
                 raise
             backbone = read_backbone(self.checkpoint, self.part)
@@ -58,7 +59,8 @@ class PretrainedBackbone:
         whole, origin = self.weights()
         weights = weights_for(module, whole, self.prefix, self.checkpoint)
         module.load_state_dict(weights)
-        # Unless mmengine's own initializer is set, networks reset some weights, such as a ViT's positions and MLPs.
+        # Networks reset some weights after initialization, such as a ViT's position embeddings and MLPs, unless their
+        # `init_cfg` is mmengine's own `Pretrained`.
         module.init_cfg = dict(type='Pretrained', checkpoint=str(self.checkpoint))
         for part in module.modules():
             part._is_init = True
@@ -75,12 +77,12 @@ class PretrainedBackbone:
 def weights_for(
     module: nn.Module, whole: dict[str, Tensor], prefix: str, path: str | Path
 ) -> dict[str, Tensor]:
-    """Return all weights of a module from the checkpoint's tensors below a prefix.
+    """Return the weights of a module: the tensors of a checkpoint whose keys start with a prefix.
 
-    Stages that the module lacks, such as the last one in a C4 detector's backbone, are left out.
+    Stages that the module lacks are left out. For example, a C4 detector's backbone lacks the last stage.
 
     Raises:
-        UserError: If the prefix matches nothing, or if the weights are not exactly those of the module.
+        UserError: If no key starts with the prefix, or if the weights are not exactly those of the module.
     """
     network = module.state_dict()
     inside = {
@@ -102,10 +104,10 @@ def weights_for(
 def fitted(
     weights: dict[str, Tensor], network: dict[str, Tensor], path: str | Path
 ) -> dict[str, Tensor]:
-    """Fit the RGB kernels of the first convolution to C channels, as timm does, and return all weights.
+    """Return the weights after fitting the first convolution, which has RGB kernels, to images of C channels, as timm does.
 
-    With C = 1, the kernel is the sum of the three. With more channels, the three repeat, times 3 / C, so that the response
-    to a gray image stays the same.
+    If C is 1, the three kernels are summed. Otherwise they are repeated for C channels and multiplied by 3 / C. In both
+    cases, the response to a gray image stays about the same.
     """
     key = next((key for key, value in network.items() if value.ndim == 4), None)
     if key is None or key not in weights or weights[key].ndim != 4:

@@ -1,6 +1,7 @@
-"""The structure of each project's checkpoints, and its names for the tensors of a backbone.
+"""Recognize the checkpoints of many projects, and translate the names of their tensors.
 
-mmairl itself uses torchvision's names for ResNets and mmpretrain's for ViTs.
+A *format* states where a project's checkpoint stores the backbones of student and teacher. A *layout* states how the tensors
+of a backbone are named. layouts.yaml lists both. mmairl uses torchvision's names for ResNets and mmpretrain's for ViTs.
 """
 
 import math
@@ -15,21 +16,22 @@ from torch import Tensor
 from mmairl.errors import UserError
 from mmairl.io import Declared, read_yaml
 
-# Keys under which checkpoints nest their weights, tried at each level.
+# Training scripts nest the dictionary of weights under one of these keys, or under several, one inside the other.
 ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_state', 'network')
 WRAPPERS = ('module.', '_orig_mod.')
-NESTED = ('trunk', 'heads')  # VISSL nests its weights one level deeper
-# Beginnings of the names of a ResNet's or a ViT's stem in any layout.
+# VISSL has dictionaries with these names inside the dictionary of weights.
+NESTED = ('trunk', 'heads')
+# In every layout, the name of a tensor in the stem of a ResNet or ViT begins with one of these strings.
 STEMS = ('conv1.weight', 'stem.', 'patch_embed.', 'cls_token', 'conv_proj.')
 
 
 class Format(Declared):
-    """One project's checkpoints.
+    """Where the checkpoints of one project store their backbones.
 
     Attributes:
-        name: The name in messages.
-        student: Prefix of the student's backbone.
-        teacher: Prefix of the teacher's backbone, if the project has a teacher.
+        name: Name of the format in messages.
+        student: Prefix of the keys of the student's backbone.
+        teacher: Prefix of the keys of the teacher's backbone, or None if the project has no teacher.
     """
 
     name: str
@@ -38,7 +40,7 @@ class Format(Declared):
 
     @property
     def pure(self) -> bool:
-        """Whether the prefix belongs to a backbone without heads, which may be of any architecture."""
+        """Whether only a backbone has this prefix, and no head. The backbone may then have any architecture."""
         return self.student.endswith(('backbone.', '.0.', '_feature_blocks.', 'bottom_up.'))
 
     def matches(self, keys: Collection[str]) -> bool:
@@ -47,7 +49,7 @@ class Format(Declared):
 
 
 class Layout(Declared):
-    """One way to name the tensors of a backbone; layouts.yaml describes the fields."""
+    """One way to name the tensors of a backbone. Comments in layouts.yaml describe the fields."""
 
     name: str
     marks: list[str]
@@ -72,9 +74,9 @@ KNOWN = read_yaml(Path(__file__).with_suffix('.yaml'), Known)
 
 
 def detect_format(keys: Collection[str]) -> Format | None:
-    """Return the format of a checkpoint with these keys.
+    """Return the format of a checkpoint with these keys, or None if the format is unknown.
 
-    Of several matches, formats whose teacher is in the file have priority, then formats without a teacher.
+    If several formats match, a format whose teacher is in the file is preferred, and next a format that has no teacher.
     """
 
     def rank(form: Format) -> int:
@@ -86,25 +88,27 @@ def detect_format(keys: Collection[str]) -> Format | None:
     return min(matches, key=rank, default=None)
 
 
-# Prefixes of teachers, which must not be mistaken for a student.
+# A prefix that contains one of these words belongs to a teacher, which must not be mistaken for a student.
 TEACHER = re.compile(r'teacher|momentum|target|ema|key|_k\.', re.IGNORECASE)
-# C4 detectors have the last stage of the backbone in their head: its prefix in the file, and the one that replaces it.
+# C4 detectors have the last stage of the backbone in their head. For each project's detectors: the prefix of this stage in the
+# file, and the prefix that replaces it.
 LAST_STAGES = (('roi_heads.res5.', 'res5.'), ('roi_head.shared_head.', ''))
-# Tensors without influence on features: heads, tokens of masked patches, queues, computed angles.
+# Tensors with these names do not influence features: heads, tokens of masked patches, queues, and angles that are computed.
 IGNORED = re.compile(
     r'(fc|heads?|head_\w+|classifier\w*|linear|projector\w*|projection\w*|predict\w+|prototypes|decoder\w*|last_layer|'
     r'mask_token|masked_embed|embeddings\.mask_token|pooler|queue\w*|stem\.fc|rope\.periods|rope_embeddings\.inv_freq)(\.|$)'
 )
-TIMM_BACKBONE = 'timm_model.'  # mmpretrain's TIMMBackbone adds this prefix to timm's names
+# mmpretrain's TIMMBackbone adds this prefix to timm's names.
+TIMM_BACKBONE = 'timm_model.'
 
 
 def layout_of(keys: Collection[str]) -> Layout | None:
-    """Return the layout of keys that have no prefix."""
+    """Return the layout of a backbone whose keys have no prefix, or None if the layout is unknown."""
     return next((layout for layout in KNOWN.layouts if layout.matches(keys)), None)
 
 
 def layout_prefixes(keys: Collection[str]) -> list[str]:
-    """Return the prefixes, the shortest first, below which the keys have a known layout."""
+    """Return each prefix that is followed by the keys of a known layout, from the shortest prefix to the longest."""
     marks = {layout.marks[0] for layout in KNOWN.layouts}
     prefixes = {key.removesuffix(mark) for key in keys for mark in marks if key.endswith(mark)}
     found = []
@@ -118,7 +122,13 @@ def layout_prefixes(keys: Collection[str]) -> list[str]:
 
 
 class Named(NamedTuple):
-    """Tensors under mmairl's names, mmairl's name for each key of the file, and the format of the file."""
+    """The tensors of a file under mmairl's names.
+
+    Attributes:
+        weights: The tensors by mmairl's names.
+        names: Maps each name in the file to mmairl's name.
+        source: The format of the file.
+    """
 
     weights: dict[str, Tensor]
     names: dict[str, str]
@@ -126,10 +136,10 @@ class Named(NamedTuple):
 
 
 def to_ours(tensors: Mapping[str, Tensor], layout: Layout, path: str) -> Named:
-    """Return the tensors of a file under mmairl's names.
+    """Rename the tensors of a backbone from a project's names to mmairl's.
 
     Raises:
-        UserError: 'duplicate-tensor' if two keys get the same name.
+        UserError: 'duplicate-tensor' if two tensors get the same name.
     """
     joined, origins = join_attention(tensors)
     renamed = {key: key for key in joined}
@@ -148,7 +158,9 @@ def to_ours(tensors: Mapping[str, Tensor], layout: Layout, path: str) -> Named:
 
 
 def rename(key: str, table: str, to_ours: bool = False) -> str:
-    """Translate a tensor's name to another project's by a table of layouts.yaml, or with `to_ours` in reverse.
+    """Translate mmairl's name of a tensor to another project's name, according to a table of layouts.yaml.
+
+    With `to_ours`, translate the other project's name to mmairl's.
 
     >>> rename('layer1.0.bn2.bias', 'detectron2')
     'res2.0.conv2.norm.bias'
@@ -163,10 +175,11 @@ def rename(key: str, table: str, to_ours: bool = False) -> str:
 
 
 def join_attention(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Concatenate Hugging Face's query, key and value if all three exist with the same shape.
+    """Concatenate Hugging Face's tensors for query, key and value to one, if all three exist and have the same shape.
 
     Returns:
-        The tensors, and for each key of `tensors` the key of the result that contains it.
+        The tensors after concatenation, and a dictionary that maps each key of `tensors` to the key of the result that
+        contains the tensor.
     """
     joined = dict(tensors)
     origins = {key: key for key in tensors}
@@ -186,10 +199,10 @@ def join_attention(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
 
 
 def join_registers(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Merge a ViT's register tokens into its class token, as mmairl's network stores them.
+    """Append a ViT's register tokens to its class token, because mmairl's network stores both in one parameter.
 
-    The registers get positions of zeros, as does the class token if the file has no position for it. Tokens of unexpected
-    shapes are not changed.
+    The position embeddings of the registers are zeros. The class token also gets zeros if the file has no position embedding
+    for it. If a tensor has an unexpected shape, nothing is changed.
     """
     names = ('cls_token', 'reg_token', 'register_tokens', 'pos_embed')
     tokens = {name: weights[name] for name in names if name in weights}
@@ -200,7 +213,7 @@ def join_registers(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         return weights
     positions = tokens.pop('pos_embed')
     joined = torch.cat(list(tokens.values()), dim=1)
-    # The patches form a square. An additional position belongs to the class token.
+    # Patches form a square, so if the number of positions is not a square, the first position belongs to the class token.
     has_class = int(math.isqrt(positions.shape[1]) ** 2 != positions.shape[1])
     zeros = positions.new_zeros(1, joined.shape[1] - has_class, positions.shape[2])
     kept = {key: value for key, value in weights.items() if key not in names[1:3]}

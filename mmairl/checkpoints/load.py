@@ -25,16 +25,18 @@ from mmairl.checkpoints.pickles import (
 from mmairl.checkpoints.released import is_released, released_file
 from mmairl.errors import UserError, printable
 
-FOLDER = 0x10  # attribute of a folder in a zip archive; torch reads it as an empty record without an error
+# A folder in a zip archive has this attribute. torch would read a folder as an empty record, without an error.
+FOLDER = 0x10
 ZIP = b'PK\x03\x04'
-MAGIC = b'\x80\x8a\n'  # start of a file of torch before 1.6, without the protocol byte
-# Keys by which Lightning and DeepSpeed are recognized. They store objects of settings with the weights.
+# A file of torch before 1.6 starts with these bytes. The byte after the first one is the pickle protocol and is left out here.
+MAGIC = b'\x80\x8a\n'
+# The checkpoints of Lightning and DeepSpeed are recognized by these keys. They contain objects with settings.
 WITH_SETTINGS = (b'pytorch-lightning_version', b'ds_version')
 Device = str | torch.device | dict | Callable | None
 
 
 class DamagedCheckpoint(UserError):
-    """A truncated or damaged file. An earlier checkpoint may be intact."""
+    """The error for a truncated or damaged file. Callers can try an earlier checkpoint."""
 
 
 def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str, Any]:
@@ -46,7 +48,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
 
     Raises:
         DamagedCheckpoint: If the file is truncated or damaged.
-        UserError: If the file cannot be read, would run code, or is not a dictionary.
+        UserError: If the file cannot be read, if loading it would run code, or if its content is not a dictionary.
 
     Example:
         >>> load_checkpoint('work_dirs/demo/epoch_10.pth')['meta']['epoch']  # doctest: +SKIP
@@ -88,12 +90,12 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
 
 
 def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
-    """Verify the checksums of an open file and return its content."""
+    """Check that an open file is intact and safe, and return its content."""
     head = file.read(10)
     file.seek(0)
     if not head:
         raise _damaged(path, 'it is empty')
-    # torch writes a zip archive, or before 1.6 pickles after a magic number. Other files are plain pickles.
+    # torch writes a zip archive. Before version 1.6, it wrote a magic number and then pickles. Any other file is one pickle.
     is_zip = head.startswith(ZIP)
     if not is_zip and head[:1] + head[2:4] != MAGIC:
         refuse_endless(file)
@@ -115,7 +117,7 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
 
 
 def _pickles(file: IO[bytes] | Path) -> bytes:
-    """Return the pickles in a zip archive. Raise if one of them would take minutes to read."""
+    """Return the content of all pickles in a zip archive. Raise an error if a pickle would take minutes to read."""
     with zipfile.ZipFile(file) as archive:
         names = [name for name in archive.namelist() if name.endswith('.pkl')]
         for name in names:
@@ -124,7 +126,7 @@ def _pickles(file: IO[bytes] | Path) -> bytes:
 
 
 def _foreign_classes(file: IO[bytes], path: Path) -> list[str]:
-    """Return and log the classes of foreign objects that are stored with the weights. The objects are left out."""
+    """Return the classes of objects that are not weights, and log that these objects will be left out."""
     file.seek(0)
     with torch.serialization.safe_globals(FOR_TORCH):
         names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
@@ -138,20 +140,27 @@ def warn(text: str) -> None:
 
 
 def meta_of(path: Path, part: str = 'meta') -> dict[str, Any] | None:
-    """Return the `meta` of a checkpoint, or another part without tensors, and read no tensor. None if it cannot be read."""
+    """Return the `meta` dictionary of a checkpoint without reading its tensors, or None if the file cannot be read.
+
+    Args:
+        path: The checkpoint.
+        part: Key of the dictionary to return. The dictionary must not contain tensors.
+    """
     try:
-        _pickles(path)  # raises for pickles that take minutes
+        # This call raises an error if a pickle would take minutes to read.
+        _pickles(path)
         with torch.serialization.safe_globals(FOR_TORCH):
             content = torch.load(path, map_location='cpu', mmap=True, weights_only=True)  # noqa: TID251  weights only
         return plain(dict(content[part]))
-    except Exception:  # a foreign or damaged file can fail in any way
+    # Reading a damaged file, or a file of another project, can raise any exception.
+    except Exception:
         return None
 
 
 def damage(file: IO[bytes] | Path) -> str | None:
-    """Return the fault of a zip archive of torch, or None.
+    """Return what is wrong with a zip archive of torch, or None if it is intact.
 
-    `torch.load` does not verify checksums, so it would load weights with flipped bits.
+    This check is needed because `torch.load` does not verify checksums and would load weights with flipped bits.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -160,22 +169,23 @@ def damage(file: IO[bytes] | Path) -> str | None:
                     return f'its record {record.filename} is compressed or a folder, which torch does not write'
             wrong = archive.testzip()
             return wrong and f'the checksum of its record {wrong} is wrong'
-    except Exception:  # zipfile raises errors of a dozen types for broken archives
+    # For a broken archive, zipfile raises one of a dozen types of exceptions.
+    except Exception:
         return 'it is not a complete zip archive of torch'
 
 
 def _explained(path: Path, error: Exception) -> UserError:
-    """Return the error for a pickle that is unsafe or damaged."""
+    """Return the error that explains why a pickle could not be loaded: it is unsafe or damaged."""
     text = str(error)
     if held := re.search(r'it holds [^.\n]+', text):
         return UserError(
-            f'{path}: unsafe content ({held[0]}); load only files of plain weights',
+            f'{path}: unsafe content ({held[0]}); load only files that contain plain weights',
             code='unsafe-checkpoint',
         )
     asked = re.search(r'(?:GLOBAL|would run) (\S+)', text)
     if asked and isinstance(error, pickle.UnpicklingError):
         return UserError(
-            f'{path}: loading it would run {asked[1]}; load only files of plain weights',
+            f'{path}: loading it would run {asked[1]}; load only files that contain plain weights',
             code='unsafe-checkpoint',
         )
     return _damaged(path, 'it is not a checkpoint that can be read')
@@ -205,10 +215,10 @@ def require_same_keys(
     path: str | Path,
     name: str = 'the config',
 ) -> None:
-    """Raise unless weights and network have the same tensor names, shapes and kinds of numbers.
+    """Raise an error unless weights and network have the same tensor names, shapes and kinds of numbers.
 
     Raises:
-        UserError: 'incomplete-network' if tensors are missing and nothing else is wrong, 'other-network' otherwise.
+        UserError: 'incomplete-network' if the only fault is that tensors are missing, 'other-network' for any other fault.
     """
     missing, others = name_faults(weights, network)
     for key in (key for key in network if key in weights):
@@ -226,7 +236,7 @@ def require_same_keys(
 def name_faults(
     weights: Mapping[str, Any], network: Mapping[str, Tensor]
 ) -> tuple[list[str], list[str]]:
-    """Return messages about the names that are missing, and about those that the network lacks."""
+    """Return two lists of messages: about tensors that the weights lack, and about tensors that the network lacks."""
     missing = [f'{key} is missing' for key in network if key not in weights]
     unknown = [f'{key} is unexpected' for key in weights if key not in network]
     return missing, unknown
@@ -235,7 +245,7 @@ def name_faults(
 def other_architecture(
     path: str | Path, missing: list[str], others: list[str], name: str = 'the config'
 ) -> UserError:
-    """Return the error for a file whose tensors are not those of a network."""
+    """Return the error for a file whose tensors do not fit a network."""
     return UserError(
         f'{path}: weights do not fit {name} ({first_few(missing + others, "; ")}); give the config it was trained with, or '
         'the prefix of another network in the file',
@@ -250,9 +260,9 @@ def first_few(names: Collection[str], separator: str = ', ') -> str:
 
 
 def wrong_kind(value: object, whole: bool) -> str:
-    """Return the kind of a value that is not a weight; '' for a weight.
+    """Return a word for a value that cannot be a tensor of weights, such as its type, or '' if the value can be one.
 
-    Weights are floats of at least two bytes and, if `whole`, integers of 32 or 64 bits.
+    Weights are floats of at least two bytes. If `whole` is true, integers of 32 or 64 bits are accepted as well.
 
     >>> wrong_kind(torch.zeros(2, dtype=torch.int8), whole=True), wrong_kind('text', whole=True)
     ('int8', 'text')
@@ -267,7 +277,7 @@ def wrong_kind(value: object, whole: bool) -> str:
 
 
 def not_finite(weights: dict[str, Tensor]) -> list[str]:
-    """Return the names of tensors with NaN or infinity. Minus infinity is valid, because attention masks contain it."""
+    """Return the names of tensors that contain NaN or plus infinity. Attention masks may contain minus infinity."""
     faulty = []
     for key, value in weights.items():
         if not value.is_floating_point():

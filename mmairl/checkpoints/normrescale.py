@@ -1,8 +1,8 @@
 """NormRescale (Eq. 3): rescale each weight of a LARS-trained network to the norm of the same weight in an anchor network.
 
-The paper's form also rescales gains and biases, which changes the function of the network until it is fine-tuned. The exact
-form only rescales kernels that precede a batch norm, and adjusts the norm's statistics and gains so that the function stays
-the same.
+The paper's form rescales all weights, including gains and biases. The network then computes different features until it is
+fine-tuned. The exact form only rescales weights that precede a batch norm, and adjusts the statistics and gains of the batch
+norm, so that the features stay the same.
 """
 
 import re
@@ -21,13 +21,22 @@ from mmairl.registry import WEIGHT_INITIALIZERS
 
 STATISTICS = ('keep', 'rescale')
 PER = ('tensor', 'channel')
-WHOLE_NUMBERS = 'it holds whole numbers'  # such as Swin's table of positions
-EPSILON = 1e-5  # epsilon of torch's batch norm
+# A tensor of whole numbers, such as Swin's table of positions, cannot be rescaled for this reason.
+WHOLE_NUMBERS = 'it holds whole numbers'
+# This is the epsilon of torch's batch norm.
+EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
 class TensorChange:
-    """The change of one tensor. If it was not rescaled, `why` is the reason."""
+    """How one tensor was rescaled.
+
+    Attributes:
+        name: Key of the tensor.
+        norm: Norm of the tensor before the change.
+        anchor: Norm to which the tensor is rescaled, or None if it is unknown.
+        why: The reason why the tensor was not rescaled. Empty if it was.
+    """
 
     name: str
     norm: float
@@ -49,23 +58,23 @@ def normrescale(
     statistics: str = 'keep',
     exact: bool = False,
 ) -> tuple[dict[str, Tensor], list[TensorChange]]:
-    """Rescale each learned tensor to the norm of the anchor's tensor, or all tensors by a constant factor.
+    """Rescale each learned tensor to the norm of the same tensor in an anchor, or multiply all tensors by a constant.
 
     Args:
         weights: Weights of the network to rescale.
-        anchor: Weights of the network that provides the norms. Exclusive with `constant`.
-        constant: The factor.
-        per: 'tensor' matches the norm of each tensor, 'channel' the norm of each output channel.
-        statistics: 'keep' does not change running means and variances; 'rescale' treats them as weights, as the paper's
+        anchor: Weights of the network whose norms are used. Give either an anchor or a constant.
+        constant: Factor by which all tensors are multiplied.
+        per: 'tensor' matches the norm of each tensor, and 'channel' matches the norm of each output channel.
+        statistics: 'keep' does not change running means and variances. 'rescale' rescales them like weights, as the paper's
             release does. Counters never change.
-        exact: Whether to preserve the function of the network. Only kernels before a batch norm are then rescaled, and the
-            gains and biases of batch norms whose output only enters such a kernel.
+        exact: Whether the network must compute the same features as before. If so, only two kinds of tensors are rescaled:
+            kernels that a batch norm follows, and gains and biases of batch norms that only such a kernel follows.
 
     Returns:
-        The new weights, and the change of each tensor.
+        The new weights, and a list with the change of each tensor.
 
     Raises:
-        UserError: If the options do not fit together, or if `exact` finds no kernel.
+        UserError: If the options contradict each other, or if `exact` is set and no kernel is followed by a batch norm.
 
     Example:
         >>> new, rows = normrescale({'w': torch.tensor([3.0, 4.0])}, {'w': torch.tensor([0.0, 1.0])})
@@ -109,14 +118,16 @@ def _keeping_function(
     constant: float | None,
     per: str,
 ) -> tuple[dict[str, Tensor], list[TensorChange]]:
-    """Rescale each kernel before a batch norm, and each gain and bias whose output only enters such a kernel.
+    """Rescale a ResNet so that it computes the same features as before.
 
-    If the input of a batch norm grows by c, its running mean grows by c and its running variance by c^2. Its gain compensates
-    for the constant epsilon.
+    Each kernel that a batch norm follows is rescaled, and so are the gain and bias of each batch norm that only such a kernel
+    follows. A kernel that is rescaled by c multiplies the input of its batch norm by c, so the running mean is multiplied by c
+    and the running variance by c^2. The gain is corrected, because the epsilon of the batch norm does not change.
     """
     new = dict(weights)
     rows = []
-    entering: dict[str, Tensor | float] = {}  # by kernel, the factor of its input
+    # Maps the name of a kernel to the factor by which its input was multiplied.
+    entering: dict[str, Tensor | float] = {}
     anchor = anchor or {}
     for key, weight in weights.items():
         names = _batch_norm_after(key, weights)
@@ -151,7 +162,7 @@ def _keeping_function(
 
 
 def _joined(weights: Mapping[str, Tensor], gain: str, bias: str) -> Tensor | None:
-    """Return the gain and bias of a batch norm as one tensor, or None if one is missing."""
+    """Concatenate the gain and the bias of a batch norm. Return None if either is missing."""
     if gain not in weights or bias not in weights:
         return None
     return torch.cat([weights[gain], weights[bias]])
@@ -160,7 +171,7 @@ def _joined(weights: Mapping[str, Tensor], gain: str, bias: str) -> Tensor | Non
 def _change(
     name: str, weight: Tensor, other: Tensor | None, constant: float | None, per: str
 ) -> tuple[TensorChange, Tensor | float]:
-    """Return the change of a tensor, and its factor."""
+    """Return the change of a tensor, and the factor by which to multiply it."""
     norm = weight.double().norm().item()
     if constant is not None:
         why = '' if norm else 'its norm is zero'
@@ -171,7 +182,10 @@ def _change(
 
 
 def _batch_norm_after(kernel: str, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Return the names of gain, bias, mean and variance of the batch norm after a ResNet's kernel; () without a norm."""
+    """Return the names of gain, bias, mean and variance of the batch norm that follows a ResNet's kernel.
+
+    The result is empty if no batch norm follows.
+    """
     norm = re.sub(r'downsample\.0\.weight$', 'downsample.1', kernel)
     norm = re.sub(r'conv(\d+)\.weight$', r'bn\1', norm)
     names = tuple(f'{norm}.{name}' for name in ('weight', 'bias', 'running_mean', 'running_var'))
@@ -179,7 +193,7 @@ def _batch_norm_after(kernel: str, weights: Mapping[str, Tensor]) -> tuple[str, 
 
 
 def _next_kernel(kernel: str) -> str:
-    """Return the name of the next kernel within a block of a ResNet; '' for a kernel outside the blocks."""
+    """Return the name of the next kernel in the same block of a ResNet, or '' if the kernel is not in a block."""
     following, count = re.subn(r'(?<=\.conv)\d+', lambda number: str(int(number[0]) + 1), kernel)
     return following if count else ''
 
@@ -197,7 +211,10 @@ def _why_not(weight: Tensor, anchor: Tensor | None) -> str:
 
 
 def _factor(weight: Tensor, anchor: Tensor, per: str) -> Tensor:
-    """Return |a| / |w| in float64, for the tensor or for each output channel; 1 for channels that are zero in either."""
+    """Return the anchor's norm divided by the weight's norm, for the whole tensor or for each output channel.
+
+    The factor of a channel is 1 if the channel is zero in either tensor. Norms are computed in float64.
+    """
     w = weight.double()
     a = anchor.double()
     if per == 'tensor' or w.ndim < 2:
@@ -215,7 +232,7 @@ def _times(weight: Tensor, factor: Tensor | float) -> Tensor:
 
 
 def left_alone(rows: list[TensorChange]) -> str:
-    """Return a message about the tensors that could not be rescaled, or ''."""
+    """Return a message about the tensors that could not be rescaled, or '' if all were rescaled."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.why:
@@ -229,20 +246,20 @@ def left_alone(rows: list[TensorChange]) -> str:
 
 @WEIGHT_INITIALIZERS.register_module()
 class NormRescaled(PretrainedBackbone):
-    """Initialize a backbone from a LARS-trained checkpoint, rescaled to the norms of an anchor.
+    """Initialize a backbone from a LARS-trained checkpoint whose weights are rescaled to the norms of an anchor.
 
-    For example ``init_cfg=dict(type='NormRescaled', checkpoint='byol_lars.pth', anchor='byol_sgd.pth')``. In mmdet and
-    mmseg, the type is ``'mmairl.NormRescaled'``.
+    An example is ``init_cfg=dict(type='NormRescaled', checkpoint='byol_lars.pth', anchor='byol_sgd.pth')``. In configs of
+    mmdet and mmseg, the type is ``'mmairl.NormRescaled'``.
 
     Args:
         checkpoint: The LARS-trained checkpoint.
-        anchor: The checkpoint with the norms, or a released model such as 'torchvision:resnet50'.
-        constant: A factor to use instead of an anchor.
-        part: 'student' or 'teacher' of the checkpoint. Default: 'student'.
-        anchor_part: 'student' or 'teacher' of the anchor. Default: 'student'.
-        per: 'tensor' or 'channel'. Default: 'tensor'.
-        prefix: Prefix of the keys to load, for a module that is a single stage. Default: load the whole backbone.
-        exact: Whether to preserve the function of the network. Default: False.
+        anchor: The checkpoint whose norms are used, or the name of a released model such as 'torchvision:resnet50'.
+        constant: A factor for all weights, instead of an anchor.
+        part: Which backbone of the checkpoint to load, 'student' or 'teacher'. Default: 'student'.
+        anchor_part: Which backbone of the anchor to use, 'student' or 'teacher'. Default: 'student'.
+        per: Whether to match the norm of each 'tensor' or of each output 'channel'. Default: 'tensor'.
+        prefix: Prefix of the keys to load, if the module is a single stage of the backbone. Default: load the whole backbone.
+        exact: Whether the network must compute the same features as before. Default: False.
 
     Raises:
         UserError: If a tensor cannot be rescaled.
@@ -269,8 +286,8 @@ class NormRescaled(PretrainedBackbone):
         weights, origin = super().weights()
         anchor = read_backbone(self.anchor, self.anchor_part).weights if self.anchor else None
         rescaled, rows = normrescale(weights, anchor, self.constant, **self.options)
-        # A tensor that is zero in either network, such as an untrained bias, stays as it is. Any other skipped tensor means
-        # that the anchor is another network.
+        # A tensor that is zero in either network, such as an untrained bias, is left unchanged. If any other tensor was not
+        # rescaled, the anchor has a different architecture.
         if skipped := left_alone([row for row in rows if row.norm and row.anchor != 0]):
             raise UserError(
                 f'NormRescale: {self.anchor} does not fit {self.checkpoint} ({skipped}); use an anchor of the same network',

@@ -1,4 +1,4 @@
-"""Norms of a backbone's weights, and a test that recognizes LARS-trained weights."""
+"""Measure the norms of a backbone's weights, and recognize LARS-trained weights by them."""
 
 import statistics
 from collections.abc import Mapping
@@ -6,19 +6,20 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-# Ratio of the norm of a 3x3 convolution to its norm at initialization. With a weight decay of 1e-4, it falls below 1 within a
-# few epochs. Without decay, each step increases it, because the gradient is orthogonal to a scale-invariant weight.
+# Weights count as LARS-trained if the norms of 3x3 convolutions are typically above this multiple of their initial norms. With
+# a weight decay of 1e-4, this ratio falls below 1 within a few epochs. Without decay, each step increases it, because a batch
+# norm makes the loss independent of the norm, so the gradient is orthogonal to the weight.
 LARS_GROWTH = 1.5
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A weight's norm.
+    """The norm of one weight.
 
     Attributes:
         name: Key of the weight.
-        norm: Its L2 norm.
-        growth: Ratio of the norm to the norm of Kaiming initialization (fan out). None if the weight is no convolution.
+        norm: L2 norm of the weight.
+        growth: The norm, divided by the norm after Kaiming initialization (fan out). None if the weight is not a convolution.
     """
 
     name: str
@@ -27,12 +28,12 @@ class Norm:
 
 
 def is_statistic(key: str) -> bool:
-    """Return whether a tensor is a batch statistic or counter, not a learned weight."""
+    """Return whether a key belongs to a batch statistic or a counter, which are not learned."""
     return key.endswith(('running_mean', 'running_var', 'num_batches_tracked'))
 
 
 def weight_norms(weights: Mapping[str, Tensor], kernel: int | None = None) -> list[Norm]:
-    """Return the norms of the learned tensors in order, or with `kernel` only of convolutions of that kernel size.
+    """Return the norms of the learned tensors in order. If `kernel` is set, return only convolutions of this kernel size.
 
     >>> import torch
     >>> weight_norms({'conv.weight': torch.ones(2, 3, 3, 3)}, kernel=3)[0].norm
@@ -46,9 +47,10 @@ def weight_norms(weights: Mapping[str, Tensor], kernel: int | None = None) -> li
 
 
 def growth(weight: Tensor) -> float | None:
-    """Return |w| / sqrt(2 C_in), or None if the weight is no convolution.
+    """Return the norm of a convolution divided by its norm after Kaiming initialization, or None for other weights.
 
-    Initialization with variance 2 / (C_out k^2) gives the C_out C_in k^2 entries the norm sqrt(2 C_in).
+    The initialization gives each of the C_out C_in k^2 entries a variance of 2 / (C_out k^2), so the initial norm is
+    sqrt(2 C_in).
     """
     if weight.ndim != 4:
         return None
@@ -56,13 +58,16 @@ def growth(weight: Tensor) -> float | None:
 
 
 def typical_growth(weights: Mapping[str, Tensor]) -> float | None:
-    """Return the median growth of the 3x3 convolutions, or None if there are none."""
+    """Return the median growth of the norms of 3x3 convolutions since initialization, or None if there are none."""
     ratios = [row.growth for row in weight_norms(weights, kernel=3)]
     return statistics.median(ratios) if ratios else None
 
 
 def typical_gain(weights: Mapping[str, Tensor]) -> float | None:
-    """Return the median, over batch norms, of the root mean square of the gain, or None if there are none."""
+    """Return the median gain of the batch norms, or None if there are none.
+
+    The gain of one batch norm is the root mean square over its channels.
+    """
     norms = [key.removesuffix('running_mean') for key in weights if key.endswith('running_mean')]
     gains = [weights[norm + 'weight'] for norm in norms if norm + 'weight' in weights]
     typical = [gain.double().square().mean().sqrt().item() for gain in gains]
@@ -72,11 +77,12 @@ def typical_gain(weights: Mapping[str, Tensor]) -> float | None:
 def predicted_times(
     weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """Return the factors for the anchor's best learning rate that the kernels and the gains of these weights suggest.
+    """Predict by which factors the best learning rate for fine-tuning these weights differs from the anchor's best rate.
 
-    The gradient of a kernel before a batch norm is proportional to 1 / |w|. A step turns the kernel by rate / |w|^2, so a
-    longer kernel needs a higher rate. Features are proportional to the gains, and the curvature of a classifier's loss to
-    their square, so larger gains need a lower rate.
+    The result has one factor that follows from the kernels, and one that follows from the gains. A kernel w before a batch
+    norm has a gradient proportional to 1 / |w|, so a step turns the kernel by an angle proportional to rate / |w|^2. A longer
+    kernel therefore needs a higher rate. Features are proportional to the gains, and the curvature of a classifier's loss is
+    proportional to the square of the features, so larger gains need a lower rate.
     """
     factors = {}
     kernels = typical_growth(weights), typical_growth(anchor)
@@ -89,16 +95,16 @@ def predicted_times(
 
 
 def looks_lars_trained(weights: Mapping[str, Tensor]) -> bool:
-    """Return whether the median 3x3 convolution has over LARS_GROWTH times its initial norm.
+    """Return whether the median norm of the 3x3 convolutions is more than LARS_GROWTH times the initial norm.
 
-    SGD with weight decay can also reach such norms, but only within the first epochs.
+    SGD with weight decay can also reach norms of this size, but only during the first epochs.
     """
     ratio = typical_growth(weights)
     return ratio is not None and ratio > LARS_GROWTH
 
 
 def warning_before_fine_tuning(weights: Mapping[str, Tensor], origin: str) -> str:
-    """Return a warning before fine-tuning weights that look LARS-trained, or ''."""
+    """Return a warning to log before weights that look LARS-trained are fine-tuned, or '' for other weights."""
     if not looks_lars_trained(weights):
         return ''
     return (

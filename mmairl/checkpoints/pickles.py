@@ -1,10 +1,11 @@
-"""The allow-list for reading checkpoints and .pkl files, and their conversion to plain types for writing.
+"""Read pickles from untrusted files safely, and write checkpoints that every process can load.
 
-A pickle can call any function with any arguments. Even with `np.ndarray` and `np.dtype` alone, it could turn any address into
-an object. So each name that checkpoints need is mapped to a small class or function of this module, which only builds
-numeric arrays from bytes. `plain` then copies the result and rejects everything that is not known to be plain.
+Reading: a pickle can call any function with any arguments. Even if only `np.ndarray` and `np.dtype` were allowed, it could
+interpret any memory address as an object. Therefore an allow-list maps each name that checkpoints need to a stand-in: a small
+class or function of this module that can only build numeric arrays from bytes. `plain` then copies the loaded value and rejects
+every type that is not known to be harmless.
 
-`portable` serves writing: it returns a copy that `torch.load(weights_only=True)` accepts in any process.
+Writing: `portable` returns a copy of a checkpoint that `torch.load(weights_only=True)` accepts, even without mmairl.
 """
 
 import io
@@ -29,34 +30,43 @@ from torch import Tensor, nn
 
 from mmairl.io import replacing
 
-ORIGIN = 'mmairl_origin'  # key of the record of where converted weights come from
-HISTORIES = 'histories'  # key of the logged values
+# Under this key, converted files store the record of origin, which states where their weights come from.
+ORIGIN = 'mmairl_origin'
+# Under this key, checkpoints store the logged values.
+HISTORIES = 'histories'
 NUMERIC = re.compile(r'[<>=|]?[biufc]\d{1,2}')
 VALUES = (bool, int, float, complex, str, bytes, bytearray, NoneType, torch.dtype, torch.device)
-# Opcodes of pickles.
+# These are names of opcodes, the instructions that a pickle consists of.
 CONSTANTS = {'NEWTRUE': True, 'NEWFALSE': False, 'BYTEARRAY8': None}
 CALLS = ('REDUCE', 'NEWOBJ', 'NEWOBJ_EX')
 GETS = ('GET', 'BINGET', 'LONG_BINGET')
 PUTS = ('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE')
-RECURSIVE = ('DUP', 'POP', 'POP_MARK')  # picklers only write them for recursive objects
+# Picklers write these opcodes only for objects that contain themselves.
+RECURSIVE = ('DUP', 'POP', 'POP_MARK')
 SEPARATORS = (pickletools.markobject, pickletools.stackslice)
-LARGEST = 1_000_000  # limit of values; a shared list counts as often as it is referenced
-TEXT = 64  # characters or bytes that count as one value
-LARGEST_KEY = 2**61 - 2  # Python hashes larger integers modulo 2**61 - 1, so they can collide
-COLLISIONS = 8  # limit of different values with one hash, because many make a dictionary slow
-LEGACY = 5  # number of pickles in a file of torch before 1.6
-# Attributes of a dictionary of weights that are kept: torch's versions of modules, and the record of origin.
+# A file may contain this many values. A list that is referenced several times counts as many times.
+LARGEST = 1_000_000
+# This many characters or bytes count as one value.
+TEXT = 64
+# Python hashes larger integers modulo 2**61 - 1, so a file could contain many of them with the same hash.
+LARGEST_KEY = 2**61 - 2
+# This many different values may have the same hash. With many more, a dictionary would become slow.
+COLLISIONS = 8
+# A file of torch before 1.6 consists of this many pickles.
+LEGACY = 5
+# A dictionary of weights keeps these attributes: torch's version numbers of modules, and the record of origin.
 ATTRIBUTES = ('_metadata', ORIGIN)
 
 
 class Refused(pickle.UnpicklingError):
-    """A file has unsafe content. The message begins with 'it holds'."""
+    """The error for a file with unsafe content. Its message always begins with 'it holds'."""
 
 
 class StandIn:
-    """Base class of the safe replacements for the names in a pickle.
+    """Base class of the stand-ins, which replace the classes that a pickle names.
 
-    Instances have no attributes except `value` and, unless a subclass allows it, take no state and cannot be keys.
+    An instance has no attribute except `value`. Unless a subclass allows it, a pickle cannot set the state of an instance or
+    use it as a key of a dictionary.
     """
 
     __slots__ = ('value',)
@@ -70,7 +80,7 @@ class StandIn:
 
 
 class ArrayType(StandIn):
-    """Replaces `numpy.dtype`. Only numeric types are accepted."""
+    """The stand-in for `numpy.dtype`. It accepts only numeric types."""
 
     __slots__ = ()
 
@@ -92,7 +102,7 @@ class ArrayType(StandIn):
 
 
 class Array(StandIn):
-    """Replaces `numpy.ndarray` and the function that creates an empty one. `plain` extracts the array."""
+    """The stand-in for `numpy.ndarray` and for the function that creates an empty array. `plain` extracts the array."""
 
     __slots__ = ()
 
@@ -102,10 +112,10 @@ class Array(StandIn):
 
 
 class Scalar(StandIn):
-    """Replaces the function that creates a NumPy number. `plain` extracts the number.
+    """The stand-in for the function that creates a NumPy number. `plain` extracts the number.
 
-    Numbers can be keys. Their hash is the hash of their bytes, which Python randomizes, so that no file can provoke
-    collisions.
+    Numbers can be keys of dictionaries. The hash of a number is the hash of its bytes. Python randomizes such hashes, so a
+    file cannot contain numbers that were chosen to have the same hash.
     """
 
     __slots__ = ()
@@ -121,14 +131,14 @@ class Scalar(StandIn):
 
 
 def encoded(text: str = '', encoding: str = 'latin1') -> bytes:
-    """Replace `_codecs.encode` and `bytes`, with which protocol 2 stores the bytes of an array."""
+    """Serve as stand-in for `_codecs.encode` and `bytes`, by which pickle protocol 2 stores the bytes of an array."""
     if encoding != 'latin1':
         raise Refused('it holds text to be encoded')
     return text.encode('latin1')
 
 
 class History(StandIn):
-    """Replaces mmengine's HistoryBuffer. `plain` creates the real one."""
+    """The stand-in for mmengine's HistoryBuffer. `plain` creates the real buffer."""
 
     __slots__ = ()
 
@@ -137,20 +147,26 @@ class History(StandIn):
 
 
 class Skipped(StandIn):
-    """Replaces options of scripts, and foreign classes and functions. `plain` replaces them and their results with None."""
+    """The stand-in for objects that are not needed: the options of scripts, and classes and functions of other projects.
+
+    `plain` returns None in place of these objects.
+    """
 
     __slots__ = ()
     __setstate__ = StandIn.__init__
 
 
 def statistic(owner: type, name: str) -> None:
-    """Replace the `getattr` with which a HistoryBuffer looks up its four statistics. They need not be restored."""
+    """Serve as stand-in for the `getattr` by which a HistoryBuffer looks up its four statistics.
+
+    It returns nothing, because the statistics need not be restored.
+    """
     if owner is not History or name not in ('min', 'max', 'current', 'mean'):
         raise Refused(f'it holds a request for {name!r} of an object')
 
 
 class Storage(StandIn):
-    """Replaces the function that reads the memory of a tensor. It uses `torch.load` with `weights_only=True`."""
+    """The stand-in for the function that reads the memory of a tensor. It calls `torch.load` with `weights_only=True`."""
 
     __slots__ = ()
 
@@ -165,7 +181,10 @@ class Storage(StandIn):
 def tensor(
     storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *unused: object
 ) -> Tensor:
-    """Replace the function that creates a tensor from its memory. `as_strided` raises if it would exceed the memory."""
+    """Serve as stand-in for the function that creates a tensor from its memory.
+
+    A file cannot make the tensor read beyond this memory, because `as_strided` then raises an error.
+    """
     memory = storage.value
     flat = torch.empty(0, dtype=memory.dtype).set_(memory.untyped())
     return flat.as_strided(shape, strides, offset)
@@ -188,7 +207,7 @@ ALLOWED: dict[str, Callable] = {
     'argparse.Namespace': Skipped,
 }
 FOR_TORCH = [(stand_in, name) for name, stand_in in ALLOWED.items()]
-# Only pickles that were not written by torch.save name these functions; torch.load has its own.
+# A pickle that torch.save did not write may also name these two functions. torch.load has its own versions of them.
 ALLOWED_IN_PICKLES: dict[str, Callable] = {
     **ALLOWED,
     'torch._utils._rebuild_tensor_v2': tensor,
@@ -196,10 +215,10 @@ ALLOWED_IN_PICKLES: dict[str, Callable] = {
 }
 
 
-# The public pickle.Unpickler is written in C. It allocates a memo of any size that the file demands, and sets attributes of
-# any object. The implementation in Python has no such memo, and attributes can be prevented by replacing BUILD.
+# The public pickle.Unpickler is written in C. It allocates as much memory as the file demands, and it sets attributes of any
+# object. The Python implementation does not allocate memory in advance, and `load_build` below does not set attributes.
 class PlainUnpickler(pickle._Unpickler):
-    """An unpickler that only accepts the allowed names."""
+    """An unpickler that accepts only the names on the allow-list."""
 
     def find_class(self, module: str, name: str) -> Callable:
         if f'{module}.{name}' not in ALLOWED_IN_PICKLES:
@@ -217,26 +236,28 @@ class PlainUnpickler(pickle._Unpickler):
     dispatch = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}
 
 
-LEFT_OUT = object()  # in place of a value without a plain form
-UNKNOWN = object()  # in place of a value that is no number, text or tuple of these
+# `portable` returns this object for a value that has no plain form.
+LEFT_OUT = object()
+# `refuse_endless` uses this object for every value except numbers, text, and tuples of them.
+UNKNOWN = object()
 
 
 class SizedTuple(tuple):
-    """A tuple with the number of its values, including those of nested tuples."""
+    """A tuple that knows its size: the number of its values, including the values of nested tuples."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.size = 1 + sum(map(size_of, items))
 
 
 def size_of(value: Any) -> int:
-    """Return a size to which the time for hashing a value is proportional."""
+    """Return the size of a value. The time that Python takes to hash the value is proportional to it."""
     if type(value) is int:
         return 1 + value.bit_length() // 32
     return value.size if type(value) is SizedTuple else 1
 
 
 class UnpicklingCost:
-    """Estimates the time of unpickling steps that cannot be interrupted, because they run in C."""
+    """Estimates how long it takes to hash the values of a pickle. Hashing runs in C, so it cannot be interrupted."""
 
     def __init__(self) -> None:
         self.hashed = 0
@@ -244,13 +265,14 @@ class UnpicklingCost:
         self.colliding: dict[int, set] = defaultdict(set)
 
     def add(self, value: Any) -> None:
-        """Count a value that is created or referenced, and may be used as a key.
+        """Add the time to hash a value, because the pickle may use the value as a key of a dictionary.
 
         Raises:
-            Refused: If a small file would take a long time.
+            Refused: If hashing would take a long time.
         """
         size = size_of(value)
-        if type(value) is not complex and size < 3:  # 64-bit integers rarely share a hash
+        # Small values are not counted. Even 64-bit integers rarely have the same hash.
+        if type(value) is not complex and size < 3:
             return
         self.hashed += size
         if size > LARGEST or self.hashed > 10 * LARGEST:
@@ -263,9 +285,9 @@ class UnpicklingCost:
 
 
 def refuse_endless(file: IO[bytes]) -> None:
-    """Raise Refused if a small pickle would take minutes to read, because of nested tuples or keys with the same hash.
+    """Raise `Refused` if a small pickle would take minutes to read. Nested tuples, or keys with the same hash, can cause this.
 
-    The opcodes are simulated without unpickling anything. The simulation only tracks numbers, text and tuples.
+    The pickle's instructions are simulated without creating objects. The simulation only tracks numbers, text and tuples.
     """
     cost = UnpicklingCost()
     stack: list[Any] = []
@@ -289,14 +311,16 @@ def refuse_endless(file: IO[bytes]) -> None:
         if name in GETS:
             results = [memo[argument]]
         elif name == 'REDUCE' and _are_two_numbers(taken[1]):
-            results = [complex(*taken[1])]  # no other allowed function takes two numbers
+            # `complex` is the only allowed function that takes two numbers.
+            results = [complex(*taken[1])]
         elif name == 'REDUCE' and taken[0] == 'torch Size':
             (value,) = taken[1]
             if type(value) is not SizedTuple:
                 raise Refused('it holds a size that is not made from a tuple')
             results = [value]
         elif 'TUPLE' in name or name in CALLS:
-            results = [SizedTuple(taken)]  # the result of a call may contain its arguments
+            # The result of a call may contain the arguments, so it is treated like a tuple of them.
+            results = [SizedTuple(taken)]
         elif results and not code.stack_before:
             results = [CONSTANTS.get(name, argument)]
         for value in results:
@@ -310,33 +334,34 @@ def _are_two_numbers(value: Any) -> bool:
 
 
 class PlainPickles(PickleHandler):
-    """mmengine's reader of .pkl files, such as the annotations of a data set, restricted to the allow-list."""
+    """Reads .pkl files, such as the annotations of a data set, for mmengine. Only names on the allow-list are accepted."""
 
     def load_from_fileobj(self, file: IO[bytes], **kwargs: Any) -> Any:
         content = file.read()
         refuse_endless(io.BytesIO(content))
         loaded = PlainUnpickler(io.BytesIO(content), **kwargs).load()
-        # A large data set has more than a million annotations. Each takes at least a byte of the file.
+        # A large data set has more than a million values, so the limit is raised to the number of bytes in the file.
         return plain(loaded, max(LARGEST, len(content)))
 
 
 def plain(value: Any, largest: int = LARGEST) -> Any:
-    """Return a copy that consists of dictionaries, lists, numbers, text, tensors and numeric arrays.
+    """Return a copy of a loaded value that consists of dictionaries, lists, numbers, text, tensors and numeric arrays.
 
-    A shared list is copied for each reference to it.
+    A list that is referenced several times is copied several times.
 
     Raises:
-        Refused: If there is anything else in the value, or if it has more than `largest` values.
+        Refused: If the value contains any other type, or more than `largest` values.
     """
     return _Copier(largest).copy(value)
 
 
 class _Copier:
-    """Copies values and counts them."""
+    """Copies a value and everything in it, and counts the values."""
 
     def __init__(self, largest: int) -> None:
         self.remaining = largest
-        self.open: set[int] = set()  # ids of the containers around the current value
+        # The ids of the containers that contain the current value.
+        self.open: set[int] = set()
 
     def copy(self, value: Any) -> Any:
         is_text = isinstance(value, (str, bytes, bytearray))
@@ -360,7 +385,8 @@ class _Copier:
 
     def _dictionary(self, value: dict, kind: type[dict]) -> dict:
         new = kind()
-        for key, item in kind.items(value):  # `value.items` could be an attribute from the file
+        # `value.items` is not called, because the file could have replaced it by an attribute.
+        for key, item in kind.items(value):
             new[self._key(key)] = self.copy(item)
         for name in ATTRIBUTES if kind is OrderedDict else ():
             if isinstance(vars(value).get(name), dict):
@@ -393,7 +419,7 @@ def _leaf(value: Any, kind: type) -> Any:
 
 
 def history(values: np.ndarray, counts: np.ndarray, length: int) -> HistoryBuffer:
-    """Return mmengine's buffer of logged values."""
+    """Create mmengine's buffer of logged values from two numeric arrays."""
     if values.dtype.kind not in 'biuf' or counts.dtype.kind not in 'biuf':
         raise Refused('it holds a history of something other than numbers')
     return HistoryBuffer(values, counts, int(length))
@@ -408,9 +434,10 @@ def _tensor(value: Tensor) -> Tensor:
 
 
 def portable_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Convert a checkpoint to plain types, with the logged values as tensors under the key HISTORIES.
+    """Convert a checkpoint to plain types, and move the logged values to the key HISTORIES, as tensors.
 
-    mmengine stores the logged values as `HistoryBuffer` in the message hub, which `torch.load(weights_only=True)` rejects.
+    mmengine stores the logged values in the message hub as `HistoryBuffer`, a class that `torch.load(weights_only=True)`
+    rejects.
     """
     hub = checkpoint.get('message_hub')
     scalars = hub.get('log_scalars') if isinstance(hub, dict) else None
@@ -425,13 +452,13 @@ def portable_checkpoint(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 def write_checkpoint(content: dict, path: str | Path) -> None:
     """Write a checkpoint atomically, in plain types that `torch.load(weights_only=True)` accepts without this package."""
-    # torch gets an open file, because with a path it hides the cause of an error.
+    # torch is given an open file, because it hides the cause of an error if it is given a path.
     with replacing(path) as temporary, temporary.open('wb') as file:
         torch.save(portable_checkpoint(content), file)
 
 
 def restore_histories(checkpoint: dict[str, Any]) -> None:
-    """Put the logged values of a checkpoint back into its message hub."""
+    """Move the logged values of a checkpoint from the key HISTORIES back to its message hub."""
     histories = checkpoint.pop(HISTORIES, None)
     hub = checkpoint.get('message_hub')
     if isinstance(histories, dict) and isinstance(hub, dict):
@@ -442,9 +469,14 @@ def restore_histories(checkpoint: dict[str, Any]) -> None:
 
 
 def portable(value: Any, place: str = '') -> Any:
-    """Return a copy that `torch.load(weights_only=True)` accepts in a process without mmairl.
+    """Return a copy of a value that `torch.load(weights_only=True)` accepts, even in a process without mmairl.
 
-    NumPy numbers and arrays become Python numbers and tensors. Objects without a plain form are left out with a warning.
+    NumPy numbers become Python numbers, and arrays become tensors. Objects that cannot be converted are left out, with a
+    warning.
+
+    Args:
+        value: The value to copy.
+        place: Dotted name of the value in the checkpoint, for the warning.
     """
     if type(value) in VALUES or type(value) is torch.Size:
         return value
@@ -480,14 +512,16 @@ def _portable_leaf(value: Any, place: str) -> Any:
         values, counts = value.data
         return dict(values=portable(values), counts=portable(counts), max_length=value.max_length)
     if isinstance(value, np.ndarray):
-        with suppress(TypeError):  # torch lacks some of NumPy's types
+        # If torch lacks the type of the array, the array becomes a list.
+        with suppress(TypeError):
             return torch.from_numpy(value.astype(value.dtype.newbyteorder('='), order='C'))
         return portable(value.tolist(), place)
     if isinstance(value, np.generic) and not isinstance(value.item(), np.generic):
         return portable(value.item(), place)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if isinstance(value, str):  # a member of an Enum, for instance
+    # The value is an instance of a subclass of str, such as a member of an Enum.
+    if isinstance(value, str):
         return str.__str__(value)
     for kind in (int, float, bytes):
         if isinstance(value, kind):
@@ -498,7 +532,7 @@ def _portable_leaf(value: Any, place: str) -> Any:
 
 @cache
 def warn_left_out(place: str, kind: str) -> None:
-    """Log once that a checkpoint lacks a value."""
+    """Log a warning that a value is left out of the checkpoint. Each value is reported only once."""
     print_log(
         f"checkpoint: '{place}' is of type {kind}, which torch.load(weights_only=True) rejects, and is left out; "
         'have the hook that adds it save plain values',

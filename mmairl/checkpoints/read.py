@@ -1,4 +1,7 @@
-"""Read a backbone from a checkpoint of any known project. Every tensor below its prefix must be recognized."""
+"""Read a backbone from a checkpoint of any known project.
+
+A tensor whose key begins with the backbone's prefix must be recognized. An unknown tensor is an error and is not skipped.
+"""
 
 import ast
 import re
@@ -49,7 +52,7 @@ from mmairl.checkpoints.pickles import ORIGIN
 from mmairl.checkpoints.released import is_hub, is_released, released_file
 from mmairl.errors import UserError, printable
 
-# Suffixes of the tensors that must be floats: weights and statistics. Counters and tables of positions can be integers.
+# Tensors with these suffixes, weights and batch statistics, must be floats. Counters and tables of positions can be integers.
 FLOATS = ('weight', 'bias', 'running_mean', 'running_var')
 HUB_FILES = ('model.safetensors', 'pytorch_model.bin')
 
@@ -59,14 +62,15 @@ class Backbone:
     """The weights of a backbone under mmairl's names.
 
     Args:
-        weights: The tensors.
+        weights: The tensors by mmairl's names.
         path: The file, or the name of a released model.
         source: The format of the file.
         part: 'student' or 'teacher'.
-        renamed: For each key that was read from the file, the name in `weights`.
-        dropped: The other keys of the file.
-        origin: The file's record of the origin of its weights.
-        settings: Settings of the training run that wrote the file, as text by dotted key.
+        renamed: Maps each key that was read from the file to the name in `weights`.
+        dropped: The keys of the file that were not read.
+        origin: The record of origin in the file. mmairl stores it in files that it converts, to state where the weights come
+            from and which images they expect.
+        settings: The config of the mmairl training run that wrote the file. Maps dotted config keys to text.
     """
 
     weights: dict[str, Tensor]
@@ -83,7 +87,7 @@ class Backbone:
 
     @cached_property
     def hub(self) -> HubConfig:
-        """The settings files next to the checkpoint, unless it describes itself."""
+        """The settings files next to the checkpoint. They are ignored if the checkpoint has a config or a record of origin."""
         describes_itself = self.settings or 'source_format' in self.origin
         if describes_itself or not self.path or self._is_torchvision:
             return HubConfig(Path())
@@ -95,7 +99,10 @@ class Backbone:
 
     @property
     def heads(self) -> int | None:
-        """Attention heads of a ViT, from the file's record, its run's settings, config.json or its project; None if unknown."""
+        """Number of attention heads of a ViT, or None if it is unknown.
+
+        It is taken from the record of origin, the run's settings, `config.json`, or what is known about MoCo v3's ViTs.
+        """
         keys = ('num_heads', 'arch.num_heads', 'arch')
         number, in_arch, arch = (self.settings.get(f'model.backbone.{key}') for key in keys)
         stated = [self.origin.get('heads'), number, in_arch, arch]
@@ -111,7 +118,7 @@ class Backbone:
 
     @property
     def norm_eps(self) -> float | None:
-        """Epsilon of a ViT's layer norms, from the file's record or config.json; None if unknown."""
+        """Epsilon of a ViT's layer norms, from the record of origin or `config.json`, or None if it is unknown."""
         if 'norm_eps' not in self.origin:
             return self.hub.norm_eps
         with suppress(ValueError):
@@ -120,7 +127,7 @@ class Backbone:
 
     @property
     def input(self) -> Input:
-        """The images that the backbone expects, from its run's settings, its record or the files next to it."""
+        """The images that the backbone expects, from the run's settings, the record of origin or the files next to it."""
         if self.settings:
             return input_of(self.settings)
         if 'mean' in self.origin and 'std' in self.origin:
@@ -137,7 +144,7 @@ class Backbone:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The record of origin for a file that is written from this backbone."""
+        """The record of origin to store in a file to which this backbone is written."""
         record = dict(self.origin)
         if self.heads is not None:
             record['heads'] = self.heads
@@ -151,10 +158,10 @@ class Backbone:
 
     @property
     def network(self) -> dict[str, Any]:
-        """The `backbone=` of a config for exactly these weights.
+        """The `backbone=` of a config whose network has exactly these weights.
 
         Raises:
-            UserError: If the network is unknown, or if `config.json` next to the file describes another network.
+            UserError: If the network is unknown, or if `config.json` next to the file describes a different network.
         """
         network = backbone_of(self.weights, self.path, self.heads, self.norm_eps)
         arch = network.get('arch', network)
@@ -171,7 +178,7 @@ class Backbone:
         return network
 
     def _with_padding(self, network: dict[str, Any]) -> dict[str, Any]:
-        """Return the network with the padding of its 3x3 stem, which does not follow from the weights."""
+        """Choose the padding of a ResNet's 3x3 stem, which cannot be derived from the weights."""
         if self.source.startswith('solo-learn'):
             return {**network, 'type': 'SoloLearnResNet'}
         warn(
@@ -182,7 +189,12 @@ class Backbone:
 
 
 def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
-    """Warn that ImageNet's statistics are used because no others are stated. `how` tells users how to pass others."""
+    """Warn that ImageNet's statistics are used, because nothing states those of the backbone.
+
+    Args:
+        backbone: The backbone.
+        how: The flag or key by which users can set the statistics.
+    """
     mean, std = (', '.join(map(str, values)) for values in (Input.mean, Input.std))
     warn(
         f'{backbone.path}: neither the file nor a config.json or preprocessor_config.json next to it states the mean and std '
@@ -191,7 +203,7 @@ def warn_of_assumed_statistics(backbone: Backbone, how: str) -> None:
 
 
 def input_of(settings: Mapping[str, str]) -> Input:
-    """Return the images that the settings of a training run of mmairl state.
+    """Return the images that a backbone expects, according to the settings of its training run.
 
     The settings come from an untrusted file, so values of unexpected types are ignored.
     """
@@ -229,11 +241,12 @@ def read_backbone(
     """Return the backbone of the student or the teacher in a checkpoint of any known project.
 
     Args:
-        path: A checkpoint, a folder of a model hub with one, or the name of a released model: 'torchvision:resnet50',
-            'timm:NAME' or 'hf-hub:ORG/NAME'.
+        path: A checkpoint, a folder from a model hub that contains a checkpoint, or the name of a released model:
+            'torchvision:resnet50', 'timm:NAME' or 'hf-hub:ORG/NAME'.
         part: 'student' or 'teacher'.
         prefix: Prefix of the backbone's keys. Default: detect it.
-        network: Tensors of the network to fill, if it is not a ResNet or a ViT. Heads of the file that it lacks are left out.
+        network: Tensors of the network for which the weights are read, required if it is not a ResNet or a ViT. Heads in the
+            file that this network does not have are left out.
 
     Returns:
         The backbone.
@@ -271,7 +284,7 @@ def read_backbone(
 
 
 def weights_file(path: str | Path) -> str | Path:
-    """Return the file of weights in a folder of a model hub, or `path` if it is not a folder."""
+    """Return the file with the weights in a folder from a model hub. If `path` is not a folder, return it unchanged."""
     if is_released(path) or not Path(path).expanduser().is_dir():
         return path
     folder = Path(path).expanduser()
@@ -286,7 +299,10 @@ def weights_file(path: str | Path) -> str | Path:
 
 @dataclass(frozen=True)
 class BackboneSearch:
-    """Search the tensors of a file for one backbone."""
+    """Searches the tensors of a file for the backbone of the student or the teacher.
+
+    A *known network* is a ResNet or a ViT in a layout that layouts.yaml lists.
+    """
 
     path: str
     tensors: Mapping[str, Any]
@@ -294,7 +310,7 @@ class BackboneSearch:
     network: Mapping[str, Tensor] | None = None
 
     def find(self) -> Named:
-        """Return the backbone of a known format, or else the file's only known network."""
+        """Return the backbone if the file has a known format. Otherwise return the only known network in the file."""
         form = detect_format(self.tensors)
         if form is None:
             return self._find_in_unknown_format()
@@ -304,7 +320,7 @@ class BackboneSearch:
         return self._read(prefix, form.name, form.pure)
 
     def find_below(self, prefix: str) -> Named:
-        """Return the backbone below a prefix that the user gave."""
+        """Return the backbone whose keys start with a prefix that the user gave."""
         if not any(key.startswith(prefix) for key in self.tensors):
             raise UserError(
                 f"{self.path}: no key begins with the prefix ('{prefix}'); its keys look like {list(self.tensors)[:3]}",
@@ -316,16 +332,18 @@ class BackboneSearch:
         prefixes = self._prefixes()
         if self.part == 'teacher' or not prefixes:
             raise self._absent(None)
-        return self._only_network('') or self._read_known(prefixes[0], '')  # the second call raises
+        # If there is no known network, `_read_known` raises the error that explains why.
+        return self._only_network('') or self._read_known(prefixes[0], '')
 
     def _absent(self, form: Format | None) -> UserError:
-        """Return the error for a file without the requested part."""
+        """Return the error to raise if the file does not have the requested part."""
         if form is None:
             keys = list(self.tensors)[:3]
             content = f'its keys look like {keys}' if keys else 'it has no weights'
             return UserError(
-                f'{self.path}: no {self.part} backbone of a known format ({content}); give a ResNet or ViT by the names of '
-                'mmairl, MoCo, mmpretrain, torchvision, timm, Hugging Face, VISSL or detectron2, or the prefix of its keys',
+                f'{self.path}: no {self.part} backbone of a known format ({content}); give a ResNet or ViT with the tensor '
+                'names of mmairl, MoCo, mmpretrain, torchvision, timm, Hugging Face, VISSL or detectron2, or set the prefix of '
+                'the keys',
                 code='no-backbone',
             )
         detail = f" (no key starts with '{form.teacher}')" if form.teacher else ''
@@ -335,11 +353,15 @@ class BackboneSearch:
         )
 
     def _read(self, prefix: str, source: str, pure: bool) -> Named:
-        """Read a known network at a prefix, else the only one further below it, else, if `pure`, any network as stored."""
+        """Read the backbone whose keys start with a prefix.
+
+        If there is no known network directly at the prefix, read the only known network at a longer prefix. If there is none
+        either, and only backbones have this prefix (`pure`), read all tensors under their own names.
+        """
         try:
             return self._read_known(prefix, source)
         except UserError as error:
-            # Only networks below the prefix are candidates; others are not the student or the teacher.
+            # A network elsewhere in the file would not be the student, so only longer prefixes are searched.
             match = self._only_network(prefix) if prefix and self.part == 'student' else None
             if match:
                 return match
@@ -349,7 +371,11 @@ class BackboneSearch:
             raise
 
     def _only_network(self, within: str) -> Named | None:
-        """Return the only known network below a prefix, or None if there is none."""
+        """Return the only known network whose keys start with `within`, or None if there is none.
+
+        Raises:
+            UserError: 'several-backbones' if there is more than one.
+        """
         found: dict[str, Named] = {}
         for prefix in self._prefixes():
             inner = any(prefix.startswith(shorter) for shorter in found)
@@ -372,7 +398,7 @@ class BackboneSearch:
         return None
 
     def _prefixes(self) -> list[str]:
-        """Return the prefixes, the shortest first, at which a known network or the network to fill may be."""
+        """Return the prefixes that a known network or the user's network may have, from the shortest to the longest."""
         prefixes = set(layout_prefixes(self.tensors))
         if self.network:
             name = next(reversed(self.network)).removeprefix(TIMM_BACKBONE)
@@ -381,7 +407,7 @@ class BackboneSearch:
         return sorted(prefixes, key=len)
 
     def _below(self, prefix: str) -> dict[str, str]:
-        """Return the keys of the file below a prefix, by their names without the prefix."""
+        """Return a dictionary from the names below a prefix to the keys of the file, which include the prefix."""
         begins = [(prefix, ''), *(LAST_STAGES if prefix == 'backbone.' else ())]
         keys: dict[str, str] = {}
         for begin, stage in begins:
@@ -391,7 +417,7 @@ class BackboneSearch:
         return keys
 
     def _read_known(self, prefix: str, source: str) -> Named:
-        """Read a known network, or the network to fill, below a prefix.
+        """Read a known network, or the user's network, whose keys start with a prefix.
 
         Raises:
             UserError: If the network is unknown or incomplete, or if a tensor is not recognized.
@@ -407,14 +433,17 @@ class BackboneSearch:
             in_timm = Named({nested[name]: value for name, value in stored.items()}, nested)
             named = self._closest([named, as_stored, in_timm])
         else:
-            # The tensors are the same for every number of heads; 1 avoids a warning that the number is unknown.
+            # The number of heads does not affect the tensors. Passing 1 avoids the warning that the number is unknown.
             network = backbone_of(with_counters(named.weights), self.path, heads=1)
             require_complete(named.weights, network, self.path)
         renamed = {keys[name]: ours for name, ours in named.names.items()}
         return Named(named.weights, renamed, source)
 
     def _closest(self, candidates: Sequence[Named]) -> Named:
-        """Return the candidate with exactly the tensors of the network, or raise the error of the closest one."""
+        """Return the candidate that has exactly the tensors of the user's network.
+
+        If no candidate does, raise the error of the candidate with the fewest missing and unknown tensors.
+        """
         faults = [name_faults(with_counters(named.weights), self.network) for named in candidates]
         missing, unknown = best = min(faults, key=lambda fault: len(fault[0]) + len(fault[1]))
         if missing or unknown:
@@ -422,7 +451,7 @@ class BackboneSearch:
         return candidates[faults.index(best)]
 
     def _read_as_stored(self, prefix: str, source: str) -> Named:
-        """Read all tensors below a prefix under their own names. A config must name the architecture."""
+        """Read all tensors below a prefix under their own names. Users must give a config with the architecture."""
         keys = self._below(prefix)
         weights = self._floats(keys, lambda name: True)
         return Named(weights, {key: name for name, key in keys.items()}, source)
@@ -430,8 +459,12 @@ class BackboneSearch:
     def _floats(self, keys: Mapping[str, str], selects: Callable[[str], bool]) -> dict[str, Tensor]:
         """Return the selected tensors by their names without prefix.
 
+        Args:
+            keys: Maps names without prefix to the keys of the file.
+            selects: Function that returns whether a name is selected.
+
         Raises:
-            UserError: 'no-floats' if a value is not a weight.
+            UserError: 'no-floats' if a value is not a tensor of weights.
         """
         selected = {name: self.tensors[key] for name, key in keys.items() if selects(name)}
         for name, value in selected.items():
@@ -445,20 +478,21 @@ class BackboneSearch:
 
 
 def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the batch counters that some formats omit. Batch norms with a fixed momentum do not use them."""
+    """Add the counters of batches that some formats omit. Their value has no effect on batch norms with a fixed momentum."""
     for key in [key for key in weights if key.endswith('.running_mean')]:
         weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
     return weights
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]]:
-    """Return the tensors of a checkpoint without wrappers, its record of origin, and its run's settings.
+    """Return the tensors of a checkpoint, its record of origin, and its run's settings.
 
-    Other values with dotted names, which are meant as weights, are also returned, so that errors can report their type.
+    The names of tensors do not have the prefixes of wrappers such as DDP. A value that is not a tensor but has a dotted name
+    is probably meant as a weight. It is returned too, so that an error can report its type.
     """
     loaded = load_checkpoint(path)
     inner = loaded
-    # Training scripts nest the weights under one or several of these keys.
+    # Training scripts nest the weights under one or more of these keys.
     while envelope := next((name for name in ENVELOPES if isinstance(inner.get(name), dict)), None):
         inner = inner[envelope]
     meta = loaded.get('meta')
@@ -469,7 +503,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]
     origin = dict(origin) if isinstance(origin, dict) else {}
     settings = settings if isinstance(settings, dict) else {}
     settings = {key: value for key, value in settings.items() if isinstance(key, str)}
-    # Files of earlier versions stored the source format as `format`, which safetensors reserves for 'pt'.
+    # Earlier versions of mmairl stored the source format as `format`. In safetensors, `format` is always 'pt'.
     stored_format = origin.pop('format', 'pt')
     if stored_format != 'pt':
         origin.setdefault('source_format', stored_format)
@@ -477,14 +511,15 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Any], dict, dict[str, str]
 
 
 def _flat(values: dict, prefix: str = '') -> dict[str, Any]:
-    """Return values by dotted names, without wrappers."""
+    """Return nested values as one dictionary with dotted names, without the prefixes of wrappers such as DDP."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f'{prefix}{key}'
         while name.startswith(WRAPPERS):
             name = name.partition('.')[2]
         if isinstance(value, np.ndarray):
-            with suppress(TypeError, ValueError):  # torch lacks some of NumPy's types of numbers
+            # An array stays as it is if torch lacks its type of numbers.
+            with suppress(TypeError, ValueError):
                 value = torch.from_numpy(value)
         if isinstance(value, dict):
             flat |= _flat(value, f'{name}.') if key in NESTED else {}

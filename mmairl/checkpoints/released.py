@@ -1,4 +1,4 @@
-"""Released models by name: 'torchvision:NAME', 'timm:NAME' and 'hf-hub:ORG/NAME'.
+"""Download released models by name: 'torchvision:NAME', 'timm:NAME' and 'hf-hub:ORG/NAME'.
 
 Weights and settings are downloaded once and cached. Code in the repositories is never downloaded.
 """
@@ -19,9 +19,10 @@ from mmairl.io import FULL, replacing
 
 HUBS = ('timm:', 'hf-hub:')
 WEIGHTS = 'model.safetensors'
-BLOCK = 2**17  # bytes that are read from a server at once
+# The number of bytes that are read from a server at a time.
+BLOCK = 2**17
 UNKNOWN = 'unknown-model', 'no such repository or revision; check the name, or run `hf auth login`'
-# Codes and messages by the name of huggingface_hub's exception.
+# Maps the name of an exception of huggingface_hub to mmairl's error code and message.
 FAULTS = {
     'GatedRepoError': (
         'gated-model',
@@ -42,12 +43,12 @@ FAULTS = {
 
 
 def is_released(name: str | Path) -> bool:
-    """Return whether a name is that of a released model, such as 'torchvision:resnet50', rather than a file."""
+    """Return True for the name of a released model, such as 'torchvision:resnet50', and False for the path of a file."""
     return str(name).startswith(('torchvision:', *HUBS))
 
 
 def is_hub(name: str | Path) -> bool:
-    """Return whether a name is that of a model on the Hugging Face hub, which includes timm's."""
+    """Return whether this is the name of a model on the Hugging Face hub, such as 'timm:NAME' or 'hf-hub:ORG/NAME'."""
     return str(name).startswith(HUBS)
 
 
@@ -67,7 +68,7 @@ def released_file(name: str) -> Path:
 
 
 def hub_repository(name: str) -> str:
-    """Return the repository of a model of the hub, as 'ORG/NAME[@REVISION]'."""
+    """Return the repository of a model on the Hugging Face hub, as 'ORG/NAME[@REVISION]'."""
     scheme, _, model = name.partition(':')
     return _timm_repository(model) if scheme == 'timm' else model
 
@@ -107,7 +108,7 @@ def _timm_repository(model: str) -> str:
 
 
 def _hub_file(repository: str, name: str) -> Path:
-    """Download the weights of a repository and the settings next to them."""
+    """Download the weights of a repository and its settings files, and return the path of the weights."""
     try:
         from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache
     except ImportError as error:
@@ -118,7 +119,7 @@ def _hub_file(repository: str, name: str) -> Path:
     repository, _, revision = repository.partition('@')
     where = dict(repo_id=repository, revision=revision or None)
     try:
-        # The weights come last, so that cached weights imply that the settings are cached, too, or do not exist.
+        # The weights are downloaded last. If they are in the cache, the settings files are too, or do not exist.
         for file in (CONFIG, PREPROCESSOR):
             try:
                 hf_hub_download(filename=file, **where)
@@ -127,14 +128,16 @@ def _hub_file(repository: str, name: str) -> Path:
                 if is_offline and not try_to_load_from_cache(filename=WEIGHTS, **where):
                     raise
         return Path(hf_hub_download(filename=WEIGHTS, **where))
-    except Exception as error:  # a full disk, any error of the HTTP client, ...
+    # A download can fail with many exceptions, such as the HTTP client's or that of a full disk.
+    except Exception as error:
         status = getattr(getattr(error, 'response', None), 'status_code', None)
         reason = getattr(error, 'strerror', None) or type(error).__name__
         if status is not None:
             reason = f'HTTP status {status}'
         free = 'free some disk space and ' if getattr(error, 'errno', None) in FULL else ''
         fault = 'download-failed', f'the download failed ({reason}); {free}run it again'
-        if status in (401, 403):  # a private repository, or a token that is not valid
+        # The hub answers with these codes if a repository is private or a token is not valid.
+        if status in (401, 403):
             fault = FAULTS['GatedRepoError']
         for kind in reversed(type(error).__mro__):
             fault = FAULTS.get(kind.__name__, fault)
@@ -149,7 +152,7 @@ def download_once(
     hash_prefix: str = '',
     progress: bool = True,
 ) -> Path:
-    """Download a URL into torch's cache under this name, unless the file is there."""
+    """Download a URL to a file of this name in torch's cache, unless the file exists. Return its path."""
     file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
     if not file.is_file():
         with explained(
@@ -163,11 +166,13 @@ def download_once(
 
 
 def _download(url: str, file: Path, hash_prefix: str, progress: bool) -> None:
-    """Download a file completely or not at all.
+    """Download a file, and keep it only if it is complete.
 
-    `torch.hub.download_url_to_file` is not used: without a hash, it keeps a part of a file if the connection ends early.
+    `torch.hub.download_url_to_file` is not used because it keeps an incomplete file if the connection ends early and no hash
+    is given.
     """
-    request = Request(url, headers={'User-Agent': 'mmairl'})  # some servers refuse that of urllib
+    # Some servers reject the user agent of urllib.
+    request = Request(url, headers={'User-Agent': 'mmairl'})
     console = Console(stderr=True)
     digest = hashlib.sha256()
     with replacing(file) as partial, urlopen(request) as response:

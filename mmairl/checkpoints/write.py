@@ -1,4 +1,4 @@
-"""Write a backbone in the format of another project, with a record of where its weights come from."""
+"""Write a backbone in the format of another project, with a record of origin: where its weights come from."""
 
 import pickle
 import re
@@ -26,24 +26,24 @@ def write_backbone(
     weights: Weights | None = None,
     **record: object,
 ) -> None:
-    """Write a backbone.
+    """Write a backbone to a file in the format of a project.
 
     Args:
         backbone: The backbone.
-        path: The file. It must not be the file of the backbone.
+        path: The file to write. It must not be the file from which the backbone was read.
         to: One of `WRITERS`: 'mmairl', 'torchvision', 'timm', 'detectron2' or 'safetensors'.
-        weights: Weights to write. Default: those of the backbone.
-        **record: Further facts for the file's record of origin.
+        weights: Weights to write. Default: the weights of the backbone.
+        **record: Additional entries for the record of origin in the file.
 
     Raises:
-        UserError: If the format has no names for this network.
+        UserError: If the format cannot represent this network.
 
     Example:
         >>> write_backbone(read_backbone('moco_v2.pth.tar'), 'moco_v2.pkl', to='detectron2')  # doctest: +SKIP
     """
     with replacing(output(path, backbone.path)) as temporary, temporary.open('wb') as file:
         tensors = weights or backbone.weights
-        # Copies, because safetensors rejects tensors that share memory.
+        # The tensors are copied, because safetensors rejects tensors that share memory.
         copies = {
             key: value.clone(memory_format=torch.contiguous_format)
             for key, value in tensors.items()
@@ -57,14 +57,17 @@ def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 
 def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """Write a dictionary of tensors, as torchvision's models are stored. The origin is an attribute of the dictionary."""
+    """Write a plain dictionary of tensors, like torchvision's files. The record of origin is an attribute of the dictionary."""
     state = OrderedDict(weights)
     vars(state)[ORIGIN] = origin
     torch.save(state, file)
 
 
 def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """Write torchvision's names. Its ViT has a class token, positions and biases, but no registers, layer scales or gates."""
+    """Write the tensors under torchvision's names.
+
+    torchvision's ViT has a class token, position embeddings and biases, but no registers, layer scales or gates.
+    """
     if any(key.endswith('cls_token') for key in weights):
         named = {rename(key, 'torchvision_vit'): value for key, value in weights.items()}
         unnamed = any(re.search(r'^(vit|pre_norm|layers)\.|\.(attn|ffn)\.', key) for key in named)
@@ -83,7 +86,7 @@ def _of_timm(weights: Weights) -> Weights:
         return {rename(key, 'dinov3'): value for key, value in weights.items()}
     tokens = weights['cls_token'].shape[1]
     if tokens > 1:
-        # timm stores registers as a separate tensor, without positions.
+        # timm stores registers as a separate tensor, to which it adds no position embeddings. So they are added here.
         positions = weights['pos_embed']
         first = weights['cls_token'] + positions[:, :tokens]
         weights = {
@@ -96,9 +99,10 @@ def _of_timm(weights: Weights) -> Weights:
 
 
 def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """Write NumPy arrays under detectron2's names. With `matching_heuristics`, C4 and FPN models load them.
+    """Write NumPy arrays under detectron2's names.
 
-    Weights in bfloat16, which NumPy lacks, become float32.
+    The entry `matching_heuristics` makes both C4 and FPN models find their weights. Weights in bfloat16 become float32,
+    because NumPy does not have bfloat16.
     """
     if 'conv1.weight' not in weights:
         raise UserError(
@@ -110,7 +114,8 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
             value.float() if value.dtype == torch.bfloat16 else value
         ).numpy()
         for key, value in weights.items()
-        if not key.endswith('num_batches_tracked')  # detectron2's batch norm has no counter
+        # detectron2's batch norm has no counter of batches.
+        if not key.endswith('num_batches_tracked')
     }
     content = {
         'model': arrays,
@@ -122,11 +127,12 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 
 def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    """Write timm's names, because timm loads these files. For ResNets, they equal torchvision's."""
+    """Write a safetensors file under timm's names, so that timm can load it. timm's names of ResNets are torchvision's."""
     from safetensors.torch import save
 
     metadata = {printable(key): printable(value) for key, value in origin.items()}
-    metadata['format'] = 'pt'  # loaders of the hub require it
+    # Programs that load files from the hub require this entry.
+    metadata['format'] = 'pt'
     file.write(save(_of_timm(weights), metadata=metadata))
 
 

@@ -1,7 +1,7 @@
 """The command line: `mmairl COMMAND`, one module per command.
 
-The modules of commands import neither torch nor OpenMMLab at the top, because that takes seconds and `--help` must be fast.
-Their `main` imports other modules after the arguments are parsed.
+The module of a command imports neither torch nor OpenMMLab at its top, because these imports take seconds and `--help` must be
+fast. The function `main` of the module imports them after the arguments are parsed.
 """
 
 from mmairl.startup import prepare as prepare

@@ -1,13 +1,13 @@
 """Compare representations: mmairl analyze {norms,cka,geometry,measures,patches} CKPT... [--config CONFIG] [--out DIR].
 
 norms     plot the weight norms of each checkpoint (Fig. 3a of the paper); requires no images
-cka       compare two checkpoints stage by stage (Fig. 3b), or a student with its teacher; for more, draw a heat map
+cka       compare two checkpoints, or student and teacher, stage by stage (Fig. 3b); draw a heat map of more checkpoints
 geometry  measure alignment, uniformity, rank and spectrum, draw a map and neighbors, and test invariances
 measures  compute measures that require no labels on training images: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ...
 patches   draw the features of whole test images: principal components as colors, and the attention of a ViT's last layer
 
-CONFIG names the images, as in `mmairl evaluate`, and networks other than ResNets. CKPT is a checkpoint in any known format, or
-a released model such as torchvision:resnet50. The output is PNG, SVG and CSV files and a page.
+CONFIG defines the images, as in `mmairl evaluate`, and the network unless it is a ResNet. CKPT is a checkpoint in any known
+format, or a released model such as torchvision:resnet50. The output consists of PNG, SVG and CSV files and a page.
 """
 
 import argparse
@@ -63,12 +63,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--stage',
         default='pooled',
-        help='cka of more than two: choose the stage of the heat map (default: pooled)',
+        help='cka of more than two checkpoints: choose the stage for the heat map (default: pooled)',
     )
     add_switch(
         parser,
         '--full',
-        'cka of two: also compute the biased value over all images at once, as published (default: off)',
+        'cka of two checkpoints: also compute the biased estimate over all images at once, as papers report it (default: off)',
     )
     add_switch(
         parser,
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> None:
     paths = named(args.checkpoints)
     subjects = {name: (path, args.part) for name, path in paths.items()}
 
-    # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
+    # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmairl.report import analysis_pages
 
     if args.instrument == 'norms':
@@ -175,7 +175,7 @@ def _draw_patches(
 
 
 def named(paths: list[str]) -> dict[str, str]:
-    """Return each path by its shortest unique name: the file name, folder and file name, or the whole path."""
+    """Return the paths by unique names: file names if these are unique, else folder and file names, else whole paths."""
     from mmairl.checkpoints.released import is_released
 
     short = [path if is_released(path) else Path(path).stem for path in paths]

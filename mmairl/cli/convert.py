@@ -1,7 +1,8 @@
 """Write a backbone in another format: mmairl convert SRC DST --to {mmairl,torchvision,timm,detectron2,safetensors,hub,onnx}.
 
-Formats for publication also get a model card, README.md. `hub` writes the folder that model hubs expect and prints the upload
-command; it uploads nothing. The output of an ONNX file is compared with torch's before the file is written.
+With the formats timm, safetensors and hub, a model card (README.md) is written, too. With hub, the output is a folder in the
+layout of model hubs. The command to upload the folder is printed, but nothing is uploaded. With onnx, the output of the
+converted model is compared with the output in torch before the file is written.
 """
 
 import argparse
@@ -50,13 +51,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--mean',
         type=float,
         nargs='+',
-        help='set the mean of each channel, from 0 to 1 (default: as in the checkpoint)',
+        help='set the mean of each channel, on a scale from 0 to 1 (default: as in the checkpoint)',
     )
     parser.add_argument(
         '--std',
         type=float,
         nargs='+',
-        help='set the standard deviation of each channel (default: as in the checkpoint)',
+        help='set the standard deviation of each channel, on the same scale (default: as in the checkpoint)',
     )
     add_network(parser)
     return parser.parse_args(arguments)
@@ -65,7 +66,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
 
-    # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
+    # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmairl.config import load_config
     from mmairl.io import output
     from mmairl.report.table import print_table
@@ -105,12 +106,12 @@ def write_weights(args: argparse.Namespace, backbone: 'Backbone') -> None:
         print(f'wrote the model card {card}' + ('' if args.license else '; fill in the license'))
     print(f'{args.dst} holds {len(backbone.weights)} tensors in the format {args.to}')
     if args.to == 'hub':
-        print(f"load it by timm.create_model('local-dir:{args.dst}', pretrained=True)")
-        print(f'upload it by hf upload ORG/NAME {args.dst}')
+        print(f"load it with timm.create_model('local-dir:{args.dst}', pretrained=True)")
+        print(f'upload it with hf upload ORG/NAME {args.dst}')
 
 
 def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
-    """Return the backbone of the source, with the mean and std of the flags, the file or the config."""
+    """Return the backbone to convert. Its mean and std are those of the flags if given, else of the file or the config."""
     from dataclasses import replace
 
     from mmairl.checkpoints.hub_config import parse_statistics
@@ -121,7 +122,7 @@ def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
         args.src, args.part, args.prefix, tensors_of_config(cfg) if cfg else None
     )
     if cfg is None:
-        _ = backbone.network  # raises unless every tensor is there
+        _ = backbone.network  # raises an error if a tensor is missing
     if bool(args.mean) != bool(args.std):
         raise UserError(
             '--mean, --std: only one of them is set; set both or neither', code='half-statistics'
@@ -138,11 +139,11 @@ def source(args: argparse.Namespace, cfg: 'Config | None') -> 'Backbone':
 
 
 def summary(backbone: 'Backbone') -> list[tuple[str, list[str]]]:
-    """Return rows with the numbers of kept, renamed, dropped and added tensors."""
+    """Return the rows of a table: how many tensors were read, kept under their names, renamed, left out and added."""
     from mmairl.checkpoints.load import first_few
 
     changed = [f'{old} → {new}' for old, new in backbone.renamed.items() if old != new]
-    # The number of dropped keys of each module.
+    # Count the dropped keys by module.
     modules = Counter('.'.join(key.rsplit('.', 1)[0].split('.')[:2]) for key in backbone.dropped)
     counters = len(backbone.weights.keys() - set(backbone.renamed.values()))
     rows = {
@@ -155,5 +156,7 @@ def summary(backbone: 'Backbone') -> list[tuple[str, list[str]]]:
         names = first_few([f'{name}.* ({number})' for name, number in modules.items()])
         rows['left out'] = f'{len(backbone.dropped)}: {names}'
     if counters:
-        rows['added'] = f'{counters} batch counters of 0, which this format does not store'
+        rows['added'] = (
+            f'{counters} batch counters with the value 0, which the source does not contain'
+        )
     return [(name, [str(value)]) for name, value in rows.items()]

@@ -12,7 +12,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--config',
         default='mmairl::demo/mocov2plus_shapes.py',
-        help='train by this config (default: mmairl::demo/mocov2plus_shapes.py)',
+        help='train with this config (default: mmairl::demo/mocov2plus_shapes.py)',
     )
     parser.add_argument(
         '--seed', type=seed, help='set the seed (default: a random seed, which is printed)'
@@ -27,7 +27,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
 
-    # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
+    # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     import secrets
 
     from mmairl.cli.train import next_commands

@@ -1,7 +1,7 @@
 """Find remedies for a run whose health turned bad: mmairl doctor RUN [--steps N] [--repeats N].
 
-Train with each of several remedies for a few hundred iterations from the last good checkpoint of RUN, and print which of them
-improve the health over a control without a change. Nothing is written to RUN.
+The command continues the run from its last good checkpoint for a few hundred iterations: with each of several remedies, and
+without a change as a control. It prints which remedies improve the health compared with the control. Nothing is written to RUN.
 """
 
 import argparse
@@ -13,7 +13,9 @@ from mmairl.cli.flags import parser_of, positive
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('doctor', __doc__)
-    parser.add_argument('run', type=Path, metavar='RUN', help='name the work dir of a training run')
+    parser.add_argument(
+        'run', type=Path, metavar='RUN', help='diagnose the training run in this work dir'
+    )
     parser.add_argument(
         '--steps',
         type=positive,
@@ -51,7 +53,8 @@ def main(arguments: Sequence[str]) -> None:
     forks = (1 + len(choices)) * args.repeats
     print(f'first bad sign, at iteration {sign.iteration}: {advice(sign.quantity, sign.value)}')
     print(
-        f'training {forks} forks, each from iteration {trial.first + 1} to {trial.last}', flush=True
+        f'training {forks} branches of the run, each from iteration {trial.first + 1} to {trial.last}',
+        flush=True,
     )
     rows = []
     outcomes = show_progress(treat(trial, args.repeats), 'remedies', len(choices))
@@ -61,5 +64,5 @@ def main(arguments: Sequence[str]) -> None:
         rows.append(
             (outcome.remedy.words, [verdict, '–' if outcome.error else gain, outcome.remedy.flags])
         )
-    columns = ['verdict', 'gain in health (95 %)', '--cfg-options']
+    columns = ['verdict', 'gain in health (95 % interval)', '--cfg-options']
     print_table(columns, rows, 'Remedies, the likeliest first', head='remedy')

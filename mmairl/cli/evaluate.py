@@ -1,8 +1,8 @@
 """Evaluate a checkpoint by k-NN, a linear or fine-tuned classifier, logistic regression, SVMs, dense probes or retrieval.
 
 CONFIG is the config of the pre-training, or a config in configs/evaluation for another data set. CKPT is a checkpoint in any
-known format, or a released model such as torchvision:resnet50. --init evaluates a baseline instead. A config may register
-more protocols by its custom_imports.
+known format, or a released model such as torchvision:resnet50. --init evaluates a baseline instead. A config can register
+more protocols through custom_imports.
 """
 
 import argparse
@@ -44,7 +44,7 @@ PROTOCOLS = (
     'norms',
 )
 BASELINES = ('random', 'pixels')
-# Arguments other than settings of a protocol.
+# The arguments that are not settings of a protocol.
 GENERAL = (
     'protocol',
     'config',
@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--init',
         choices=BASELINES,
-        help='evaluate random weights or the pixels instead of a checkpoint (default: none)',
+        help='evaluate random weights or raw pixels as a baseline, instead of a checkpoint (default: none)',
     )
     add_part(parser)
     add_prefix(parser)
@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         'download missing data sets if torchvision provides them (default: off)',
     )
     add_config_options(parser)
-    # Absent arguments keep the protocol's default. An argument of another protocol is an error.
+    # For an absent argument, the protocol's default applies. An argument that only other protocols have is an error.
     add_settings(
         parser.add_argument_group('settings of protocols', argument_default=argparse.SUPPRESS)
     )
@@ -99,7 +99,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def add_settings(group: Any) -> None:
-    """Add the settings that change a score."""
+    """Add the options for settings that can change a score."""
     group.add_argument(
         '--k',
         '--ks',
@@ -116,13 +116,13 @@ def add_settings(group: Any) -> None:
     )
     group.add_argument(
         '--recipe',
-        help="linear, finetune: use a recipe of configs/_base_/recipes or this config (default: the config's)",
+        help="linear, finetune: train with this recipe of configs/_base_/recipes or with this config (default: the config's)",
     )
     group.add_argument(
         '--sweep',
         action=argparse.BooleanOptionalAction,
-        help='linear: train with many learning rates and weight decays at once and test the best (default: as '
-        'evaluation.sweep of the config)',
+        help='linear: train classifiers with many learning rates and weight decays at once, and test the best of them '
+        '(default: evaluation.sweep of the config)',
     )
     group.add_argument(
         '--seed',
@@ -142,7 +142,7 @@ def add_settings(group: Any) -> None:
     add_switch(
         group,
         '--near-duplicates',
-        'knn, logreg, svm: count test images nearly equal to a training image, and also report the score without them '
+        'knn, logreg, svm: count test images that nearly equal a training image, and also report the score without them '
         '(default: off)',
     )
     group.add_argument(
@@ -156,16 +156,16 @@ def add_settings(group: Any) -> None:
 
 
 def add_resources(group: Any) -> None:
-    """Add the settings that change no score."""
+    """Add the options that cannot change a score."""
     add_switch(
         group,
         '--remeasure',
-        'evaluate again and replace the stored features, run and scores (default: off)',
+        'evaluate again, and replace the stored features, training run and scores (default: off)',
     )
     group.add_argument(
         '--work-dir',
         type=Path,
-        help='linear, finetune: store the run in this folder and resume it (default: next to --out)',
+        help='linear, finetune: store the training run in this folder, and resume a run that is there (default: next to --out)',
     )
     group.add_argument(
         '--cache',
@@ -178,7 +178,7 @@ def add_resources(group: Any) -> None:
         action='store_const',
         const=None,
         dest='cache',
-        help='do not store features (default: store them in --cache)',
+        help='do not store features (default: store them in the folder of --cache)',
     )
     group.add_argument(
         '--device',
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str]) -> None:
             'evaluate: expected a checkpoint, --init random or --init pixels; give exactly one of them',
             code='subject',
         )
-    # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
+    # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmengine.dist import is_main_process
 
     from mmairl.config import load_config
@@ -230,7 +230,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def use_released_network(cfg: 'Config', args: argparse.Namespace) -> None:
-    """Replace the backbone and the normalization of a config by those of a released model."""
+    """If the checkpoint is a model of a hub, replace the backbone and the normalization in the config by those of the model."""
     from mmairl.checkpoints.read import read_backbone
     from mmairl.checkpoints.released import is_hub
 
@@ -242,7 +242,7 @@ def use_released_network(cfg: 'Config', args: argparse.Namespace) -> None:
 
 
 def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol':
-    """Return the protocol with the settings of the command line."""
+    """Return the protocol, with its settings from the command line and the config."""
     from mmairl.evaluation.protocol import default_device, default_workers, settings_for
 
     work_dir = out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run')
@@ -252,7 +252,10 @@ def settings_of(args: argparse.Namespace, out: Path, cfg: 'Config') -> 'Protocol
 
 
 def default_out(args: argparse.Namespace) -> Path:
-    """Return CKPT_PART_PROTOCOL[_DATA].json next to the checkpoint; DATA is the name of a config in configs/evaluation."""
+    """Return the default output path, which is CKPT_PART_PROTOCOL[_DATA].json next to the checkpoint.
+
+    DATA is the name of the config if the config is in configs/evaluation.
+    """
     from mmairl.checkpoints.released import is_released
     from mmairl.config_names import PREFIX
 
@@ -266,7 +269,7 @@ def default_out(args: argparse.Namespace) -> Path:
 
 
 def write(args: argparse.Namespace, result: 'Result', out: Path) -> None:
-    """Print the scores, then write them. Writing can fail, so printing comes first."""
+    """Print the scores, then write them to a file. They are printed first, because writing can fail."""
     import dataclasses
 
     from mmairl.evaluation.identity import SOURCES, difference, key_of
@@ -276,7 +279,8 @@ def write(args: argparse.Namespace, result: 'Result', out: Path) -> None:
 
     features = f', features {result.details["features"]}' if 'features' in result.details else ''
     print_results([result], f'in percent, {Path(args.config).stem}{features}')
-    if args.out is None and out.is_file():  # keep results of other settings or images
+    # Do not replace the result of an evaluation with other settings or images.
+    if args.out is None and out.is_file():
         saved = read_json(out).get('identity') or {}
         if difference(saved, result.identity, ignored=('weights', 'code', SOURCES)):
             out = out.with_name(f'{out.stem}_{key_of(result.identity)}.json')

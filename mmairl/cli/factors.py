@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mmairl.cli.flags import parser_of
 
-# Each framework of the paper, and the framework from which it differs by one factor.
+# This table maps each framework of the paper to the framework that it builds on, from which it differs by one factor.
 BUILT_ON = {
     'mocov2': None,
     'mocov2_syncbn': 'mocov2',
@@ -26,8 +26,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def table() -> str:
-    """Return the table in Markdown, from the resolved configs."""
-    # Imported after the arguments are parsed, because OpenMMLab takes seconds.
+    """Return a Markdown table of the factors, which are read from the complete configs."""
+    # These imports come after the parsing of arguments, because importing OpenMMLab takes seconds.
     from mmairl.config import load_config
     from mmairl.study.factors import factors_of
 

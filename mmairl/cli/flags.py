@@ -1,4 +1,4 @@
-"""Parsers of commands and types of their arguments. Imports at the top must be fast."""
+"""Create the parsers of commands, and parse the values of arguments. Imports at the top must be fast, as `--help` must be."""
 
 import argparse
 import ast
@@ -14,7 +14,11 @@ PARTS = ('student', 'teacher')
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of a command. Under `inspecting`, it is returned to the caller instead of used (`parser_for` in main.py)."""
+    """The parser of a command's arguments.
+
+    In the context `inspecting`, `parse_args` parses nothing. It raises ParserBuilt with the parser, which `parser_for` in
+    main.py returns.
+    """
 
     inspected = False
 
@@ -25,12 +29,12 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class ParserBuilt(Exception):
-    """Raised to return the parser of a command to `parser_for`."""
+    """Raised in the context `inspecting` to pass the parser of a command to `parser_for`."""
 
 
 @contextmanager
 def inspecting() -> Iterator[None]:
-    """Make commands raise ParserBuilt as soon as their parser is complete."""
+    """Make each command raise ParserBuilt instead of parsing its arguments, as soon as its parser is complete."""
     CommandParser.inspected = True
     try:
         yield
@@ -47,12 +51,12 @@ def parser_of(command: str, description: str | None) -> CommandParser:
 
 
 def add_switch(parser: Any, flag: str, help: str) -> None:
-    """Add an option without a value, which is off by default."""
+    """Add an option that takes no value and is off by default."""
     parser.add_argument(flag, action='store_true', help=help)
 
 
 def add_part(parser: argparse.ArgumentParser, flag: str = '--part', whose: str = 'the') -> None:
-    """Add the choice between student and teacher."""
+    """Add the option that chooses between student and teacher."""
     parser.add_argument(
         flag,
         choices=PARTS,
@@ -62,7 +66,7 @@ def add_part(parser: argparse.ArgumentParser, flag: str = '--part', whose: str =
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
-    """Add the config of a network that cannot be detected from its tensors."""
+    """Add the option for the config of a network, which is required if the network cannot be detected from its tensors."""
     parser.add_argument(
         '--config',
         help='build the network of this config; required for networks other than ResNets and ViTs (default: detect it)',
@@ -70,7 +74,7 @@ def add_network(parser: argparse.ArgumentParser) -> None:
 
 
 def add_loading(parser: argparse.ArgumentParser, batch: str = '--batch') -> None:
-    """Add the batch size, the workers and the device of a computation over images."""
+    """Add the options for the batch size, the data workers and the device of a computation on images."""
     parser.add_argument(batch, type=positive, default=64, help='set the batch size (default: 64)')
     parser.add_argument(
         '--workers', type=count, default=0, help='load images in this many processes (default: 0)'
@@ -81,7 +85,7 @@ def add_loading(parser: argparse.ArgumentParser, batch: str = '--batch') -> None
 
 
 def add_launcher(parser: Any, **settings: Any) -> None:
-    """Add the launcher of a run with several processes."""
+    """Add the option for the launcher of a run with several processes."""
     parser.add_argument(
         '--launcher',
         choices=['none', 'pytorch', 'slurm'],
@@ -91,7 +95,7 @@ def add_launcher(parser: Any, **settings: Any) -> None:
 
 
 def add_prefix(parser: argparse.ArgumentParser, flag: str = '--prefix', whose: str = 'the') -> None:
-    """Add the prefix of a backbone's keys."""
+    """Add the option for the prefix that the keys of a backbone have in a file."""
     parser.add_argument(
         flag,
         help=f'set the prefix of {whose} backbone in the keys of the file (default: detect it)',
@@ -99,7 +103,7 @@ def add_prefix(parser: argparse.ArgumentParser, flag: str = '--prefix', whose: s
 
 
 def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
-    """Return a type that parses whole numbers from `least` to `most`."""
+    """Return a function that parses whole numbers from `least` to `most`, to use as the type of an argument."""
 
     def parse(text: str) -> int:
         value = int(text) if re.fullmatch(r'-?\d+', text) else None
@@ -122,7 +126,7 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return math.nan  # outside every range
+        return math.nan  # NaN is in no range, so callers report an error
 
 
 def fraction(text: str) -> float:
@@ -140,7 +144,7 @@ def above_zero(text: str) -> float:
 
 
 def device(text: str) -> str:
-    """Parse the name of a device that torch can use on this machine."""
+    """Parse the name of a device, and raise if torch cannot use this device on this machine."""
     if text == 'cpu':
         return text
     import torch
@@ -224,7 +228,7 @@ def _mapping(text: str) -> Any:
 def _items(text: str) -> Any:
     """Parse lists and tuples, which may be nested. Spaces in them are dropped, as in mmengine."""
     words = re.sub(r'[^][(),]+', lambda word: repr(word[0].strip('\'"')), text.replace(' ', ''))
-    closed = re.sub(r'(?<=[^(,])\)', ',)', words)  # a tuple of one item needs a comma
+    closed = re.sub(r'(?<=[^(,])\)', ',)', words)  # Python requires a comma in a tuple of one item
     try:
         return _typed(ast.literal_eval(closed if text[0] in '[(' else f'[{closed}]'))
     except (ValueError, SyntaxError) as error:

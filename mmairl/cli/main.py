@@ -1,4 +1,4 @@
-"""The console script `mmairl`: dispatch to the module of a command."""
+"""The console script `mmairl`. It calls the module of the command that the user names."""
 
 import argparse
 import sys
@@ -14,9 +14,9 @@ COMMANDS = {
     'train': 'pre-train a model from a config',
     'evaluate': 'measure a checkpoint: k-NN, linear, logistic regression, SVM, fine-tuning',
     'transfer': 'run the detection, segmentation and classification tasks of the papers',
-    'study': 'train, measure and compare the rows of a study',
+    'study': 'run a study: train, evaluate and compare several configs',
     'demo': 'pre-train a small model and write a page about it, in minutes on a CPU',
-    'normrescale': 'give a LARS-trained backbone the weight norms of an anchor',
+    'normrescale': 'rescale a LARS-trained backbone to the weight norms of another checkpoint',
     'convert': 'write a backbone in another format',
     'consolidate': 'copy the weights of a training checkpoint to a smaller file',
     'analyze': 'compare representations: weight norms, CKA, geometry',
@@ -47,7 +47,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--print-completion',
         choices=SHELLS,
         action=PrintCompletion,
-        help='print the tab completion for this shell and exit',
+        help='print a script for tab completion in this shell and exit',
     )
     parser.add_argument('--version', action='version', version=f'mmairl {__version__}')
     if not arguments:
@@ -57,7 +57,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 class PrintCompletion(argparse.Action):
-    """Print the completion of all commands, as shtab generates it, and exit."""
+    """Print a script for tab completion, which shtab generates from the parsers of all commands, and exit."""
 
     def __call__(
         self,
@@ -71,7 +71,7 @@ class PrintCompletion(argparse.Action):
 
 
 def print_completion(shell: str) -> None:
-    """Print the completion script for a shell.
+    """Print the script for tab completion in a shell.
 
     Raises:
         UserError: If shtab is not installed.
@@ -101,10 +101,10 @@ def parser_for(command: str, *words: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command.
+    """Run the command that the arguments name.
 
     Args:
-        arguments: The command's name and its arguments. Default: those of the process.
+        arguments: The name of a command, followed by its arguments. Default: the arguments of this process.
     """
     prepare()
     args = parse(sys.argv[1:] if arguments is None else arguments)

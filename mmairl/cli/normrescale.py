@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 PER = ('tensor', 'channel')
 STATISTICS = ('keep', 'rescale')
-# Parts of a checkpoint's `meta` that describe its weights.
+# Entries of a checkpoint's `meta` that describe its weights. They are copied to the rescaled checkpoint.
 KEPT_META = ('cfg', 'settings', 'epoch', 'iter', 'dataset_meta', 'mmairl_version')
-# By whether the network looks LARS-trained.
+# The printed recommendation, by whether the network looks LARS-trained.
 ADVICE = {
     True: 'recommendation: rescale the network by an anchor (without --exact) and keep the learning rate of your recipe, or '
-    'search rates {rates}',
-    False: 'recommendation: the norms do not look like those of LARS; if your recipe is for networks trained by SGD with '
-    'weight decay and this one was not, compare NormRescale by an SGD-trained anchor, or rates {rates}, on held-out images',
+    'search learning rates {rates}',
+    False: 'recommendation: the network does not look LARS-trained; if your recipe is for networks trained by SGD with weight '
+    'decay and this network was trained differently, compare two options on held-out images: NormRescale with an '
+    'SGD-trained anchor, or learning rates {rates}',
 }
 
 
@@ -38,19 +39,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         'out',
         nargs='?',
         metavar='OUT',
-        help='write this checkpoint, and a table and a figure next to it',
+        help='write the rescaled checkpoint to this file, and a table and a figure next to it',
     )
     norms = parser.add_mutually_exclusive_group()
     norms.add_argument(
         '--anchor',
         metavar='CKPT',
-        help='use the norms of this checkpoint, or of torchvision:NAME (default: --constant)',
+        help='rescale to the norms of this checkpoint, or of torchvision:NAME (default: use --constant)',
     )
     norms.add_argument(
         '--constant',
         type=above_zero,
         metavar='FACTOR',
-        help='multiply all weights by FACTOR instead of using an anchor; the paper uses 0.1 (default: --anchor)',
+        help='multiply all weights by FACTOR instead of using an anchor; the paper uses 0.1 (default: use --anchor)',
     )
     add_part(parser)
     add_part(parser, '--anchor-part', "the anchor's")
@@ -60,7 +61,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--per',
         choices=PER,
         default='tensor',
-        help='match norms per weight tensor or output channel (default: tensor)',
+        help='match the norm of each weight tensor or of each output channel (default: tensor)',
     )
     parser.add_argument(
         '--statistics',
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def rescale(args: argparse.Namespace) -> None:
     """Write the rescaled checkpoint, a table and a figure."""
-    # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
+    # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmengine.logging import print_log
 
     from mmairl.checkpoints.normrescale import WHOLE_NUMBERS, left_alone, normrescale
@@ -154,7 +155,7 @@ def rescale(args: argparse.Namespace) -> None:
 
 
 def advise(args: argparse.Namespace) -> None:
-    """Print the norms, whether they have grown, the predicted learning rate, and a recommendation."""
+    """Print the weight norms, whether they look LARS-trained, a predicted learning rate, and a recommendation."""
     from mmairl.checkpoints.norms import (
         looks_lars_trained,
         predicted_times,
@@ -177,9 +178,9 @@ def advise(args: argparse.Namespace) -> None:
     ]
     print_table(('norm', 'growth'), rows, f'3x3 convolutions of {args.lars}', head='tensor')
     grown = looks_lars_trained(weights)
-    verdict = 'as after LARS' if grown else 'not as after LARS'
-    print(f'the typical norm is {growth:.2f} times its initial value, {verdict}')
-    rates = "below the recipe's"
+    verdict = 'typical of LARS' if grown else 'not typical of LARS'
+    print(f'the typical norm is {growth:.2f} times its initial value, which is {verdict}')
+    rates = 'below that of the recipe'
     if args.anchor:
         anchor = read_backbone(args.anchor, args.anchor_part, args.anchor_prefix).weights
         times = predicted_times(weights, anchor)
@@ -187,19 +188,25 @@ def advise(args: argparse.Namespace) -> None:
             rate = args.rate * times['gains']
             rates = f'on both sides of {rate:.2g}'
             print(
-                f'if a rate of {args.rate:g} suits {args.anchor}, {rate:.2g} is predicted for this network'
+                f'if a learning rate of {args.rate:g} suits {args.anchor}, {rate:.2g} is predicted for this network'
             )
         else:
-            print('no prediction, because this network or the anchor has no batch norm gains')
+            print(
+                'no prediction of the learning rate, because this network or the anchor has no batch norm gains'
+            )
     else:
         print(
-            'for a prediction, set --anchor to a network that your recipe suits and --rate to its rate'
+            'to predict a learning rate, set --anchor to a network that your recipe suits, and --rate to the rate of the recipe'
         )
     print(ADVICE[grown].format(rates=rates))
 
 
 def write(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: str) -> None:
-    """Write weights only: all networks of our training checkpoint, the backbone of any other file."""
+    """Write the rescaled checkpoint, which contains only weights.
+
+    If the source is the student of a training checkpoint of mmairl, the weights of its other networks are copied, too.
+    Otherwise the file contains only the backbone.
+    """
     from mmairl.checkpoints.load import load_checkpoint
     from mmairl.checkpoints.pickles import ORIGIN, write_checkpoint
 
@@ -233,7 +240,7 @@ def draw(
     anchor: 'Backbone | None',
     rows: list['TensorChange'],
 ) -> None:
-    """Draw Fig. 3a of the input, the anchor and the output, and write the numbers of the table."""
+    """Save a figure with the weight norms of input, anchor and output (as in Fig. 3a), and the table of norms."""
     from mmairl.checkpoints.norms import weight_norms
     from mmairl.report.figures import lines, norm_curves, save_figure
     from mmairl.report.table import save_table

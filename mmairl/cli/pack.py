@@ -1,8 +1,8 @@
 """Pack a data set into tar archives: mmairl pack data/imagenet/train data/imagenet/train.tar [--shard 1G].
 
 To train from an archive, set train_dataloader.dataset.type=Shards and train_dataloader.dataset.root=data/imagenet/train.tar, or
-with --shard root=data/imagenet/train-*.tar. WebDataset can read archives, too. Unreadable images are left out and listed. After
-an interruption, the same command resumes if it writes several archives.
+with --shard root=data/imagenet/train-*.tar. WebDataset can read the archives, too. Unreadable images are left out and listed.
+After an interruption, the same command resumes if it writes several archives.
 
 With --statistics, print the mean and standard deviation of each channel for a config, and write nothing.
 """
@@ -34,13 +34,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('pack', __doc__)
     parser.add_argument(
         'source',
-        help='read images in the folders SOURCE/CLASS, or archives by any name that Shards accepts',
+        help='read images in the folders SOURCE/CLASS, or in archives (SOURCE may be anything that Shards accepts as root)',
     )
     parser.add_argument('out', type=Path, nargs='?', metavar='OUT.tar', help='write this archive')
     add_switch(
         parser,
         '--statistics',
-        'print mean and standard deviation, and write nothing (default: pack)',
+        'print mean and standard deviation, and write nothing (default: write archives)',
     )
     parser.add_argument(
         '--channels',
@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--short-side',
         type=positive,
         metavar='PIXELS',
-        help='shrink larger images to this short side, which changes the training data (default: copy each file)',
+        help='shrink images whose short side is longer than PIXELS; this changes the training data (default: copy each file)',
     )
     parser.add_argument(
         '--quality',
@@ -76,7 +76,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--max-unreadable',
         type=fraction,
         default=0.01,
-        help='stop if a larger fraction of the files cannot be read (default: 0.01)',
+        help='fail if more than this fraction of the files cannot be read (default: 0.01)',
     )
     args = parser.parse_args(arguments)
     if (args.out is None) != args.statistics:
@@ -89,7 +89,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
 
-    # Imported after the arguments are parsed, because torch takes seconds.
+    # These imports come after the parsing of arguments, because importing torch takes seconds.
     from rich.progress import track
 
     from mmairl.data.packed import Smaller, pack
@@ -130,7 +130,7 @@ def source_of(args: argparse.Namespace) -> 'FileDataset | Shards':
 
 
 def print_statistics(dataset: 'FileDataset | Shards', source: str, workers: int) -> None:
-    """Print mean and standard deviation as lines of a config."""
+    """Print the mean and standard deviation of each channel as lines for a config."""
     from mmairl.data.statistics import channel_statistics
 
     measured = channel_statistics(dataset, workers)

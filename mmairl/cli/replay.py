@@ -1,9 +1,9 @@
 """Replay parts of a run from its checkpoints: mmairl replay RUN {--check K, --step N [--views] [--per-image]}.
 
-A run is a function of config, seed and step, so a replay must be equal bit for bit. --check replays K random stretches of
-iterations between stored checkpoints, and the evaluations next to the checkpoints. --step replays one iteration from the
-nearest checkpoint and writes a page about it. With --cfg-options, the page compares the iteration with the same iteration under
-these options. Nothing is written to RUN.
+The state of a run depends only on config, seed and step, so a replay must be equal to the run bit for bit. --check replays K
+random stretches of iterations between stored checkpoints, and repeats evaluations whose results are next to the checkpoints.
+--step replays the run from the nearest checkpoint to one iteration and writes a page about this iteration. With --cfg-options,
+the page also shows the same iteration with these options. Nothing is written to RUN.
 """
 
 import argparse
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('replay', __doc__)
-    parser.add_argument('run', type=Path, metavar='RUN', help='name the work dir of a training run')
+    parser.add_argument(
+        'run', type=Path, metavar='RUN', help='replay the training run in this work dir'
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         '--check',
         type=positive,
         metavar='K',
-        help='replay K random stretches between checkpoints and compare them (default: replay --step)',
+        help='replay K random stretches and compare them with the run (default: use --step)',
     )
     what.add_argument(
         '--step', type=positive, metavar='N', help='replay iteration N (default: use --check)'
@@ -47,7 +49,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add_config_options(parser)
     parser.add_argument(
-        '--seed', type=seed, default=0, help='--check: set the seed of the choice (default: 0)'
+        '--seed',
+        type=seed,
+        default=0,
+        help='--check: set the seed for the choice of stretches (default: 0)',
     )
     return parser.parse_args(arguments)
 
@@ -64,7 +69,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def check_run(run: Path, count: int, seed: int) -> None:
-    """Print the verdict of each stretch and of each evaluation, and raise if one is a mismatch."""
+    """Replay stretches and repeat evaluations. Print a verdict for each, and raise if one of them differs from the run."""
     from mmairl.engine.replay import MISMATCH, check_stretch, choose_stretches, stretches_of
     from mmairl.evaluation.features import show_progress
 
@@ -84,7 +89,7 @@ def check_run(run: Path, count: int, seed: int) -> None:
         verdicts.append(verdict)
     share = len(chosen) / len(stretches)
     print(
-        f'{len(chosen)} of {len(stretches)} stretches were replayed, so a change in a single stretch is found with a '
+        f'{len(chosen)} of {len(stretches)} stretches were replayed, so a deviation in only one stretch is found with a '
         f'probability of {100 * share:.0f} %'
     )
     differing = [verdict.what for verdict in verdicts if verdict.status == MISMATCH]
@@ -114,7 +119,7 @@ def show_step(args: argparse.Namespace) -> None:
 
 
 def check_evaluations(run: Path) -> Iterator['Verdict']:
-    """Repeat the evaluations next to the run's checkpoints under the run's config, and compare their scores."""
+    """Repeat the evaluations whose results are next to the run's checkpoints, with the run's config, and compare scores."""
     from mmairl.engine.fork import Fork
     from mmairl.engine.replay import MISMATCH, NOT_COMPARABLE, REPRODUCED, Verdict
     from mmairl.evaluation.identity import difference
@@ -123,7 +128,7 @@ def check_evaluations(run: Path) -> Iterator['Verdict']:
 
     cfg = Fork(run).config()
     for record in records_in(run):
-        if record.checkpoint is None:  # a baseline
+        if record.checkpoint is None:  # the result of a baseline, which has no checkpoint
             continue
         what = f'{record.protocol} of {record.checkpoint}'
         checkpoint = run / Path(record.checkpoint).name

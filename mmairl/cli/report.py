@@ -8,7 +8,7 @@ mmairl report health WORK_DIR [--out PAGE]
 mmairl report compare RUN RUN... [--out PAGE]
 mmairl report map CHECKPOINT... --images DIR [--colours CSV COLUMN] [--patches N] [--out PAGE]
 
-For a folder whose name is one of these words, write ./health.
+If a folder has the name of one of these pages, such as health, write ./health.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
         print(evaluation(arguments))
 
 
-# Imported after the arguments are parsed in each function, because torch and OpenMMLab take seconds.
+# Each function below imports modules after it has parsed its arguments, because importing torch and OpenMMLab takes seconds.
 
 
 def evaluation(arguments: Sequence[str]) -> Path:
@@ -81,9 +81,11 @@ def evaluation(arguments: Sequence[str]) -> Path:
 
 
 def study(arguments: Sequence[str]) -> Path:
-    parser = parser_of('report study', 'Write the page of a study again, or figures for a paper.')
+    parser = parser_of(
+        'report study', 'Write the page of a finished study again, or figures for a paper.'
+    )
     parser.add_argument(
-        'folder', type=Path, help='read study.json of `mmairl study` in this folder'
+        'folder', type=Path, help='read study.json in this folder, which `mmairl study` wrote'
     )
     parser.add_argument(
         '--figures',
@@ -102,7 +104,7 @@ def study(arguments: Sequence[str]) -> Path:
         return write_study_page(record, args.folder / 'page.html')
     if not write_figures(record, args.figures):
         raise UserError(
-            f'--figures: {args.folder} has no comparison; finish runs of at least two rows',
+            f'--figures: {args.folder} has no comparison; finish runs of at least two rows of the study',
             code='no-figures',
         )
     return args.figures
@@ -139,7 +141,8 @@ def health(arguments: Sequence[str]) -> Path:
 
 def views(arguments: Sequence[str]) -> Path:
     parser = parser_of(
-        'report views', 'Write a page with some images and their views, before a run.'
+        'report views',
+        'Write a page with some training images and their views, to check before a run.',
     )
     parser.add_argument(
         'config', help='use this pre-training config, such as configs/mocov2plus_r18_folder_100e.py'
@@ -150,7 +153,10 @@ def views(arguments: Sequence[str]) -> Path:
         help="choose the views for satellite, microscopy, medical_grey or documents (default: the config's)",
     )
     parser.add_argument(
-        '--seed', type=seed, default=0, help='set the seed of images and views (default: 0)'
+        '--seed',
+        type=seed,
+        default=0,
+        help='set the seed for the choice of images and for their views (default: 0)',
     )
     parser.add_argument('--out', help='write this page (default: work_dirs/views/CONFIG.html)')
     add_config_options(parser)
@@ -175,7 +181,7 @@ def views(arguments: Sequence[str]) -> Path:
 
 
 def compare(arguments: Sequence[str]) -> Path:
-    parser = parser_of('report compare', 'Compare training runs.')
+    parser = parser_of('report compare', 'Write a page that compares training runs.')
     parser.add_argument('runs', nargs='+', help='read the work dirs of two or more training runs')
     parser.add_argument(
         '--out',
@@ -190,7 +196,10 @@ def compare(arguments: Sequence[str]) -> Path:
 
 
 def image_map(arguments: Sequence[str]) -> Path:
-    parser = parser_of('report map', 'Map images by the features of a checkpoint.')
+    parser = parser_of(
+        'report map',
+        'Write a page with maps of images, on which similar images are near each other.',
+    )
     parser.add_argument(
         'checkpoint', nargs='+', help='compute features with these checkpoints in any known format'
     )
@@ -198,7 +207,7 @@ def image_map(arguments: Sequence[str]) -> Path:
         '--images',
         required=True,
         nargs='+',
-        help='read folders with or without classes, or archives of `mmairl pack`; several are colored by source',
+        help='map images in folders (with or without classes) or archives of `mmairl pack`; if several, color by source',
     )
     parser.add_argument(
         '--colours',

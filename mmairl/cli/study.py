@@ -1,7 +1,7 @@
 """Run a study, from its YAML file to its page: mmairl study configs/studies/ladder.yaml --scale demo.
 
-Train and evaluate missing runs, and write study.json, page.html, table.md and table.tex. After an interruption, the same
-command resumes; finished runs are not repeated.
+The command trains and evaluates the runs that are missing, and writes study.json, page.html, table.md and table.tex. After an
+interruption, the same command resumes. Finished runs are not repeated.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="run these seeds (default: the study's or the scale's, whichever are more)",
     )
     parser.add_argument(
-        '--tasks', nargs='+', help="evaluate by these tasks (default: the study's or the scale's)"
+        '--tasks', nargs='+', help="evaluate with these tasks (default: the study's or the scale's)"
     )
     parser.add_argument(
         '--out', type=Path, help='write to this folder (default: work_dirs/studies/STUDY_SCALE)'
@@ -69,13 +69,13 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=1,
         metavar='N',
-        help='use N GPUs, or CPU processes, for each run (default: 1)',
+        help='use N GPUs for each run, or N CPU processes if there is no GPU (default: 1)',
     )
     group.add_argument(
         '--jobs',
         type=positive,
         metavar='N',
-        help='run N runs at a time (default: as many as the GPUs, or the cores if there is no GPU, allow with --per-run)',
+        help='run N runs at a time (default: the number of GPUs, or of cores if there is no GPU, divided by --per-run)',
     )
     group.add_argument(
         '--slurm',
@@ -86,7 +86,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         '--cluster',
         type=Path,
         metavar='FILE',
-        help='submit the runs by a profile of the cluster, see docs/how-to/studies.md (default: run them here)',
+        help='submit the runs to a cluster that this profile describes, see docs/how-to/studies.md (default: run them here)',
     )
     add_switch(
         group,
@@ -117,12 +117,12 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
     add_switch(
         group,
         '--power',
-        'print the effects that the finished seeds can detect and exit (default: run)',
+        'print the smallest effects that the finished seeds can detect and exit (default: run)',
     )
     group.add_argument(
         '--effect',
         type=float,
-        help="--power: print the seeds that this effect requires (default: the study's margin)",
+        help="--power: print how many seeds are required to detect this effect (default: the study's margin)",
     )
     add_switch(
         group,
@@ -133,7 +133,7 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         '--most',
         type=positive,
         metavar='RUNS',
-        help='--until-decided: train at most RUNS runs, including trials of searches (default: 12 seeds or searches)',
+        help='--until-decided: train at most RUNS runs, including search trials (default: 12 seeds or searches of each row)',
     )
 
 
@@ -166,13 +166,13 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
+    # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmairl.engine.run import register
     from mmairl.study import commands
 
     register()
     if args.dry_run:
-        print('loading the configs that the study names; configs are programs')
+        print('loading the configs that the study names, which executes them')
     prepared = commands.prepare_study(
         args.study, args.scale, args.seeds, args.tasks, args.out, args.rate
     )
@@ -213,7 +213,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def jobs_of(args: argparse.Namespace) -> int:
-    """Return the number of simultaneous runs."""
+    """Return how many runs to run at the same time."""
     import torch
 
     from mmairl.hardware import cores

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mmengine.config import Config
     from mmengine.runner import Runner
 
-# Set by torchrun, Slurm and mmairl/signals.sh when they start the same command again.
+# Environment variables that torchrun, Slurm and mmairl/signals.sh set when they start the same command again.
 RESTARTS = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT', 'MMAIRL_STARTED_AGAIN')
 
 
@@ -34,7 +34,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     if args.suggest and args.config:
         parser.error(
-            f"--suggest prints a config and takes none ('{args.config}'); name the method by --method, such as --method byol"
+            f"--suggest: cannot be combined with a config ('{args.config}'); choose a method by --method, such as --method byol"
         )
     if args.suggest and not (args.images or args.data):
         parser.error('--suggest requires the number of images; give --images N or --data DIR')
@@ -59,15 +59,15 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         '--fork',
         metavar='RUN@EPOCH',
-        help='continue another run from its exact state after an epoch, with its config and the changes of --cfg-options; '
-        'requires --work-dir (default: off)',
+        help='start a branch of another run from its exact state after an epoch, with its config and the changes of '
+        '--cfg-options; requires --work-dir (default: off)',
     )
     add_switch(parser, '--amp', 'train in mixed precision (default: off)')
     parser.add_argument(
         '--strategy',
         metavar='NAME',
-        help='split the model and the optimizer over processes: zero1, zero2, zero3, deepspeed1, deepspeed2, zero2_offload, '
-        '..., or a DeepSpeed config NAME.json (default: each process has a full copy)',
+        help='split the model and the states of the optimizer among processes: zero1, zero2, zero3, deepspeed1, deepspeed2, '
+        'zero2_offload, ..., or a DeepSpeed config NAME.json (default: each process has a full copy)',
     )
     parser.add_argument(
         '--log',
@@ -99,7 +99,7 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
         '--per-gpu',
         type=positive,
         metavar='N',
-        help='use batches of N images per GPU and accumulate gradients up to the total batch (default: no accumulation)',
+        help='process N images per GPU at a time, and accumulate gradients up to the total batch (default: no accumulation)',
     )
     parser.add_argument(
         '--plan',
@@ -114,7 +114,7 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
     add_switch(
         group,
         '--suggest',
-        'print a config for custom images with the reasons for its values and exit (default: train)',
+        'print a config for custom images, with reasons for its values, and exit (default: train)',
     )
     group.add_argument(
         '--method',
@@ -158,7 +158,7 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
     add_launcher(parser, default='none')
-    # `mim train mmairl --gpus 0` sets --device.
+    # OpenMMLab's `mim train mmairl --gpus 0` passes --device.
     parser.add_argument('--device', choices=['cpu'], help=argparse.SUPPRESS)
     parser.add_argument(
         '--local_rank',
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str]) -> None:
         print_suggestion(args)
         return
 
-    # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
+    # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmengine.dist import get_world_size, is_main_process
 
     from mmairl.config import load_config, write_config
@@ -208,7 +208,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def result_lines(runner: 'Runner', config: str | None) -> str:
-    """Return the final loss, the last checkpoint and the next commands."""
+    """Return lines with the final loss, the last checkpoint, and the commands that users run next."""
     work_dir = Path(runner.work_dir)
     hub = runner.message_hub
     lines = []
@@ -219,7 +219,7 @@ def result_lines(runner: 'Runner', config: str | None) -> str:
 
 
 def next_commands(work_dir: Path, config: str | None) -> list[str]:
-    """Return lines with the last checkpoint of a run and the commands that measure it."""
+    """Return lines with the last checkpoint of a run, and with commands to evaluate it and to report the health of the run."""
     lines = []
     note = work_dir / 'last_checkpoint'
     if note.is_file():
@@ -244,7 +244,7 @@ def print_suggestion(args: argparse.Namespace) -> None:
 
 
 def apply(args: argparse.Namespace, cfg: 'Config') -> None:
-    """Set the config keys of the flags."""
+    """Change the config as the flags of the command line specify."""
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or f'work_dirs/{Path(args.config).stem}'
     restarted = any(int(os.environ.get(name, 0)) for name in RESTARTS)
     if restarted and not args.resume:
@@ -271,7 +271,7 @@ def apply(args: argparse.Namespace, cfg: 'Config') -> None:
 
 
 def use_mixed_precision(cfg: 'Config') -> None:
-    """Train in bfloat16, or in float16 on GPUs without bfloat16."""
+    """Change the config to train in bfloat16, or in float16 on GPUs without bfloat16."""
     import torch
 
     if cfg.optim_wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':

@@ -1,7 +1,7 @@
 """Run the tasks of the papers' transfer tables on one checkpoint: mmairl transfer CKPT [--tasks knn,linear,voc07,...].
 
-Tasks without their data are skipped and listed with the missing folders. After an interruption, the same command resumes. The
-table compares the scores with published ones.
+Tasks whose data is missing are skipped, and the missing folders are listed. After an interruption, the same command resumes.
+The resulting table compares the scores with published scores.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--normrescale',
         metavar='ANCHOR',
-        help='rescale the backbone by this anchor checkpoint first (default: keep the weights)',
+        help='first rescale the backbone to the weight norms of this checkpoint (default: keep the weights)',
     )
     parser.add_argument(
         '--beside',
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--data',
         type=Path,
         default=Path('.'),
-        help='find data/ in this folder (default: the current folder)',
+        help='read the data sets in the folder data of this folder (default: the current folder)',
     )
     return parser.parse_args(arguments)
 
@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> None:
     args = parse(arguments)
 
-    # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
+    # These imports come after the parsing of arguments, because importing torch and OpenMMLab takes seconds.
     from mmairl.engine.run import register
     from mmairl.report.table import save_table
     from mmairl.study.published import row
@@ -93,7 +93,8 @@ def main(arguments: Sequence[str]) -> None:
     work_dir = args.work_dir or Path('work_dirs/transfer') / run_name(args)
     place = Place(args.data.absolute(), work_dir, args.gpus)
     start, depth = write_start(args.checkpoint, args.part, args.normrescale, place)
-    for name in present:  # raises before hours are spent on the first task
+    # Building all configs first raises errors before hours are spent on the first task.
+    for name in present:
         tasks.task_config(name, depth)
     measured: dict[str, float] = {}
     for name in present:
@@ -105,14 +106,16 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run_name(args: argparse.Namespace) -> str:
-    """Return RUN_CKPT_PART. The run is part of the name, because checkpoints of different runs have the same file names."""
+    """Return RUN_CKPT_PART. It contains the name of the run, because checkpoints of
+    different runs have the same file names.
+    """
     source = Path(args.checkpoint).absolute()
     suffix = '_normrescale' if args.normrescale else ''
     return f'{source.parent.name}_{source.stem}_{args.part}{suffix}'
 
 
 def show(rows: list[tuple[str, float | None, float | None]], beside: str) -> None:
-    """Print measured and published scores. Missing scores are blank."""
+    """Print a table of measured and published scores. The cells of missing scores are blank."""
     from mmairl.report.table import print_table
     from mmairl.transfer.tasks import TASKS
 

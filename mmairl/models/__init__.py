@@ -1,4 +1,8 @@
-"""The model and its parts. Each class is imported from its module on first access, after mmpretrain's backbones."""
+"""The models: student and teacher, heads, backbones and classifiers.
+
+Importing this package registers mmpretrain's backbones. A class of this package is imported from its module when it is first
+accessed.
+"""
 
 import sys
 import warnings
@@ -15,8 +19,9 @@ def __getattr__(name: str) -> type:
 def import_mmpretrain() -> None:
     """Register mmpretrain's backbones without its multimodal models.
 
-    The multimodal models import internals of `transformers` that move between releases, in which case not even ResNet can
-    be imported. mmpretrain skips them without `transformers`, and has no public switch.
+    The multimodal models import internals of `transformers` that move between its releases. If one of these imports fails,
+    not even mmpretrain's ResNet can be imported. mmpretrain has no public switch that skips these models, so this function
+    sets the private one, which mmpretrain itself sets if `transformers` is not installed.
     """
     if 'mmpretrain.models' in sys.modules:
         return
@@ -24,16 +29,18 @@ def import_mmpretrain() -> None:
 
     dependency.WITH_MULTIMODAL = False
     with without_mmdet(), warnings.catch_warnings():
-        message = 'Fail to import ``MultiScaleDeformable'  # mmcv-lite has no compiled ops
+        # mmpretrain warns with this message under mmcv-lite, which has no compiled ops.
+        message = 'Fail to import ``MultiScaleDeformable'
         warnings.filterwarnings('ignore', message=message)
         import mmpretrain.models  # noqa: F401
 
 
 @contextmanager
 def without_mmdet() -> Iterator[None]:
-    """Hide mmdet's models if mmcv has no ops.
+    """Hide mmdet's models from mmpretrain while the `with` block runs, if mmcv has no compiled ops.
 
-    mmpretrain tries to import them for one class, which fails without ops, in the onedl fork after seconds and a warning.
+    mmpretrain tries to import mmdet's models for one of its classes. Without compiled ops this import fails. In the onedl
+    fork of OpenMMLab, it takes several seconds to fail and prints a warning.
     """
     hidden = 'mmdet.models'
     if hidden in sys.modules or has_ops():
@@ -47,10 +54,11 @@ def without_mmdet() -> Iterator[None]:
 
 
 def has_ops() -> bool:
-    """Return whether mmcv has its compiled ops, or replacements for them."""
+    """Return whether mmcv's ops, or replacements for them, can be imported."""
     try:
         import mmcv._ext  # noqa: F401
-    except ImportError:  # mmcv-lite, or ops that were compiled for another torch
+    except ImportError:
+        # mmcv-lite has no ops, and ops that were compiled for another version of torch cannot be imported.
         return False
     return True
 

@@ -22,7 +22,7 @@ from mmairl.registry import MODELS
 def pooled(features: Tensor | tuple) -> Tensor:
     """Return one vector per image from the output of a backbone.
 
-    If the output has several stages, take the last one. Average feature maps over space.
+    If the backbone returns the outputs of several stages, only the last one is used. Feature maps are averaged over space.
     """
     last = features[-1] if isinstance(features, tuple | list) else features
     return last.mean(dim=(2, 3)) if last.ndim == 4 else last
@@ -30,10 +30,10 @@ def pooled(features: Tensor | tuple) -> Tensor:
 
 @MODELS.register_module()
 class ResNet(ResNetOfMMPretrain):
-    """mmpretrain's ResNet-18 to ResNet-152, and ResNet-200, the deepest in BYOL's paper.
+    """mmpretrain's ResNet, which can also have 200 layers, like the deepest network in BYOL's paper.
 
     Args:
-        depth: 18, 34, 50, 101, 152 or 200. Other arguments are those of `mmpretrain.ResNet`.
+        depth: 18, 34, 50, 101, 152 or 200. The other arguments are those of `mmpretrain.ResNet`.
     """
 
     arch_settings = {**ResNetOfMMPretrain.arch_settings, 200: (Bottleneck, (3, 24, 36, 3))}
@@ -53,7 +53,7 @@ class VisionTransformer(VisionTransformerOfMMPretrain):
     """mmpretrain's ViT with DINOv2's register tokens.
 
     Args:
-        registers: Number of register tokens. They follow the class token, in the same parameter.
+        registers: Number of register tokens. The parameter `cls_token` contains the class token and then these tokens.
         **settings: The arguments of `mmpretrain.VisionTransformer`.
     """
 
@@ -67,7 +67,7 @@ class VisionTransformer(VisionTransformerOfMMPretrain):
 class RotaryVisionTransformer(BaseModule):
     """timm's DINOv3 ViT, which has rotary position embeddings.
 
-    Pixels beyond the last complete patch are cropped.
+    If the side of an image is not a multiple of the patch size, the pixels beyond the last complete patch are cropped.
 
     Args:
         embed_dims: Width of the tokens.
@@ -78,7 +78,7 @@ class RotaryVisionTransformer(BaseModule):
         patch_size: Side of a patch in pixels.
         in_channels: Channels of the images.
         qkv_bias: Whether queries, keys and values have a bias.
-        gated: Whether the MLPs are SwiGLU.
+        gated: Whether the MLPs have gates (SwiGLU).
         out_type: `'cls_token'` for the class token of the last layer, or `'featmap'` for a map of its patch features.
 
     Raises:
@@ -119,7 +119,8 @@ class RotaryVisionTransformer(BaseModule):
             qkv_bias=qkv_bias,
             mlp_ratio=feedforward_channels / embed_dims,
             swiglu_mlp=gated,
-            swiglu_align_to=8 if gated else 0,  # so that the gate is a separate layer
+            # With a value above 0, timm makes the gate a separate layer, as in DINOv3's weights.
+            swiglu_align_to=8 if gated else 0,
             norm_layer=partial(LayerNorm, eps=1e-5),
             init_values=1e-5,
             use_abs_pos_emb=False,
@@ -144,8 +145,8 @@ class RotaryVisionTransformer(BaseModule):
 def stages(backbone: nn.Module) -> dict[str, list[nn.Module]]:
     """Return the modules of each stage, from the input to the output.
 
-    Stages are children with a numbered name (`layer1`, `stage2`). If there are none, they are the quarters of each list of
-    blocks.
+    Children with a numbered name, such as `layer1` or `stage2`, are stages. In a network without such children, such as a
+    ViT, each quarter of its list of blocks counts as a stage.
 
     >>> layers = nn.ModuleList(nn.Linear(1, 1) for _ in range(12))
     >>> list(stages(nn.ModuleDict(dict(layers=layers))))
@@ -176,9 +177,10 @@ def blocks(backbone: nn.Module) -> Iterator[nn.Module]:
 
 
 def parameters_by_stage(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Return the student's parameters by part. The backbone is divided into its stages.
+    """Return the student's parameters, grouped by part of the model. The backbone is divided into its stages.
 
-    `stem` has the backbone's parameters before the first stage, and `top` those after it that belong to no stage.
+    The group `stem` has the backbone's parameters before the first stage. The group `top` has the later parameters of the
+    backbone that belong to no stage.
     """
     parts: dict[str, list[nn.Parameter]] = {}
     for name, child in model.named_children():

@@ -16,7 +16,7 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class Pixels(nn.Module):
-    """A baseline backbone without parameters, whose features are the pixels."""
+    """A baseline without parameters: its features are the pixels of the image."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.flatten(1)
@@ -27,15 +27,18 @@ class Classifier(BaseModel):
     """A backbone with linear classifiers, for supervised training, fine-tuning and linear evaluation.
 
     Args:
-        backbone: Config of the backbone, which is at `backbone.` in checkpoints.
+        backbone: Config of the backbone. In checkpoints, its keys begin with `backbone.`.
         in_channels: Width of the pooled features.
         classes: Number of classes.
-        heads: Number of classifiers. They are stacked in one layer and trained on the same features. `HeadSGD` gives each
-            its own learning rate.
+        heads: Number of classifiers. They are stacked in one layer and trained on the same features. The optimizer
+            `HeadSGD` gives each classifier its own learning rate.
         frozen: Whether the backbone stays in evaluation mode and is not trained.
-        layers: Number of last layers of a ViT whose features are concatenated. Default: use the backbone's output.
-        pooling: Features of the layers: 'cls' (their class tokens), 'mean' (the mean patch of the last one) or 'both'.
-        blocks: For each head, 1 or 0 for each of the concatenated vectors: whether the head uses it. Default: all.
+        layers: Number of layers, counted from a ViT's last one, whose features are concatenated. Default: use the output of
+            the backbone.
+        pooling: Features to use: 'cls' (the class tokens of the layers), 'mean' (the mean patch feature of the last layer)
+            or 'both'.
+        blocks: For each head, one number per concatenated vector: 1 if the head uses the vector, otherwise 0. Default: all
+            heads use all vectors.
 
     Raises:
         UserError: If the data have no labels.
@@ -62,7 +65,8 @@ class Classifier(BaseModel):
         self.pooling = pooling
         if layers is not None:
             in_channels *= pooled_blocks(layers, pooling)
-        start = torch.empty(classes, in_channels).normal_(std=0.01)  # the same for every head
+        # All heads start from the same weights.
+        start = torch.empty(classes, in_channels).normal_(std=0.01)
         self.fc = nn.Linear(in_channels, heads * classes)
         self.fc.weight.data.copy_(start.repeat(heads, 1))
         self.fc.bias.data.zero_()
@@ -107,7 +111,7 @@ class Classifier(BaseModel):
     def loss(self, scores: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return the sum of the heads' losses, so that each head learns as if it were the only one.
 
-        Entries of -1 in labels of shape (images, classes) are ignored.
+        Labels of shape (images, classes) state for each class whether it is in the image. Entries of -1 are ignored.
         """
         if labels.ndim == 2:
             targets = labels[:, None].expand_as(scores).float().clamp(min=0)

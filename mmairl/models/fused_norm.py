@@ -1,7 +1,8 @@
-"""Batch norm of each view, addition of a residual and ReLU in one kernel.
+"""Normalize each view of a batch, add a residual and apply ReLU in a single Triton kernel.
 
-torch's SyncBN kernels compute the statistics and the sums of gradients. A Triton kernel computes both the output and the
-gradient of the input. It has been tested in Triton's interpreter, but not on a GPU yet.
+torch's SyncBN kernels compute the batch statistics, and the sums that the gradients require. The same Triton kernel then
+computes the output in the forward pass and the gradient of the input in the backward pass. It has been tested in Triton's
+interpreter, but not on a GPU yet.
 """
 
 import torch
@@ -13,13 +14,17 @@ from torch.autograd.function import FunctionCtx
 from mmairl.models.processes import own_group
 from mmairl.models.sync_norm import dense, gradient_sums, view_statistics
 
-ROWS = tl.constexpr(64)  # of a block of the kernel
-COLUMNS = tl.constexpr(64)  # of a block of the kernel; must divide the number of channels
+# Each block of the kernel processes this many rows and columns. COLUMNS must divide the number of channels.
+ROWS = tl.constexpr(64)
+COLUMNS = tl.constexpr(64)
 
 
 @triton.jit
 def affine_kernel(x, center, slope, offset, other, factor, y, rows, channels, RELU: tl.constexpr):
-    """Store (x - center) slope + offset + other factor, then ReLU. Each view has its own vectors."""
+    """Store (x - center) * slope + offset + other * factor in y, after ReLU if RELU is true.
+
+    Each view has its own center, slope, offset and factor.
+    """
     view = tl.program_id(2)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -44,7 +49,11 @@ def affine(
     factor: Tensor,
     relu: bool = False,
 ) -> Tensor:
-    """Run the kernel. In memory, `x` and `other` are (rows, channels), and the vectors are (views, channels)."""
+    """Run the kernel on a batch of views.
+
+    In memory, `x` and `other` are matrices of (rows, channels). The arguments center, slope, offset and factor are matrices
+    of (views, channels).
+    """
     y = torch.empty_like(x)
     views, channels = center.shape
     rows = x.numel() // center.numel()
@@ -54,7 +63,7 @@ def affine(
 
 
 class FusedBatchNorm(torch.autograd.Function):
-    """Batch norm of each view with the statistics of all processes, plus a residual, then ReLU if `relu`."""
+    """Normalize each view by the statistics of all processes, add the residual, and apply ReLU if `relu` is true."""
 
     @staticmethod
     def supports(x: Tensor, layer: nn.Module) -> bool:
@@ -85,7 +94,10 @@ class FusedBatchNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients. As DDP requires, those of weight and bias are sums over the rows of this process."""
+        """Return the gradients of all inputs.
+
+        The gradients of weight and bias are sums over the rows of this process only, because DDP averages them later.
+        """
         x, y, mean, invstd, weight, counts = ctx.saved_tensors
         grad = dense(grad, like=x)
         if y is not None:

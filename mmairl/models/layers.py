@@ -1,4 +1,4 @@
-"""Class tokens and maps of patch features from selected layers of a frozen backbone."""
+"""Extract class tokens and maps of patch features from selected layers of a frozen backbone."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,8 +16,8 @@ class LayerOutput(NamedTuple):
     """The output of one layer for a batch of images.
 
     Attributes:
-        token: Class tokens, (B, C), or None if the network has no class token.
-        features: Map of patch features, (B, C, rows, columns).
+        token: Class tokens of shape (B, C), or None if the network has no class token.
+        features: Maps of patch features, of shape (B, C, rows, columns).
     """
 
     token: Tensor | None
@@ -25,10 +25,11 @@ class LayerOutput(NamedTuple):
 
 
 def layer_outputs(backbone: nn.Module, images: Tensor, layers: Sequence[int]) -> list[LayerOutput]:
-    """Return the outputs of some layers. Layers are numbered like list items: -1 is the last one.
+    """Return the outputs of the selected layers for a batch of images.
 
-    The layers of a ResNet are its stages, and the layers of a ViT are its blocks. As in DINO, the final norm of a ViT is
-    applied to every layer. Position embeddings are interpolated to the size of the images.
+    The layers of a ResNet are its stages, and the layers of a ViT are its blocks. They are numbered like the items of a
+    list, so -1 is the last one. As in DINO, a ViT's final norm is applied to the output of every layer. Position embeddings
+    are interpolated to the size of the images.
 
     Raises:
         UserError: If a layer does not exist, if the network has no spatial features, or if images are smaller than a patch.
@@ -63,7 +64,7 @@ def layer_outputs(backbone: nn.Module, images: Tensor, layers: Sequence[int]) ->
 
 
 def patch_size(backbone: nn.Module) -> int:
-    """Return the side of a ViT's patch, or 1 for a network without patches."""
+    """Return the side of a ViT's patches in pixels, or 1 for a network without patches."""
     if isinstance(backbone, RotaryVisionTransformer):
         return backbone.patch
     if isinstance(backbone, VisionTransformer):
@@ -110,16 +111,21 @@ def _resnet_outputs(backbone: ResNet, images: Tensor, layers: list[int]) -> list
 
 
 def joined_map(outputs: Sequence[LayerOutput]) -> Tensor:
-    """Concatenate the maps of several layers along channels, after resizing them to the largest map."""
+    """Resize the maps of several layers to the size of the largest one, and concatenate their channels."""
     size = max((output.features.shape[2:] for output in outputs), key=lambda shape: shape[0])
     maps = [nn.functional.interpolate(output.features, size, mode='bilinear') for output in outputs]
     return torch.cat(maps, dim=1)
 
 
 def pooled_layers(outputs: Sequence[LayerOutput], pooling: str) -> Tensor:
-    """Return one vector per image: the class tokens of all layers ('cls'), the mean patch of the last ('mean'), or both.
+    """Pool the outputs of several layers to one vector per image.
 
-    DINO uses the class tokens of the last four layers of small ViTs, and DINOv2 adds the mean patch.
+    DINO uses the class tokens of the last four layers of small ViTs, and DINOv2 adds the mean patch feature.
+
+    Args:
+        outputs: The outputs of the layers, in order.
+        pooling: 'cls' concatenates the class tokens of all layers, 'mean' averages the patch features of the last layer,
+            and 'both' concatenates the results of 'cls' and 'mean'.
     """
     parts = []
     if pooling != 'mean':
@@ -135,5 +141,5 @@ def pooled_layers(outputs: Sequence[LayerOutput], pooling: str) -> Tensor:
 
 
 def pooled_blocks(layers: int, pooling: str) -> int:
-    """Return how many vectors `pooled_layers` concatenates."""
+    """Return how many vectors `pooled_layers` concatenates for each image."""
     return layers * (pooling != 'mean') + (pooling != 'cls')

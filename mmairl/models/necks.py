@@ -1,4 +1,4 @@
-"""The MLP that is used as projector and as predictor."""
+"""The MLP that serves as projector and as predictor."""
 
 from mmcv.cnn import build_activation_layer, build_norm_layer
 from mmengine.model import BaseModule

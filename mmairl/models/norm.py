@@ -1,4 +1,8 @@
-"""Batch norm over processes, over parts of a batch or for each view, ShuffleBN, and measurement of running statistics."""
+"""Batch norm over all processes, over parts of a batch, and separately for each view.
+
+A view is one augmented copy of each image in the batch. This module also has MoCo's ShuffleBN and a function that measures
+running statistics.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,11 +28,13 @@ def norms_of(network: nn.Module) -> list[nn.Module]:
 def measure_statistics(
     network: nn.Module, batches: Iterable, forward: Callable[[Any], object]
 ) -> None:
-    """Replace the running statistics of each batch norm in training mode by their mean over the batches.
+    """Measure the running statistics again: set them to their mean over the batches.
+
+    Only batch norms that are in training mode are changed.
 
     Args:
         network: The network. Its weights do not change.
-        batches: The batches. Batch k has the momentum 1 / k, so the old statistics have no influence.
+        batches: The batches. The old statistics have no influence, because batch k is averaged with a momentum of 1 / k.
         forward: Function that passes a batch through the network.
     """
     norms = [norm for norm in norms_of(network) if norm.training]
@@ -42,7 +48,7 @@ def measure_statistics(
 
 
 def shuffle(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Permute the batch of all processes. Return this process's part of the result, and the permutation."""
+    """Permute the images of all processes. Return this process's part of the permuted images, and the permutation."""
     everyone = gather(images)
     order = torch.randperm(len(everyone), device=images.device)
     broadcast(order)
@@ -50,25 +56,30 @@ def shuffle(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unshuffle(keys: Tensor, order: Tensor) -> Tensor:
-    """Return the keys of this process's images from the permuted keys of all processes."""
+    """Undo `shuffle`: return the keys of this process's own images.
+
+    Args:
+        keys: The keys of the images that `shuffle` gave to this process.
+        order: The permutation that `shuffle` returned.
+    """
     own = order.argsort().chunk(get_world_size())[get_rank()]
     return gather(keys)[own]
 
 
 @MODELS.register_module('SplitBN')
 class SplitBN(nn.modules.batchnorm._BatchNorm):
-    """Batch norm over parts of the batch, as if each of `replicas` GPUs had one part.
+    """Batch norm that normalizes each part of a batch separately, as if each part were on its own GPU.
 
-    The running statistics are the mean over the parts. Each of P processes splits its batch into `replicas` / P parts, or
-    has one part if there are more processes than replicas.
+    Each of P processes splits its batch into `replicas` / P parts. If there are more processes than replicas, a process does
+    not split its batch. The running statistics are the mean over the parts of the process.
 
     Args:
         num_features: Number of channels.
-        replicas: Number of parts of the batch of all processes together.
+        replicas: Number of GPUs to imitate. The batch of all processes together is split into this many parts.
         **kwargs: The arguments of `torch.nn.BatchNorm2d`.
 
     Raises:
-        UserError: If the batch cannot be split into equal parts of at least two images.
+        UserError: If a process cannot split its batch into equal parts of at least two images.
     """
 
     _check_input_dim = nn.SyncBatchNorm._check_input_dim
@@ -105,14 +116,15 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
 class SyncBN(nn.modules.batchnorm._BatchNorm):
     """Batch norm over the batch of all processes, on CPUs and GPUs. Not tested on a GPU yet.
 
-    `torch.nn.SyncBatchNorm` rejects CPU tensors, and on GPUs it makes the host wait three times per layer for the number of
-    images. This class does not derive from it, because DDP rejects subclasses of it on CPUs. With one process, or in
-    evaluation mode, this class is plain batch norm. If a batch contains several views (`each_view`), each view has its own
-    statistics.
+    `torch.nn.SyncBatchNorm` rejects CPU tensors. On GPUs, it makes the host wait for the device three times per layer, to
+    learn the number of images. `SyncBN` is not a subclass of `torch.nn.SyncBatchNorm`, because DDP rejects such subclasses
+    on CPUs. With one process, or in evaluation mode, `SyncBN` is plain batch norm. If a batch contains several views, as in
+    `each_view`, each view is normalized by its own statistics.
 
     Args:
         num_features: Number of channels.
-        group: Number of neighboring processes that share statistics, such as the processes of one machine. Default: all.
+        group: Number of neighboring processes that share statistics, such as the number of processes on one machine.
+            Default: all processes share statistics.
         **kwargs: The arguments of `torch.nn.BatchNorm2d`.
     """
 
@@ -121,15 +133,18 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
     def __init__(self, num_features: int, group: int | None = None, **kwargs: Any) -> None:
         super().__init__(num_features, **kwargs)
         self.group = group
-        self.views = 1  # in the batch of the current pass, set by `each_view`
-        self.fused = False  # set by `fast.fused_norm`
-        self.relu = False  # set by `fast.fused_norm`
+        # The number of views in a batch. `each_view` changes it for the duration of a forward pass.
+        self.views = 1
+        # Whether to use the fused kernel, and whether ReLU follows. The config key `fast.fused_norm` sets both.
+        self.fused = False
+        self.relu = False
 
     def forward(self, x: Tensor, residual: Tensor | None = None, relu: bool = False) -> Tensor:
-        """Normalize, add the residual if there is one, and apply ReLU if this call or the layer requests it."""
+        """Normalize `x`, add the residual if there is one, and apply ReLU if the argument or the attribute `relu` is true."""
         relu = relu or self.relu
         if self.training and self.fused and x.is_cuda:
-            from mmairl.models.fused_norm import FusedBatchNorm  # requires Triton
+            # The module requires Triton, so it is imported only here.
+            from mmairl.models.fused_norm import FusedBatchNorm
 
             if FusedBatchNorm.supports(x, self):
                 self._count_batches()
@@ -143,14 +158,15 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         alone = get_world_size() == 1
         if not self.training or (alone and self.views == 1):
             return super().forward(x)
-        # For contiguous images, cuDNN's kernels are the fastest, and only torch's own batch norm calls them.
+        # For images in contiguous (NCHW) memory, cuDNN's kernels are the fastest, and only torch's batch norm calls them.
         cudnn = x.is_cuda and x.ndim == 4 and not x.is_contiguous(memory_format=torch.channels_last)
         other_device = x.device.type not in ('cpu', 'cuda', 'meta')
         if alone and (cudnn or other_device or torch.compiler.is_compiling()):
             return torch.cat([super(SyncBN, self).forward(view) for view in x.chunk(self.views)])
         return self._normalize_views(x)
 
-    @torch.compiler.disable  # because compiled collectives gave wrong gradients
+    # This function is not compiled, because compiled collectives gave wrong gradients.
+    @torch.compiler.disable
     def _normalize_views(self, x: Tensor) -> Tensor:
         self._count_batches()
         alone = get_world_size(own_group(self.group)) == 1
@@ -164,7 +180,12 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
 
 @contextmanager
 def views_in_batch(modules: Iterable[nn.Module], views: int) -> Iterator[None]:
-    """Set the number of views in the batches within the block. A batch contains the views one after another."""
+    """Set the attribute `views` of the modules while the `with` block runs, and reset it to 1 afterward.
+
+    Args:
+        modules: Modules whose input will be a batch of several views, one view after another.
+        views: Number of views in the batch.
+    """
     modules = list(modules)
     for module in modules:
         module.views = views
@@ -180,12 +201,12 @@ def each_view(
 ) -> list[Tensor]:
     """Return `run(network, view)` for each view, with separate batch-norm statistics for each view.
 
-    Views of the same shape share a forward pass, so crops of two sizes take two passes. In a pass, the rows of the first
-    view precede those of the second. If any batch norm of the network is not a SyncBN, every view has its own pass.
+    Views of the same shape are concatenated and share a forward pass, so crops of two sizes take two passes. If any batch
+    norm of the network is not a SyncBN, every view has its own pass.
 
     Args:
         network: The network.
-        run: Function that returns one row per image.
+        run: Function that passes a batch through the network and returns one row per image.
         views: A batch of images for each view.
     """
     norms = norms_of(network)
@@ -203,5 +224,10 @@ def each_view(
 
 
 def first_view(network: nn.Module, rows: Tensor) -> Tensor:
-    """Return the rows of the first view in the output of a part of `network`, during `each_view`."""
+    """Return only the rows that belong to the first view. To be called by a hook of a module while `each_view` runs.
+
+    Args:
+        network: The network that `each_view` runs.
+        rows: Output of a part of the network for a batch that may contain several views.
+    """
     return rows.chunk(getattr(network, 'views', 1))[0]

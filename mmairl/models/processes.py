@@ -1,4 +1,4 @@
-"""Helpers for several processes: gathering of rows, groups of ranks, sharded tensors, and wrapped models."""
+"""Helpers for training with several processes: gather rows, form groups of ranks, read sharded tensors, unwrap models."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -14,7 +14,7 @@ from mmairl.errors import UserError
 
 
 def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Return the rows of all processes in a group (default: all processes) in rank order, without gradient."""
+    """Return the rows of all processes of a group in rank order, without gradient. Default: the group of all processes."""
     count = get_world_size(group)
     if count == 1:
         return rows
@@ -24,9 +24,9 @@ def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
 
 
 def own_group(size: int | None) -> dist.ProcessGroup | None:
-    """Return this process's group of `size` neighboring ranks, or None for all ranks.
+    """Return the group of `size` neighboring ranks that contains this process. None stands for the group of all ranks.
 
-    The first call with a size creates the groups, so all ranks must take part in it.
+    The first call with a given size creates the groups, so all ranks must make this call.
 
     Raises:
         UserError: If the size does not divide the number of processes.
@@ -45,10 +45,10 @@ def _own_group(size: int, everyone: dist.ProcessGroup) -> dist.ProcessGroup:
 
 
 def gather_with_gradient(rows: Tensor) -> Tensor:
-    """Return the rows of all processes in rank order. The gradient of a row returns to the process of the row.
+    """Return the rows of all processes in rank order. Gradients flow back to the process from which a row came.
 
-    If the loss is a mean over the rows of this process, the gradients that DDP averages are those of the mean over the
-    rows of all processes.
+    The loss of a process must be a mean over its own rows. DDP averages the gradients over the processes, so the parameters
+    get the gradient of the mean over the rows of all processes.
     """
     return rows if get_world_size() == 1 else torch.cat(all_gather(rows))
 
@@ -60,7 +60,9 @@ def own_parts(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def norms(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the norm of each tensor. If the tensors are sharded, one all-reduce sums the squared norms of their parts.
+    """Return the norm of each tensor.
+
+    If the tensors are sharded, a single all-reduce sums the squared norms of their parts.
 
     >>> norms([torch.ones(4), torch.full((9,), 2.0)])
     tensor([2., 6.])
@@ -74,5 +76,5 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def network_of(runner: object) -> nn.Module:
-    """Return the runner's model without the wrapper for several processes."""
+    """Return the runner's model without the wrapper, such as DDP, that training with several processes requires."""
     return runner.model.module if is_model_wrapper(runner.model) else runner.model

@@ -10,15 +10,17 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class KeyQueue(nn.Module):
-    """A first-in-first-out queue of unit vectors. Its position is stored on the host, so that no step waits for the device.
+    """A first-in-first-out queue of unit vectors.
+
+    The write position is stored in the memory of the host, so that no step waits for the device.
 
     Args:
-        length: Number of keys.
+        length: Number of keys that the queue can hold.
         dim: Width of a key. The model sets it to the width of its projector.
         start: `'noise'` fills the queue with normalized Gaussian noise, as in the papers. `'empty'` starts without keys.
 
     Raises:
-        UserError: If a setting is invalid, or if a step adds more keys than the length of the queue.
+        UserError: If a setting is invalid, or if a step adds more keys than the queue can hold.
     """
 
     def __init__(self, length: int, dim: int, start: str = 'noise') -> None:
@@ -40,12 +42,15 @@ class KeyQueue(nn.Module):
         self.register_buffer('vectors', F.normalize(torch.randn(length, dim), dim=1))
 
     def negatives(self) -> Tensor:
-        """Return the keys without a copy. `enqueue` changes them in place, so call it after the backward pass."""
+        """Return the keys in the queue, without copying them.
+
+        `enqueue` changes the returned tensor in place, so call `enqueue` only after the backward pass.
+        """
         return self.vectors[: self.filled] if self.start == 'empty' else self.vectors
 
     @torch.no_grad()
     def enqueue(self, keys: Tensor) -> None:
-        """Replace the oldest keys by the new ones, in order."""
+        """Put the new keys in the place of the oldest ones, in order."""
         if len(keys) > self.length:
             raise UserError(
                 f"model.queue.length: must be at least the total batch, {len(keys)} keys per step ('{self.length}'); raise it",

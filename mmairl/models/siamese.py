@@ -17,25 +17,27 @@ from mmairl.registry import MODELS
 
 
 def project(encoder: nn.Module, images: Tensor) -> Tensor:
-    """Return the projections of a batch: backbone, pooling, projector."""
+    """Return the projections of a batch of images, which pass through backbone, pooling and projector."""
     return encoder.projector(pooled(encoder.backbone(images)))
 
 
 def predict(encoder: nn.Module, projections: Tensor) -> Tensor:
-    """Return the predictions from projections, or the projections themselves if there is no predictor."""
+    """Return the predictor's outputs for the projections, or the projections themselves if there is no predictor."""
     return projections if encoder.predictor is None else encoder.predictor(projections)
 
 
 def encode(encoder: nn.Module, images: Tensor) -> Tensor:
-    """Return the embeddings of a batch: backbone, pooling, projector, and predictor if there is one."""
+    """Return the embeddings of a batch of images: their projections, passed through the predictor if there is one."""
     return predict(encoder, project(encoder, images))
 
 
 @MODELS.register_module()
 class Siamese(BaseModel):
-    """Student and teacher, with one config key per factor.
+    """A student, a teacher and a head. Every detail in which methods differ has its own config key.
 
-    The student's parts are at the top level, so its backbone is at `backbone.` in checkpoints.
+    The student's embeddings of some views are the queries. The head compares each query with keys, which are embeddings of
+    other views of the same image by the teacher or by the student. The parts of the student are attributes of the model
+    itself, so the keys of its backbone begin with `backbone.` in checkpoints.
 
     Args:
         backbone: Config of any registered backbone.
@@ -44,17 +46,18 @@ class Siamese(BaseModel):
         predictor: Config of the student's MLP after the projector. Default: no predictor.
         target: Source of the keys: `'teacher'` (the moving average), `'student'` (gradients flow through both sides, as
             in SimCLR) or `'stop_gradient'` (the student without gradient, as in SimSiam).
-        teacher_predictor: Whether the teacher also has a predictor, averaged like its other parts.
+        teacher_predictor: Whether the teacher also has a predictor, which is a moving average like its other parts.
         copy_student: Whether the teacher starts as a copy of the student. With False, it has its own random initial
             weights, as in BYOL's released code.
-        symmetric: Whether every view is a query. Otherwise the first view is the query and the others are its keys.
-        key_views: Indices of the views that become keys, such as `[0, 1]` for the large crops of a multi-crop.
-            Default: all views.
-        shuffle_bn: Whether the teacher's batch is permuted across processes and virtual replicas (MoCo's ShuffleBN).
-        queue: Config of the queue of earlier keys. Default: no queue.
+        symmetric: Whether every view is a query. If False, only the first view is a query.
+        key_views: Indices of the views that are keys, such as `[0, 1]` for the large crops of a multi-crop. Default: all
+            views, or all but the first one if `symmetric` is False.
+        shuffle_bn: Whether the teacher's batch is permuted across processes and across the parts of `SplitBN` (MoCo's
+            ShuffleBN).
+        queue: Config of the queue of keys from earlier steps. Default: no queue.
 
     Raises:
-        UserError: If settings contradict one another, or if the data have too few views.
+        UserError: If settings contradict one another, or if the data set returns too few views of an image.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class Siamese(BaseModel):
         self.symmetric = symmetric
         self.key_views = key_views
         self.shuffle_bn = shuffle_bn
-        # With a queue, the keys of the last batch by view. They are not normalized.
+        # If there is a queue, these are the keys of the last batch by the index of their view. They are not normalized.
         self.keys: dict[int, Tensor] = {}
 
     def init_weights(self) -> None:
@@ -130,9 +133,10 @@ class Siamese(BaseModel):
         )
 
     def loss(self, views: list[Tensor]) -> dict[str, Tensor]:
-        """Compute queries and keys, and compare each query with the keys of the *other* views and with the queue.
+        """Return the head's loss, and values to log, for a batch of views.
 
-        If there is a queue, `self.keys` stores the keys, which a hook enqueues after the step.
+        The head compares each query with the keys of the *other* views and with the queue. If there is a queue, `self.keys`
+        stores the keys of the batch, and a hook adds them to the queue after the step.
         """
         queries, keys = self.roles(len(views))
         if self.teacher is not None:
@@ -148,7 +152,7 @@ class Siamese(BaseModel):
         return self.head(q, k, self.queue.negatives())
 
     def keys_of_one_view(self, draw: Random) -> Tensor:
-        """Return the keys of a random view of the last batch, as unit vectors."""
+        """Choose one view of the last batch at random, and return its keys as unit vectors."""
         view = draw.choice(sorted(self.keys))
         return unit(self.keys[view])
 
@@ -156,7 +160,7 @@ class Siamese(BaseModel):
         """Update the teacher, then enqueue the keys of all processes.
 
         Args:
-            momentum: The teacher's momentum, or None if the step was skipped.
+            momentum: The teacher's momentum, or None to leave the teacher unchanged.
             keys: This process's keys as unit vectors, or None to leave the queue unchanged.
         """
         if momentum is not None:
@@ -165,7 +169,11 @@ class Siamese(BaseModel):
             self.queue.enqueue(gather(keys))
 
     def roles(self, count: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the indices of the views that are queries, and of the views that are keys."""
+        """Return the indices of the views that are queries, and the indices of the views that are keys.
+
+        Args:
+            count: Number of views in the batch.
+        """
         if count < 2:
             raise UserError(
                 f"Siamese: requires at least two views of an image ('{count}'); set more views in the data set",
@@ -182,7 +190,7 @@ class Siamese(BaseModel):
 
     @torch.no_grad()
     def teach(self, views: list[Tensor]) -> list[Tensor]:
-        """Return the teacher's embeddings without gradient."""
+        """Return the teacher's embeddings of each view, without gradient."""
         if self.shuffle_bn:
             return [
                 unshuffle(encode(self.teacher, images), order)
@@ -192,10 +200,11 @@ class Siamese(BaseModel):
 
 
 class Teacher(nn.Module):
-    """Copies of the student's parts, whose parameters are moving averages of the student's.
+    """The teacher: copies of the student's parts, with moving averages of the student's parameters.
 
-    The average is computed in float32, because 1 - m falls to 1e-6, and a change that small is lost in half precision. The
-    teacher runs in training mode, so its batch-norm statistics are its own. It has no stochastic depth.
+    The moving average is computed in float32, because 1 minus the momentum falls to 1e-6 during training, and half precision
+    loses such small changes. The teacher runs in training mode, so its batch norms use the statistics of its own batch. It
+    has no stochastic depth.
 
     Args:
         backbone: The student's backbone.
@@ -212,27 +221,28 @@ class Teacher(nn.Module):
         self.predictor = copy.deepcopy(predictor)
         self.requires_grad_(False)
         for part in self.modules():
-            if hasattr(part, 'drop_prob'):  # mmcv's and timm's stochastic depth
+            # Both mmcv's and timm's layers of stochastic depth have this attribute.
+            if hasattr(part, 'drop_prob'):
                 part.drop_prob = 0.0
 
     def init_weights(self) -> None:
-        """Do nothing, because the model sets these weights after it has initialized the student."""
+        """Do nothing, because `Siamese` sets the teacher's weights after it has initialized the student."""
 
     @torch.no_grad()
     def copy_from(self, student: nn.Module) -> None:
-        """Copy the student's weights and statistics."""
+        """Copy the student's weights and batch-norm statistics."""
         for name, part in self.named_children():
             part.load_state_dict(getattr(student, name).state_dict())
 
     @torch.no_grad()
     def follow(self, student: nn.Module, momentum: float) -> None:
-        """Update ``T <- m T + (1 - m) S``, all tensors in one call."""
+        """Move the teacher's parameters T toward the student's S: ``T <- m T + (1 - m) S`` with momentum m."""
         torch._foreach_lerp_(*map(own_parts, self.pairs(student)), 1 - momentum)
 
     def pairs(self, student: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the teacher's and the student's parameters, in the same order.
+        """Return the teacher's parameters, and the student's parameters in the same order.
 
-        Matching them by name would take a quarter of a step's time on a CPU.
+        The order matches them, because matching them by name would take a quarter of a step's time on a CPU.
         """
         parts = nn.ModuleList(getattr(student, name) for name, _ in self.named_children())
         return list(self.parameters()), list(parts.parameters())

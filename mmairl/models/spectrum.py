@@ -1,4 +1,4 @@
-"""Effective rank and spread of embeddings."""
+"""Measure the effective rank and the spread of embeddings."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from torch import Tensor
 def rankme(x: Tensor) -> float:
     """Return RankMe, the effective rank of embeddings (Garrido et al. 2023).
 
-    It is the exponential of the entropy of the normalized singular values.
+    It is the exponential of the entropy of the singular values, which are first divided by their sum.
 
     >>> round(rankme(torch.eye(8)), 3)
     8.0
@@ -17,7 +17,10 @@ def rankme(x: Tensor) -> float:
 
 
 def effective(values: Tensor) -> float:
-    """Return the exponential of the entropy of values that are normalized to sum to 1, or 1 if all values are 0."""
+    """Return the effective number of values: the exponential of their entropy after division by their sum.
+
+    The result is 1 if all values are 0.
+    """
     tiny = torch.finfo(torch.float64).tiny
     share = values / values.sum().clamp_min(tiny)
     entropy = -(share * (share + 1e-12).log()).sum()
@@ -25,7 +28,7 @@ def effective(values: Tensor) -> float:
 
 
 def spread(x: Tensor) -> float:
-    """Return the mean standard deviation of the coordinates of the normalized embeddings, times sqrt(d).
+    """Return the mean standard deviation of the coordinates of normalized embeddings, times the root of their number.
 
     It is 1 for embeddings that are spread evenly over the sphere, and 0 for collapsed embeddings.
     """
@@ -35,7 +38,10 @@ def spread(x: Tensor) -> float:
 
 
 def singular_values(x: Tensor, centred: bool = False) -> Tensor:
-    """Return the singular values in descending order, computed from the smaller Gram matrix in float64."""
+    """Return the singular values of `x` in descending order.
+
+    They are computed in float64 from the smaller of the two Gram matrices.
+    """
     x = x.double()
     if centred:
         x = x - x.mean(dim=0)

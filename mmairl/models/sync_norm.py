@@ -1,4 +1,8 @@
-"""The autograd functions of SyncBN: batch norm of each view in a batch, in one process or over several."""
+"""The autograd functions of SyncBN: batch norm of each view in a batch, in one process or over several.
+
+In the formulas, x is the input, m and s are its mean and inverse standard deviation, w is the weight, and dx and dy are the
+gradients of the input and of the output.
+"""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -18,7 +22,7 @@ aten = torch.ops.aten
 
 
 class CPUKernels:
-    """CPU versions of the kernels for batch norm over processes, which torch has for GPUs only, under torch's names."""
+    """CPU versions of torch's kernels for batch norm over processes. torch has these kernels for GPUs only."""
 
     @staticmethod
     def batch_norm_stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -57,7 +61,7 @@ class CPUKernels:
         *,
         out: Tensor,
     ) -> None:
-        """Write the normalized x to `out`."""
+        """Normalize x, apply weight and bias, and write the result to `out`."""
         unused = mean.new_empty(0)
         aten.native_batch_norm.out(
             x,
@@ -103,9 +107,9 @@ class CPUKernels:
         sum_dy_xmu: Tensor,
         counts: Tensor,
     ) -> Tensor:
-        """Return dx = w s (dy - sum dy / n - (x - m) s^2 sum (dy (x - m)) / n).
+        """Return the gradient dx = w s (dy - sum dy / n - (x - m) s^2 sum (dy (x - m)) / n).
 
-        s is the inverse standard deviation. The sums are over the n rows of all processes.
+        The sums are over the n rows of all processes.
         """
         scale = invstd if weight is None else invstd * weight
         total = counts.sum()
@@ -117,10 +121,10 @@ class CPUKernels:
 
 
 class SharedBatchNorm(torch.autograd.Function):
-    """Batch norm of each view with the statistics of all processes.
+    """Normalize each view by its statistics over all processes.
 
-    The views share one collective in the forward pass and one in the backward pass. The numbers of rows are sent together
-    with the statistics, so processes may have different numbers of rows, and the host does not wait for the device.
+    All views share one collective operation in the forward pass and one in the backward pass. Each process sends its number
+    of rows with its statistics, so processes may have different numbers of rows, and the host does not wait for the device.
     """
 
     @staticmethod
@@ -140,7 +144,10 @@ class SharedBatchNorm(torch.autograd.Function):
     def backward(
         ctx: FunctionCtx, grad: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
-        """Return the gradients. As DDP requires, those of weight and bias are sums over the rows of this process."""
+        """Return the gradients of all inputs.
+
+        The gradients of weight and bias are sums over the rows of this process only, because DDP averages them later.
+        """
         x, weight, counts, *statistics = ctx.saved_tensors
         views = len(statistics) // 2
         mean = statistics[:views]
@@ -193,7 +200,7 @@ def gradient_sums(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return the sums of dy and of dy (x - m) over all processes, and this process's gradients of weight and bias.
 
-    The sums have the shape (views, 2, channels).
+    The sums are one tensor of shape (views, 2, channels): for each view, first the sum of dy, then the sum of dy (x - m).
     """
     views = len(mean)
     affine = weight is not None
@@ -209,7 +216,7 @@ def gradient_sums(
 
 
 class LocalBatchNorm(torch.autograd.Function):
-    """Batch norm of each view in one process, with one kernel per view in the forward and in the backward pass."""
+    """Normalize each view by its statistics in one process, with one kernel call per view in each direction."""
 
     @staticmethod
     def forward(

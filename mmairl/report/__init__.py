@@ -1,1 +1,1 @@
-"""Tables, figures and self-contained pages of results."""
+"""Write results as tables, figures and self-contained HTML pages."""

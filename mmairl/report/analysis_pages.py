@@ -1,4 +1,4 @@
-"""The output of `mmairl analyze`: a page, pictures as PNG and SVG, and numbers as CSV."""
+"""Write the output of `mmairl analyze`: an HTML page, figures as PNG and SVG, and numbers as CSV."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,17 +29,19 @@ from mmairl.report.page import Page
 from mmairl.report.sections import add_maps, add_neighbors
 from mmairl.report.table import ABSENT, Row, html_table, print_table, save_table
 
-Subjects = Mapping[str, tuple]  # name to the arguments of `Images.network`
+Subjects = Mapping[str, tuple]  # the arguments of `Images.network` for each name of a network
 Numbers = Mapping[str, Sequence[float]]
-Published = Mapping[str, Mapping[str, float]]  # by network and number
-CHANGED = 256  # images for each change of the invariances
-SMALLEST_SHARE = 1e-12  # eigenvalues below this are rounding
+Published = Mapping[
+    str, Mapping[str, float]
+]  # published values by the name of the network and of the quantity
+CHANGED = 256  # number of images to measure the invariances with
+SMALLEST_SHARE = 1e-12  # shares of the variance below this value are rounding errors
 BETTER = {math.inf: 'higher', -math.inf: 'lower', 0.0: 'lower'}
 NUMBERS = ('alignment', 'uniformity', 'RankMe', 'spread')
 
 
 def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
-    """Write the weight norms of any number of checkpoints (Fig. 3a)."""
+    """Write a page with the weight norms of any number of checkpoints (Fig. 3a of the paper)."""
     norms = {}
     layers: dict[str, float] = {}
     by_name = []
@@ -52,12 +54,13 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
     looks = {name: looks_lars_trained(backbone.weights) for name, backbone in networks.items()}
     trained_by_lars = ', '.join(name for name, is_large in looks.items() if is_large)
     page = Page(
-        'Weight norms', f'By their norms, {trained_by_lars or "no weights"} look LARS-trained.'
+        'Weight norms',
+        f'Checkpoints that look LARS-trained by their weight norms: {trained_by_lars or "none"}.',
     )
     page.add(
         'Layer by layer',
         'Without weight decay, norms grow with every step. After training by LARS without L2, they are about ten times as '
-        'large as after SGD with L2, so the usual learning rates of fine-tuning are too low.',
+        'large as after SGD with L2, so the usual learning rates for fine-tuning are too low.',
         _curves(out / 'norms', **norm_curves(norms), x='convolution'),
     )
     verdicts = []
@@ -68,7 +71,7 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
     _add_table(
         page,
         'LARS-trained weights',
-        f'Growth: the norm of a typical 3x3 convolution divided by its norm at initialization. Growth above {LARS_GROWTH} is '
+        f'Growth is the norm of a typical 3x3 convolution divided by its norm at initialization. Growth above {LARS_GROWTH} is '
         'typical of LARS without L2 on batch norm. Apply NormRescale to such weights before fine-tuning.',
         ['growth', 'looks LARS-trained'],
         verdicts,
@@ -77,7 +80,7 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
 
 
 def _curves(stem: Path, series: Mapping[str, Any], title: str, **axes: Any) -> Markup:
-    """Save curves as PNG and SVG, and return them as a chart."""
+    """Save curves as PNG and SVG, and return the same curves as a chart for the page."""
     save_figure(lines(series, title, **axes), stem)
     return chart(series, title, wide=True, **axes)
 
@@ -91,7 +94,7 @@ def _add_table(
     heat: bool = False,
     title: str = '',
 ) -> None:
-    """Add a table to the page, and print it below a title."""
+    """Add a table to the page, and print the same table below a title."""
     page.add(heading, text, html_table(columns, rows, heat=heat))
     print_table(columns, rows, title)
 
@@ -99,7 +102,10 @@ def _add_table(
 def cka_page(
     subjects: Subjects, images: Images, stage: str, full: bool, recalibrate: bool, out: Path
 ) -> Path:
-    """Write the CKA of two networks stage by stage, or of more networks at one stage."""
+    """Write a page with the CKA of networks.
+
+    Two networks are compared for each pair of stages. More networks are compared in pairs at the given stage.
+    """
     networks = _networks(subjects, images, recalibrate)
     names = list(networks)
     page = _cka_page(images)
@@ -113,7 +119,7 @@ def cka_page(
         rows = columns = names
         title = f'linear CKA at {stage}'
         axes = ['', '']
-        text = f'All pairs of networks at {stage}.'
+        text = f'Each cell compares two networks at the stage {stage}.'
     by_row = dict(zip(rows, values.tolist()))
     _save_rows(['', *columns], by_row, out / 'cka')
     save_figure(heat_map(values, rows, columns, title, axes), out / 'cka')
@@ -124,14 +130,14 @@ def cka_page(
         _add_equal_stages(page, diagonal, rows, out)
     if len(networks) == 2 and full:
         number = full_cka(*networks.values(), _watched(images, 'CKA over all images'))
-        text = f'The biased estimate, as papers report it: {number:.4f}.'
+        text = f'CKA by the biased estimator, which papers usually report: {number:.4f}.'
         page.add('Pooled features, all images at once', text)
         print(f'pooled features, all images at once, biased: {number:.4f}')
     return page.write(out / 'cka.html')
 
 
 def cka_lines_page(subjects: Subjects, images: Images, recalibrate: bool, out: Path) -> Path:
-    """Write the CKA of the first network with each other one at equal stages, a line each (Fig. 3b)."""
+    """Write a page with the CKA of the first network and each other network at equal stages, as a line per pair (Fig. 3b)."""
     (first, network), *others = _networks(subjects, images, recalibrate).items()
     by_pair = {}
     for name, other in others:
@@ -144,14 +150,17 @@ def cka_lines_page(subjects: Subjects, images: Images, recalibrate: bool, out: P
 
 
 def _cka_page(images: Images) -> Page:
-    lead = f'Similarity of the networks by the features of {len(images)} images: 1 if the features are equal, 0 if unrelated.'
+    lead = (
+        f'Similarity of the networks by the features of {len(images)} images: it is 1 for equal features and 0 for '
+        'unrelated features.'
+    )
     return Page('CKA', lead)
 
 
 def _add_equal_stages(page: Page, by_pair: Numbers, stages: Sequence[str], out: Path) -> None:
     series = {name: (range(len(line)), line) for name, line in by_pair.items()}
     drawn = _curves(out / 'cka_stages', series, 'CKA of equal stages', x='stage', ticks=stages)
-    page.add('Equal stages', 'The form of Fig. 3b of the paper.', drawn)
+    page.add('Equal stages', 'These numbers are drawn as in Fig. 3b of the paper.', drawn)
     print_table(stages, _cells(by_pair, 4))
 
 
@@ -175,7 +184,11 @@ def geometry_page(
     seed: int,
     published: Published | None = None,
 ) -> Path:
-    """Write alignment, uniformity, rank, spectrum, invariances, maps and neighbors of any number of networks."""
+    """Write a page about the geometry of the features of any number of networks.
+
+    The page shows alignment, uniformity, rank, spectrum and invariances, and maps and nearest neighbors of images. If
+    `published` is given, the published values of a network follow its measured values.
+    """
     page = Page('Geometry', f'How the features of each network distribute {len(images)} images.')
     features = {}
     numbers = {}
@@ -221,7 +234,7 @@ def _features(network: nn.Module, batches: Iterable[Tensor]) -> Tensor:
 
 @torch.inference_mode()
 def _four_numbers(network: nn.Module, images: Images, x: Tensor, seed: int) -> list[float]:
-    """Return alignment, uniformity, RankMe and spread; alignment is NaN if the config has no training views."""
+    """Return alignment, uniformity, RankMe and spread. Alignment is NaN if the config does not define training views."""
     apart = math.nan
     if images.cfg.get('train_dataloader'):
         with torch.random.fork_rng():
@@ -231,7 +244,7 @@ def _four_numbers(network: nn.Module, images: Images, x: Tensor, seed: int) -> l
 
 
 def with_published(columns: Sequence[str], measured: Numbers, published: Published) -> list[Row]:
-    """Return the measured numbers of each network, each followed by its published ones.
+    """Return a row with the measured values of each network, followed by a row with its published values, if it has any.
 
     Example:
         >>> with_published(['alignment', 'spread'], {'BYOL': [0.5, 0.91]}, {'BYOL': {'top1': 71.9, 'alignment': 0.25}})
@@ -271,7 +284,7 @@ def measures_page(
     recalibrate: bool,
     out: Path,
 ) -> Path:
-    """Write every measure that needs no labels, for any number of networks."""
+    """Write a page with every label-free measure of any number of networks."""
     if 'train_dataloader' not in cfg:
         raise UserError(
             f"measures: '{cfg.filename}' has no train_dataloader, whose views LiDAR and alignment require; give the "
@@ -302,13 +315,14 @@ def measures_page(
     columns = ['better', 'images', *networks]
     title = f'{len(images)} training images, labels not used'
     page = Page(
-        'Measures without labels', f'Quality of the features of {len(images)} training images.'
+        'Measures without labels',
+        f'Measures of the features of {len(images)} training images. Labels were not used.',
     )
     _add_table(
         page,
         'All measures',
-        'Images: with more images than this number, a measure changes by less than 5 %. docs/reference/measures.md states '
-        'which measures predict accuracy.',
+        'The column "images" states how many images a measure requires: with more images, it changes by less than 5 %. '
+        'docs/reference/measures.md states which measures predict accuracy.',
         columns,
         rows,
         title=title,
@@ -318,15 +332,15 @@ def measures_page(
 
 
 def add_invariance(page: Page, kept: Mapping[str, Mapping[str, list[float]]]) -> None:
-    """Add a chart for each change of the images, a line per network."""
+    """Add a chart for each kind of change to the images, such as a smaller crop. A chart has a line per network."""
     charts = []
     for change in next(iter(kept.values())):
         series = {name: (STRENGTHS, changes[change]) for name, changes in kept.items()}
         charts.append(chart(series, change, 'strength', normal=(0.0, 1.0)))
     page.add(
         'Invariances',
-        'Similarity of the features of an image before and after one change of increasing strength: 1 if the features do '
-        'not change, 0 if the changed image is no more similar to the original than other images are.',
+        'Similarity of the features of an image before and after one change of increasing strength: it is 1 if the features '
+        'do not change, and 0 if the changed image is no more similar to the original than other images are.',
         charts,
     )
 
@@ -340,5 +354,5 @@ def _networks(subjects: Subjects, images: Images, recalibrate: bool) -> dict[str
 
 
 def _watched(images: Images, label: str) -> Iterable[Tensor]:
-    """Return the batches, with a progress bar in a terminal."""
+    """Return the batches of images, and show a progress bar in a terminal while they are read."""
     return show_progress(images, label, math.ceil(len(images) / images.batch_size))

@@ -1,4 +1,4 @@
-"""Model cards for converted weights, in the form that model hubs read."""
+"""Write model cards for converted weights: Markdown files with metadata that model hubs read."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from mmairl.io import read_text, write_text
 from mmairl.report.evaluation_page import Record, records_in
 from mmairl.report.page import MARKDOWN, fill
 
-# Prefixes of the settings in our checkpoints that describe the training data and the recipe.
+# A checkpoint of mmairl stores the settings of its run. Settings with these prefixes describe the training data and the recipe.
 DATA = ('train_dataloader.dataset.',)
 RECIPE = (
     'model.type',
@@ -28,25 +28,26 @@ RECIPE = (
     'default_hooks.momentum.',
     'randomness.seed',
 )
-SIGNATURE = '\n`{}` is the '  # the start of the line that names the weights of a card
+SIGNATURE = '\n`{}` is the '  # how the line of a card starts that names its file of weights
 
 
 def write_card(backbone: Backbone, weights: str | Path, to: str, license: str = '') -> Path:
-    """Write README.md next to a file of weights, or a card with the file's name if README.md belongs to another file.
+    """Write a model card next to a file of weights.
 
-    An earlier card of the same file is replaced. A card is published, so it names folders without their paths.
+    The card is README.md, or FILE.md if README.md exists and describes another file. An earlier card of the same weights is
+    replaced. Users publish the card, so it contains only the last part of each path.
 
     Args:
         backbone: The converted backbone.
-        weights: The file of weights.
-        to: The format of the file.
+        weights: The path of the file of weights.
+        to: The format of the file of weights, such as 'timm'.
         license: Identifier of the license, such as 'apache-2.0'.
 
     Returns:
         The path of the card.
 
     Raises:
-        UserError: If both names are taken by other files.
+        UserError: If both README.md and FILE.md exist and are not cards of these weights.
     """
     weights = Path(weights)
     path = _free_path(weights)
@@ -127,12 +128,12 @@ def _free_path(weights: Path) -> Path:
 def _network_of(backbone: Backbone) -> dict[str, Any]:
     try:
         return backbone.network
-    except UserError:  # an architecture that mmairl does not build
+    except UserError:  # mmairl cannot build this architecture
         return {}
 
 
 def _records_of(backbone: Backbone) -> list[Record]:
-    """Return the results in the folder of the checkpoint that were measured with these very weights."""
+    """Return the results in the folder of the checkpoint that were measured with exactly these weights."""
     if is_released(backbone.path):
         return []
     own = dict(weights=weights_identity(backbone.weights))
@@ -141,7 +142,7 @@ def _records_of(backbone: Backbone) -> list[Record]:
 
 
 def _settings(settings: dict[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the settings with these prefixes; a path is reduced to its last part."""
+    """Return the settings whose keys start with one of the prefixes. Of a folder's path, keep only the last part."""
     selected = {key: value for key, value in settings.items() if key.startswith(prefixes)}
     return {
         key: Path(value).name if key.endswith('root') else value for key, value in selected.items()

@@ -1,4 +1,7 @@
-"""Interactive charts of pages: JSON that uPlot draws, and a small still picture for readers without JavaScript."""
+"""Create interactive charts for pages.
+
+A chart is JSON that the library uPlot draws in the browser, and a small still picture for readers without JavaScript.
+"""
 
 import json
 import math
@@ -13,7 +16,7 @@ from mmairl.report.page import COLORS, fill
 
 Numbers = Sequence[float]
 Along = Numbers | Mapping[str, Numbers]
-# x and y, and optionally the lower and upper ends of an interval around each y.
+# The x values and y values of a line, and optionally the lower and upper ends of an interval around each y value.
 Curve = tuple[Along, Numbers] | tuple[Along, Numbers, Numbers, Numbers]
 PARTS = ('y', 'low', 'high')
 POINTS = 1000  # maximum number of points of a curve on a page
@@ -35,20 +38,21 @@ def chart(
     wide: bool = False,
     points: int = POINTS,
 ) -> Markup:
-    """Return a chart with one line per name.
+    """Return a chart with a line for each entry of `series`.
 
     Args:
-        series: The x and y of each name, optionally with the ends of an interval around each y. If x is a mapping from
-            units to values, such as epochs and hours, the reader can choose the unit.
+        series: For each name of a line, its x values and y values, and optionally the ends of an interval around each y value.
+            The x values may be given in several units, as a mapping such as {'epoch': ..., 'hours': ...}. Readers of the page
+            then choose the unit.
         title: The heading, which also names the chart for screen readers.
-        x: The name of the x axis if there is only one.
-        log: The logarithmic axes: 'x', 'y' or 'xy'.
-        normal: The range of y to shade.
-        level: A value of y to mark with a dotted line.
-        ticks: Names along x instead of the numbers 0, 1, 2, ...
-        dots: Whether to draw marks only, without lines.
+        x: The name of the x axis, if the x values have only one unit.
+        log: The axes that are logarithmic: 'x', 'y', 'xy' or ''.
+        normal: The normal range of the y values, which is shaded.
+        level: A y value to mark with a dotted line.
+        ticks: Names to show along the x axis instead of the numbers 0, 1, 2, ...
+        dots: Whether to draw only dots, without lines between them.
         wide: Whether the chart is as wide as the page.
-        points: Maximum number of points of a line.
+        points: The maximum number of points of a line. Lines with more points are thinned out.
     """
     curves = []
     for name, (along, *ys) in series.items():
@@ -77,7 +81,11 @@ def chart(
 
 
 def _extremes(values: Numbers, most: int) -> Sequence[int]:
-    """Return the indices of the values to draw: all, or the minimum and maximum of each stretch, which keeps spikes."""
+    """Return the indices of at most `most` values to draw.
+
+    If there are more values, they are split into stretches. The minimum and maximum of each stretch are drawn, so that spikes
+    remain visible.
+    """
     if len(values) <= most:
         return range(len(values))
     array = np.array(values)
@@ -93,7 +101,7 @@ def _plain(values: Numbers, places: Iterable[int]) -> list[float | None]:
 
 
 def _json_number(value: float) -> float | None:
-    """Return an integer if the number is whole, None if it is not finite, else the number with six digits."""
+    """Return a number for JSON: an integer if it is whole, None if it is not finite, and otherwise six significant digits."""
     if not math.isfinite(value):
         return None
     return int(value) if value == int(value) else float(f'{value:.6g}')
@@ -102,7 +110,7 @@ def _json_number(value: float) -> float | None:
 def still_picture(
     curves: Sequence[Mapping], log: str = '', dots: bool = False, height: int = HEIGHT
 ) -> dict[str, Any]:
-    """Return the paths and the caption of the still picture. Without a finite value, there are no paths."""
+    """Return the SVG paths, the caption and the size of the still picture. If no value is finite, there are no paths."""
     lines = [_finite_points(curve, POINTS if dots else STILL_POINTS) for curve in curves]
     if not any(map(len, lines)):
         return dict(paths=[])
@@ -119,7 +127,7 @@ def still_picture(
         shares = (_scaled(line, logarithmic) - low) / np.where(flat, 1, reach)
         shares[:, flat] = 0.5
         places = [f'{WIDTH * x:.0f} {height * (1 - y):.0f}' for x, y in shares]
-        if dots or len(places) == 1:  # a line of length zero is drawn as a round dot
+        if dots or len(places) == 1:  # SVG draws a line of length zero as a round dot
             paths.append((color, 5, ''.join(f'M{place}h0' for place in places)))
         else:
             paths.append((color, 2, 'M' + 'L'.join(places) if places else ''))
@@ -133,7 +141,7 @@ def still_picture(
 
 
 def _finite_points(curve: Mapping, most: int) -> np.ndarray:
-    """Return the finite points of a curve, (N, 2), with x in its first unit."""
+    """Return the finite points of a curve as an array of shape (N, 2). The x values are those of the first unit."""
     xs = next(iter(curve['x'].values()))
     points = [point for point in zip(xs, curve['y']) if None not in point]
     places = _extremes([y for _, y in points], most)
@@ -141,5 +149,5 @@ def _finite_points(curve: Mapping, most: int) -> np.ndarray:
 
 
 def _scaled(points: np.ndarray, logarithmic: Sequence[bool]) -> np.ndarray:
-    """Return points with the logarithm of each coordinate whose axis is logarithmic."""
+    """Return points with the coordinates of logarithmic axes replaced by their logarithms."""
     return np.log(points, out=points.copy(), where=logarithmic)

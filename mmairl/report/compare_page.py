@@ -1,4 +1,4 @@
-"""The page that compares runs: differences between their configs, final values, and curves."""
+"""Write the page that compares training runs: differences between their configs, final values, and curves."""
 
 import re
 import shlex
@@ -24,11 +24,13 @@ from mmairl.report.table import Row, counted, html_table
 
 ENDS = ('loss', 'instance_accuracy', 'probe_accuracy', 'knn_accuracy')
 UNITS = {'epoch': 'epoch', 'images': 'images seen', 'hours': 'hours of training'}
-# Settings that cannot affect a result.
+# Settings that cannot affect the result of a run.
 IRRELEVANT = {'work_dir', 'experiment_name', 'launcher', 'resume', 'log_level'}
 MISSING = '—'
-MOST_NAMED = 10  # runs that the first line of the page names
-ScoreKey = tuple[str, str, str]  # score, data and subject; '' if unknown
+MOST_NAMED = 10  # with this number of runs or more, the first line of the page does not name them
+ScoreKey = tuple[
+    str, str, str
+]  # the score, the data set and the evaluated network, each '' if unknown
 ACCURACIES = {
     quantity.name: f'{quantity.label.removesuffix(", %")}, %'
     for quantity in QUANTITIES
@@ -49,11 +51,11 @@ class LoggedRun:
     """A run as read from its work directory.
 
     Args:
-        name: The name on the page.
-        curves: The logged scalars.
-        config: The settings as text.
-        starts: The first step of each start of the run.
-        scores: The results by score, data and subject.
+        name: The name of the run on the page.
+        curves: The steps and the values of each scalar that the run logged.
+        config: The settings of the config as text, by dotted key.
+        starts: The first step after each start of the run; an interrupted run was started several times.
+        scores: The value of each score, by the name of the score, the data set and the evaluated network.
     """
 
     name: str
@@ -63,7 +65,7 @@ class LoggedRun:
     scores: Mapping[ScoreKey, float]
 
     def along(self, unit: str, steps: Sequence[int]) -> np.ndarray | None:
-        """Return the steps as epochs, images or hours; None if the run did not record enough for it."""
+        """Convert steps to epochs, images or hours. Return None if the log of the run lacks the data for this."""
         batch = self.config.get('total_batch_size', '')
         name = 'epoch' if unit == 'epoch' else 'time'
         logged, values = self.curves.get(name, ([], []))
@@ -72,7 +74,8 @@ class LoggedRun:
         if unit == 'images' or not logged:
             return None
         if unit == 'epoch':
-            # Logged epochs are rounded up, so the ratio is exact at the last step of an epoch and lower before.
+            # The log contains the number of the current epoch. Steps divided by this number are exact at the last step of an
+            # epoch and too low before, so the maximum is exact.
             steps_per_epoch = np.divide(logged, values).max()
             return np.array(steps) / steps_per_epoch
         durations = np.diff(logged, prepend=0) * values
@@ -96,7 +99,7 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
         The path of the page.
 
     Raises:
-        UserError: If there is only one run, a run without a log, or no quantity that two runs logged.
+        UserError: If there is only one folder, a run has no log, or no quantity was logged by two runs.
     """
     if len(folders) < 2:
         raise UserError(
@@ -117,7 +120,7 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
             f'{", ".join(map(str, folders))}: no quantity was logged by two runs; compare runs of one kind',
             code='nothing-shared',
         )
-    # Isolating characters keep a right-to-left name from reversing the others.
+    # The isolating characters keep a right-to-left name from reversing the names next to it.
     compared = ', '.join(f'\u2068{run.name}\u2069' for run in runs)
     if len(runs) >= MOST_NAMED:
         compared = f'{len(runs)} runs'
@@ -138,10 +141,10 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the names of folders, with the fewest parent folders that make them unique.
+    """Return a unique name for each folder. All names start with the same number of parent folders, as few as possible.
 
     Raises:
-        UserError: If a folder occurs twice.
+        UserError: If a folder is listed twice.
     """
     for parts in range(1, 12):
         names = ['/'.join(folder.parts[-parts:]) for folder in folders]
@@ -155,7 +158,9 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 def _read(folder: str | Path, name: str) -> LoggedRun:
     settings = read_run_config(folder)
-    if 'load_from' in settings:  # a resumed start has its own checkpoint there
+    if (
+        'load_from' in settings
+    ):  # after a resume, this is the checkpoint to resume from, so use the first start
         settings['load_from'] = read_run_config(folder, 0).get('load_from')
     scores: dict[ScoreKey, float] = {}
     for record in records_in(folder):
@@ -175,9 +180,9 @@ def _read(folder: str | Path, name: str) -> LoggedRun:
 
 
 def differences(configs: Mapping[str, Mapping[str, str]]) -> tuple[list[str], list[Row]]:
-    """Return columns and rows of the settings that differ.
+    """Return the columns and rows of a table of the settings that differ between runs.
 
-    Settings are columns if there are fewer settings than runs, and rows otherwise.
+    If fewer settings differ than there are runs, each column is a setting. Otherwise each row is a setting.
     """
     keys = {key for config in configs.values() for key in config}
     rows = []
@@ -195,7 +200,7 @@ def differences(configs: Mapping[str, Mapping[str, str]]) -> tuple[list[str], li
 def _lead(
     compared: str, runs: Sequence[LoggedRun], columns: Sequence[str], rows: Sequence[Row]
 ) -> str:
-    """Return the compared runs, and how many settings differ."""
+    """Return the first line of the page, with the names of the runs and the number of settings that differ."""
     settings_are_columns = rows and columns != [run.name for run in runs]
     count = len(columns) if settings_are_columns else len(rows)
     return f'{compared}: {counted(count, "setting differs", "settings differ")}.'
@@ -204,15 +209,15 @@ def _lead(
 def _add_differences(page: Page, columns: Sequence[str], rows: Sequence[Row]) -> None:
     heading = 'Differences between the configs'
     if rows:
-        text = f'All other settings are equal. {MISSING} : not set.'
+        text = f'All other settings are equal. The sign {MISSING} means that a run does not set this key.'
         page.add(heading, text, html_table(columns, rows, words=True))
     else:
         page.add(heading, 'All settings are equal.')
 
 
 def _add_ends(page: Page, runs: Sequence[LoggedRun], logged: Sequence[str]) -> None:
-    """Add a table of the final values of each run, with its seed and interruptions."""
-    # Names of scores include the subject only if a run has a score of several checkpoints on the same data.
+    """Add a table with the final values, the seed and the interruptions of each run."""
+    # The table names the evaluated network only if some run has the same score of several networks on the same data.
     by_data = [Counter(key[:2] for key in run.scores) for run in runs]
     is_repeated = any(count > 1 for counts in by_data for count in counts.values())
     parts = 3 if is_repeated else 2
@@ -238,7 +243,7 @@ def _add_ends(page: Page, runs: Sequence[LoggedRun], logged: Sequence[str]) -> N
         rows.append((run.name, cells))
     columns = ['seed', 'last step', 'interrupted before step', *scores]
     columns += [f'{LABELS[name]}, last' for name in logged]
-    text = 'Each value is from a single run: two seeds of one config may differ by as much.'
+    text = 'Each value is from a single run. Two seeds of one config may differ by as much as these runs do.'
     page.add('Final values', text, html_table(columns, rows))
 
 
@@ -248,7 +253,7 @@ def _last_value(run: LoggedRun, name: str) -> str:
 
 
 def _curve_chart(runs: Sequence[LoggedRun], name: str, units: Sequence[str]) -> str:
-    """Return a chart of one quantity with a line per run, along each unit that the reader can choose."""
+    """Return a chart of one quantity with a line per run. The reader can choose among the units of the x axis."""
     series = {}
     for run in runs:
         if name in run.curves:

@@ -1,4 +1,4 @@
-"""The demo: pre-train, compare with two baselines, and write a page."""
+"""Run the demo: pre-train a small network, compare it with two baselines, and write a page about it."""
 
 import math
 import platform
@@ -40,8 +40,8 @@ from mmairl.report.sections import (
 from mmairl.report.table import print_results, results_table
 
 K = 20
-PAIRS = 8  # images that are shown with their views
-CHANGED = 256  # test images for each change of the measure of invariance
+PAIRS = 8  # number of images that the page shows with their views
+CHANGED = 256  # number of test images to measure the invariances with
 SCORE = f'k-NN, k = {K}'
 PIXELS = 'raw pixels, half size'
 RANDOM = 'random initialisation'
@@ -50,7 +50,7 @@ BankPair = tuple[Features, ...]  # features of the training and the test images
 
 
 def run_demo(cfg: Config, seed: int, device: str) -> Path:
-    """Pre-train `cfg` from `seed`, measure the student and two baselines, and return the path of the page."""
+    """Pre-train with the config `cfg` and the given seed, compare the student with two baselines, and write the page."""
     console = Console()
     cfg.randomness = {**cfg.get('randomness', {}), 'seed': seed}
     console.print(f'[bold]1/3[/] pre-training, seed {seed}')
@@ -107,13 +107,13 @@ def accuracies(banks: BankPair, device: str) -> dict[str, float]:
 
 
 def halved(pixels: Tensor) -> Tensor:
-    """Return images at half their size; logistic regression on all 6 912 pixels would take minutes."""
+    """Return images at half their side length, because logistic regression on all 6 912 pixel values would take minutes."""
     side = math.isqrt(pixels.shape[1] // 3)
     return F.avg_pool2d(pixels.view(-1, 3, side, side), 2).flatten(1)
 
 
 def verdict(results: list[Result]) -> str:
-    """Return a sentence that compares the student with the better baseline."""
+    """Return a sentence for the page that compares the trained student with the better of the two baselines."""
     *baselines, student = results
     better = max(baselines, key=lambda result: result.scores[SCORE])
     ratio = student.scores[SCORE] / max(better.scores[SCORE], 1e-9)
@@ -130,7 +130,7 @@ def draw_demo(
     features: dict[str, BankPair],
     seed: int,
 ) -> Page:
-    """Return the page of a demo run, for readers who do not know the field."""
+    """Return the page about a demo run. It is written for readers who do not know the field."""
     train_set, test_set = datasets
     page = Page(
         'What a network learns without labels',
@@ -171,8 +171,8 @@ def draw_demo(
             charts.append(chart({'': percent(name, curves[name])}, title, 'step'))
     page.add(
         'Training',
-        'The loss falls as the network learns to recognize two copies of one image. Instance accuracy: how often it finds '
-        'the other copy of an image among the copies of all images.',
+        'The loss falls as the network learns to recognize two copies of one image. Instance accuracy is how often it '
+        'finds the other copy of an image among the copies of all images.',
         charts,
         'The teacher is a running average of the student; the closer its momentum to 1, the slower it follows.',
     )

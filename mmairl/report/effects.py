@@ -1,6 +1,8 @@
-"""The effects figure: paired effects on one axis, with seeds, interval, equivalence margin and published effect.
+"""Draw the effects figure, which shows the effects that a study measured, below each other on a common axis.
 
-Pages show it as a table with a drawing in each row, papers as a file. Both are drawn from an `EffectsFigure`.
+Each effect has its values for single seeds, its confidence interval, the equivalence margin and the published effect. Pages
+show the figure as a table with a drawing in each row, and papers include it as an image file. Both use an `EffectsFigure`.
+A row of a study is a config that the study trains with several seeds.
 """
 
 from collections.abc import Sequence
@@ -16,19 +18,22 @@ from matplotlib.transforms import blended_transform_factory
 from mmairl.report.figures import rendered, short, styled
 from mmairl.report.table import TABLE_FORMATS, signed
 
-WIDTHS = {'column': 3.35, 'text': 6.9}  # inches, as in two-column papers
+WIDTHS = {
+    'column': 3.35,
+    'text': 6.9,
+}  # width in inches of a column and of the text in two-column papers
 ROW_HEIGHT = 0.34
-TALLEST = 8000  # pixels of a PNG
+TALLEST = 8000  # maximum height of a PNG in pixels
 PAPER = {
     'font.size': 7.5,
     'xtick.color': '#1a2233',
     'ytick.color': '#1a2233',
     'axes.labelcolor': '#1a2233',
-    'pdf.fonttype': 42,  # fonts are embedded
+    'pdf.fonttype': 42,  # embed the fonts
     'svg.fonttype': 'path',
 }
 LEGEND = '●\u00a0higher or lower  ■\u00a0equivalent  ○\u00a0inconclusive  ✕\u00a0no verdict'
-# Marker, color and fill of each kind of verdict. The markers differ without color, too.
+# The marker, color and fill of each kind of verdict. The markers can be distinguished without color.
 LOOKS = {
     'differs': ('o', '#1d5fd1', '#1d5fd1'),
     'equivalent': ('s', '#12805c', '#12805c'),
@@ -45,22 +50,22 @@ def number(value: float | None, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Effect:
-    """An effect, in points. Unknown numbers are None.
+    """An effect on a score, in points of the score. Numbers that are unknown are None.
 
     Args:
-        name: What has the effect, such as a row, a factor or a claim.
-        verdict: The verdict in words.
-        kind: A key of `LOOKS`.
-        estimate: The effect.
-        low: Lower end of the 95 % interval.
-        high: Upper end.
+        name: The name of the effect, such as a factor, a claim of a paper or a row of the study.
+        verdict: The verdict in words, such as 'higher' or 'inconclusive'.
+        kind: The kind of the verdict, which is a key of `LOOKS`.
+        estimate: The estimated effect.
+        low: The lower end of the 95 % confidence interval.
+        high: The upper end of this interval.
         seeds: The effect in each seed.
-        change: What changes.
+        change: The settings that change, as text.
         note: A remark on the verdict.
         published: The published effect.
-        agreement: How the effect relates to the published one.
-        group: The heading above this effect and those of the same group that follow.
-        digits: Decimals of the numbers.
+        agreement: Whether the measured effect agrees with the published effect, in words.
+        group: The heading above a series of effects. Effects with the same heading follow each other.
+        digits: The number of decimals to show.
     """
 
     name: str
@@ -99,18 +104,18 @@ class Effect:
 
 @dataclass(frozen=True)
 class EffectsFigure:
-    """Effects on one axis.
+    """The content of a figure with several effects on one axis.
 
     Args:
-        title: The heading.
-        effects: One line each.
+        title: The heading of the figure.
+        effects: The effects, each of which is a line of the figure.
         margin: Effects between -margin and margin are equivalent to no effect.
-        score: The measured score.
-        published: The score of the published effects; '' hides their column.
-        published_note: How to compare them with the measured ones.
-        start: The score of the first row.
-        end: The score of the last row.
-        total: The difference of the last row to the first.
+        score: The name of the measured score.
+        published: The name of the score of the published effects, or '' to show no published effects.
+        published_note: A remark on comparing the published effects with the measured effects.
+        start: The first row of the study with its score, as text.
+        end: The last row of the study with its score, as text.
+        total: The effect of the last row compared with the first row.
     """
 
     title: str
@@ -125,7 +130,7 @@ class EffectsFigure:
 
     @cached_property
     def ticks(self) -> list[float]:
-        """Rounded values along the axis, from end to end."""
+        """The round values that label the axis, including both of its ends."""
         values = [-self.margin, self.margin]
         for effect in self.effects:
             values += effect.numbers
@@ -137,12 +142,12 @@ class EffectsFigure:
         return [f'{tick:+.4g}'.replace('-', '−') if tick else '0' for tick in self.ticks]
 
     def place(self, value: float) -> float:
-        """Return a value's position along the axis, in percent."""
+        """Return the position of a value on the axis, in percent of the length of the axis."""
         low, high = self.ticks[0], self.ticks[-1]
         return round(100 * (value - low) / (high - low), 2)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return the columns and rows of the figure's numbers."""
+        """Return the columns and rows of a table with the numbers of the figure."""
         columns = ['effect', self.score, '95 % low', '95 % high', 'verdict']
         if self.published:
             columns.append(f'published: {self.published}')
@@ -157,7 +162,7 @@ class EffectsFigure:
 
 @styled(**PAPER)
 def draw_effects(shown: EffectsFigure, width: str = 'text') -> Figure:
-    """Return the figure at the width of a column or of the text."""
+    """Draw the figure with the width of a column or of the text of a paper."""
     narrow = width == 'column'
     count = len(shown.effects)
     words = [f'effect on {short(shown.score)}; {LEGEND}']
@@ -205,13 +210,13 @@ def _draw_mark(axes: Axes, kind: str, value: float | None, height: float, size: 
 
 @styled(**PAPER)
 def figure_files(figure: Figure) -> dict[str, bytes]:
-    """Return a figure as SVG, PDF and PNG. Fonts are embedded."""
+    """Return the content of a figure's SVG, PDF and PNG files by extension. The files contain the fonts."""
     dpi = min(300, TALLEST / figure.get_figheight())
     return {kind: rendered(figure, kind, dpi=dpi) for kind in ('svg', 'pdf', 'png')}
 
 
 def effect_files(shown: EffectsFigure, width: str = 'text') -> dict[str, bytes]:
-    """Return the figure, and its numbers as tables, as the content of files by their extension."""
+    """Return the content of files by extension: the figure as SVG, PDF and PNG, and its numbers as LaTeX, Markdown and CSV."""
     return figure_files(draw_effects(shown, width)) | effect_tables(shown)
 
 

@@ -1,4 +1,4 @@
-"""The page of all measured results in some folders: a table of all protocols, and plots of one score against another."""
+"""Write the page about all evaluation results in some folders, with tables of scores and plots of one score against another."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,20 +19,28 @@ from mmairl.report.page import write_page
 from mmairl.report.table import Row, html_table, results_table
 
 NAME = 'evaluation.html'
-REQUIRED = {'protocol', 'config', 'subject', 'scores'}  # the keys of a result file
+REQUIRED = {
+    'protocol',
+    'config',
+    'subject',
+    'scores',
+}  # a JSON file with these keys is a result file
 Count = Annotated[str, msgspec.Meta(pattern=r'^[1-9][0-9]{0,8}$')]
 
 
 @dataclass(frozen=True)
 class EvaluatedNetwork:
-    """The key of a network: file and part, and also weights and config, since the file may be replaced.
+    """The key that identifies an evaluated network.
+
+    It includes the weights and the config in addition to the file, because another checkpoint may replace the file.
+
 
     Args:
         file: The checkpoint; '' if there is none.
-        part: Student or teacher.
+        part: 'student' or 'teacher'; '' without a checkpoint.
         weights: The digest of the weights.
         config: The digest of the network's config.
-        subject: The name of a network without a checkpoint.
+        subject: The name of a baseline, which has no checkpoint; '' otherwise.
     """
 
     file: str
@@ -42,7 +50,10 @@ class EvaluatedNetwork:
     subject: str
 
     def names(self, subject: str) -> list[str]:
-        """Return a name, followed by longer ones with the folder, the weights and the config."""
+        """Return possible names for the network, from the short name `subject` to longer names.
+
+        The longer names add the folder, then the weights, then the config.
+        """
         names = [subject]
         if self.file:
             watched = WATCHED if subject.endswith(WATCHED) else ''
@@ -53,7 +64,10 @@ class EvaluatedNetwork:
 
 
 class LowShot(msgspec.Struct):
-    """Mean average precision by the number of positive images per class, over several random draws of these images."""
+    """The mAP of classifiers trained on few images, by the number of positive images per class.
+
+    `mean` and `std` are the mean and the standard deviation over several random training sets.
+    """
 
     mean: dict[Count, float]
     std: dict[Count, float]
@@ -65,9 +79,9 @@ class LowShot(msgspec.Struct):
 
 
 class NearDuplicates(msgspec.Struct):
-    """Test images that are nearly identical to a training image, and pairs of pictures with their names.
+    """Test images that are nearly identical to a training image, and some pairs of these images as pictures with names.
 
-    `conflicts` counts the images whose label differs from that of their twin.
+    `conflicts` is the number of test images whose label differs from the label of the similar training image.
     """
 
     images: int
@@ -79,7 +93,7 @@ class NearDuplicates(msgspec.Struct):
 
 
 class Confusion(msgspec.Struct):
-    """The test images of each class (rows) by predicted class (columns)."""
+    """A confusion matrix: the number of test images by true class (rows) and predicted class (columns)."""
 
     classes: list[str]
     counts: list[list[int]]
@@ -89,7 +103,7 @@ class Confusion(msgspec.Struct):
             raise ValueError('expected a count for each pair of classes')
 
     def rows(self) -> list[Row]:
-        """Return the percentage that is recognized and the counts of each class."""
+        """Return a row for each class, with the percentage of correctly classified images and the counts."""
         rows = []
         for place, (label, counts) in enumerate(zip(self.classes, self.counts)):
             recognized = f'{100 * counts[place] / max(1, sum(counts)):.1f}'
@@ -122,16 +136,16 @@ class Record(msgspec.Struct):
 
     @property
     def data(self) -> str:
-        """The data set, named after its config."""
+        """The name of the data set, which is the name of its config file."""
         return Path(self.config).stem
 
     @property
     def weights(self) -> str:
-        """The digest of the weights."""
+        """The digest of the network's weights, '' if unknown."""
         return str((self.identity or {}).get('weights', ''))
 
     def parts(self, *names: str) -> dict[str, Any]:
-        """Return the entries of the identity with these names, or None for each that is absent."""
+        """Return the given entries of the result's identity. The value of an absent entry is None."""
         identity = self.identity or {}
         return {name: identity.get(name) for name in names}
 
@@ -156,18 +170,21 @@ def records_in(*folders: str | Path) -> list[Record]:
     return records
 
 
-Table = tuple[str, str, list[Result]]  # data set, how its images differ, and rows
+Table = tuple[
+    str, str, list[Result]
+]  # the data set, a text on how its images differ from those of the first table, and the rows
 
 
 def results(records: Sequence[Record]) -> list[Table]:
-    """Return a table for each set of images: the name of the config, how the images differ from its first table, and rows.
+    """Return a table for each set of images on which scores were measured.
 
-    If a score was measured again with other settings, its network has another row.
+    A data set has several tables if its images were chosen or processed in several ways. A network has several rows if one of
+    its scores was measured with several settings.
     """
     names = row_names(records)
-    images_of: dict[str, dict[str, Any]] = {}  # data set -> key -> identity of the images
-    rows: dict[tuple, dict[tuple, Result]] = {}  # (data set, key of the images) -> rows
-    settings: dict[tuple, dict[str, Any]] = {}  # settings of the first measurement of each score
+    images_of: dict[str, dict[str, Any]] = {}  # identity of the images, by data set and key
+    rows: dict[tuple, dict[tuple, Result]] = {}  # rows, by (data set, key of the images)
+    settings: dict[tuple, dict[str, Any]] = {}  # settings with which each score was measured first
     for record in records:
         images = record.parts('input', 'data')
         key = key_of(images)
@@ -191,13 +208,17 @@ def results(records: Sequence[Record]) -> list[Table]:
         first = next(iter(by_key.values()))
         for key, images in by_key.items():
             differs = difference(first, images)
-            text = f'The images differ from those of the table above: {differs}.' if differs else ''
+            text = (
+                f'These images differ from those of the first table for this data set: {differs}.'
+                if differs
+                else ''
+            )
             tables.append((data, text, list(rows[data, key].values())))
     return tables
 
 
 def row_names(records: Sequence[Record]) -> dict[EvaluatedNetwork, str]:
-    """Return the name of each network. Folder, weights and config are added only where the name is not unique."""
+    """Return a name for each network. The folder, the weights and the config are added only to names that are not unique."""
     choices = {record.network: record.network.names(record.subject) for record in records}
     names = {network: names[0] for network, names in choices.items()}
     for length in range(1, 4):
@@ -208,17 +229,17 @@ def row_names(records: Sequence[Record]) -> dict[EvaluatedNetwork, str]:
     return names
 
 
-Plot = tuple[str, str]  # the scores along x and along y
+Plot = tuple[str, str]  # the names of the scores on the x axis and on the y axis
 
 
 def write_evaluation_page(
     folder: str | Path, plots: Sequence[Plot] = (), more: Sequence[str | Path] = ()
 ) -> Path:
-    """Write evaluation.html into a folder.
+    """Write evaluation.html, the page about evaluation results, to a folder.
 
     Args:
-        folder: The folder of the results and of the page.
-        plots: The pairs of scores to plot against each other.
+        folder: The folder for the page. Results in it are shown on the page.
+        plots: Pairs of scores to plot against each other, each as (score on the x axis, score on the y axis).
         more: Further folders of results.
 
     Returns:
@@ -245,7 +266,7 @@ def write_evaluation_page(
 
 
 def _best_score(tables: Sequence[Table]) -> str:
-    """Return the highest value of the first score, and which network has it."""
+    """Return a sentence with the highest value of the first score and the network that has it."""
     for data, _, rows in tables:
         name = next(iter(rows[0].scores), '')
         best = max(rows, key=lambda row: row.scores.get(name, -inf))
@@ -255,7 +276,7 @@ def _best_score(tables: Sequence[Table]) -> str:
 
 
 def score_plot(tables: Sequence[Table], x: str, y: str) -> Markup:
-    """Return a chart with a mark for each network that has both scores, on whatever data."""
+    """Return a chart with a dot for each network that has both scores. The scores may be from different data sets."""
     scores: dict[str, dict[str, float]] = {}
     for _, _, rows in tables:
         for row in rows:
@@ -268,7 +289,7 @@ def score_plot(tables: Sequence[Table], x: str, y: str) -> Markup:
 
 
 def low_shot(shots: Mapping[str, LowShot]) -> Markup:
-    """Return a chart and a table of mean average precision over the number of positive images per class."""
+    """Return a chart and a table of the mean average precision for each number of positive images per class."""
     series = {}
     for name, shot in shots.items():
         counts = [int(count) for count in shot.mean]

@@ -1,4 +1,4 @@
-"""Figures for papers as matplotlib files in one style, and their content in the form of charts of a page."""
+"""Draw figures with matplotlib, all in one style. Some functions prepare data that figures and the charts of pages share."""
 
 import io
 import warnings
@@ -26,19 +26,19 @@ from mmairl.report.page import COLORS, TEMPLATES
 
 MARKERS = 'os^Dv'
 MOST_TICKS = 24
-FLAT_TICKS = 8  # ticks up to which their names are horizontal
+FLAT_TICKS = 8  # with more ticks than this number, their names are slanted
 SLANTED = dict(rotation=60, ha='right', rotation_mode='anchor', fontsize=8)
-LOG_RATIO = 8  # ratio of maximum to minimum above which an axis is logarithmic
-FIT_POINTS = 50  # points along a fitted line
+LOG_RATIO = 8  # an axis is logarithmic if the maximum is more than this multiple of the minimum
+FIT_POINTS = 50  # number of points to draw a fitted line with
 DARK = '#14171f'
 UNDATED = dict(svg=dict(Date=None), pdf=dict(CreationDate=None))
 
 
 @contextmanager
 def styled(**changes: Any) -> Iterator[None]:
-    """Apply the style of all figures, with changes. Use it as a context manager or a decorator.
+    """Apply the common style of figures, with changes to single settings. Use this as a context manager or as a decorator.
 
-    Warnings about missing glyphs are silenced, because the viewer of the file substitutes another font.
+    Warnings about missing glyphs are suppressed, because the program that shows the file substitutes another font.
     """
     style = rc_context(changes, TEMPLATES / 'figures.mplstyle')
     with style, warnings.catch_warnings():
@@ -47,7 +47,7 @@ def styled(**changes: Any) -> Iterator[None]:
 
 
 def rendered(figure: Figure, kind: str, **options: Any) -> bytes:
-    """Return a figure on white as the content of a file. The file has no date, so equal figures have equal bytes."""
+    """Return the content of an image file of a figure, on white. It contains no date, so equal figures give equal bytes."""
     buffer = io.BytesIO()
     metadata = UNDATED.get(kind)
     figure.savefig(buffer, format=kind, metadata=metadata, facecolor='white', **options)
@@ -56,19 +56,19 @@ def rendered(figure: Figure, kind: str, **options: Any) -> bytes:
 
 @styled()
 def save_figure(figure: Figure, stem: str | Path) -> None:
-    """Write `stem`.png and `stem`.svg."""
+    """Save a figure as `stem`.png and as `stem`.svg."""
     for kind in ('png', 'svg'):
         with replacing(Path(f'{stem}.{kind}')) as temporary:
             temporary.write_bytes(rendered(figure, kind, dpi=160, bbox_inches='tight'))
 
 
 def _axes(width: float, height: float) -> Axes:
-    """Return the axes of a new figure. It is created without pyplot, which would keep it for the life of the process."""
+    """Return the axes of a new figure. The figure is created without pyplot, which would keep it in memory."""
     return Figure(figsize=(width, height)).subplots()
 
 
 def short(name: str, room: int = 40) -> str:
-    """Return a name on one line, cut to a length."""
+    """Return a name on one line. Cut it to `room` characters if it is longer."""
     name = printable(' '.join(name.split()))
     return name if len(name) <= room else f'{name[: room - 1]}…'
 
@@ -82,20 +82,20 @@ def lines(
     ticks: Sequence[str] = (),
     width: float = 7.6,
 ) -> Figure:
-    """Return a figure with one line per name.
+    """Return a figure with a line for each entry of `series`.
 
     Args:
-        series: The x and y of each name.
+        series: For each name of a line, its x values and y values, and optionally the ends of an interval.
         title: The title.
         x: The name of the x axis.
-        log: The logarithmic axes: 'x', 'y' or 'xy'.
-        ticks: Names along x instead of numbers.
+        log: The axes that are logarithmic: 'x', 'y', 'xy' or ''.
+        ticks: Names to show along the x axis instead of numbers.
         width: The width in inches.
     """
     axes = _axes(width, 3.5)
     for number, (name, (xs, ys, *ends)) in enumerate(series.items()):
         color = COLORS[number % len(COLORS)]
-        shift = number // len(COLORS)  # colors repeat, but with other markers
+        shift = number // len(COLORS)  # where colors repeat, the markers differ
         if ends:
             axes.fill_between(xs, *ends, color=color, alpha=0.15, linewidth=0)
         axes.plot(
@@ -121,7 +121,7 @@ def lines(
 
 
 def _make_logarithmic(axes: Axes, name: str) -> None:
-    """Make an axis logarithmic, with plain numbers instead of powers of ten."""
+    """Make an axis logarithmic, and label it with plain numbers instead of powers of ten."""
     getattr(axes, f'set_{name}scale')('log')
     axis = getattr(axes, f'{name}axis')
     bottom, top = axis.get_view_interval()
@@ -132,12 +132,12 @@ def _make_logarithmic(axes: Axes, name: str) -> None:
 
 
 def _spans_decades(values: Sequence[float]) -> bool:
-    """Return whether an axis of positive values should be logarithmic."""
+    """Return whether the axis for these values should be logarithmic: they are positive and differ by a large factor."""
     return bool(values) and max(values) > LOG_RATIO * min(values) > 0
 
 
 def norm_curves(norms: Mapping[str, Sequence[Norm]]) -> dict[str, Any]:
-    """Return the norms of the convolutions along the depth, a line per network, for `lines` and for `chart`."""
+    """Return the arguments of `lines` or `chart` to draw the norms of convolutions by depth, with a line per network."""
     series = {}
     positive = []
     for name, rows in norms.items():
@@ -161,14 +161,14 @@ def heat_map(
     title: str,
     names: Sequence[str],
 ) -> Figure:
-    """Return similarities in [0, 1] as squares with their numbers.
+    """Return a figure of similarities between 0 and 1, each as a colored square with its number.
 
     Args:
-        values: The similarities, (rows, columns).
+        values: The similarities, of shape (rows, columns).
         rows: The names of the rows.
         columns: The names of the columns.
         title: The title.
-        names: The names of the two axes.
+        names: The names of the y axis and of the x axis.
     """
     axes = _axes(7.6, 1.6 + 0.5 * len(rows))
     aspect = 'auto' if len(rows) < 12 else 'equal'
@@ -193,7 +193,7 @@ PointOf = Mapping[str, tuple[float, float]]
 
 
 def with_fits(points: PointOf, groups: Mapping[str, Sequence[str]]) -> dict[str, Curve]:
-    """Return a mark per point, and the least-squares line of each group of three or more with its 95 % band."""
+    """Return the points, and the least-squares line with its 95 % confidence band for each group of at least three points."""
     series: dict[str, Curve] = {}
     for name, (x, y) in points.items():
         series[name] = ([x], [y])
@@ -213,7 +213,7 @@ def with_fits(points: PointOf, groups: Mapping[str, Sequence[str]]) -> dict[str,
 
 
 def against(points: PointOf, x: str, y: str) -> Markup:
-    """Return a chart of one score against another, with the fitted line and the correlation (form of Fig. 4)."""
+    """Return a chart of one score against another, with a fitted line and the correlation, as in Fig. 4 of the paper."""
     title = f'{y}, %'
     if len(points) > 2:
         correlation = np.corrcoef([*points.values()], rowvar=False)[0, 1]
@@ -222,12 +222,15 @@ def against(points: PointOf, x: str, y: str) -> Markup:
     return chart(fitted, title, f'{x}, %', wide=True)
 
 
-# A row, its values, and the interval of their mean.
+# A row of a study (a config that it trains with several seeds), the scores of its seeds, and the interval of their mean.
 Point = tuple[Mapping[str, Any], Sequence[float], tuple[float, float] | None]
 
 
 def study_lines(points: Sequence[Point], title: str, x: str) -> dict[str, Any]:
-    """Return means over the rows' x with intervals, a line per group, for `lines` and for `chart`."""
+    """Return the arguments of `lines` or `chart` to draw the mean scores of rows, with a line per group of rows.
+
+    The x values are those that the study declares for its rows.
+    """
     placed: dict[str, list[tuple[float, ...]]] = {}
     for row, values, interval in points:
         group = placed.setdefault(row['group'] or '', [])
@@ -246,7 +249,7 @@ def study_lines(points: Sequence[Point], title: str, x: str) -> dict[str, Any]:
 def study_scatter(
     points: Sequence[Point], across: Sequence[float | None], title: str, x: str
 ) -> dict[str, Any]:
-    """Return rows by two of their scores, with a fitted line per group, for `lines` and for `chart`."""
+    """Return the arguments of `lines` or `chart` to draw one score of rows against another, with a fitted line per group."""
     placed = {}
     groups: dict[str, list[str]] = {}
     for (row, values, _), at in zip(points, across):

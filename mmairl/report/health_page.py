@@ -1,4 +1,4 @@
-"""The health page of a run: the current state of each quantity, and its curve."""
+"""Write the health page of a run, which shows the current value and the curve of each quantity that HealthHook logs."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -14,7 +14,7 @@ from mmairl.report.page import write_page
 from mmairl.report.reference import references
 
 PREFIX = 'health_'
-STATES = ('bad', 'watch', 'good', 'open')  # the worst first
+STATES = ('bad', 'watch', 'good', 'open')  # in the order of the page, from the worst state
 BY_STAGE = {
     'gradient_norm': 'gradient norm by stage',
     'weight_norm': 'weight norm by stage',
@@ -25,7 +25,7 @@ Known = Mapping[Quantity, Curve]
 
 
 def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
-    """Write the health page of the latest run in a work directory.
+    """Write the health page of the latest start of a run.
 
     Args:
         work_dir: The work directory of the run.
@@ -35,7 +35,7 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
         The path of the page.
 
     Raises:
-        UserError: If the run logged no health.
+        UserError: If the run logged no health quantities.
     """
     curves = read_scalars(work_dir)
     known = measured(curves, work_dir)
@@ -58,7 +58,7 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
 
 
 def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
-    """Return the curves of the quantities that the health page shows."""
+    """Return the curves of the health quantities that the run logged."""
     if not any(name.startswith(PREFIX) for name in curves):
         raise UserError(
             f"{work_dir}: the run logged no health; set default_hooks.health=dict(type='HealthHook') in its config",
@@ -69,14 +69,14 @@ def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
         quantity: by_name[quantity.name] for quantity in QUANTITIES if quantity.name in by_name
     }
     for name, curve in by_name.items():
-        if name.startswith('head_'):  # metrics that the head declares (`page_metrics`)
+        if name.startswith('head_'):  # a metric that the head declares in `page_metrics`
             label = name.removeprefix('head_').replace('_', ' ')
             known[Quantity(name, f'{label} (head)')] = curve
     return known
 
 
 def _vital(quantity: Quantity, value: float) -> dict[str, str]:
-    """Return a tile with the current value of a quantity. It is open if the quantity has no range."""
+    """Return the content of the tile for a quantity. The state is 'open' if the quantity has no normal range."""
     normal = normal_range(quantity)
     is_rated = normal or not isfinite(value)
     return dict(
@@ -89,7 +89,7 @@ def _vital(quantity: Quantity, value: float) -> dict[str, str]:
 
 
 def _lead(known: Known, vitals: Sequence[Mapping[str, str]]) -> str:
-    """Return how many quantities are in their normal ranges, and which are not."""
+    """Return the first line of the page: how many quantities are in their normal ranges, and which quantities to check."""
     step = max(steps[-1] for steps, _ in known.values())
     rated = [vital for vital in vitals if vital['state'] != 'open']
     outside = [vital for vital in rated if vital['state'] != 'good']
@@ -100,7 +100,7 @@ def _lead(known: Known, vitals: Sequence[Mapping[str, str]]) -> str:
 
 
 def normal_range(quantity: Quantity) -> str:
-    """Return the normal range as text, '' if there is none."""
+    """Return the normal range of a quantity as text, '' if it has none."""
     low = f'{quantity.low:g}' if isfinite(quantity.low) else ''
     high = f'{quantity.high:g}' if isfinite(quantity.high) else ''
     if low and high:
@@ -122,7 +122,7 @@ def _quantity_chart(quantity: Quantity, curve: Curve) -> Markup:
 
 
 def _stage_charts(curves: Mapping[str, Curve]) -> dict[str, Markup]:
-    """Return a chart of each quantity that is measured per stage, logarithmic if all values are positive."""
+    """Return a chart for each quantity that is measured per stage. Its y axis is logarithmic if all values are positive."""
     charts = {}
     for kind, label in BY_STAGE.items():
         prefix = f'{PREFIX}{kind}_'

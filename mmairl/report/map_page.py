@@ -1,4 +1,7 @@
-"""The page with a map of images: by networks, pixels and random weights, with near-duplicates, outliers and groups."""
+"""Write the page with maps of images, which also lists near-duplicates, outliers and groups of images.
+
+There is a map for the features of each network, and two maps for comparison: by raw pixels and by random weights.
+"""
 
 import io
 from base64 import b64encode
@@ -45,12 +48,12 @@ from mmairl.report.page import write_page
 from mmairl.report.sections import REACH, in_bytes
 from mmairl.report.table import counted
 
-NEAREST = 12  # neighbors of an image
-SHEET = 16  # pictures along the side of a sheet
-DUPLICATES = 60  # groups of near-duplicates that are shown
-OUTLIERS = 24  # outliers that are shown
+NEAREST = 12  # number of nearest neighbors that the page lists for an image
+SHEET = 16  # number of pictures along each side of a sheet, which is a JPEG with small pictures of many images
+DUPLICATES = 60  # maximum number of groups of near-duplicates that the page shows
+OUTLIERS = 24  # maximum number of outliers that the page shows
 NO_VALUE = '(none)'
-KINDS = 12  # a column with more different numbers is colored by its quintiles
+KINDS = 12  # if a column has more different numbers than this, images are colored by quintile
 
 
 @cleared_frames()
@@ -69,29 +72,31 @@ def map_images(
     device: str | None = None,
     seed: int = 0,
 ) -> Path:
-    """Write a page with a map of images by the features of checkpoints.
+    """Write a page with maps of images, on which images with similar features are near each other.
 
     Args:
-        checkpoint: One or more checkpoints in any format that `mmairl evaluate` reads. Each has a map. Duplicates and
-            groups are by the last checkpoint.
+        checkpoint: One or more checkpoints in any format that `mmairl evaluate` reads. The page has a map for each. The
+            features of the last checkpoint determine near-duplicates, outliers and groups.
         images: A folder with or without classes, an archive of `mmairl pack`, several of these (colored by source), or a
             list of files or Pillow images.
-        out: The page, one HTML file.
-        part: 'student' or 'teacher'.
-        size: The side of the central crop. Default: that of the training crops if the checkpoint states it, else 224.
-        config: The config of a network that is not a ResNet or ViT.
-        colours: A CSV file whose first column names the images, and the column to color by.
-        patches: The number of images, evenly spaced by name, whose cells (or ViT patches) are compared.
-        batch: Images at a time.
-        workers: Processes that load images.
-        device: Default: the GPU if there is one.
+        out: The HTML file to write.
+        part: The network of the checkpoint to use: 'student' or 'teacher'.
+        size: The side of the center crop of an image. Default: the side of the training crops if the checkpoint states it, else
+            224.
+        config: The config of the network, which is required unless it is a ResNet or a ViT.
+        colours: A CSV file whose first column names the images, and the name of the column by which to color them.
+        patches: The number of images whose cells (regions of a ResNet's feature map, or patches of a ViT) are compared. These
+            images are evenly spaced in the order of names.
+        batch: The batch size.
+        workers: The number of processes that load images.
+        device: The device to compute on. Default: the GPU if there is one.
         seed: The seed of random weights, maps and groups.
 
     Returns:
         The path of the page.
 
     Raises:
-        UserError: If fewer than three images are readable, all features are equal, or the CSV names no image.
+        UserError: If fewer than three images can be read, all features are equal, or the CSV file names none of the images.
 
     Example:
         >>> mmairl.map_images('runs/a/epoch_100.pth', 'images/', 'map.html')  # doctest: +SKIP
@@ -138,9 +143,8 @@ def map_images(
         maps=[subject['data'] for subject in maps],
         cells=_cells_data(cells) if cells else None,
     )
-    data['key'] = sha256(repr(data).encode()).hexdigest()[
-        :8
-    ]  # positions in links are valid for this map only
+    # A link to a position on the page contains this key, because the position is valid for this map only.
+    data['key'] = sha256(repr(data).encode()).hexdigest()[:8]
     outstanding = find_outstanding(trained, maps[-1]['distance'])
     duplicates = counted(len(outstanding.duplicates), 'group')
     outliers = counted(len(outstanding.outliers), 'outlier')
@@ -167,16 +171,19 @@ def map_images(
 
 
 class Thumbnails:
-    """Small pictures of all images. A JPEG has SHEET × SHEET of them, since headers would be half of single files.
+    """Collect small pictures of all images in sheets, which are JPEGs with SHEET × SHEET pictures.
+
+    If each picture were a JPEG, half of the bytes would be headers.
+
 
     Args:
         count: The number of images.
-        extraction: The statistics and device of the images.
-        as_stored: Whether the images are not photographs.
+        extraction: The mean and std by which the images are normalized, and their device.
+        as_stored: Whether images were read as stored in their files, instead of converted to 8-bit RGB.
     """
 
     def __init__(self, count: int, extraction: Extraction, as_stored: bool = False) -> None:
-        # More images have smaller pictures, so that the page can be sent by e-mail.
+        # The more images there are, the smaller their pictures, so that the page can be sent by e-mail.
         self.side = 96 if count <= 2000 else 64 if count <= 20_000 else 40
         mean, std = extraction.mean, extraction.std
         if as_stored:
@@ -187,7 +194,7 @@ class Thumbnails:
         self.pictures: list[Tensor] = []
 
     def add(self, images: Tensor) -> None:
-        """Add the next normalized images."""
+        """Add the pictures of the next images. Their pixel values are normalized by mean and std."""
         images = images * self.std + self.mean
         if images.shape[1] < 3:
             images = images[:, :1].expand(-1, 3, -1, -1)
@@ -196,7 +203,7 @@ class Thumbnails:
         self.pictures.append(in_bytes(small).cpu())
 
     def sheets(self) -> list[str]:
-        """Return the sheets as JPEG in base64, the last one padded with black."""
+        """Return the sheets as JPEGs in base64. The last sheet is filled up with black."""
         sheets = []
         for pictures in torch.cat(self.pictures).split(SHEET**2):
             missing = SHEET**2 - len(pictures)
@@ -209,7 +216,7 @@ class Thumbnails:
 
 
 def name_of(dataset: Dataset, index: int) -> str:
-    """Return an image's path below its folder or in its archive, in valid Unicode."""
+    """Return the path of an image relative to its folder or archive. Invalid characters are escaped."""
     name = dataset.member(index) if hasattr(dataset, 'member') else dataset.name(index)
     return name.encode('utf-8', 'backslashreplace').decode()
 
@@ -217,7 +224,10 @@ def name_of(dataset: Dataset, index: int) -> str:
 def by_class(
     dataset: Dataset, kept: Sequence[int], names: Sequence[str]
 ) -> tuple[list[str], Tensor]:
-    """Return the names and labels of the sets of a mixture, else of the classes, else of the top-level folders."""
+    """Return the classes to color images by, and the class index of each image.
+
+    The classes are the data sets of a mixture, otherwise the classes of the data set, otherwise the top-level folders.
+    """
     if isinstance(dataset, Mixture):
         return list(dataset.sets), dataset.origins[kept]
     if dataset.classes:
@@ -235,7 +245,10 @@ def _kinds(values: Sequence[str]) -> tuple[list[str], Tensor]:
 
 
 def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list[str], Tensor]:
-    """Return the names and labels of the values in a column of a CSV; many numbers become quintiles."""
+    """Return the values in a column of a CSV file as classes to color images by, and the class index of each image.
+
+    If the column has more than KINDS different numbers, the classes are its quintiles.
+    """
     given, _ = values_of(names, read_column(path, column), path)
     values = [given.get(name, '') for name in names]
     if not any(values):
@@ -258,7 +271,10 @@ def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list
 
 
 def mapped(title: str, features: Tensor, labels: Tensor, seed: int) -> dict[str, Any]:
-    """Return a map with the neighbors of each image, as a picture and as the data of the canvas."""
+    """Return a map of the images, with the nearest neighbors of each image.
+
+    It consists of data for the interactive map and of a still picture for readers without JavaScript.
+    """
     points = tsne(features, seed)
     low = points.min(axis=0)
     high = points.max(axis=0)
@@ -295,7 +311,7 @@ def _cells_data(cells: ImageCells) -> dict[str, Any]:
 
 
 def _group_entry(group: Group, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
-    """Return a group for the page, with the share of its most common class."""
+    """Return the size of a group of images, its central images, and the percentage of its most common class."""
     most = ''
     if classes:
         counts = Counter(labels[group.members].tolist())

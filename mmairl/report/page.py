@@ -1,4 +1,4 @@
-"""Pages from jinja2 templates, each one HTML file without external assets: stylesheet, scripts and figures are inlined."""
+"""Write pages from jinja2 templates. A page is one HTML file that contains its stylesheet, scripts and figures."""
 
 import json
 from base64 import b64encode
@@ -14,7 +14,7 @@ from mmairl.io import write_text
 
 HERE = Path(__file__).parent
 TEMPLATES = HERE / 'templates'
-# HTML templates escape values automatically; tables in Markdown and LaTeX escape their cells themselves.
+# Values in HTML templates are escaped automatically. The functions for Markdown and LaTeX escape their values themselves.
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES),
     autoescape=lambda name: name.endswith('.html'),
@@ -22,12 +22,12 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-# The colors of series and the replacements of markup characters. Scripts read them, too.
+# The colors of lines, and the characters to escape in Markdown and LaTeX. The scripts of pages read this file, too.
 SIGNS = yaml.safe_load((TEMPLATES / 'signs.yaml').read_text('utf-8'))
 COLORS: list[str] = SIGNS['colors']
 MARKDOWN: dict[str, str] = SIGNS['markdown']
 LATEX: dict[str, str] = SIGNS['latex']
-# Scripts that only some pages need, by the markup that needs them.
+# Scripts that only some pages contain. The key is the markup in a page that requires these scripts.
 UPLOT_LICENSE = 'uplot/LICENSE'
 SCRIPTS = {
     'class="curves': (UPLOT_LICENSE, 'uplot/uPlot.iife.min.js', 'templates/charts.js'),
@@ -36,29 +36,29 @@ SCRIPTS = {
 
 
 def fill(template: str, **values: object) -> str:
-    """Return a filled-in template. HTML is returned as Markup, so that another template does not escape it again."""
+    """Fill in a template and return the text. HTML is returned as Markup, so that another template does not escape it again."""
     text = ENVIRONMENT.get_template(template).render(**values)
     return Markup(text) if template.endswith('.html') else text
 
 
 def macro(template: str, name: str, *values: object) -> Markup:
-    """Call a macro of a template."""
+    """Call a macro of an HTML template and return its output."""
     return getattr(ENVIRONMENT.get_template(template).module, name)(*values)
 
 
 def write_page(
     path: str | Path, template: str = 'page.html', wide: bool = False, **values: object
 ) -> Path:
-    """Write a page from a template as one file, atomically.
+    """Fill in a template and write the result atomically as a page, which is a single HTML file.
 
-    The content security policy of the page allows its own style and scripts, by hash, and no network access. Text on the
-    page can therefore never run as code.
+    The content security policy of the page allows only the stylesheet and the scripts of the page, which it identifies by
+    their hashes, and no network access. Text on the page can therefore never run as code.
 
     Args:
         path: The file to write.
-        template: The template of the body.
+        template: The template of the page's body.
         wide: Whether the page uses the full width of the window.
-        values: The values of the template, `title` among them.
+        values: The values for the template. `title` is required.
 
     Returns:
         The path of the file.
@@ -95,7 +95,7 @@ def _digest(text: str) -> str:
 
 
 class Page:
-    """A page of sections, one below the other.
+    """A page that consists of sections, one below the other.
 
     Args:
         title: The title, which is also the heading.
@@ -118,16 +118,16 @@ class Page:
         figure: str | Sequence[str] = '',
         caption: str = '',
     ) -> 'Page':
-        """Append a section. Anything that is not Markup is text and is escaped.
+        """Append a section to the page. An argument that is not Markup is treated as plain text and escaped.
 
         Args:
             heading: The heading.
-            text: A sentence or two.
+            text: One or two sentences below the heading.
             figure: A figure or table, or several figures to show side by side.
             caption: The caption of the figure.
 
         Returns:
-            The page itself.
+            This page, so that calls can be chained.
         """
         self.sections.append(macro('sections.html', 'section', heading, text, figure, caption))
         return self

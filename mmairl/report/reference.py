@@ -1,4 +1,4 @@
-"""Reference curves of healthy and collapsed runs on health pages. `projects/reference_curves` writes the file."""
+"""Draw the curves of healthy and collapsed reference runs for health pages. `projects/reference_curves` measures these runs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,13 @@ LABELS = {
 
 
 def references(own: Mapping[str, Curve]) -> list[dict[str, Any]]:
-    """Return text, final accuracies and charts of each stored scale. A dotted line marks the current value of the run."""
+    """Return the content of a section for each scale (data set and length) of the reference runs.
+
+    It has a text, final accuracies and charts. In a chart, a dotted line marks the current value of the user's run.
+
+    Args:
+        own: The curves of the user's run.
+    """
     scales = []
     for name, stored in read_json(STORED).items():
         rows = stored['rows']
@@ -43,7 +49,7 @@ def _quantity_chart(quantity: str, rows: Mapping[str, Any], own: Mapping[str, Cu
         if quantity in run['curves']:
             curves[name] = run['curves'][quantity]
     _, values = own.get(quantity, ([], []))
-    # A loss depends on the head and on the number of negatives.
+    # Losses of different runs cannot be compared, because a loss depends on the head and on the number of negatives.
     is_comparable = values and quantity != 'loss'
     level = values[-1] if is_comparable else None
     return chart(curves, LABELS[quantity], 'iteration', level=level)

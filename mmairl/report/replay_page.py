@@ -1,4 +1,4 @@
-"""A page about one replayed iteration of a run."""
+"""Write a page about one iteration of a training run, which has been replayed from a checkpoint."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,28 +14,30 @@ from mmairl.report.sections import in_bytes, picture
 from mmairl.report.table import ABSENT, html_table
 from mmairl.report.views_page import Heard, listen, steps_of
 
-SHOWN = 24  # images
+SHOWN = 24  # maximum number of images on the page
 
 
 class ParameterRecorder:
-    """Record what the transforms sample for the images of an iteration, without changing it."""
+    """Record the parameters that the transforms sample for the images of an iteration. This does not change the iteration."""
 
     def __init__(self) -> None:
         self.on_device: Heard = []
 
     def __call__(self, runner: Runner) -> None:
-        """Listen to the transforms on the device; pass this to `replay_step` as `prepare`."""
+        """Start to record the transforms that run on the device. Pass this object to `replay_step` as `prepare`."""
         preprocessor = network_of(runner).data_preprocessor
         self.on_device = listen(getattr(preprocessor, 'views', None) or [])
 
     def parameters(self, record: StepRecord) -> list[list[str]]:
-        """Return the sampled parameters of each image and view in words."""
+        """Return a text for each image and view, which names the sampled parameters."""
         data = innermost_dataset(record.dataset)
         if not isinstance(data, ViewDataset):
             return []
         in_workers = listen(data.views)
         items = record.items[:SHOWN]
-        record.dataset.__getitems__(items)  # the same seeds sample the same parameters
+        record.dataset.__getitems__(
+            items
+        )  # load the images again, which samples the same parameters
         heard = [in_workers, self.on_device]
         rows = []
         for place in range(len(items)):
@@ -54,14 +56,14 @@ def write_replay_page(
     per_image: bool = False,
     views: Sequence[Sequence[str]] | None = None,
 ) -> Path:
-    """Write a page about an iteration.
+    """Write a page about a replayed iteration.
 
     Args:
         out: The file to write.
-        records: The replayed iteration, and the same one with changed options.
-        change: The changed options.
-        per_image: Show loss, gradient and nearest keys of each image.
-        views: Show the views, with these sampled parameters in words.
+        records: The replayed iteration, optionally followed by the same iteration with changed options.
+        change: The changed options, as text.
+        per_image: Whether to show the loss, the gradient and the nearest keys in the queue for each image.
+        views: The texts of `ParameterRecorder.parameters`, to show with the views. If None, views are not shown.
     """
     record = records[0]
     names = dict.fromkeys(name for one in records for name in one.values)
@@ -94,28 +96,32 @@ def _name(record: StepRecord, place: int) -> str:
 
 
 def _add_images(page: Page, record: StepRecord) -> None:
-    """Add loss, gradient and nearest keys of each image, the largest gradient first."""
+    """Add a table with the loss, the gradient and the nearest keys of each image, in descending order of gradients."""
     rows = []
     for place in record.gradients.argsort(descending=True)[:SHOWN].tolist():
         loss = ABSENT if record.losses is None else f'{record.losses[place]:.4g}'
         keys = record.nearest[place] if record.nearest else []
         near = ', '.join(f'{cosine:.3f} ({age} keys old)' for cosine, age in keys) or ABSENT
         rows.append((_name(record, place), [loss, f'{record.gradients[place]:.4g}', near]))
-    text = "Gradient: the gradient of the loss with respect to the image's queries, multiplied by the batch size."
+    text = (
+        'The gradient norm of an image is the norm of the gradient of the loss with respect to the queries of the image, '
+        'multiplied by the batch size.'
+    )
     if record.losses is None:
-        text += (
-            ' This loss compares the images of a batch, so single images have no loss of their own.'
-        )
+        text += ' This loss compares the images of a batch with each other, so a single image has no loss.'
     columns = ['loss', 'gradient norm', 'nearest keys in the queue']
     page.add(
-        'Images', text, html_table(columns, rows, words=True), 'The largest gradients are first.'
+        'Images',
+        text,
+        html_table(columns, rows, words=True),
+        'Images are in descending order of their gradient norms.',
     )
 
 
 def _add_views(page: Page, record: StepRecord, parameters: Sequence[Sequence[str]]) -> None:
     if len({len(view) for view in record.views}) != 1:
         raise UserError(
-            'replay --views: the views differ in number per image; omit --views',
+            'replay --views: images with different numbers of views cannot be shown; omit --views',
             code='uneven-views',
         )
     mean = getattr(record.preprocessor, 'mean', 0.0)
@@ -131,7 +137,9 @@ def _add_views(page: Page, record: StepRecord, parameters: Sequence[Sequence[str
         if parameters:
             rows.append((name, parameters[place]))
     page.add(
-        'Views', 'The images as the model received them.', macro('pictures.html', 'grid', shown)
+        'Views',
+        'These are the images as the model received them.',
+        macro('pictures.html', 'grid', shown),
     )
     if rows:
         page.add('Sampled parameters', figure=html_table(columns, rows, words=True))

@@ -1,4 +1,4 @@
-"""Parts of several pages: pictures of images, feature maps, nearest neighbors, and the names of curves."""
+"""Create parts that several pages share: pictures of images, feature maps, nearest neighbors, and the names of curves."""
 
 import io
 from base64 import b64encode
@@ -19,31 +19,34 @@ from mmairl.evaluation.neighbors import nearest
 from mmairl.report.charts import chart
 from mmairl.report.page import Page, macro
 
-MAPPED = 1000  # images on a map
+MAPPED = 1000  # maximum number of images on a feature map
 NEIGHBORS = 7
 QUERIES = 8
-REACH = 3  # standard deviations between the mean and black or white, unless images are photographs
+REACH = 3  # in images other than photographs, black and white are this many standard deviations from the mean
 CURVES = {
     'loss': 'loss',
     'instance_accuracy': 'instance accuracy, %',
     'lr': 'learning rate',
     'momentum': 'teacher momentum',
 }
-FRACTIONS = {'instance_accuracy', 'probe_accuracy'}  # the online k-NN logs percent
+FRACTIONS = {
+    'instance_accuracy',
+    'probe_accuracy',
+}  # these are logged as fractions, while the online k-NN logs percent
 Picture = tuple[str, str]  # a PNG in base64 and its alternative text
 
 
 def percent(
     name: str, curve: tuple[Sequence[int], Sequence[float]]
 ) -> tuple[list[int], list[float]]:
-    """Return a curve, in percent if it is an accuracy that is logged as a fraction."""
+    """Return the steps and values of a curve. If the values are accuracies logged as fractions, convert them to percent."""
     steps, values = curve
     scale = 100 if name in FRACTIONS else 1
     return list(steps), [scale * value for value in values]
 
 
 def sample_indices(dataset: Dataset, count: int, seed: int) -> list[int]:
-    """Return the indices of up to `count` random images, without repetition."""
+    """Return the indices of `count` different random images, or of all images if there are fewer."""
     generator = np.random.default_rng(seed)
     return generator.choice(len(dataset), min(count, len(dataset)), replace=False).tolist()
 
@@ -51,7 +54,7 @@ def sample_indices(dataset: Dataset, count: int, seed: int) -> list[int]:
 def augmented(
     dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int], seed: int = 0
 ) -> list[Tensor]:
-    """Return each view of the chosen images exactly as in training, as uint8."""
+    """Return the views of the chosen images for a page, a uint8 tensor per view. They are created exactly as in training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         batch = default_collate([dataset[index] for index in chosen])
@@ -61,7 +64,10 @@ def augmented(
 
 
 def visible(images: Tensor, dataset: Dataset, preprocessor: nn.Module) -> Tensor:
-    """Return images as uint8. Black to white is 0 to 1 for photographs, and a range around the mean for other images."""
+    """Convert images to uint8 for a page.
+
+    In photographs, 0 is black and 1 is white. In other images, black and white are REACH standard deviations from the mean.
+    """
     if innermost_dataset(dataset).as_stored:
         reach = REACH * preprocessor.std
         images = (images - preprocessor.mean + reach) / (2 * reach)
@@ -73,7 +79,10 @@ def in_bytes(values: Tensor) -> Tensor:
 
 
 def picture(image: Tensor, alt: str) -> Picture:
-    """Return a CHW image as PNG, with its alternative text. Only the first three channels, or the first, are shown."""
+    """Convert an image (C, H, W) to a PNG in base64, and return it with its alternative text.
+
+    It shows the first three channels as color, or the first channel in gray if there are fewer than three.
+    """
     shown = image[:3] if len(image) >= 3 else image[:1]
     if shown.dtype is not torch.uint8:
         shown = in_bytes(to_unit(shown))
@@ -83,7 +92,7 @@ def picture(image: Tensor, alt: str) -> Picture:
 
 
 def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], seed: int) -> None:
-    """Add a t-SNE map of the same images for each entry of `features`."""
+    """Add a section with a t-SNE map for each entry of `features`. All maps show the same images."""
     maps = [_map(title, bank, classes, seed) for title, bank in features.items()]
     count = min(MAPPED, *(len(bank.x) for bank in features.values()))
     page.add(
@@ -91,7 +100,7 @@ def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], 
         'Every dot is an image, colored by its class. Images with similar features are near each other, so an island of '
         'one color is a class that the features distinguish.',
         maps,
-        f't-SNE of the features of {count} test images. Distances between islands mean little.',
+        f'These are t-SNE maps of the features of {count} test images. Distances between islands mean little.',
     )
 
 
@@ -107,7 +116,7 @@ def _map(title: str, bank: Features, classes: Sequence[str], seed: int) -> Marku
     return chart(series, title, dots=True, ticks=[''])
 
 
-# A function that returns the stored image of a row of features, and the features.
+# The features of images, and a function that returns the stored image for a row of the features.
 Pictures = tuple[Callable[[int], Tensor], Features]
 
 
@@ -118,14 +127,14 @@ def add_neighbors(
     classes: Sequence[str],
     title: str = 'Nearest neighbors',
 ) -> None:
-    """Add the first test image of each class with its nearest training images.
+    """Add a section that shows test images of several classes, each with the training images that have the nearest features.
 
     Args:
         page: The page to extend.
-        train: The images and features to search. If the features are those of `test`, the query itself is excluded.
-        test: The images and features of the queries.
+        train: The images to search, with their features. If `test` has the same features, an image is not its own neighbor.
+        test: The images to find neighbors for, with their features. The first image of each class is shown.
         classes: The names of the classes.
-        title: The heading.
+        title: The heading of the section.
     """
     bank = train[1]
     query = test[1]

@@ -1,4 +1,7 @@
-"""Tables of named rows for the terminal, for pages and as files. Names are plain text, never markup."""
+"""Write tables to the terminal, to pages and to files.
+
+A row of a table has a name and cells. Names and cells are plain text and are never interpreted as markup.
+"""
 
 import csv
 import io
@@ -17,10 +20,10 @@ from mmairl.evaluation.protocol import Result
 from mmairl.io import write_text
 from mmairl.report.page import LATEX, MARKDOWN, macro
 
-Row = tuple[str, Sequence[str]]  # the name and the cells
-Cell = tuple[int, int]  # row and column
+Row = tuple[str, Sequence[str]]  # the name of a row and its cells
+Cell = tuple[int, int]  # the indices of the row and the column
 ABSENT = '–'
-UNLIMITED = 10_000  # columns of a terminal
+UNLIMITED = 10_000  # a terminal width in characters that no table exceeds
 FORMULA_SIGNS = ('=', '+', '-', '@')
 NUMBER = re.compile(r'[+−]?\d+(\.\d+)?')
 
@@ -32,12 +35,12 @@ def print_table(
     best: Iterable[Cell] = (),
     head: str = '',
 ) -> None:
-    """Print a table, at full width if the output is a pipe or a file.
+    """Print a table. If the terminal is too narrow for the table, print each row as a list of its cells.
 
-    In a terminal that is too narrow, each row is printed as a list of its cells.
+    If the output is a pipe or a file, the width is not limited.
 
     Args:
-        columns: The names of the columns after the first.
+        columns: The names of the columns except the first, which contains the names of the rows.
         rows: The names and cells of the rows.
         title: The title above the table.
         best: The cells to print in bold.
@@ -89,15 +92,15 @@ def html_table(
     heat: bool = False,
     head: str = 'name',
 ) -> Markup:
-    """Return a table for a page.
+    """Return an HTML table for a page.
 
     Args:
-        columns: The names of the columns after the first.
+        columns: The names of the columns except the first, which contains the names of the rows.
         rows: The names and cells of the rows.
         best: The cells to highlight.
-        bars: The number of leading columns that are percentages and also get a bar.
-        words: Whether cells are text that wraps.
-        heat: Whether to shade cells by their value between 0 and 1.
+        bars: The number of columns, from the left, that contain percentages and show each also as a bar.
+        words: Whether cells contain text that wraps into several lines.
+        heat: Whether to shade each cell by its value, which must be between 0 and 1.
         head: The name of the first column.
     """
     return macro('table.html', 'table', columns, rows, best, bars, words, heat, head)
@@ -114,7 +117,7 @@ def results_table(results: Sequence[Result]) -> Markup:
 
 
 def _scores(results: Sequence[Result]) -> tuple[list[str], list[str], list[Row], list[Cell]]:
-    """Return the names of scores, columns and rows of scores in percent, and each column's best cells among several rows."""
+    """Return the names of the scores, the columns, the rows, and the best cell of each score if there are several rows."""
     names = list(dict.fromkeys(name for result in results for name in result.scores))
     has_left_out = any(result.left_out for result in results)
     rows = []
@@ -135,7 +138,7 @@ def _scores(results: Sequence[Result]) -> tuple[list[str], list[str], list[Row],
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """Return a number with its sign, unless it rounds to zero."""
+    """Return a number as text, with its sign unless the rounded number is zero."""
     text = f'{value:+.{digits}f}'.replace('-', '−')
     return text if float(text[1:]) else text[1:]
 
@@ -145,12 +148,12 @@ def counted(number: int, noun: str, plural: str = '') -> str:
 
 
 def escaped(text: str, signs: Mapping[str, str]) -> str:
-    """Return a text on one line, with the characters replaced that would be markup."""
+    """Return a text on one line. Replace each character that is a key of `signs`, because it would be markup."""
     return printable(' '.join(text.split())).translate(str.maketrans(dict(signs)))
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table as CSV. Floats keep seven digits; a missing number is blank."""
+    """Return a table as CSV. Floats are written with seven significant digits, and missing numbers as empty cells."""
     text = io.StringIO(newline='')
     writer = csv.writer(text)
     for row in (columns, *rows):
@@ -168,7 +171,7 @@ def as_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def as_latex(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table for a paper that loads booktabs."""
+    """Return a table as LaTeX for a paper that loads the package booktabs."""
     lines = []
     for row in (columns, *rows):
         cells = ' & '.join(escaped(cell, LATEX) for cell in row)
@@ -185,7 +188,7 @@ TABLE_FORMATS = {'tex': as_latex, 'md': as_markdown, 'csv': as_csv}
 
 
 def save_table(header: Sequence[str], rows: Iterable[Sequence[object]], stem: str | Path) -> Path:
-    """Write `stem`.csv. Floats keep seven digits; a missing number is blank."""
+    """Write a table to `stem`.csv. Floats are written with seven significant digits, and missing numbers as empty cells."""
     return write_text(f'{stem}.csv', as_csv(header, rows))
 
 
@@ -193,6 +196,6 @@ def _csv_cell(value: object) -> object:
     if isinstance(value, str) and NUMBER.fullmatch(value):
         return value.replace('−', '-').removeprefix('+')
     if isinstance(value, str):
-        # A leading quote keeps spreadsheets from reading the name as a formula.
+        # A quote at the start keeps spreadsheet programs from reading the text as a formula.
         return f"'{printable(value)}" if value.startswith(FORMULA_SIGNS) else printable(value)
     return f'{value:.7g}' if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""The page of the views that a config creates from its images, to check before a long run."""
+"""Write the page that shows training images and their views. Users check the views on it before they start a long run."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,34 +19,38 @@ from mmairl.report.page import write_page
 from mmairl.report.sections import REACH, augmented, picture, sample_indices, visible
 
 SHOWN = 12
-LONGEST = 400  # pixels of an original on the page
-Step = tuple[str, bool]  # a transform in words, and whether it was applied
-Box = dict[str, float]  # a crop in percent of the image
-Drawn = tuple[str, Box | None]  # the sampled parameters of an image in words, and its crop
-# For each view, its transforms, each with the parameters that it sampled for every image.
+LONGEST = 400  # maximum side length in pixels of an original image on the page
+Step = tuple[
+    str, bool
+]  # a text about a transform with its sampled parameters, and whether it was applied
+Box = dict[str, float]  # the left and top edge, width and height of a crop, in percent of the image
+Drawn = tuple[
+    str, Box | None
+]  # a text about the sampled parameters of an image ('' if not applied), and its crop
+# Records of sampled parameters: for each view, its transforms, and for each transform, a `Drawn` per image.
 Heard = list[list[tuple[Callable, list[Drawn]]]]
 
 
 def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
-    """Write a page of training images, their views as in training, and the sampled parameters.
+    """Write a page with some training images, their views exactly as in training, and the sampled parameters of the views.
 
     Args:
         cfg: The config of the training.
         out: The file to write.
-        seed: The seed that selects the images and samples the views.
+        seed: The seed for the choice of images and for their views.
 
     Returns:
         The path of the page.
 
     Raises:
-        UserError: If the config does not use a data set of mmairl and ViewPreprocessor.
+        UserError: If the data set is not one of mmairl, or the preprocessor is not a ViewPreprocessor.
     """
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
     preprocessor = MODELS.build(cfg.model.data_preprocessor)
     if not isinstance(dataset, ViewDataset) or not isinstance(preprocessor, ViewPreprocessor):
         raise UserError(
-            f'report views: requires a data set of mmairl and ViewPreprocessor, not {type(dataset).__name__} with '
-            f'{type(preprocessor).__name__}; use another config',
+            f'report views: requires a data set of mmairl and a ViewPreprocessor, but the config has {type(dataset).__name__} '
+            f'and {type(preprocessor).__name__}; use another config',
             code='no-views-to-show',
         )
     source = innermost_dataset(dataset)
@@ -84,7 +88,7 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
 
 
 def listen(pipelines: Sequence[Pipeline]) -> Heard:
-    """Make the transforms record what they sample from now on, and return the records."""
+    """Make the transforms record the parameters that they sample from now on. Return the records, which are still empty."""
     heard: Heard = [[(step, []) for step in pipeline] for pipeline in pipelines]
     for step, draws in chain(*heard):
         if isinstance(step, Augmentation):
@@ -114,12 +118,12 @@ def _recorded_draw(
 
 
 def steps_of(heard: Sequence[Heard], view: int, place: int) -> tuple[list[Step], Box | None]:
-    """Return the transforms of a view in words, and its crop if the first transform is one.
+    """Return texts about the transforms of a view of an image, and the crop if the first transform is a crop.
 
     Args:
-        heard: The records of the data workers and of the device.
-        view: The number of the view.
-        place: The image's place in the batch.
+        heard: The records of the transforms in data workers, and of the transforms on the device.
+        view: The index of the view.
+        place: The index of the image in the batch.
     """
     steps = []
     boxes = []

@@ -1,7 +1,8 @@
-"""Measure speed against other libraries in one process: python -m projects.benchmark --suite NAME [--device cuda].
+"""Compare the speed of mmairl with that of other libraries: python -m projects.benchmark --suite NAME [--device cuda].
 
---suite scaling runs two processes and --suite crops as many as --processes, each on one thread. --suite detection
---checkpoint CKPT trains a detector on drawn images from a ResNet-18 of mmairl and shows whether it learns.
+Both sides of a comparison run in one process. Exceptions are --suite scaling, which runs two processes, and --suite crops,
+which runs --processes processes, each on one thread. --suite detection --checkpoint CKPT trains a detector on synthetic images
+from a ResNet-18 of mmairl, and shows whether it learns.
 """
 
 if __name__ == '__main__':
@@ -77,7 +78,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def detection(args: argparse.Namespace) -> None:
-    """Train a detector, and print its AP during training and write it as CSV."""
+    """Train a detector, print its average precision (AP) during training, and write it as CSV."""
     from projects.benchmark.detection import SCORES, learning_curve  # mmdet is optional
 
     if not args.checkpoint:
@@ -91,7 +92,7 @@ def detection(args: argparse.Namespace) -> None:
 
 
 def two_processes(args: argparse.Namespace) -> None:
-    """Compare one process with two, each on one thread."""
+    """Compare the speed of one process with that of two, each on one thread."""
     command = f'python -m projects.benchmark --suite scaling --rounds {args.rounds}' + (
         ' --quick' if args.quick else ''
     )
@@ -103,7 +104,7 @@ def two_processes(args: argparse.Namespace) -> None:
 
 
 def beside_peers(args: argparse.Namespace) -> None:
-    """Run each case of the suites and write its results at once. A case whose sides differ does not stop the others."""
+    """Run the cases of the suites, and write the results after each. If the two sides of a case differ, the next case runs."""
     console, rows, differing, limits = (
         Console(quiet=not is_main_process()),
         [],
@@ -157,9 +158,9 @@ def main() -> None:
         sys.exit(subprocess.run(start, env={'OMP_NUM_THREADS': '1', **os.environ}).returncode)
     start_processes('pytorch' if args.processes > 1 else 'none')
     register()
-    torch.backends.cudnn.benchmark = True  # as every run of a config does
+    torch.backends.cudnn.benchmark = True  # the configs of mmairl set it as well
     if args.device == 'cpu':
-        keep_freed_memory()  # as training does; this affects both sides
+        keep_freed_memory()  # training calls this too, and it affects both sides
     if args.suite == 'detection':
         detection(args)
     elif args.suite == 'scaling':

@@ -19,12 +19,11 @@ from projects.benchmark.timing import Case
 
 Views = Callable[[], object]
 SIZE = (375, 500)  # height and width of a typical photograph of ImageNet
-NUMPY_2 = (
-    np.lib.NumpyVersion(np.__version__) >= '2.0.0'
-)  # raises on the negative bytes by which mmcv 2.1 shifts a hue
+# NumPy 2 raises on the negative bytes by which mmcv 2.1 shifts hues.
+NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= '2.0.0'
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 VIEW = load_config('mmairl::_base_/views/mocov2.py').mocov2_view
-REST = VIEW[1:]  # without the crop, for images that are already cropped
+REST = VIEW[1:]  # the view without its crop, for images that are already cropped
 WORKER_NOTE = (
     "In a worker: MoCo v2's views from a decoded image to bytes, on one thread. The random draws of both sides differ, so the "
     'check only tests that both make two views of 224 pixels; tests/data/test_transforms.py compares each operation with '
@@ -37,7 +36,7 @@ DEVICE_NOTE = (
 
 
 def augment(device: str, quick: bool) -> Iterator[Case]:
-    """Compare MoCo v2's two views, made by a worker on one core and made of a batch of crops on the device."""
+    """Compare how fast MoCo v2's two views are made: by a data worker on one core, and from a batch of crops on the device."""
     count = 2 if quick else 64
     photographs = [photograph(seed) for seed in range(min(count, 8))] * max(1, count // 8)
     ours = seeded(lambda: [views(image) for image in images])
@@ -74,7 +73,7 @@ def tensor(pixels: np.ndarray) -> Tensor:
 
 
 def seeded(work: Views) -> Views:
-    """Return the work with the same random draws in every call, so that rounds differ only by the state of the machine."""
+    """Return a function that repeats the same random draws in every call, so rounds differ only by the state of the machine."""
 
     def repeated() -> object:
         for seed in (torch.manual_seed, np.random.seed, random.seed):
@@ -92,7 +91,7 @@ def worker_views(view: list[dict]) -> Callable[[Tensor], list[Tensor]]:
 
 
 def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:
-    """Return the work of other libraries in a data worker: from the form that their decoder returns to two views as bytes."""
+    """Return what other libraries do in a data worker: from the image that their decoder returns to two views as bytes."""
     pil, tensors = (
         [Image.fromarray(pixels) for pixels in photographs],
         [tensor(pixels) for pixels in photographs],
@@ -112,7 +111,7 @@ def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:
 
 
 def torchvision_released() -> v1.Compose:
-    """Return the views of MoCo's main_moco.py without ToTensor and Normalize, which mmairl does on the device."""
+    """Return the views of MoCo's main_moco.py without ToTensor and Normalize, because mmairl does this on the device."""
     return v1.Compose(
         [
             v1.RandomResizedCrop(224, scale=(0.2, 1.0)),

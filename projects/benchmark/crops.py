@@ -28,9 +28,8 @@ LARGE, SMALL = 2, 6
 FULL = Size(depth=50, image=224, batch=8, features=2048, hidden=2048, queue=0)
 ON_GPU = Size(depth=50, image=224, batch=128, features=2048, hidden=2048, queue=0)
 TINY = Size(depth=18, image=32, batch=4, features=512, hidden=16, queue=0)
-OUT = dict(
-    dino=(256, 4096), swav=(128, 3000)
-)  # output width of the projector, and number of prototypes
+# The output width of the projector, and the number of prototypes.
+OUT = dict(dino=(256, 4096), swav=(128, 3000))
 NOTE = (
     f'{LARGE} crops at full size and {SMALL} at three sevenths of it, in float32 on one ResNet, with SGD. A check in float64 '
     "on a ResNet-18 shows that both take the same step if lightly's batch norm normalizes each crop separately, as mmairl "
@@ -188,7 +187,7 @@ def copy_weights(ours: BaseModel, peer: Lightly) -> None:
     layers = [layer for layer in ours.projector.mlp if not isinstance(layer, nn.ReLU)]
     for theirs, layer in zip(linear, layers, strict=True):
         if theirs.bias is None:
-            layer.bias.data.zero_()  # lightly's layers before a norm have no bias
+            layer.bias.data.zero_()  # lightly's layers have no bias if a norm layer follows
         theirs.load_state_dict(layer.state_dict(), strict=theirs.bias is not None)
     if peer.method == 'dino':
         peer.head.last_layer.weight_v.data.copy_(ours.projector.prototypes.weight.data)

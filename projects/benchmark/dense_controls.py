@@ -111,7 +111,9 @@ def exchanged(cfg: Config, seed: int) -> Change:
 
     def change(features: CellFeatures, x: Tensor) -> Tensor:
         if not bank:
-            bank.append(torch.empty(0))  # the bank itself is not exchanged
+            bank.append(
+                torch.empty(0)
+            )  # prevents a recursion: features of the bank are not exchanged
             others = DATASETS.build({**cfg.evaluation.train, 'seed': 10**6 + seed})
             images = [features.protocol.resized(others[row][0]) for row in range(OTHER_SCENES)]
             bank[0] = flat_cells(features(torch.stack(images)))
@@ -146,7 +148,7 @@ def memory(sizes: tuple[int, ...] = (100, 100_000)) -> None:
     arch = dict(embed_dims=256, num_layers=8, num_heads=4, feedforward_channels=64)
     network = dict(type='mmpretrain.VisionTransformer', arch=arch, img_size=32, patch_size=32)
     how = dict(size=32, layers=list(range(8)), bank=100_000, epochs=1, batch=256)
-    for size in sizes:  # the first run imports and compiles
+    for size in sizes:
         gc.collect()
         cfg = scenes(0, size, 20)
         for part in ('train', 'test'):
@@ -161,7 +163,7 @@ def memory(sizes: tuple[int, ...] = (100, 100_000)) -> None:
 
 @contextmanager
 def peak_memory():
-    """Yield a list whose item is the highest private memory (RssAnon) in bytes. Mapped files are not in it."""
+    """Yield a list; after the block, its item is the highest private memory (RssAnon) in bytes, without memory-mapped files."""
     peak = [0]
     done = threading.Event()
 
@@ -179,7 +181,7 @@ def peak_memory():
 
 
 def speed(images: int = 16, rounds: int = 2) -> None:
-    """Print the CPU time of an epoch over stored features and of one with the backbone in the loop."""
+    """Print the CPU time of an epoch over stored features, and of an epoch that computes features by the backbone."""
     register()
     for name, update in {
         'ResNet-18 of the demo, 64 pixels': {},
@@ -204,7 +206,7 @@ def speed(images: int = 16, rounds: int = 2) -> None:
 
 
 def head_seconds(cfg: Config, random_crops: bool) -> float:
-    """Return the CPU seconds of an epoch of the linear head, without the extraction of stored features."""
+    """Return the CPU seconds of an epoch of the linear head. The extraction of stored features does not count."""
     seconds: list[float] = []
     plain = dense_protocol.DenseProtocol.trained_heads
 

@@ -17,7 +17,10 @@ SCORES = ('AP', 'AP50', 'AP75')
 
 
 def learning_curve(checkpoint: str, folder: Path, steps: int, every: int) -> list[tuple[int, ...]]:
-    """Return rows of iteration, AP, AP50 and AP75 in percent. Iteration 0 is the detector after one step with a rate of 0."""
+    """Train, and return rows of iteration, AP, AP50 and AP75 in percent.
+
+    Iteration 0 is the detector before training, because the first step has a learning rate of 0.
+    """
     data = write_voc(folder / 'data/VOCdevkit', IMAGES, SIZE)
     untrained = shrunk(checkpoint, data, folder / 'untrained', 1, 1)
     untrained.optim_wrapper.optimizer.lr = 0.0
@@ -27,7 +30,7 @@ def learning_curve(checkpoint: str, folder: Path, steps: int, every: int) -> lis
 
 
 def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) -> Config:
-    """Return the config of VOC07 with small images, few regions and few steps."""
+    """Return the config of detection on VOC07 with small images, few regions and few steps."""
     cfg = start_from(load_config(CONFIG), checkpoint)
     for node in dicts(cfg._cfg_dict):
         if node.get('type') == 'RandomChoiceResize':

@@ -18,7 +18,7 @@ from mmairl.engine.fork import Fork
 from mmairl.engine.run import register, train
 from mmairl.errors import Diverged
 
-STEPS = 40  # iterations of each fork
+STEPS = 40  # iterations of each fork with which the doctor tries a remedy
 SMALL = {
     'model.backbone.stem_channels': 8,
     'model.backbone.base_channels': 8,
@@ -48,7 +48,7 @@ USUAL_TEMPERATURE = 'use a usual temperature'
 USUAL_VIEWS = 'use the usual views'
 SAME = [{'type': 'Resize', 'size': 32}]
 TINY = [{'type': 'RandomResizedCrop', 'size': 32, 'scale': (1e-4, 2e-4)}]
-# The changed options, and the remedy that undoes them.
+# For each fault: the options that cause it, and the doctor's remedy that undoes them.
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     'learning rate 10': ({RATE: 10.0}, LOWER_RATE),
     'learning rate 1000': ({RATE: 1000.0}, LOWER_RATE),
@@ -72,7 +72,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def plant(folder: Path, changes: dict[str, Any]) -> Path:
-    """Train a run with a fault, and return its work dir."""
+    """Train a run with a planted fault, and return its work dir."""
     cfg = load_config('mmairl::demo/mocov2plus_shapes.py', {**SMALL, 'work_dir': str(folder)})
     cfg.merge_from_dict(changes)
     with suppress(Diverged):

@@ -1,4 +1,4 @@
-"""Draw small detection sets of rectangles and discs on noise, in VOC's folders or in COCO's JSON."""
+"""Draw small detection data sets of rectangles and discs on noise, in the file formats of VOC and COCO."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-# Names that VOC and COCO share, each with a form and a color.
+# Classes that VOC and COCO share, each with the form and color in which it is drawn.
 KINDS = {
     'bus': ('rectangle', (220, 40, 40)),
     'car': ('rectangle', (40, 200, 60)),
@@ -16,9 +16,9 @@ KINDS = {
     'person': ('disc', (210, 60, 210)),
     'boat': ('disc', (40, 210, 210)),
 }
-# COCO's 80 categories have ids up to 90; these numbers are not used.
+# The ids of COCO's 80 categories are from 1 to 90; COCO does not use these ten.
 UNUSED_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
-# VOC counts pixels from 1.
+# VOC counts pixels from 1, not from 0.
 OBJECT = (
     '<object><name>{}</name><pose>Unspecified</pose><truncated>0</truncated><difficult>{}</difficult>'
     '<bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object>'
@@ -31,7 +31,7 @@ ANNOTATION = (
 
 @dataclass
 class Thing:
-    """A drawn object; `box` holds its first and last pixel: left, top, right, bottom."""
+    """A drawn object. `box` holds its outermost pixels: left, top, right, bottom."""
 
     name: str
     box: tuple[int, int, int, int]
@@ -77,7 +77,7 @@ def scene(
 def write_voc(
     root: Path, images: dict[str, dict[str, int]], size: tuple[int, int] = (96, 80), seed: int = 0
 ) -> Path:
-    """Write a VOCdevkit. `images` has its number of images by year and split: `{'VOC2007': {'trainval': 8, 'test': 4}}`.
+    """Write a VOCdevkit. `images` is the number of images by year and split: `{'VOC2007': {'trainval': 8, 'test': 4}}`.
 
     The first object of every fifth image is marked 'difficult'.
     """
@@ -112,7 +112,7 @@ def write_voc(
 def write_coco(
     root: Path, images: dict[str, int], size: tuple[int, int] = (96, 80), seed: int = 0
 ) -> Path:
-    """Write a COCO folder. `images` has its number of images by split: `{'train2017': 8, 'val2017': 4}`. Masks are polygons."""
+    """Write a COCO folder. `images` is the number of images by split: `{'train2017': 8, 'val2017': 4}`. Masks are polygons."""
     from mmdet.datasets import CocoDataset
 
     names = CocoDataset.METAINFO['classes']

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 TREE = Path.cwd()
-OUT = Path(os.environ.get('GOLDENS_OUT', 'goldens'))  # folder with one JSON file per probe
-SCRATCH = Path(os.environ.get('GOLDENS_SCRATCH', 'goldens_scratch'))  # the same path in both trees
+OUT = Path(os.environ.get('GOLDENS_OUT', 'goldens'))  # this folder has one JSON file per probe
+SCRATCH = Path(os.environ.get('GOLDENS_SCRATCH', 'goldens_scratch'))  # must be equal for both trees
 STEPS = int(os.environ.get('GOLDENS_STEPS', '50'))
-# Functions that have no stable name: the modules that may hold each, newest first.
+# Functions that have moved between modules: all modules where each has been, the newest first.
 PLACES = {
     'load_config': ('mmairl.config', 'mmairl.configs'),
     'train': ('mmairl.engine.run', 'mmairl.engine.launch'),
@@ -53,18 +53,18 @@ METHODS = tuple(
     f'{name}_shapes'
     for name in ('simclr', 'simsiam', 'barlow', 'vicreg', 'swav', 'dino', 'mocov3', 'lejepa')
 )
-SIZE = 32  # pixels
-SMALL_SIZE = 16  # of the small crops of a multi-crop
+SIZE = 32  # side of a view in pixels
+SMALL_SIZE = 16  # side of the small crops of methods with multi-crop
 WIDTH = 8  # base channels of the ResNet-18
 BATCH = 16
 
 
 def lookup(name: str) -> Any:
-    """Return a function of the package from the module that has it in this tree."""
+    """Return a function of the package, from the module in which this tree defines it."""
     tried = []
     for place in PLACES[name]:
         if not TREE.joinpath(*place.split('.')).with_suffix('.py').is_file():
-            continue  # an editable install would import it from another tree
+            continue  # without this check, an editable install would import the module of another tree
         try:
             return getattr(importlib.import_module(place), name)  # noqa: TID251  the names are those of PLACES
         except (ImportError, AttributeError) as error:
@@ -167,10 +167,11 @@ def register_toys() -> None:
 
     from mmairl.registry import DATASETS, HOOKS
 
+    # mmengine formats the config, which would take longer than a toy run.
     config_file.FormatCode = lambda text, **_: (
         text,
         True,
-    )  # formatting takes longer than a toy run
+    )
 
     @DATASETS.register_module(force=True)
     class GoldenViews(Dataset):
@@ -194,7 +195,7 @@ def register_toys() -> None:
 
     @HOOKS.register_module(force=True)
     class RecordLosses(Hook):
-        """Keep the loss of every step as a hexadecimal float."""
+        """Record the loss of every step as a hexadecimal float."""
 
         losses: list[str] = []
 
@@ -235,7 +236,7 @@ def narrow(cfg: Any) -> None:
 
 
 def view_sizes(cfg: Any) -> list[int]:
-    """Return the side of each view that a config makes; a multi-crop has large and small crops."""
+    """Return the side in pixels of each view of a config. With multi-crop, there are large and small crops."""
     views = cfg.train_dataloader.dataset.get('views') or cfg.model.get('data_preprocessor', {}).get(
         'views'
     )
@@ -376,7 +377,7 @@ CROP = [
     dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
     dict(type='GaussianBlur', p=0.5, sigma=(0.1, 2.0)),
 ]
-# Recipes that draw random numbers in every part whose state a resume must restore.
+# Recipes that together use every random generator whose state a resume must restore.
 REAL_RUNS = {
     'workers': dict(name='mocov2plus_r50_200e', workers=2),
     'no_workers': dict(name='mocov2plus_r50_200e', workers=0),
@@ -449,7 +450,7 @@ def real_config(
 
 
 def probe_resume() -> None:
-    """Train without interruption, and train to step k and resume. Both final states must be equal, also to the other tree's."""
+    """Train without interruption, and train to step k and resume. Both final states must be equal, also between the trees."""
     register_toys()
     for case, how in REAL_RUNS.items():
 
@@ -501,7 +502,7 @@ def with_prefix(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
     return {prefix + key: value for key, value in state.items()}
 
 
-# How each project nests its checkpoints, and the prefixes of its student and teacher.
+# For each project: the key of the weights in its checkpoints, and the prefixes of its student and its teacher.
 PAIRS = {
     'mmairl': (lambda s: dict(meta={}, state_dict=s), 'backbone.', 'teacher.backbone.'),
     'paper_release': (
@@ -536,7 +537,7 @@ SINGLES = {
     'mmpretrain': lambda s: dict(state_dict=with_prefix('backbone.', s)),
     'compiled': lambda s: dict(model=with_prefix('_orig_mod.', s)),
 }
-# Small ViTs of timm: the name, and the prefix of its keys.
+# Small ViTs of timm, and the prefix of the keys in each checkpoint.
 VITS = {
     'timm_vit': ('vit_small_patch16_224', ''),
     'timm_dinov2': ('vit_small_patch14_dinov2', ''),
@@ -623,7 +624,7 @@ def probe_formats() -> None:
 
 
 def keys_of(path: Path) -> list[str]:
-    """Return the names of the tensors in a file that was written for another project."""
+    """Return the names of the tensors in a file that was converted to another project's format."""
     import torch
 
     if path.suffix == '.safetensors':
@@ -660,7 +661,7 @@ def succeed(*arguments: object) -> str:
     return done.stdout
 
 
-# Possible places of each tool; the first that exists is used.
+# Commands that have moved: all places where each has been. The first that exists is used.
 TOOLS = {
     'analyze': (['tools/analyze.py'],),
     'benchmark': (['tools/benchmark.py'], ['-m', 'projects.benchmark']),
@@ -933,7 +934,7 @@ def write_scale(folder: Path, **changes: Any) -> Path:
     import yaml
 
     scale = yaml.safe_load(find_file('demo.yaml').read_text())
-    scale.pop('seeds', None)  # those of the study are enough
+    scale.pop('seeds', None)  # use the seeds of the study instead
     for kind in ('mmpretrain.ResNet', 'ResNet'):
         scale['parts'][kind].update(stem_channels=8, base_channels=8)
     scale['views']['RandomResizedCrop']['size'] = 16
@@ -949,7 +950,7 @@ def write_scale(folder: Path, **changes: Any) -> Path:
 
 
 def planted_result(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return invented scores, start, time and steps of a run, which depend only on the name of its folder."""
+    """Return invented results of a run: scores, start, duration and steps, which depend only on the name of its folder."""
     row = folder.parent.name
     draw = (
         int(
@@ -966,7 +967,7 @@ def planted_result(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
         for number, task in enumerate(asked['tasks'])
     }
     return dict(
-        checkpoint='epoch_1.pth',  # is not there, so nothing can be outdated
+        checkpoint='epoch_1.pth',  # this file does not exist, so the result cannot be stale
         scores=scores,
         labels={task: f'{task} label' for task in scores},
         seconds=100.0 + 10 * of_row,
@@ -986,7 +987,7 @@ def run_study(study: Path, scale: Path, out: Path, *flags: object) -> str:
     return succeed(*tool('study'), study, '--scale', scale, '--out', out, '--gpus', 0, *flags)
 
 
-# Facts about the machine and the time that only an executed run has.
+# Values that depend on the machine and the time.
 VOLATILE = (
     'seconds',
     'device_seconds',

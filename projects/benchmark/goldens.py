@@ -36,9 +36,9 @@ PARTS = (
     'wheel',
     'fixtures',
 )
-LIMIT = 3600  # seconds for one part in one tree
-MISSING = 'nothing'  # placeholder for a value that only one side has
-# Differences that are expected: the probe, the key inside of it, and the reason. Patterns are those of fnmatch.
+LIMIT = 3600  # maximum seconds for one part of the probes in one tree
+MISSING = 'nothing'  # placeholder for a value that exists in only one tree
+# Expected differences: patterns (fnmatch) of the probe and of the key in its result, and the reason.
 ALLOWED = (
     ('tools/help_*', 'help', 'help texts are rewritten; only the exit code counts'),
     ('tools/*', 'said', 'error messages are rewritten; only the exit code counts'),
@@ -177,7 +177,7 @@ def run_probes(work: Path, tree: str, part: str, steps: int, out: Path) -> None:
         except subprocess.TimeoutExpired:
             code = f'a timeout after {LIMIT} s'
         finally:
-            with suppress(ProcessLookupError):  # processes that a failed part has left behind
+            with suppress(ProcessLookupError):  # kill processes that a failed part has left behind
                 os.killpg(process.pid, signal.SIGKILL)
     if code:
         print(f'{part} in {tree[:12]} ended with {code}; see {log}', flush=True)
@@ -204,11 +204,11 @@ def restore_fixtures(work: Path, base: str, steps: int) -> None:
         stored.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(scratch, stored)
     shutil.rmtree(scratch, ignore_errors=True)
-    shutil.copytree(stored, scratch)  # keeps modification times, which identities contain
+    shutil.copytree(stored, scratch)  # modification times are kept, because identities include them
 
 
 def report(base: Path, new: Path, quiet: bool) -> tuple[int, int]:
-    """Print one line for each probe; return how many differ and how many could not run."""
+    """Print one line for each probe, and return how many probes differ and how many could not run."""
     differing = failed = 0
     names = sorted({path.stem for folder in (base, new) for path in folder.glob('*.*')})
     if not names:

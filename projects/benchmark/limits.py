@@ -7,10 +7,9 @@ import torch
 
 from projects.benchmark.timing import Row, timed
 
-MATRIX = dict(
-    cpu=1024, cuda=8192
-)  # rows and columns: large enough to be limited by arithmetic, and computed within a second
-COPIED = dict(cpu=2**28, cuda=2**31)  # bytes, more than any cache holds
+# Rows and columns of the matrices. A product is limited by arithmetic, not memory, and takes less than a second.
+MATRIX = dict(cpu=1024, cuda=8192)
+COPIED = dict(cpu=2**28, cuda=2**31)  # number of bytes, more than any cache holds
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ def measure(device: str, rounds: int = 12) -> Limits:
         return min([timed(work, device) for _ in range(rounds + 1)][1:])
 
     product = best(lambda: torch.mm(left, right))
-    # a copy also reads the memory that it overwrites, which is not counted; an in-place sum does not
+    # A copy reads its target before it overwrites it, and these bytes are not counted. An in-place sum has no such extra
+    # reads.
     copied, summed = best(lambda: target.copy_(source)), best(lambda: target.add_(source))
     return Limits(2 * size**3 / product, COPIED[device] * max(2 / copied, 3 / summed))

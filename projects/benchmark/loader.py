@@ -146,7 +146,7 @@ def growing(folder: Path, count: int) -> Iterator[Case]:
 
     def searched() -> Shards:
         for archive in folder.glob('*.tar'):
-            archive.touch()  # as if it had changed
+            archive.touch()  # the archive seems to have changed, so it is indexed again
         return Shards(folder)
 
     own = lambda: ImageFolder(folder / 'files')  # noqa: E731
@@ -284,7 +284,7 @@ def dali(root: Path, threads: int) -> Callable[[], object]:
             image = fn.gaussian_blur(image, sigma=between(0.1, 2.0))
         return fn.flip(image, horizontal=fn.random.coin_flip(probability=0.5))
 
-    # no prefetching, which would run while the other side is timed
+    # Prefetching is off, because it would run while the other side is timed.
     @pipeline_def(
         batch_size=BATCH,
         num_threads=threads,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from projects.benchmark.goldens import checkout, working_tree
 
-LIMIT = 600  # seconds for the tests of one fault
+LIMIT = 600  # maximum seconds for the tests of one fault
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Fault:
 
 
 STATISTICS = ('test_statistics.py', 'test_compare_rows.py')
-# The faults of the first mutation check, in its order.
+# The planted faults. Their order is that of the first mutation check, so their numbers stay the same.
 FAULTS = (
     Fault(
         'loss: positive left out of the denominator',
@@ -233,9 +233,8 @@ def parse_args() -> argparse.Namespace:
 def main() -> int:
     args = parse_args()
     work = (args.work or Path(tempfile.gettempdir()) / 'mmairl_goldens').absolute()
-    shutil.rmtree(
-        work / 'mutations', ignore_errors=True
-    )  # an interrupted run may have left a fault in its copy
+    # An earlier run that was interrupted may have left its copy with a fault.
+    shutil.rmtree(work / 'mutations', ignore_errors=True)
     tree = checkout(work / 'mutations', working_tree())
     bad = 0
     for number, fault in enumerate(FAULTS, start=1):

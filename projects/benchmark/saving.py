@@ -1,4 +1,4 @@
-"""Measure how long a checkpoint delays a step, if it is copied to memory or also written to the disk."""
+"""Measure how long saving a checkpoint delays a step: if it is only copied in memory, and if it is also written to disk."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ NOTE = 'The checkpoint of MoCo v2+, written where temporary files go; with a cop
 
 
 def saving(device: str, quick: bool) -> Iterator[Case]:
-    """Compare the copy that a step waits for with the copy and the file."""
+    """Compare a step that waits for the copy with one that waits for the copy and the file."""
     with TemporaryDirectory() as folder:
         runner, path = run(Path(folder), quick), Path(folder) / 'measured.pth'
         hook = next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook))

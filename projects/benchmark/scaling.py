@@ -25,7 +25,7 @@ from projects.benchmark.timing import timed
 SIZE = Size(depth=18, image=64, batch=32, features=512, hidden=512, queue=4096)
 ANSWER = 'seconds a step: '
 ALONE, TOGETHER = 'one process', 'two that know nothing of each other'
-# The compared settings: the kind of batch norm, and DDP's settings (without DDP if there are none).
+# The compared configurations: the kind of batch norm and the arguments of DDP, or None without DDP.
 SEVERAL = {
     'two, DDP, a batch norm each': ('BN', {}),
     'two, DDP, SyncBN': ('SyncBN', {}),
@@ -38,7 +38,7 @@ SEVERAL = {
 
 
 def measure(rounds: int = 3, steps: int = 3) -> dict[str, list[float]]:
-    """Return the seconds per step of each configuration by round. They take turns, so other work slows all of them."""
+    """Return the seconds per step of each configuration and round. They take turns, so other work slows all of them."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         alone = _read([_start(1, steps)])
@@ -53,6 +53,7 @@ def _start(processes: int, steps: int) -> subprocess.Popen:
     several = (
         ['-m', 'mmairl.engine.launcher', f'--nproc_per_node={processes}'] if processes > 1 else []
     )
+    # GPUs are hidden, because this suite measures CPU cores.
     return subprocess.Popen(
         [sys.executable, *several, '-m', 'projects.benchmark.scaling', str(steps)],
         stdout=subprocess.PIPE,
@@ -61,12 +62,12 @@ def _start(processes: int, steps: int) -> subprocess.Popen:
             **os.environ,
             'OMP_NUM_THREADS': '1',
             'CUDA_VISIBLE_DEVICES': '',
-        },  # cores are measured, not GPUs
+        },
     )
 
 
 def _read(runs: Sequence[subprocess.Popen]) -> dict[str, float]:
-    """Read the line that each run printed among the platform's log. If two ran at once, take the slower one."""
+    """Return the seconds that runs printed in their output. If two runs were measured at once, the slower one counts."""
     answers = [json.loads(run.communicate()[0].split(ANSWER)[1].splitlines()[0]) for run in runs]
     return {name: max(answer[name] for answer in answers) for name in answers[0]}
 
@@ -130,5 +131,5 @@ def report(rounds: int, steps: int, command: str, out: Path) -> tuple[Path, Path
     return save(record, [f'`{command}`', machine('cpu'), *tables], out)
 
 
-if __name__ == '__main__':  # a process that `measure` has started
+if __name__ == '__main__':  # this process was started by `measure`
     work(int(sys.argv[-1]))

@@ -241,7 +241,7 @@ def copy_weights(ours: BaseModel, peer: BaseModel) -> None:
     for neck, mlp in zip(necks, (ours.projector.mlp, ours.predictor.mlp)):
         for theirs, layer in zip(neck, (mlp[0], mlp[1], mlp[3])):
             if theirs.bias is not None:
-                theirs.bias.data.zero_()  # as ours is, or is not there
+                theirs.bias.data.zero_()  # the corresponding layer of mmairl has a zero bias or none
             theirs.load_state_dict(layer.state_dict(), strict=False)
     ours.teacher.copy_from(ours)
 
@@ -327,15 +327,16 @@ def _both_ways(size: Size, batch: dict, device: str) -> Step:
 def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: list) -> Step:
     """Return one iteration of the training loop, with a minimal stand-in for the runner."""
     hub = MessageHub.get_instance(f'step{id(model)}')
-    MessageHub.get_current_instance().update_info(
-        'max_iters', STEPS
-    )  # mmpretrain's teacher reads it
+    # mmpretrain's teacher reads max_iters for its momentum schedule.
+    MessageHub.get_current_instance().update_info('max_iters', STEPS)
     inner = model.module if is_model_wrapper(model) else model
     runner = SimpleNamespace(
         model=model, optim_wrapper=wrapper, message_hub=hub, iter=0, max_iters=STEPS, seed=0
     )
     for hook in hooks:
-        if not isinstance(hook, PlatformRuntimeInfoHook):  # which would look at a whole runner
+        if not isinstance(
+            hook, PlatformRuntimeInfoHook
+        ):  # this hook requires attributes of a real runner
             hook.before_train(runner)
     weights = dict(first=inner.backbone.conv1.weight, last=list(inner.backbone.parameters())[-1])
 

@@ -53,7 +53,7 @@ def _case(
         Teacher(student['backbone'], student['projector'], None),
         average(copy.deepcopy(student)),
     )
-    peer.update_parameters(student)  # its first call copies
+    peer.update_parameters(student)  # the first call only copies the weights
     with torch.no_grad():
         for parameter in student.parameters():
             parameter.add_(1.0)

@@ -93,9 +93,8 @@ def peak_bytes(work: Work, device: str) -> int | None:
         work()
         return torch.cuda.max_memory_allocated() - held
     try:
-        ctypes.CDLL(None).malloc_trim(
-            0
-        )  # otherwise memory freed before would be reused and not counted
+        # Return freed memory to the system. Otherwise the work would reuse it, and the growth would not be measured.
+        ctypes.CDLL(None).malloc_trim(0)
         Path('/proc/self/clear_refs').write_text('5')  # reset the peak
         held = _resident('VmRSS')
         work()

@@ -129,7 +129,7 @@ def count_step(fast: dict, size: Size) -> Traffic:
     with FakeTensorMode(allow_non_fake_inputs=True), patch.object(FiniteFlag, 'read', bool):
         model.to_empty(device='cpu')
         wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-        wrapper._waits = False  # as on a GPU
+        wrapper._waits = False  # on a GPU, the wrapper does not wait for the check of the loss
         batch = dict(
             inputs=[torch.empty(shape, dtype=torch.uint8) for _ in range(2)], data_samples={}
         )
@@ -150,7 +150,7 @@ def count(way: str, batch: int) -> Traffic:
 
 def count_views(batch: int, images: int = 32) -> Traffic:
     """Count two views on the device, from bytes to normalized images, on a few images, and scale the bytes."""
-    torch.manual_seed(0)  # which images change is drawn
+    torch.manual_seed(0)  # random draws decide which images are jittered and blurred
     pipeline = load_config('mmairl::_base_/views/on_device.py').mocov2_on_device
     preprocessor = ViewPreprocessor(MEAN, STD, [pipeline] * 2, channels_last=True)
     views = [torch.zeros(images, 3, 224, 224, dtype=torch.uint8) for _ in range(2)]

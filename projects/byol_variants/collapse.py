@@ -1,4 +1,6 @@
-"""Train BYOL's variants on Shapes and measure their collapse: python projects/byol_variants/collapse.py [--epochs 6].
+"""Train variants of BYOL on Shapes and measure whether they collapse.
+
+    python projects/byol_variants/collapse.py [--epochs 6]
 
 A collapsed network maps all images to one point, so the standard deviation of its unit embeddings over images is 0. For
 embeddings that are spread evenly over the sphere, it is 1/sqrt(d) in every dimension. The printed value is relative to that.
@@ -20,7 +22,8 @@ from mmairl.models.spectrum import spread
 from mmairl.registry import DATASETS
 
 ROOT = Path(__file__).parents[2]
-# predictor, target, beta, and whether it collapses in BYOL's tables (top-1 of 0.1 to 0.3)
+# For each variant: whether it has a predictor, its target, the weight beta of negatives, and whether it collapses according to
+# the tables of BYOL's paper (top-1 accuracy of 0.1 to 0.3 %).
 VARIANTS = {
     'BYOL': (True, 'teacher', 0.0, False),
     'BYOL with negatives': (True, 'teacher', 1.0, False),
@@ -51,7 +54,7 @@ def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Pa
 
 @torch.no_grad()
 def spread_of(runner: Runner) -> float:
-    """Return the spread of the projections of unseen images, with the views of training."""
+    """Return the spread of the projections of images that are not used for training, with the views of training."""
     model = runner.model.train()
     data = DATASETS.build(dict(type='Shapes', split='val', count=512, size=48))
     views = model.data_preprocessor(default_collate([data[i] for i in range(512)]), training=True)[

@@ -99,7 +99,7 @@ def outcome(read: Callable[[Path], dict], path: Path, original: dict) -> str:
 
 
 class Canary:
-    """Pickles as a call that creates a folder. If the folder exists, a reader has executed code."""
+    """An object that is pickled as a call that creates a folder. If the folder exists, a reader has executed code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,7 +116,7 @@ def flip_bit_of_the_structure(content: bytes, draw: random.Random) -> bytes:
 
 
 def hostile_record(content: bytes, draw: random.Random, canary: Path) -> bytes:
-    """Write an archive with correct checksums whose pickle contains a call, alone or inside what torch writes."""
+    """Write an archive with correct checksums whose pickle contains a call, alone or inside a real torch pickle."""
     bomb = Canary(canary)
     if draw.random() < 0.5:
         written = io.BytesIO()

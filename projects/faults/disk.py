@@ -28,14 +28,16 @@ FAULTS = (
     'could not go on',
     'values that differ',
 )
-SIZE = 24 * 2**20  # bytes: room for ten checkpoints of the small run
-ROOMS = (0.5, 0.0)  # free space of the first runs, as fractions of a checkpoint
+SIZE = 24 * 2**20  # bytes; ten checkpoints of the small run fit
+ROOMS = (0.5, 0.0)  # free space of the first two runs, as a fraction of a checkpoint's size
 SENTENCE = ': the disk is full'
-PATIENCE = 120.0  # seconds until the first checkpoint
+PATIENCE = 120.0  # maximum seconds to wait for the first checkpoint
 
 
 def full_disks(count: int, seed: int, folder: Path) -> dict:
-    """Fill the disk of `count` runs, leaving room for half a checkpoint, for no byte, and then for fractions drawn by `seed`.
+    """Fill the disk during each of `count` runs, and count the outcomes.
+
+    The first run has room for half a checkpoint, the second for nothing, and the others for a random fraction of a checkpoint.
 
     The disk is a file system in memory, which only root can mount.
     """
@@ -57,7 +59,7 @@ def one_run(config: Path, disk: 'TmpFs', room: int, whole: Path) -> Counter[str]
     found = Counter({'full disks': 1})
     found['ended otherwise'] = code != 2
     errors = [line for line in said.splitlines() if line.startswith('error: ')]
-    # With no byte left, TensorBoard's own thread writes a traceback as well, above the sentence.
+    # If no space is left, TensorBoard's writer thread also prints a traceback above the error message.
     found['said otherwise'] = len(errors) != 1 or SENTENCE not in said.splitlines()[-1]
     found['with another traceback above'] = 'Traceback' in said
     saved = list(work_dir.glob('*.pth'))
@@ -83,9 +85,8 @@ def until_full(config: Path, work_dir: Path, disk: 'TmpFs', room: int) -> tuple[
             and time.monotonic() < latest
         ):
             time.sleep(0.005)
-        process.send_signal(
-            signal.SIGSTOP
-        )  # otherwise it would write while the disk is being filled
+        # The run is paused, because it would otherwise write while the disk is being filled.
+        process.send_signal(signal.SIGSTOP)
         disk.fill(room)
         process.send_signal(signal.SIGCONT)
         said, _ = process.communicate(timeout=PATIENCE)

@@ -25,11 +25,12 @@ from mmairl.data.datasets import FileDataset
 from mmairl.data.decode import Reason, UnreadableImage
 from projects.faults import damage
 
-MAX_PIXELS = 2**20  # broken headers request much more, so this limits the memory of a reader
-PATIENCE = (
-    60.0  # seconds without an image before a reader counts as hanging; one takes milliseconds
-)
-SIZE = (37, 29)  # pixels of the drawn images; odd, so that blocks and tiles do not fit
+# Broken headers claim many more pixels. This limit bounds the memory of a reader.
+MAX_PIXELS = 2**20
+# A reader hangs if it finishes no image for so many seconds. An image usually takes milliseconds.
+PATIENCE = 60.0
+# Width and height of the images. Neither is a multiple of the block and tile sizes of image formats.
+SIZE = (37, 29)
 
 KINDS = [
     damage.flip_bit,
@@ -100,11 +101,11 @@ class Readers:
         os.dup2(screen, 1)
         os.dup2(screen, 2)
         sys.stderr = os.fdopen(2, 'w', buffering=1)
-        logging.getLogger().handlers = []  # so that a warning is printed
+        # Without handlers, the logging module prints warnings to stderr.
+        logging.getLogger().handlers = []
         warnings.simplefilter('always')
-        warnings.showwarning = lambda message, *_, **__: print(
-            message, file=sys.stderr
-        )  # pytest's filter would store it instead
+        # pytest replaces this function by one that stores warnings and prints none.
+        warnings.showwarning = lambda message, *_, **__: print(message, file=sys.stderr)
         before = peak_mib()
         while self.position < self.count:
             printed = os.fstat(screen).st_size
@@ -118,7 +119,7 @@ class Readers:
             image = self.data.raw(index)
         except UnreadableImage as fault:
             self.reasons[index] = fault.reason
-        except Exception:  # any exception is a fault
+        except Exception:  # any other exception is a fault of the reader
             self.add('escaped')
         else:
             self.add('read' if sound(image) else 'misread')
@@ -158,9 +159,8 @@ def write_broken_images(count: int, seed: int, folder: Path) -> list[str]:
 def whole_images(seed: int) -> dict[str, bytes]:
     """Return small images in all formats and variants that different code decodes."""
     values = np.random.default_rng(seed).integers(0, 256, (*SIZE, 4), dtype=np.uint8)
-    values[: SIZE[0] // 2] //= (
-        64  # half of the image is smooth, so that encoders use run lengths and palettes
-    )
+    # Half of the image is smooth, so encoders use run lengths and palettes.
+    values[: SIZE[0] // 2] //= 64
     alpha = Image.fromarray(values, 'RGBA')
     rgb, grey = alpha.convert('RGB'), alpha.convert('L')
     deep = Image.fromarray(values[..., :2].copy().view(np.uint16)[..., 0])

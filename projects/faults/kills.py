@@ -25,17 +25,19 @@ FAULTS = (
     'surplus checkpoints',
     'values that differ',
 )
-MOMENTS = ('save', 'step', 'save', 'step', 'start')  # the moments at which to kill, in turn
-FARTHEST = 8  # new iterations before the moment is awaited
-MOST = FARTHEST + 2 * small_run.INTERVAL + 1  # new iterations before a kill
+MOMENTS = ('save', 'step', 'save', 'step', 'start')  # successive starts are killed at these moments
+FARTHEST = (
+    8  # after at most so many iterations of a start, the run waits for its moment to be killed
+)
+MOST = FARTHEST + 2 * small_run.INTERVAL + 1  # maximum iterations of a start before it is killed
 SAVING, STEP = 0.02, 0.04  # approximate seconds of a save and of a step of the small run
-GLANCE, PATIENCE = 0.0005, 120.0  # seconds between two checks, and until a timeout
+GLANCE, PATIENCE = 0.0005, 120.0  # seconds between two checks, and seconds until giving up
 
 
 def killed_runs(count: int, seed: int, folder: Path) -> dict:
     """Kill one run `count` times with all its processes, finish it, and compare it with an undisturbed run.
 
-    `seed` determines the planned moments. The files that a kill left show which moment it met.
+    `seed` determines at which moments to kill. The temporary files left behind show whether a kill really hit a save.
     """
     config = small_run.write_config(folder / 'small.py', MOST * (count + 1), seed)
     victim, draw = Victim(config, folder / 'killed'), random.Random(seed)
@@ -89,9 +91,8 @@ class Victim:
         if moment == 'save':
             wait_until(lambda: self.unfinished(process.pid))
             time.sleep(late * SAVING)
-            wait_until(
-                lambda: self.unfinished(process.pid)
-            )  # the next checkpoint, if this one was missed
+            # If the first save is already over, wait for the next one.
+            wait_until(lambda: self.unfinished(process.pid))
         else:
             time.sleep(late * STEP)
 

@@ -19,12 +19,12 @@ from projects.faults.small_run import VIEW, loader, small_config
 
 FAULTS = ('memory grows', 'files grow', 'threads grow', 'workers grow', 'left-over files')
 SAMPLES = 20
-WARM_UP = 4  # samples until caches, pools and the histories of the log are full
-BATCH = 16  # the fewest images that HealthHook accepts
-# A leaked scalar tensor takes half a KiB, so one per step would be 500 here. Legitimate growth is bounded: the health
-# curves, written every 50 steps, add about 30 until they have 2000 values.
+WARM_UP = 4  # ignored samples at the start, while caches, pools and the log's history fill up
+BATCH = 16  # the smallest batch that HealthHook accepts
+# Allowed growth. A leaked scalar tensor takes half a KiB, so a leak of one tensor per step would add 500 KiB. Legitimate
+# growth is bounded: the health curves, written every 50 steps, add about 30 KiB until they have 2000 values.
 KIB_PER_1000_STEPS = 128
-# Pages that the allocator keeps for later. Their number does not depend on the length of the run.
+# Allowed memory that the allocator keeps for reuse. It does not depend on the length of the run.
 KIB_OF_THE_ALLOCATOR = 2048
 
 
@@ -39,9 +39,8 @@ def config(count: int, seed: int, folder: Path) -> Config:
     cfg = small_config(BATCH, seed)
     cfg.model.backbone = dict(type='TwoLayers', channels=8)
     cfg.model.projector.in_channels = cfg.model.predictor.out_channels = 16
-    cfg.train_dataloader = loader(
-        100 * BATCH, 16, persistent_workers=False
-    )  # new workers start in every epoch
+    # Workers that do not persist are started again in every epoch, so a leak of workers would show.
+    cfg.train_dataloader = loader(100 * BATCH, 16, persistent_workers=False)
     cfg.model.data_preprocessor.views = [
         [dict(step, size=12) if 'size' in step else step for step in VIEW[:2]]
     ] * 2
@@ -114,7 +113,10 @@ def sample(step: int) -> Sample:
 
 
 def judge(samples: list[Sample], left_over: int) -> dict[str, int | float]:
-    """Return the slope of the memory after the first samples, and which counts were higher during the whole second half."""
+    """Return the slope of memory over steps without the warm-up, and which counts grew.
+
+    A count grew if its minimum in the second half of the run exceeds its maximum in the first half.
+    """
     settled = samples[WARM_UP:]
     early, late = settled[: len(settled) // 2], settled[len(settled) // 2 :]
     thousands = (settled[-1].step - settled[0].step) / 1000
@@ -134,7 +136,7 @@ def judge(samples: list[Sample], left_over: int) -> dict[str, int | float]:
         'memory grows': int(slope > limit),
     }
     for name in ('files', 'threads', 'workers'):
-        # Batches on their way from a worker come and go; what is kept is in every later sample.
+        # Batches in transit from a worker are only in some samples, but a leak is in all later samples.
         before, after = ([getattr(one, name) for one in part] for part in (early, late))
         found[f'{name} grow'] = int(min(after) > max(before))
     return {**found, 'left-over files': left_over}

@@ -21,7 +21,7 @@ from mmairl.checkpoints.pickles import ALLOWED
 from mmairl.errors import UserError
 from projects.faults.checkpoints import with_record
 
-# Names that torch itself allows. Some of them call or change their arguments.
+# Functions that torch's own unpickler allows. Some of them call or change their arguments.
 OF_TORCH = (
     'torch._utils._rebuild_tensor_v2',
     'torch._utils._rebuild_parameter',
@@ -96,7 +96,7 @@ def outcome(path: Path) -> str:
 
 
 def _kinds(value: Any) -> list[str]:
-    """Name the parts of a value; '' for a part that is neither array, tensor nor plain."""
+    """Return the kinds of a value's parts; '' for a part that is neither an array, a tensor nor a plain value."""
     if type(value) in PLAIN or (isinstance(value, np.generic) and value.dtype.kind in 'biufc'):
         return ['plain']
     if type(value) in (dict, OrderedDict, Counter):
@@ -181,7 +181,7 @@ def _array(draw: random.Random) -> bytes:
 
 
 def _program(draw: random.Random) -> bytes:
-    """Return opcodes that leave one value. They track the stack, so that most of them are executed."""
+    """Return random opcodes that leave one value. The depth of the stack is tracked, so most programs run to their end."""
     code, depth, memo = bytearray(_value(draw)), 1, 0
     for _ in range(draw.randrange(14)):
         act = draw.randrange(10)
@@ -189,21 +189,20 @@ def _program(draw: random.Random) -> bytes:
             code += _value(draw)
             depth += 1
         elif act == 4:
-            code += b'\x86'  # a pair
+            code += b'\x86'  # build a tuple of two values
             depth -= 1
         elif act == 5:
-            code += draw.choice(
-                [b'R', b'\x85R', b'\x81', b'\x85\x81']
-            )  # call, or create an object of a class
+            # Call a function, or create an object of a class.
+            code += draw.choice([b'R', b'\x85R', b'\x81', b'\x85\x81'])
             depth -= 1
         elif act == 6:
-            code += b'b'  # set the state of the object below
+            code += b'b'  # use the top value as the state of the object below it
             depth -= 1
         elif act == 7:
-            code += b'a'  # append
+            code += b'a'  # append the top value to the list below it
             depth -= 1
         elif act == 8 and depth > 2:
-            code += b's'  # set an item
+            code += b's'  # set an item of the dictionary below the two top values
             depth -= 2
         elif memo and draw.random() < 0.5:
             code += b'h' + bytes([draw.randrange(memo)])

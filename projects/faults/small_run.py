@@ -12,9 +12,9 @@ from mmengine.config import Config
 
 from mmairl.config import home, load_config
 
-EPOCH = 10  # iterations, so that epochs end between checkpoints
+EPOCH = 10  # iterations; not a multiple of INTERVAL, so epochs end between checkpoints
 INTERVAL = 3  # iterations from one checkpoint to the next
-KEPT = 2  # checkpoints
+KEPT = 2  # number of checkpoints that the run keeps
 VIEW = [
     dict(type='RandomResizedCrop', size=24, scale=(0.2, 1.0)),
     dict(type='RandomFlip', p=0.5),
@@ -23,7 +23,7 @@ VIEW = [
 
 
 def write_config(path: Path, steps: int, seed: int) -> Path:
-    """Write a config of at least so many steps of about 20 ms: a ResNet-18 of an eighth of the width, with one data worker."""
+    """Write a config with at least this many steps of about 20 ms: a ResNet-18 of an eighth of the width, one data worker."""
     epochs, batch = math.ceil(steps / EPOCH), 8
     cfg = small_config(batch, seed)
     cfg.train_dataloader = loader(
@@ -105,7 +105,7 @@ def run(config: Path, work_dir: Path) -> int:
 
 
 def run_undisturbed(config: Path, work_dir: Path) -> Path:
-    """Return the run with which others are compared."""
+    """Train without faults and return the work dir, with which faulty runs are compared."""
     if run(config, work_dir) != 0:
         raise RuntimeError(f'the undisturbed run fails; see {work_dir.with_suffix(".txt")}')
     return work_dir

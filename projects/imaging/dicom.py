@@ -18,8 +18,8 @@ from mmairl.data.decode import (
 )
 from mmairl.errors import explained
 
-PLAUSIBLE_PIXELS = 2**24  # fewer than for other images, because the values become float64
-PREAMBLE = 128  # bytes before the magic number
+PLAUSIBLE_PIXELS = 2**24  # lower than the limit of other formats, because pixels become float64
+PREAMBLE = 128  # number of bytes before the magic number
 MARK = b'DICM'
 META_GROUP = 2
 CHUNK = 2**20
@@ -72,23 +72,25 @@ def dicom_pixels(data: bytes, max_pixels: int, as_stored: bool = False) -> np.nd
         values = pixels / (2**bits - 1)
     else:
         values = stored_values(file, pixels) if as_stored else windowed_values(file, pixels)
-    if file.PhotometricInterpretation == 'MONOCHROME1':  # the largest value is black
+    if file.PhotometricInterpretation == 'MONOCHROME1':  # the largest value means black
         values = 1 - values
     largest, kind = (65535, np.uint16) if as_stored else (255, np.uint8)
     return np.rint(largest * values.clip(0, 1)).astype(kind)
 
 
 def stored_values(file: Any, pixels: np.ndarray) -> np.ndarray:
-    """Map the least value of the stored bits to 0, and the largest to 1."""
+    """Map the smallest value that the stored bits can represent to 0, and the largest to 1."""
     levels = 2 ** int(file.BitsStored)
-    lowest = -levels / 2 * int(file.PixelRepresentation)  # signed numbers start below 0
+    lowest = (
+        -levels / 2 * int(file.PixelRepresentation)
+    )  # PixelRepresentation is 1 for signed values
     return (pixels - lowest) / (levels - 1)
 
 
 def windowed_values(file: Any, pixels: np.ndarray) -> np.ndarray:
     """Map the first window to 0 to 1, by the linear rule of the standard (PS3.3 C.11.2.1.2).
 
-    Without a window, the range is from the least to the largest value of the image.
+    A file without a window is mapped from the smallest to the largest value of its image.
     """
     from pydicom.pixels import apply_modality_lut
 

@@ -18,8 +18,8 @@ from mmairl.registry import DATASETS
 
 TIFFS = ('.tif', '.tiff')
 SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif')
-STEP = 8  # distance of the pixels that are examined to find background
-OPEN_FILES = 8  # per process
+STEP = 8  # background is detected on every eighth pixel of each row and column
+OPEN_FILES = 8  # large images that a process keeps open
 
 
 @DATASETS.register_module()
@@ -33,8 +33,9 @@ class Tiles(ViewDataset):
         root: The folder of the images, at any depth.
         size: Height and width of a tile in pixels.
         views: A list of transforms per view, or the name of a view set.
-        background: The least standard deviation, of values from 0 to 1, at every eighth pixel of a row and a column.
-        level: Level of a pyramid: 0 is the finest.
+        background: A tile is kept if the standard deviation of at least one channel reaches this. Values are from 0 to 1, and
+            only every eighth pixel of each row and column counts.
+        level: Level of the image pyramid. Level 0 has the full resolution.
         channels: Read tiles as they are stored, with this many channels. Default: 8-bit RGB.
         max_unreadable: Training stops if a larger fraction of the tiles cannot be read.
 
@@ -93,7 +94,7 @@ class Tiles(ViewDataset):
         try:
             with faults_explained(b''):
                 tile = channels_first(scan.read(y, x, self.size)[::STEP, ::STEP])
-        except UnreadableImage:  # training names and counts it
+        except UnreadableImage:  # the tile stays in the data set, so training reports it
             return True
         return float(to_unit(tile).float().flatten(1).std(1).max()) >= background
 
@@ -164,7 +165,7 @@ class Tiff:
         rows = range(y // height, -(-(y + size) // height))
         columns = range(x // width, -(-(x + size) // width))
         planes = [slice(None)]
-        if page.planarconfig == 2:  # each sample is stored separately
+        if page.planarconfig == 2:  # each channel is stored in separate tiles or strips
             planes = [slice(sample, sample + 1) for sample in range(page.samplesperpixel)]
         square = np.zeros((size, size, page.samplesperpixel), page.dtype)
         for (plane, samples), row, column in product(enumerate(planes), rows, columns):

@@ -36,7 +36,8 @@ def views(sizes: Sizes) -> list[Compose]:
         for kind in (BYOLView1Transform, BYOLView2Transform)
     ]
     for view in both:
-        view.transforms[0].scale = tuple(crop['scale'])  # its constructor sets only the lower end
+        # lightly's constructor accepts only the lower end of the range.
+        view.transforms[0].scale = tuple(crop['scale'])
     return [Compose(view.transforms[:-2]) for view in both]
 
 
@@ -49,7 +50,7 @@ def network(sizes: Sizes) -> LightlyBYOL:
 def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
     """Train from a seed, and return a checkpoint with the names of lightly's benchmark."""
     torch.manual_seed(seed)
-    np.random.seed(seed)  # the random generator of blur and solarization
+    np.random.seed(seed)  # lightly's blur and solarization use NumPy's generator
     student, teacher = network(sizes), network(sizes)
     teacher.backbone = copy.deepcopy(student.backbone)
     teacher.requires_grad_(False)

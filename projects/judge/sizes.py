@@ -23,7 +23,7 @@ View = Callable[[Image], Image]
 
 
 class Sizes:
-    """Network, images, views, batch, epochs, warm-up, rate and teacher momentum of mmairl's BYOL with LARS at a scale."""
+    """Settings of mmairl's BYOL with LARS at a scale: network, images, views, batch, schedule and teacher momentum."""
 
     def __init__(self, scale: str) -> None:
         register()
@@ -38,7 +38,7 @@ class Sizes:
         self.mean, self.std = prepared.mean, prepared.std
 
     def view_step(self, name: str) -> dict[str, Any]:
-        """Return the settings of an operation of the first view."""
+        """Return the settings that the first view gives to a transform."""
         return next(step for step in self.views[0] if step['type'] == name)
 
     @quiet()
@@ -59,7 +59,7 @@ class Sizes:
     def batches(self, images: Tensor, views: Sequence[View], epochs: int) -> Iterator[list[Tensor]]:
         """Yield the normalized views of each batch, in a new order in each epoch, without an incomplete last batch.
 
-        To save time, Pillow images are created once, and values are normalized by the batch.
+        To save time, Pillow images are created once, and whole batches are normalized.
         """
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
         pictures = [to_pil_image(image) for image in images]
@@ -70,9 +70,8 @@ class Sizes:
                     torch.from_numpy(np.stack([np.asarray(image) for image in side]))
                     for side in seen
                 )
-                yield [
-                    normalize(side.permute(0, 3, 1, 2), mean, std) for side in stacked
-                ]  # channels last
+                # Stacked images have their channels last.
+                yield [normalize(side.permute(0, 3, 1, 2), mean, std) for side in stacked]
 
 
 Train = Callable[[int, Sizes, Tensor, int], dict]  # (seed, sizes, images, epochs) -> checkpoint

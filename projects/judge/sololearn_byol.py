@@ -30,7 +30,9 @@ LARS, LOSS, TEACHER, VIEWS = (
     for file in ('utils/lars', 'losses/byol', 'utils/momentum', 'utils/pretrain_dataloader')
 )
 FASTER, FIRST = 0.45 / 0.3, 0.003 / 0.45
-PASSES = 4  # as in explain_sololearn.yaml; solo-learn's release accumulates 16 parts of 256 images
+# Gradients are accumulated over four parts of a batch, as in explain_sololearn.yaml. solo-learn's release uses 16 parts of
+# 256 images.
+PASSES = 4
 BLUR, SOLARIZE = (1.0, 0.1), (0.0, 0.2)
 
 
@@ -88,7 +90,7 @@ def views(sizes: Sizes) -> list[Compose]:
 
 
 def rate(epoch: int, epochs: int, warm_up: int) -> float:
-    """Return the fraction of the rate in an epoch: lightning-bolts' linear warm-up and cosine.
+    """Return the learning rate of an epoch as a fraction of its maximum: lightning-bolts' linear warm-up and cosine.
 
     >>> [round(rate(epoch, 5, 1), 4) for epoch in range(5)]
     [0.0067, 1.0, 0.8536, 0.5, 0.1464]
@@ -101,7 +103,7 @@ def rate(epoch: int, epochs: int, warm_up: int) -> float:
 def train(seed: int, sizes: Sizes, images: Tensor, epochs: int) -> dict:
     """Train from a seed, and return a checkpoint with solo-learn's names."""
     torch.manual_seed(seed)
-    random.seed(seed)  # the random generator of the blur
+    random.seed(seed)  # solo-learn's blur uses Python's generator
     model = SoloBYOL(sizes.backbone(), *sizes.widths).train().to(memory_format=torch.channels_last)
     optimizer, teacher = model.optimizer(FASTER * sizes.rate), TEACHER.MomentumUpdater(sizes.tau)
     per_epoch = sizes.per_epoch(images)

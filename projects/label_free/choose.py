@@ -1,4 +1,4 @@
-"""Choose a network without labels, by the trusted measure of a record of regret.
+"""Choose a network without labels, by a measure that is trusted according to an earlier study.
 
 python -m projects.label_free.choose trials FOLDER... [--record STUDY.JSON]
     choose the best of finished trials of a study (folders with result.json)

@@ -25,7 +25,7 @@ from mmairl.evaluation.knn import vote
 NEIGHBORS = 20
 CLUSTERS = 100
 BLOCK = 1024
-REVISION = 3  # increase it when a measure changes
+REVISION = 3  # increase this number when the definition of a measure changes
 EXTRA = (
     Measure('cluster learnability', math.inf, '2000'),
     Measure('intrinsic dimension', math.inf, SAME_COUNT),
@@ -34,8 +34,8 @@ EXTRA = (
     Measure('k-NN on clusters', math.inf, SAME_COUNT),
 )
 MEASURES = measures.MEASURES | {measure.name: measure for measure in EXTRA}
-ONE_METHOD = {'training loss'}  # measures that compare networks of one method only
-# The measures that a loss improves directly, by the name of a head or of a term of its loss.
+ONE_METHOD = {'training loss'}  # measures that can only compare networks of the same method
+# Each head, or term of a loss, with the measures that it improves directly.
 REWARDED: dict[str, tuple[str, ...]] = {
     'BarlowTwinsHead': ('alignment', 'RankMe'),
     'BatchContrastiveHead': ('alignment', 'uniformity'),
@@ -55,7 +55,7 @@ REWARDED: dict[str, tuple[str, ...]] = {
 
 
 def goodness(measure: str, value: float) -> float:
-    """Return a number that is higher for better networks, and -inf for NaN."""
+    """Return a measure's value so that higher is better, or -inf for NaN."""
     best = MEASURES[measure].best if measure in MEASURES else math.inf
     if math.isnan(value):
         return -math.inf
@@ -118,8 +118,8 @@ def two_nn(x: Tensor, discarded: float = 0.1) -> float:
 def epps_pulley(x: Tensor, slices: int = 256, seed: int = 0) -> float:
     """Return the Epps-Pulley distance of the features from a normal distribution, averaged over random directions.
 
-    It is the squared distance of characteristic functions from that of N(0, 1), weighted by N(0, 1). The features are
-    centered and scaled by one number, so unequal variances count as well.
+    The distance is the squared difference between the characteristic functions of the features and of N(0, 1), weighted by
+    N(0, 1). All dimensions of the centered features are scaled by the same number, so unequal variances increase the distance.
     """
     x = x.double() - x.double().mean(dim=0)
     x = x / x.square().mean().sqrt().clamp_min(1e-300)
@@ -150,7 +150,7 @@ def knn_on_clusters(x: Tensor, view: Tensor, labels: Tensor) -> float:
 
 
 def extra_measures_of(sample: Sample) -> dict[str, float]:
-    """Return the measures of `EXTRA` except CLID."""
+    """Return the measures that this module adds, except CLID."""
     features = sample.features[:KEPT]
     first, second = sample.views[-2:]
     return {
@@ -164,7 +164,10 @@ def extra_measures_of(sample: Sample) -> dict[str, float]:
 def all_measures(
     network: nn.Module, cfg: Config, loss: float = math.nan, count: int = IMAGES, **loading: Any
 ) -> dict[str, float]:
-    """Return every measure of a network except CLID. The arguments are those of `measure_network`."""
+    """Return every measure of a network, those of the package included, except CLID.
+
+    The arguments are those of `mmairl.analysis.measures.measure_network`.
+    """
     sample = sample_features(network, cfg, count, **loading)
     if sample is None:
         return dict.fromkeys(MEASURES, math.nan)
@@ -174,7 +177,8 @@ def all_measures(
 def with_clid(networks: Mapping[Any, Mapping[str, float]]) -> dict[Any, dict[str, float]]:
     """Add CLID (Lu et al. 2022), which is relative to the other networks.
 
-    It is the sum of two measures in units of their spread over the networks. Networks without a value (NaN) do not count.
+    CLID is the sum of cluster learnability and intrinsic dimension, each divided by its spread over the networks. Networks
+    without a value (NaN) are left out.
     """
     clid = torch.zeros(len(networks), dtype=torch.float64)
     for name in ('cluster learnability', 'intrinsic dimension'):

@@ -52,7 +52,7 @@ class Network:
         trial: The number of the trial.
         along: The steps after which the checkpoint was saved, if it is along a run.
         score: The score on test images.
-        values: The measures, NaN where one has no value.
+        values: The measures. NaN means that a measure has no value.
     """
 
     row: str
@@ -87,7 +87,7 @@ def measured_networks(
 
 
 def _choose(runs: Sequence[Run]) -> Iterator[Path]:
-    """Record the choice of every finished search, and yield the folders of its trials."""
+    """Record which trial every finished search chose, and yield the folders of its trials."""
     for run in runs:
         if not run.asked.chosen or not all(
             (folder / 'result.json').is_file() for folder in run.needs
@@ -130,7 +130,7 @@ def _test(run: Run, row: Config, task: str) -> float:
 
 
 def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]:
-    """Return the choices of each situation: settings of one row, settings of any row, methods, and epochs of a run."""
+    """Return the choices of each situation: among settings of one row, settings of all rows, methods, and epochs of a run."""
     choices: dict[str, dict[tuple, list[Network]]] = defaultdict(lambda: defaultdict(list))
     networks = list(networks)
     runs_along = {
@@ -155,7 +155,7 @@ def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]
 
 
 def _drop_repeated(by_run: dict[tuple, list[Network]]) -> None:
-    """Drop the choices of compared runs whose winner is the run as published, because they repeat another choice."""
+    """Drop a choice among compared runs if the published settings won the search, because it repeats another choice."""
     for row, part, seed in list(by_run):
         compared = by_run.get((row, 'compared', seed), ())
         published = by_run.get((row, 'published', seed), ())
@@ -172,7 +172,7 @@ def _content(choice: Iterable[Network]) -> list[tuple]:
 def regret_record(
     study: Study, configs: Mapping[str, Config], runs: Sequence[Run]
 ) -> dict[str, Any]:
-    """Measure the networks of a study, and return the part `measures` of its study.json."""
+    """Measure the networks of a study, and return the value of `measures` in its study.json."""
     task, networks = measured_networks(study, configs, runs)
     return dict(
         task=task,
@@ -184,7 +184,7 @@ def regret_record(
 
 
 def _plain(network: Network) -> dict[str, Any]:
-    """Return a network for JSON, which cannot store NaN."""
+    """Return a network as plain values, with None for NaN, which JSON cannot store."""
     values = {
         name: value if math.isfinite(value) else None for name, value in network.values.items()
     }
@@ -192,7 +192,7 @@ def _plain(network: Network) -> dict[str, Any]:
 
 
 def _rewarded(cfg: Config) -> set[str]:
-    """Return the measures that a config's loss improves directly: those of its head and of the terms of its loss."""
+    """Return the measures that the loss of a config, with its additional terms, improves directly."""
     rewarded: set[str] = set()
     for keys, value in walk(cfg.model.get('head', {})):
         if keys[-1:] == ('type',):
@@ -224,7 +224,7 @@ def situations(
 def _scores_and_goodness(
     measure: str, choices: Iterable[Sequence[Network]]
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Return scores and goodness, by the index of the choice, of the choices in which a measure has a value."""
+    """Return the scores and the goodness of each choice in which a measure has a value, by the choice's index."""
     found = {}
     for place, choice in enumerate(choices):
         measured = with_clid({network: network.values for network in choice}).values()
@@ -236,7 +236,7 @@ def _scores_and_goodness(
 
 
 def regret_section(study: Mapping[str, Any]) -> Markup:
-    """Return the section of a study's page, a table of measures by situations."""
+    """Return a section for the study's page: a table with a row for each measure and a column for each situation."""
     record = study['measures']
     if not record['situations']:
         return Markup()

@@ -62,7 +62,7 @@ def _network(record: Mapping[str, Any]) -> Network:
 
 
 def markdown(measures: Mapping[str, Any]) -> str:
-    """Return the matrix: one row for each measure, one column for each situation."""
+    """Return a table with a row for each measure and a column for each situation."""
     matrix = measures['situations']
     heads = ['measure']
     for name, cells in matrix.items():

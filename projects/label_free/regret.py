@@ -1,10 +1,11 @@
-"""Regret of a measure without labels: the test score of the best network of a choice minus that of the chosen network.
+"""Regret of a measure without labels: how much test score is lost by choosing the network that the measure prefers.
 
-A choice is a set of networks, such as the trials of a search, and choices of one kind are a situation. Choices of one row
-are not independent, so the unit of the test is a row, with the mean regret over its choices. A measure is trusted if its mean
-regret is within the margin, and an exact sign test shows the same for more than half of all rows. It is useless if the test
-shows the opposite for more than half. All measures of a situation are corrected together by Holm's method. With twenty
-measures, at least nine rows are therefore required, all of them within the margin.
+A choice is a set of networks, such as the trials of a search. Its regret is the test score of the best network minus that of
+the chosen network. Choices of one kind form a situation. Choices within one row of a study are not independent, so the unit
+of the test is a row, with the mean regret over its choices. A measure is trusted if its mean regret is within the margin and
+an exact sign test shows that more than half of all rows are within the margin. It is useless if the test shows that more than
+half are not. All measures of a situation are corrected together by Holm's method. With twenty measures, at least nine rows
+are therefore required, all of them within the margin.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -18,12 +19,12 @@ from projects.label_free.trusted import TRUSTED
 
 USELESS = 'do not use it here'
 DRAWS = 2000
-# For each choice, the networks' scores and their goodness by the measure.
+# For each choice: the scores of its networks, and their values of the measure so that higher is better.
 Choices = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 def regrets(scores: np.ndarray, goodness: np.ndarray) -> np.ndarray:
-    """Return the regret of each choice, whose networks are the last axis. If networks tie, the regret is their average."""
+    """Return the regret of each choice. The last axis holds its networks. If networks tie, their regrets are averaged."""
     picked = goodness == goodness.max(-1, keepdims=True)
     return scores.max(-1) - (scores * picked).sum(-1) / picked.sum(-1)
 
@@ -51,7 +52,7 @@ def correlation(choices: Choices) -> float | None:
 def words(
     within: Sequence[int], units: Sequence[int], mean: Sequence[float], margin: float
 ) -> list[str]:
-    """Return a verdict for each measure of a situation, from the number of units in which it is within the margin."""
+    """Return a verdict for each measure of a situation, from the number of rows whose regret is within the margin."""
     within, units, mean = map(np.asarray, (within, units, mean))
     good, bad = (
         holm(stats.binom.sf(count - 1, units, 0.5)) < LEVEL for count in (within, units - within)

@@ -1,4 +1,4 @@
-"""The measure without labels to choose by, according to a record of regret."""
+"""Find the measure without labels that an earlier study recommends for choosing networks."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Record(msgspec.Struct):
 
 
 def trusted(situation: str, record: str | Path = RECORD) -> tuple[str, str]:
-    """Return the trusted measure with the least regret in a situation, and a sentence about it.
+    """Return the trusted measure with the lowest regret in a situation, and a sentence that explains it.
 
     Args:
         situation: `SETTINGS`, `METHODS` or `EPOCHS`.

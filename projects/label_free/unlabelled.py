@@ -47,7 +47,7 @@ def measure_checkpoint(checkpoint: Path, cfg: Config, loss: float) -> dict[str, 
 
 
 def measured_run(folder: Path) -> Unlabelled:
-    """Measure the network of a run, or read measures.json if it is about the same weights."""
+    """Measure the network of a run, or read its measures.json if that file describes the same weights."""
     result = read_json(folder / 'result.json', RunResult)
     path = folder / FILE
     known = read_json(path, Unlabelled) if path.is_file() else None
@@ -62,18 +62,17 @@ def measured_run(folder: Path) -> Unlabelled:
 
 
 def _loss_of_run(folder: Path, cfg: Config) -> float:
-    """Return the training loss; for a checkpoint along another run, that of the other run up to its step."""
+    """Return the training loss of a run. For an intermediate checkpoint, use the log of its run up to its step."""
     along = read_json(folder / 'asked.json', Asked).along
     if not along:
         return training_loss(folder)
-    iterations = cfg.optim_wrapper.get(
-        'accumulative_counts', 1
-    )  # per step; the log counts iterations
+    # The log counts iterations, and a step with accumulated gradients takes several.
+    iterations = cfg.optim_wrapper.get('accumulative_counts', 1)
     steps = read_json(folder / 'trained.json', Trained).steps
     return training_loss(Path(along.of), steps * iterations)
 
 
 def goodness_of(measure: str, networks: Mapping[Any, Mapping[str, float]]) -> list[float]:
-    """Return the goodness of each network by one measure, higher is better."""
+    """Return the value of a measure for each network, so that higher is better."""
     values = with_clid(networks).values()
     return [goodness(measure, numbers.get(measure, math.nan)) for numbers in values]

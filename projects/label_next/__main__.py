@@ -26,7 +26,7 @@ from mmairl.report.page import ENVIRONMENT, fill
 from projects.label_next.race import Race
 
 K = 20
-SIDE = 800  # pixels of the picture on the page, at most
+SIDE = 800  # maximum width and height of the picture on the page, in pixels
 ENVIRONMENT.loader.searchpath.append(str(Path(__file__).with_name('templates')))
 
 
@@ -43,7 +43,7 @@ def predict(checkpoint: str, train: Path, images: Path) -> dict[str, str]:
 
 
 class Session:
-    """The race over the predictions in a folder, with the labels that are stored there.
+    """A race between the checkpoints whose predictions are in a folder. Its labels are stored there as well.
 
     Args:
         folder: The folder of predictions.json (the class of each image, by checkpoint) and labels.json.
@@ -73,7 +73,7 @@ class Session:
         return None if place is None else self.images[place]
 
     def add(self, image: str, label: str) -> bool:
-        """Use a label, and return whether the image was the one to label. A browser can send a form twice."""
+        """Add a label. Return False if the image is not the one to label next, because browsers may send a form twice."""
         if image != self.image:
             return False
         self.race.add(self.images.index(image), label)
@@ -129,7 +129,8 @@ class LabelServer(HTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: LabelServer
-    timeout = 2  # seconds; browsers open connections that they may not use
+    # Browsers open spare connections. Without a timeout in seconds, an unused one would block the server.
+    timeout = 2
 
     def do_GET(self) -> None:
         if self.path != self.server.path:
@@ -151,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def log_message(self, format: str, *values: object) -> None:
-        """Print nothing for each request."""
+        """Suppress the line that the base class prints for each request."""
 
 
 @one_sentence_errors

@@ -4,7 +4,8 @@ from itertools import combinations, permutations
 
 import numpy as np
 
-BETS = np.linspace(0.1, 0.95, 8)  # fractions of the wealth; their average needs no tuning
+# Bets of different fractions of the wealth are averaged, so the fraction needs no tuning.
+BETS = np.linspace(0.1, 0.95, 8)
 
 
 class Race:
@@ -40,13 +41,12 @@ class Race:
         images, self.count = predictions.shape
         self.remaining = list(range(self.count))
         self.is_labeled = np.zeros(images, bool)
-        self.lead = np.zeros(
-            (self.count, self.count)
-        )  # images that only the first recognizes, minus the reverse
+        # For each pair, the images that only its first classifier recognizes, minus those that only its second recognizes.
+        self.lead = np.zeros((self.count, self.count))
         self.log_wealth = np.zeros((self.count, self.count, len(BETS)))
 
     def weights(self) -> np.ndarray:
-        """Return the number of pairs that disagree on each image that has no label."""
+        """Return for each image the number of pairs of classifiers that disagree on it; 0 if it has a label."""
         pairs = combinations(self.remaining, 2)
         counts = sum(self.disagree(*pair).astype(int) for pair in pairs)
         return np.where(self.is_labeled, 0, counts)
@@ -55,11 +55,11 @@ class Race:
         return self.predictions[:, one] != self.predictions[:, other]
 
     def next_image(self) -> int | None:
-        """Return the image to label next, or None if the race is over; the same image until it has a label."""
+        """Return the index of the image to label next, or None if the race is over. Repeated calls return the same image."""
         if len(self.remaining) == 1:
             return None
         weights = self.weights()
-        if not weights.any():  # exactly equal
+        if not weights.any():  # the remaining classifiers agree on all images without a label
             return None
         random = np.random.default_rng([self.seed, self.is_labeled.sum()])
         return int(random.choice(len(weights), p=weights / weights.sum()))
@@ -79,7 +79,7 @@ class Race:
                 self.remaining.remove(other)
 
     def _bet(self, pair: tuple[int, int], gain: int, weights: np.ndarray, weight: int) -> None:
-        """Multiply the wealth of each bet. The outcome is scaled such that no bet can lose everything."""
+        """Update the wealth of each bet. The outcome is scaled so that no bet can lose all of its wealth."""
         smallest = weights[weights > 0].min()
         lead = self.lead[pair] * smallest / weights.sum()
         outcome = gain * smallest / weight + lead
@@ -94,6 +94,6 @@ class Race:
             return True
         for rival in self.remaining:
             unknown = self.disagree(rival, other) & ~self.is_labeled
-            if self.lead[rival, other] > unknown.sum():  # for any other labels
+            if self.lead[rival, other] > unknown.sum():  # no further labels can reverse the lead
                 return True
         return False

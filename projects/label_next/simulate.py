@@ -15,12 +15,12 @@ STUDIES = 200
 IMAGES = 2000
 CLASSES = 10
 CASES = ((0.70, 0.64), (0.70, 0.60), (0.85, 0.80), (0.70, 0.64, 0.60), (0.70, 0.70))
-POWER = 90  # percent of the studies that are decided
+POWER = 90  # report how many labels decide this percentage of the studies
 SIZES = range(50, IMAGES + 1, 50)
 
 
 def planted(accuracies: Sequence[float], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return predictions of classifiers that find the same images hard, and the labels."""
+    """Return predictions of classifiers whose errors are correlated, and the labels."""
     random = np.random.default_rng(seed)
     labels = random.integers(CLASSES, size=IMAGES)
     noise = random.normal(size=(IMAGES, len(accuracies)))
@@ -31,7 +31,7 @@ def planted(accuracies: Sequence[float], seed: int) -> tuple[np.ndarray, np.ndar
 
 
 def race_labels(predictions: np.ndarray, labels: np.ndarray, seed: int) -> tuple[int, list[int]]:
-    """Return how many labels a race takes, and the remaining classifiers."""
+    """Return how many labels a race takes, and the classifiers that it does not eliminate."""
     race = Race(predictions, seed=seed)
     while (image := race.next_image()) is not None:
         race.add(image, labels[image])
@@ -39,7 +39,7 @@ def race_labels(predictions: np.ndarray, labels: np.ndarray, seed: int) -> tuple
 
 
 def fixed_decides(predictions: np.ndarray, labels: np.ndarray, images: np.ndarray) -> list[bool]:
-    """Return, for each sample size, whether exact paired tests at 5 % show that the first classifier is best."""
+    """Return for each sample size whether exact paired tests at the 5 % level show that the first classifier is the best."""
     is_right = predictions[images] == labels[images, None]
     level = 0.05 / (predictions.shape[1] - 1)
     decided = []

@@ -54,7 +54,7 @@ class CentroidHead(nn.Module):
 
 @MODELS.register_module()
 class RegularisedHead(nn.Module):
-    """A head with weighted terms on the student's unit embeddings added to its loss."""
+    """Add weighted terms, which depend on the student's unit embeddings, to the loss of another head."""
 
     def __init__(self, base: dict, terms: list[dict]) -> None:
         super().__init__()
@@ -93,9 +93,8 @@ class SingularValueTerm(nn.Module):
     def of_view(self, z: Tensor) -> Tensor:
         z = z - z.mean(dim=0)
         z = z / (len(z) * (z.square().mean(dim=0) + 1e-8)).sqrt()
-        correlation = (
-            z.T @ z
-        )  # scaled before the product, because its sums would overflow float16 under autocast
+        # Z is scaled before the product, whose sums would otherwise overflow float16 under autocast.
+        correlation = z.T @ z
         return (
             (correlation - torch.eye(len(correlation), device=z.device, dtype=z.dtype))
             .square()
@@ -105,7 +104,7 @@ class SingularValueTerm(nn.Module):
 
 @MODELS.register_module()
 class BrownianTerm(nn.Module):
-    """Push each embedding in a random direction, which is new in every step: mean q . g with g uniform on the sphere.
+    """Push each embedding in a random direction, drawn anew in every step: mean q . g with g uniform on the sphere.
 
     Each process draws different directions, so images of two processes share none.
 
@@ -148,7 +147,6 @@ class UniformityTerm(nn.Module):
 
     def of_view(self, q: Tensor) -> Tensor:
         own = torch.eye(len(q), dtype=torch.bool, device=q.device)
-        distances = (4 - 4 * (q @ q.T).to(q.dtype)).masked_fill(
-            own, math.inf
-        )  # |q_i - q_j|^2 = 2 - 2 cos
+        # For unit vectors, |q_i - q_j|^2 = 2 - 2 q_i . q_j.
+        distances = (4 - 4 * (q @ q.T).to(q.dtype)).masked_fill(own, math.inf)
         return (-distances).logsumexp((0, 1)) - math.log(len(q) * (len(q) - 1))

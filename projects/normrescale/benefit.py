@@ -34,7 +34,7 @@ Curve = Sequence[tuple[float, float]]  # ascending rates, and their scores
 
 @dataclass(frozen=True)
 class Tuned:
-    """The trials of a task's rate on one network.
+    """The trials that tune the learning rate of one task for one network.
 
     Args:
         rates: The rate of each trial; the first is the recipe's.
@@ -61,7 +61,7 @@ BySeed = Mapping[int, Tuned]
 def benefit_record(
     study: Study, configs: Mapping[str, Config], runs: Sequence[Run]
 ) -> dict[str, Any]:
-    """Return the part `worth` of study.json: for each tuned task, its curves over rates and the pairs of rows."""
+    """Return the value of `worth` in study.json: for each tuned task, scores over rates and the compared pairs of rows."""
     record = {}
     for task in study.tune:
         rows = _tuned_rows(task, configs, runs)
@@ -97,7 +97,7 @@ def _tuned_rows(
 
 
 def _pair(row: Row, rows: Mapping[str, BySeed]) -> dict[str, Any]:
-    """Compare a rescaled row with its original, and predict the best rate of the original from norms."""
+    """Compare a rescaled row with its original, and predict the original's best rate from the norms of its weights."""
     original = rows[row.rescaled.of]
     rescaled = rows[row.name]
     seeds = sorted(original.keys() & rescaled.keys())
@@ -127,7 +127,7 @@ def _pair(row: Row, rows: Mapping[str, BySeed]) -> dict[str, Any]:
 def _predictions(
     original: BySeed, anchor: BySeed, seeds: Sequence[int]
 ) -> dict[str, dict[str, Any]]:
-    """Return the rates that norms predict for the original, by kernels and by gains, and the scores there."""
+    """Return the best rates of the original as predicted from the norms of kernels and of gains, with the scores there."""
     times = [predicted_times(original[seed].weights, anchor[seed].weights) for seed in seeds]
     curves = [original[seed].curve for seed in seeds]
     predictions = {}
@@ -142,7 +142,7 @@ def _predictions(
 
 
 def _norms(row: BySeed, seeds: Sequence[int]) -> dict[str, float]:
-    """Return the growth of 3x3 kernels since initialization and the size of gains, if the network has them."""
+    """Return how much 3x3 kernels have grown since initialization, and the size of batch-norm gains, if there are any."""
     norms = {}
     for name, measure in (('kernels', typical_growth), ('gains', typical_gain)):
         values = [measure(row[seed].weights) for seed in seeds]
@@ -152,7 +152,7 @@ def _norms(row: BySeed, seeds: Sequence[int]) -> dict[str, float]:
 
 
 def _mean_curve(curves: Sequence[Curve]) -> list[tuple[float, float | None]]:
-    """Return the mean of the curves at each tried rate that all of them cover."""
+    """Return the mean of the curves at each tried rate that lies within the range of all curves."""
     low = max(curve[0][0] for curve in curves)
     high = min(curve[-1][0] for curve in curves)
     rates = sorted({rate for curve in curves for rate, _ in curve if low <= rate <= high})
@@ -160,7 +160,7 @@ def _mean_curve(curves: Sequence[Curve]) -> list[tuple[float, float | None]]:
 
 
 def _mean_score(rates: Sequence[float], curves: Sequence[Curve]) -> float | None:
-    """Return the mean score of the curves at one rate, linear in log(rate); None if the rate is outside a curve."""
+    """Return the mean score of the curves at one rate, interpolated in log(rate); None if a curve does not reach the rate."""
     scores = []
     for rate, curve in zip(rates, curves):
         known, values = zip(*curve)
@@ -171,7 +171,7 @@ def _mean_score(rates: Sequence[float], curves: Sequence[Curve]) -> float | None
 
 
 def benefit_section(study: Mapping[str, Any]) -> Markup:
-    """Return the section of a study's page."""
+    """Return a section for the study's page."""
     charts = {}
     for task, record in study['worth'].items():
         series = {name: tuple(zip(*points)) for name, points in record['lines'].items()}

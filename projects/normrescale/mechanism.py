@@ -1,4 +1,4 @@
-"""Measure how far NormRescale changes the function of a network: python projects/normrescale/mechanism.py RUNS
+"""Measure how much NormRescale changes the features of a network: python projects/normrescale/mechanism.py RUNS
 
 For each rescaled row among the runs of a study (its folder `runs` or `tuned`), print the cosine of features before and after
 rescaling, averaged over test images, with the old batch-norm statistics and with recomputed ones.
@@ -40,9 +40,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('runs', type=Path, help='of a study: work_dirs/studies/worth_small/runs')
     parser.add_argument(
-        '--gains', type=Path, metavar='OUT', help='where to write it of each network'
+        'runs',
+        type=Path,
+        help='read the runs of a study in this folder, such as work_dirs/studies/worth_small/runs',
+    )
+    parser.add_argument(
+        '--gains',
+        type=Path,
+        metavar='OUT',
+        help='also write the networks with rescaled gains only to this folder',
     )
     args = parser.parse_args()
     folder = args.runs
@@ -65,15 +72,15 @@ def main() -> None:
         )
     rows = [(name, [spread(values) for values in zip(*pairs)]) for name, pairs in found.items()]
     print_table(
-        ('statistics as they were', 'fresh statistics'),
+        ('old statistics', 'recomputed statistics'),
         rows,
-        'cosine with the features before',
+        'cosine with the features before rescaling',
         head='row',
     )
 
 
 def cosines(run: Path, made: Rescaled) -> list[float]:
-    """Return the mean cosine of features before and after, with the old statistics and with those of the study's run."""
+    """Return the mean cosine of features before and after rescaling, with the old batch-norm statistics and with new ones."""
     cfg = load_config(str(run / 'asked' / 'config.yaml'))
     before = read_backbone(str(last_checkpoint(Path(made.of))))
     anchor = made.anchor and read_backbone(str(last_checkpoint(Path(made.anchor)))).weights
@@ -86,7 +93,7 @@ def cosines(run: Path, made: Rescaled) -> list[float]:
 
 
 def gains_alone(before: Backbone, after: Backbone) -> Backbone:
-    """Return the rescaled network with its original kernels."""
+    """Return a network with the kernels of the original and everything else of the rescaled network."""
     kernels = {name: weight for name, weight in before.weights.items() if weight.ndim > 1}
     return replace(after, weights={**after.weights, **kernels})
 

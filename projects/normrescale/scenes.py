@@ -20,14 +20,13 @@ from mmairl.hardware import cache
 from mmairl.io import explained_disk_errors, write_json
 
 SIZE = 96
-COUNTS = dict(
-    train=400, test=300, half_0=150, half_1=150
-)  # the two halves are used to choose among trials
+# Number of scenes in each split. Trials are chosen on one half of the held-out scenes and reported on the other.
+COUNTS = dict(train=400, test=300, half_0=150, half_1=150)
 
 
 @FUNCTIONS.register_module()
 def drawn_scenes() -> Path:
-    """Return the folder of the user's cache that contains `data/scenes`. Draw the scenes if they are missing or incomplete."""
+    """Draw the scenes in the user's cache if they are missing, and return the folder that contains `data/scenes`."""
     version = hashlib.sha256(
         b''.join(Path(file).read_bytes() for file in (__file__, scenes.__file__, shapes.__file__))
     ).hexdigest()[:8]
@@ -75,6 +74,6 @@ def write(folder: Path, counts: Mapping[str, int], size: int = SIZE) -> Path:
 
 
 def box_of(covered: np.ndarray) -> list[int]:
-    """Return COCO's left, top, width and height."""
+    """Return a box in COCO's format: left, top, width and height."""
     rows, columns = np.flatnonzero(covered.any(axis=1)), np.flatnonzero(covered.any(axis=0))
     return [int(columns[0]), int(rows[0]), int(np.ptp(columns)) + 1, int(np.ptp(rows)) + 1]

@@ -1,4 +1,6 @@
-"""Simulate how often the interval of the benefit contains the true number of trials: python -m projects.normrescale.simulate.
+"""Simulate how often the 95 % interval of NormRescale's benefit contains the true number of tuning trials.
+
+    python -m projects.normrescale.simulate
 
 The score of a simulated network falls off on both sides of its best fine-tuning rate. The rescaled network is measured only
 at the recipe's rate.
@@ -11,18 +13,16 @@ import numpy as np
 from mmairl.report.table import print_table
 from projects.normrescale.trials import TrialBenefit, trial_benefit
 
-STUDIES, MANY = (
-    1000,
-    4000,
-)  # studies of each case, and networks from which the true number is computed
+STUDIES = 1000  # simulated studies of each case
+MANY = 4000  # simulated networks from which the true number of trials is computed
 TRIALS, SEEDS = 5, (3, 5, 10)
-RATES = np.log([1 / 100, 10])  # range of the trials' rates, relative to the recipe's
-CHANCE, RUN, HALF = (
-    8.3,
-    1.0,
-    1.5,
-)  # points: score of guessing; standard deviations of a run, and of half of the images
-CASES = {  # original network: best score and its deviation, best rate and its deviation; gain of the rescaled network
+RATES = np.log([1 / 100, 10])  # range of the rates that are tried, relative to the recipe's
+CHANCE = 8.3  # score of random guesses, in points
+RUN = 1.0  # standard deviation of a run, in points
+HALF = 1.5  # standard deviation due to half of the test images, in points
+# Of the original network: mean and standard deviation of the best score, then of the logarithm of the best rate relative to
+# the recipe's. Last, by how many points the rescaled network is better.
+CASES = {
     'as good': (30, 3, 0, 0.5, 0),
     'a lower rate does it': (30, 3, -1.5, 0.7, -0.5),
     'a search does some': (30, 3, -2, 0.7, 2),
@@ -40,7 +40,7 @@ def networks(
     best: float,
     wide: float,
 ) -> np.ndarray:
-    """Return scores (networks, trials, halves). The first trial has the recipe's rate."""
+    """Return simulated scores (networks, trials, halves of the images). The first trial has the recipe's rate."""
     places = np.c_[np.zeros(many), random.uniform(*RATES, (many, trials - 1))]
     top, peak = (
         height + spread * random.normal(size=(many, 1)),
@@ -51,14 +51,14 @@ def networks(
 
 
 def study(random: np.random.Generator, case: str, seeds: int) -> TrialBenefit:
-    """Return the benefit that a study with so many seeds finds."""
+    """Return the benefit that a simulated study estimates from this number of seeds."""
     height, spread, best, wide, gain = CASES[case]
     rescaled = networks(random, seeds, 1, height + gain, spread, 0, wide)[:, 0]
     return trial_benefit(networks(random, seeds, TRIALS, height, spread, best, wide), rescaled)
 
 
 def holds(found: TrialBenefit, truth: TrialBenefit) -> bool:
-    """Return whether the true number of trials is in the interval; None is more than all trials."""
+    """Return True if the interval contains the true number of trials. None stands for more than were tried."""
     low, true, high = (
         found.most + 1 if end is None else end for end in (found.low, truth.trials, found.high)
     )
@@ -66,7 +66,7 @@ def holds(found: TrialBenefit, truth: TrialBenefit) -> bool:
 
 
 def coverage(case: str, seeds: int, studies: int = STUDIES) -> Mapping[str, float]:
-    """Return the fraction of studies whose interval contains the truth, and of those whose interval is a single number."""
+    """Return the fraction of studies whose interval contains the truth, and the fraction whose interval is one number."""
     random = np.random.default_rng(0)
     truth, found = study(random, case, MANY), [study(random, case, seeds) for _ in range(studies)]
     return dict(

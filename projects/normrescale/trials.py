@@ -12,12 +12,14 @@ import numpy as np
 from mmairl.study.statistics.compare_rows import interval, paired
 from mmairl.study.statistics.tuning import best_of
 
-Halves = Sequence[Sequence[float]]  # scores on two halves of the held-out images, by trial
+Halves = Sequence[
+    Sequence[float]
+]  # for each trial, its scores on two halves of the held-out images
 
 
 @dataclass(frozen=True)
 class TrialBenefit:
-    """The number of trials after which a tuned network is as good as another untuned one; None is more than were tried.
+    """After how many trials a tuned network is as good as another network without tuning; None means more than were tried.
 
     Args:
         trials: The number of trials.
@@ -37,7 +39,7 @@ class TrialBenefit:
 
 
 def trial_benefit(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]]) -> TrialBenefit:
-    """Return how many trials `tuned` requires, besides the recipe's rate, to be as good as `untuned` at the recipe's rate.
+    """Return how many trials, besides the recipe's rate, make `tuned` as good as `untuned` at the recipe's rate.
 
     One half of the held-out images selects and the other reports, and vice versa. The interval is over seeds, which search at
     different points: it contains all numbers of trials at which the paired t-test finds no difference.
@@ -46,8 +48,8 @@ def trial_benefit(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]]) -
         tuned: By seed and trial, starting with the recipe's rate, the scores on two halves of the images.
         untuned: By seed, the scores of the one run on both halves.
     """
-    trials = np.array(tuned, float)  # (seeds, trials, 2)
-    target = np.array(untuned, float).mean(1)  # (seeds,)
+    trials = np.array(tuned, float)  # shape (seeds, trials, 2)
+    target = np.array(untuned, float).mean(1)  # shape (seeds,)
     curves = np.array([_mean_curve(of_seed) for of_seed in trials]).T
     reached = []
     low_reached = []
@@ -68,7 +70,7 @@ def trial_benefit(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]]) -
 
 
 def _mean_curve(trials: np.ndarray) -> np.ndarray:
-    """Return the mean over both halves of the expected score of the trial that the other half chooses."""
+    """Choose trials by one half of the images, score them on the other half, and return the expected score over both ways."""
     curves = []
     for choosing, reporting in ((0, 1), (1, 0)):
         scores = trials[:, choosing]

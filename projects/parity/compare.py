@@ -37,9 +37,12 @@ from mmairl.models.heads.vicreg import VICRegHead
 TABLES = Path(__file__).with_name('tables.md')
 TABLE = re.compile(r'(?<=<!-- table -->\n).*?(?=<!-- end -->)', re.DOTALL)
 PACKAGES = {'lightly': 'lightly', 'solo': 'solo-learn', 'stable_pretraining': 'stable-pretraining'}
-# Result of a comparison: mmairl's values, the library's values, and the factors by which the latter differ from the paper.
+# Result of a comparison: mmairl's values, the library's values, and a description of how the library differs by definition.
 Outcome = tuple[Tensor, Tensor, str]
-SOLO_MOCO = 'its MoCo v2+ averages the two directions (half of the gradient), has a queue for each view and no predictor'
+SOLO_MOCO = (
+    'its MoCo v2+ averages the two directions (half the gradient of our sum), has a queue for each view, and has no '
+    'predictor'
+)
 COMPARISONS: list[tuple[str, str, Callable[[], Outcome]]] = []
 
 
@@ -64,10 +67,11 @@ def source(package: str, file: str) -> ModuleType:
     with suppress(ImportError):
         return importlib.import_module('.'.join([package, *Path(file).with_suffix('').parts]))
     folder, inner = Path(spec.submodule_search_locations[0]), f'parity_{package}'
+    # Relative imports find empty modules in place of the packages around the file.
     for part in (
         None,
         *Path(file).parent.parts,
-    ):  # empty stand-ins for the packages around it, for relative imports
+    ):
         folder, inner = (folder / part, f'{inner}.{part}') if part else (folder, inner)
         around = sys.modules.setdefault(inner, ModuleType(inner))
         around.__path__ = [str(folder)]
@@ -114,7 +118,10 @@ def _() -> Outcome:
     q, k, _ = batch()
     loss = source('lightly', 'loss/negative_cosine_similarity.py').NegativeCosineSimilarity()
     theirs = 0.5 * (loss(q, k) + loss(k, q))
-    factor = 'its examples average -cos over the directions, a quarter of the gradient; its benchmark has that of 2 - 2 cos'
+    factor = (
+        'its examples average -cos over the directions, so the gradient is a quarter of ours; its benchmark scripts have '
+        'the gradient of 2 - 2 cos'
+    )
     return both_ways(RegressionHead(), q, k), 4 + 4 * theirs, factor
 
 
@@ -129,7 +136,8 @@ def simclr(loss: Callable[[Tensor, Tensor], Tensor]) -> Outcome:
     """Compare NT-Xent at temperature 0.1. mmairl's form, BYOL's Eq. 6 at beta = 1, is 4 alpha times NT-Xent."""
     q, k, _ = batch()
     ours = both_ways(InfoNCEHead(alpha=0.1, beta=1.0), q, k) / (4 * 0.1)
-    return ours, loss(q, k), "ours carries BYOL's factor 4 alpha, which the rate has to undo"
+    factor = "our loss has BYOL's factor 4 alpha; a learning rate for NT-Xent must be divided by this factor"
+    return ours, loss(q, k), factor
 
 
 @compares('lightly', "SimCLR's NT-Xent")
@@ -173,7 +181,7 @@ def _() -> Outcome:
     return in_batch(
         VICRegHead(variance=12.5),
         loss,
-        'halves the variance term, as the release does and the paper does not',
+        "halves the variance term, as the authors' release does; the paper does not",
     )
 
 
@@ -188,7 +196,11 @@ def _() -> Outcome:
     ours = gradients(head(z, keys, None)['loss'], list(z.values()))
     scores = [F.normalize(row, dim=1) @ head.prototypes.weight.T for row in z.values()]
     theirs = source('lightly', 'loss/swav_loss.py').SwaVLoss()(scores[:2], scores[2:])
-    return ours, gradients(theirs, list(z.values())), 'averages over crops as the release does'
+    return (
+        ours,
+        gradients(theirs, list(z.values())),
+        "averages over crops, as the authors' release does",
+    )
 
 
 @compares('lightly', "DINO's loss, two large crops and one small")
@@ -207,7 +219,7 @@ def _() -> Outcome:
     return (
         ours,
         gradients(loss(list(k.values()), list(z.values()), epoch=0), list(z.values())),
-        'keeps its temperature in float32',
+        'stores its temperature in float32',
     )
 
 
@@ -227,7 +239,7 @@ def _() -> Outcome:
     ):
         torch.manual_seed(0)
         made.append(gradients(loss(), list(z.values())))
-    return *made, 'keeps its integration points in float32'
+    return *made, 'stores its integration points in float32'
 
 
 @compares('lightly', "the teacher's momentum over a run of 100 steps")
@@ -239,7 +251,10 @@ def _() -> Outcome:
     theirs = torch.tensor(
         [schedule(step, 100, 0.99, 1.0) for step in range(1, 101)], dtype=torch.float64
     )
-    factor = 'counts from 0 to K - 1 (the last step is at 1); its examples call it once an epoch, not once a step'
+    factor = (
+        'counts steps from 0 to K - 1, so the last step has momentum 1; its examples update the momentum once per epoch, '
+        'not once per step'
+    )
     return ours, theirs, factor
 
 
@@ -254,7 +269,7 @@ def _() -> Outcome:
     return (
         torch.tensor(ours, dtype=torch.float64),
         torch.tensor(theirs, dtype=torch.float64),
-        'its k-th update takes the momentum of step k - 1',
+        'its k-th update of the teacher uses the momentum of step k - 1',
     )
 
 
@@ -264,7 +279,11 @@ def _() -> Outcome:
     student, teacher = nn.Linear(64, 64).double(), nn.Linear(64, 64).double()
     expected = torch.lerp(teacher.weight.detach(), student.weight.detach(), 1 - 0.99)
     source('solo', 'utils/momentum.py').MomentumUpdater(0.99).update(student, teacher)
-    return expected, teacher.weight.detach(), 'running statistics are not averaged (nor are ours)'
+    return (
+        expected,
+        teacher.weight.detach(),
+        'does not average running statistics; neither does mmairl',
+    )
 
 
 def lars(
@@ -303,8 +322,11 @@ def lars_of(package: str) -> Callable[[nn.Parameter, float], torch.optim.Optimiz
 
 def add_lars(package: str) -> None:
     steady, rising = [0.2] * 20, [0.01 * step for step in range(1, 21)]
-    eps = 'adds 1e-8 below the fraction'
-    outside = "the rate stands outside of the momentum buffer, ours inside as in the benchmark's release: not undone here"
+    eps = 'adds 1e-8 to the denominator of the trust ratio'
+    outside = (
+        'applies the rate outside of the momentum buffer (ours: inside, as in the release of the ECCV 2022 paper); the '
+        'comparison does not remove this factor'
+    )
     compares(package, 'LARS, 20 steps at a steady rate')(
         lambda: lars(lars_of(package), steady, eps)
     )
@@ -326,7 +348,7 @@ def _() -> Outcome:
     theirs = source('lightly', 'utils/benchmarking/knn.py').knn_predict(
         q, bank.T, labels, 10, 20, 0.1
     )
-    factor = 'defaults: k = 200 and temperature 0.1 (ours 20 and 200, 0.07)'
+    factor = 'by default, k = 200 and temperature 0.1 (ours: k = 20 and 200, temperature 0.07)'
     return ours.double(), theirs.double(), factor
 
 
@@ -376,7 +398,7 @@ VIEWS = {
         'MoCoV2Transform',
         'mocov2.py',
         'mocov2_view',
-        'flips before the colours, not after',
+        'flips before the color operations, not after them',
     ),
     "BYOL's first view": ('BYOLView1Transform', 'byol.py', 'first_view', ''),
     "BYOL's second view": ('BYOLView2Transform', 'byol.py', 'second_view', ''),
@@ -445,7 +467,7 @@ def version(package: str) -> str:
 
 def table() -> str:
     versions = ', '.join(f'{name} {version(name)}' for name in PACKAGES.values())
-    lines = ['| library | what | code | what differs by definition |', '|---|---|---|---|']
+    lines = ['| library | computation | results | hidden factors |', '|---|---|---|---|']
     lines += ['| ' + ' | '.join(cell.replace('|', '/') for cell in row) + ' |' for row in rows()]
     return '\n'.join([f'{versions}; torch {torch.__version__}, float64 on a CPU.', '', *lines, ''])
 

@@ -28,10 +28,10 @@ COLUMNS = (
     'ResNet',
     'step',
     'loss',
-    'ours, median',
-    'ours, worst',
+    'mmairl, median',
+    'mmairl, minimum',
     'torchvision, median',
-    'torchvision, worst',
+    'torchvision, minimum',
 )
 
 

@@ -12,7 +12,7 @@ GAIN = 10.0
 
 
 def table() -> dict[str, dict[str, float]]:
-    """Return the rates of each rule in percent: the worst false-winner rate by seeds, and the power with normal scores."""
+    """Return rates of each rule in percent: the highest rate of false winners for each number of seeds, and the power."""
     found = {}
     for name, rule in RULES.items():
         row = {}
@@ -27,7 +27,7 @@ def table() -> dict[str, dict[str, float]]:
 
 
 def draw(found: dict[str, dict[str, float]], path: Path) -> None:
-    """Draw the rate of false winners with five seeds as bars."""
+    """Draw a bar chart of the rate of false winners with five seeds."""
     names = list(found)[::-1]
     values = [found[name]['false winner, 5 seeds'] for name in names]
     figure, axes = plt.subplots(figsize=(6.5, 2.8), layout='constrained')

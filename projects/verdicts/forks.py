@@ -20,14 +20,17 @@ from mmairl.io import read_json
 from mmairl.study.statistics.compare_rows import DIFFERS, MARGIN, paired, verdicts
 
 RESAMPLES = 2000
-FEWEST = 5  # least number of seeds for an interval; resamples of fewer seeds are too similar
+FEWEST = 5  # seeds that an interval requires, because resamples of fewer seeds are too similar
 STUDIES = 4000
-ROWS = 6  # number of forks of a trunk, that of the ladder's steps
+ROWS = 6  # simulated forks of a trunk, as many as the ladder has steps
 
 
 @dataclass(frozen=True)
 class Factor:
-    """The effect of one change on the trunk's score: a difference for each seed, of whole runs and by fork point."""
+    """The effect of one change of the config: for each seed, the difference in score from the unchanged run.
+
+    Differences are known for runs that train with the change from the start, and for forks at each fork point.
+    """
 
     name: str
     whole: np.ndarray
@@ -36,15 +39,15 @@ class Factor:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The agreement of mean effects of forks at one point with those of whole runs."""
+    """How well the mean effects of forks at one fork point agree with the mean effects of whole runs."""
 
     same_sign: int
-    slope: float  # slope of the forks' effects over those of whole runs, through the origin
+    slope: float  # slope of a line through the origin: effects of forks over effects of whole runs
     correlation: float
 
 
 def read_factors(study: Mapping[str, Any], task: str = 'knn') -> list[Factor]:
-    """Return the factors that have a whole row and forks. Seeds that any of their rows lacks are left out."""
+    """Return the factors that have a row of whole runs and rows of forks, with the seeds that all these rows share."""
     rows = study['rows']
     scores = {row['name']: scores_of(row, task) for row in rows}
     factors = []
@@ -85,7 +88,7 @@ def scores_of(row: Mapping[str, Any], task: str) -> dict[int, float]:
 
 
 def agreement(whole: np.ndarray, forks: np.ndarray) -> Agreement:
-    """Compare mean effects, one for each factor."""
+    """Return the agreement between mean effects of forks and of whole runs, one pair for each factor."""
     return Agreement(
         same_sign=int((np.sign(whole) == np.sign(forks)).sum()),
         slope=float(whole @ forks / (whole @ whole)),
@@ -110,7 +113,7 @@ def intervals(factors: Sequence[Factor], point: Fraction, seed: int = 0) -> dict
 
 
 def null_differences(study: Mapping[str, Any], task: str = 'knn') -> np.ndarray:
-    """Return the differences of all forks to their trunks, in rows by seed."""
+    """Return the difference in score between each fork and its trunk, as an array (row, seed)."""
     trunk, *forks = (scores_of(row, task) for row in study['rows'] if not row.get('untrained'))
     seeds = sorted(set(trunk).intersection(*forks))
     return np.array([[fork[seed] - trunk[seed] for seed in seeds] for fork in forks])

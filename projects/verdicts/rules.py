@@ -17,9 +17,9 @@ from mmairl.study.statistics.compare_rows import (
 from projects.verdicts.simulate import NULL, scores
 
 ROWS = 7
-SPREAD = 4.0  # points between runs of one row, as at the demo's scale
+SPREAD = 4.0  # standard deviation in points between runs of one row, as at the scale `demo`
 EPOCHS = 10  # epochs of a run that are measured on the test set
-WOBBLE = 1.5  # points between epochs of one run
+WOBBLE = 1.5  # standard deviation in points between epochs of one run
 RESAMPLES = 500
 TABLES = 1000
 SCORES = (
@@ -49,7 +49,7 @@ def separate_deviations(table: np.ndarray, draw: np.random.Generator) -> np.ndar
 
 
 def welch(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Welch's t-test at 5 %, without correction for six comparisons."""
+    """A row wins if Welch's t-test at the 5 % level says so. The six comparisons are not corrected."""
     found = stats.ttest_ind(table[:, 1:], table[:, :1], axis=-1, equal_var=False)
     return (found.pvalue < 0.05) & (found.statistic > 0)
 
@@ -87,14 +87,14 @@ def probability_of_improvement(table: np.ndarray, draw: np.random.Generator) -> 
 
 
 def median_of_best_trials(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """Each run is the best of five trials. The highest median wins (AlgoPerf)."""
+    """The score of a run is that of the best of five trials. The row with the highest median wins (AlgoPerf)."""
     trials = table[..., None] + SPREAD / 2 * draw.normal(size=(*table.shape, 5))
     medians = np.median(trials.max(-1), -1)
     return medians[:, 1:] > medians[:, :1]
 
 
 def ours(table: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-    """t-tests with Holm's correction. Collapsed runs are excluded, and their number is tested (mmairl)."""
+    """A row wins by t-tests with Holm's correction. Collapsed runs are excluded, and their number is tested (mmairl)."""
     limits = collapse_limit(table, NULL)
     base = np.broadcast_to(table[:, :1], table[:, 1:].shape)
     base_limits = np.broadcast_to(limits[:, :1], limits[:, 1:].shape)

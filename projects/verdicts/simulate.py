@@ -13,12 +13,10 @@ from mmairl.study.statistics.attribution import fit, how_many_collapsed
 from mmairl.study.statistics.compare_rows import DIFFERS, collapse_limit, paired, tested, verdicts
 from mmairl.study.statistics.designs import Design, fraction_rows
 
-LEVEL, NULL, IMAGE = (
-    30.0,
-    12.0,
-    5 / 3,
-)  # points: score of a trained network, of an untrained one, and of one of 60 images
-STUDIES = 8000  # of each case
+LEVEL = 30.0  # score of a trained network, in points
+NULL = 12.0  # score of an untrained network, in points
+IMAGE = 5 / 3  # the contribution of one of 60 test images to a score, in points
+STUDIES = 8000  # simulated studies of each case
 SHAPES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     'normal': lambda draw, shape: draw.normal(size=shape),
     'skewed (gamma of shape 4, the tail below)': lambda draw, shape: (
@@ -32,7 +30,7 @@ SHAPES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] 
     'tied (of 60 images)': lambda draw, shape: draw.normal(size=shape),
 }
 UNEQUAL = 'one run in five collapses, of every second row'
-LADDERS = {  # standard deviations of the rows
+LADDERS = {  # standard deviations of the runs of each row
     'equal': np.full(7, 2.0),
     "the demo's": np.array([3.2, 2.0, 4.0, 6.0, 5.8, 5.4, 1.4]),
     'one of 50 times': np.array([0.1, 0.1, 0.1, 5.0, 0.1, 0.1, 0.1]),
@@ -53,7 +51,7 @@ def scores(
     studies: int,
     blocks: bool,
 ):
-    """Return scores (study, row, seed) of equal rows. If seeds are blocks, each seed has an effect on all rows."""
+    """Return scores (study, row, seed) of equally good rows. If `blocks`, each seed shifts the scores of all rows."""
     size = (studies, len(spread), seeds)
     found = (
         LEVEL
@@ -73,7 +71,10 @@ def scores(
 
 
 def false_alarms(shape: str, numbers: Sequence[np.ndarray], share: np.ndarray) -> float:
-    """Return the fraction of studies with a false difference. If rows collapse unequally often, only means count."""
+    """Return the fraction of studies with a false difference.
+
+    If rows really collapse unequally often, a verdict on the number of collapsed runs is not false, so only means count.
+    """
     words = verdicts(*numbers, margin=1.0, share=share)
     return float(((words == DIFFERS) & (np.isnan(share) | (shape not in UNEQUAL))).any(-1).mean())
 
@@ -87,7 +88,10 @@ def ladder(
     null: float | None,
     studies: int = STUDIES,
 ) -> float:
-    """Simulate ladders and return their fraction of false differences. The row with the largest spread may lack a run."""
+    """Simulate ladders, and return the fraction with a false difference.
+
+    With `missing`, the row with the largest spread lacks a run.
+    """
     found = scores(np.random.default_rng(seeds), shape, spread, seeds, studies, blocks)
     if missing:
         found[:, spread.argmax(), 0] = np.nan
@@ -135,10 +139,10 @@ def searched(
     place: float,
     studies: int = STUDIES,
 ) -> tuple[np.ndarray, ...]:
-    """Simulate searches whose score falls with the square of the distance from `place`.
+    """Simulate searches. The expected score falls with the square of the distance from the best value, `place`.
 
-    Return the score by which the best trial was chosen, and the score of its fresh run. The first trial is the published value,
-    0. Runs have a standard deviation of 2.8 points.
+    Return the score by which each search chose its best trial, and the score of a fresh run with the chosen value. The first
+    trial has the published value, 0. The standard deviation of a run is 2.8 points.
     """
     points = draw.uniform(-1, 1, (studies, searches, trials))
     points[..., 0] = 0
@@ -149,7 +153,8 @@ def searched(
     return np.take_along_axis(tried, best, -1)[..., 0], fresh[..., 0]
 
 
-CHANCES = {  # trials, sharpness and place of the peak, for two equally good rows
+# For two equally good rows: the number of trials, the sharpness of the score's peak, and the value at the peak.
+CHANCES = {
     'the same method, 1 trial against 20': ((1, 0.0, 0.0), (20, 0.0, 0.0)),
     'one forgives any value, the other has a sharp peak elsewhere; 20 trials each': (
         (20, 1.0, 0.0),
@@ -159,7 +164,7 @@ CHANCES = {  # trials, sharpness and place of the peak, for two equally good row
 
 
 def chances(case: str, searches: int) -> tuple[float, float]:
-    """Return the fraction of false differences by the best trials' own scores, and by fresh runs of the winners."""
+    """Return the fraction of studies with a false difference: by the scores of the best trials, and by fresh runs of them."""
     draw = np.random.default_rng(searches)
     one, two = (searched(draw, searches, *row) for row in CHANCES[case])
     words = [

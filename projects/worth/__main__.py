@@ -43,12 +43,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--minutes',
         type=above_zero,
-        help='choose size, epochs and draws for this budget (default: no budget)',
+        help='select the size of crops, the epochs and the draws of labels to take this many minutes (default: no budget)',
     )
     parser.add_argument(
         '--size',
         type=positive,
-        help='set the side of the crops (default: that of the images, at most 224)',
+        help='set the side of the crops in pixels (default: the side of the images, at most 224)',
     )
     parser.add_argument(
         '--epochs', type=positive, help='pre-train for this many epochs (default: 100)'
@@ -56,13 +56,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--groups',
         type=groups,
-        help='keep groups on one side of the split: a regular expression that matches the patient, flight, ... in a name, or '
-        'CSV:COLUMN (default: no groups)',
+        help='keep images of one group together, either for training or for testing: a regular expression that matches the '
+        'patient, flight, ... in the name of an image, or CSV:COLUMN (default: no groups)',
     )
     parser.add_argument(
         '--batch',
         type=positive,
-        help='set the images per step of pre-training (default: by their number)',
+        help='pre-train with this many images per step (default: depends on the number of images)',
     )
     parser.add_argument(
         '--workers', type=count, help='load images in this many processes (default: one per core)'
@@ -106,7 +106,8 @@ def groups(text: str) -> Groups:
 def main() -> None:
     try:
         found = worth(**vars(parse_args()))
-    except Stopped as stopped:  # its advice, --resume, does not apply here
+    except Stopped as stopped:
+        # The message advises to set --resume, which this command does not have.
         raise Stopped(
             f'{str(stopped).partition(";")[0]}; run the same command to continue'
         ) from stopped

@@ -9,22 +9,22 @@ from PIL import Image
 
 from mmairl.data.shapes import KINDS, Scene, render
 
-SIDE = 32  # pixels
+SIDE = 32  # width and height of an image in pixels
 
 
 @dataclass(frozen=True)
 class Domain:
-    """A drawn set of images: the cue that decides the class, and the numbers of images and labels."""
+    """A set of synthetic images: the cue that decides the class, and the numbers of images and labels."""
 
     name: str
-    by: str  # outline, texture or colour
+    by: str  # the cue: outline, texture or colour
     classes: int = 6
     images: int = 2400
-    labels: int = 40  # of each class; half of them are test images
-    zoom: float = 1.0  # of the copies
-    noise: float = 0.0  # standard deviation of the pixels
-    wrong: float = 0.0  # fraction of the labels
-    released: bool = False  # whether the comparison includes weights that were trained on outlines
+    labels: int = 40  # labeled images of each class; half of them are test images
+    zoom: float = 1.0  # size of the copies, relative to the scenes of Shapes
+    noise: float = 0.0  # standard deviation of the noise on pixels
+    wrong: float = 0.0  # fraction of wrong labels
+    released: bool = False  # whether weights that were trained on outlines are compared as well
 
 
 DOMAINS = (
@@ -45,7 +45,7 @@ DOMAINS = (
 
 
 def draw(domain: Domain, labels: Sequence[int], seed: int) -> np.ndarray:
-    """Return an image of each class in `labels`, (N, 32, 32, 3) uint8."""
+    """Return an image for each label, shape (N, 32, 32, 3), uint8."""
     random = np.random.default_rng(seed)
     labels = np.asarray(labels)
     if domain.by == 'texture':
@@ -57,7 +57,7 @@ def draw(domain: Domain, labels: Sequence[int], seed: int) -> np.ndarray:
 
 
 def texture(random: np.random.Generator, label: int) -> np.ndarray:
-    """Return waves in two directions. The class sets length and strength; direction, position and colors are random."""
+    """Return an image of waves. The class sets their length and number of directions; angle, position and colors are random."""
     length = 3.0 * 1.7 ** (label // 2)
     angle, places = random.uniform(0, np.pi), random.uniform(0, 2 * np.pi, 2)
     y, x = np.mgrid[:SIDE, :SIDE] * 2 * np.pi / length
@@ -68,7 +68,7 @@ def texture(random: np.random.Generator, label: int) -> np.ndarray:
 
 
 def copies(random: np.random.Generator, labels: np.ndarray, domain: Domain) -> np.ndarray:
-    """Return scenes of Shapes. The class is the kind of the copies, or their color on gray."""
+    """Return scenes of Shapes, which show copies of one shape. Its class is the kind of shape, or its color on gray."""
     scenes = [Scene(random, SIDE) for _ in labels]
     kinds = labels % len(KINDS)
     for scene, label in zip(scenes, labels):

@@ -13,29 +13,36 @@ from scipy import stats
 
 from mmairl.study.statistics.compare_rows import LEVEL, holm, interval
 
-LABELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # of each class
-STRENGTHS = np.logspace(-6, 1, 15)  # of the penalty, for rows of length one
+LABELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # labels of each class, along a learning curve
+STRENGTHS = np.logspace(-6, 1, 15)  # ridge penalties that are tried, for features of unit length
 DRAWS, RESAMPLED = 20, 1000
-MARGIN = 2.0  # points; a smaller gain does not justify pre-training
-POWER = 0.8  # probability that the number of labels from `more_labels` decides
+MARGIN = 2.0  # in points; a smaller gain does not justify pre-training
+POWER = 0.8  # probability of a decision with the number of labels that `more_labels` returns
 Right = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`pays`, `keep` or `undecided`, the best candidate with and without training, and the gain in points."""
+    """Whether pre-training pays: `word` is 'pays', 'keep' (keep the weights without training) or 'undecided'.
+
+    `own` is the best candidate with pre-training on the custom images, and `best` the best candidate without it. `gain` is
+    the difference of their accuracies in points.
+    """
 
     word: str
     own: str
     best: str
     gain: float
-    low: float  # the ends of its 95 % interval
+    low: float  # lower end of the 95 % interval of the gain
     high: float
-    more: int = 0  # labels that would decide, if the verdict is undecided
+    more: int = 0  # additional labels that would decide, if the verdict is undecided
 
 
 def prepared(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
-    """Return features standardized over the pool, with rows of unit length on average, rotated to few columns."""
+    """Return features standardized over the training images, with unit length on average.
+
+    If there are more features than images, they are rotated so that the columns beyond the number of images vanish.
+    """
     mean, std = x[pool].mean(0), x[pool].std(0)
     x = (x - mean) / np.where(std > 1e-6, std, np.inf) / np.sqrt(x.shape[1])
     if x.shape[1] <= len(x):
@@ -47,7 +54,7 @@ def prepared(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
 def draw(
     y: np.ndarray, pool: np.ndarray, seed: int, draws: int = DRAWS, groups: np.ndarray | None = None
 ) -> dict[float, list[np.ndarray]]:
-    """Return nested draws from the pool for each number of labels per class, then half-samples, then all labels.
+    """Draw training labels: nested draws for each number of labels per class, then half-samples, then all labels.
 
     A half-sample contains half of the groups, because groups are the independent units.
     """
@@ -102,7 +109,7 @@ def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) 
 def recognised_by_draw(
     x: np.ndarray, y: np.ndarray, points: Mapping[float, Sequence[np.ndarray]], test: np.ndarray
 ) -> np.ndarray:
-    """Return `right` of a candidate. With all labels there is only one draw."""
+    """Return which test images a candidate recognizes, for each number of labels and draw. All labels have only one draw."""
     *few, whole = points.values()
     by_point = [[recognised(x, y, fit, test) for fit in draws] for draws in few]
     return np.array([*by_point, [recognised(x, y, whole[0], test)] * len(whole)])
@@ -119,10 +126,10 @@ def gain(
 ) -> tuple[float, float, float]:
     """Return by how many points one candidate is better than another with all labels, its standard error, and its freedom.
 
-    Two things are random: the test images and the labels. The variance due to labels is that between half-samples (the
-    delete-half jackknife, Shao and Wu, 1989). Images of one group count as one observation: their differences are added (Liang
-    and Zeger, 1986). Following Agresti and Min (2005), one more differing group is assumed than was observed, because the
-    absence of differences among few groups is weak evidence. The degrees of freedom are Satterthwaite's.
+    The test images and the labels are both random. The variance due to labels is that between half-samples (the delete-half
+    jackknife, Shao and Wu, 1989). Images of one group count as one observation: their differences are added (Liang and Zeger,
+    1986). Following Agresti and Min (2005), one differing group is added to those observed, because few groups without a
+    difference are weak evidence. The degrees of freedom are Satterthwaite's.
     """
     differs = 100 * weight * (one.astype(float) - two)
     _, place = np.unique(groups, return_inverse=True)
@@ -172,16 +179,16 @@ def judged(
 
 
 def more_labels(estimate: float, error: float, labelled: int) -> int:
-    """Return how many more labels would decide if the estimated gain were the true one."""
+    """Return how many more labels would lead to a decision if the estimated gain were the true gain."""
     wanted = max(estimate, MARGIN - estimate) / (stats.norm.ppf(1 - LEVEL) + stats.norm.ppf(POWER))
     more = max(labelled * ((error / wanted) ** 2 - 1), labelled / 4)
     return int(round(more, 1 - len(str(round(more)))))
 
 
 def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -> np.ndarray:
-    """Return bootstrap accuracies in percent (samples, candidates, points), with resampled draws and groups of test images.
+    """Return bootstrap accuracies in percent (samples, candidates, points).
 
-    The candidates of a sample share both.
+    A sample draws draws of labels and groups of test images with replacement, the same for all candidates.
     """
     random = np.random.default_rng(seed)
     draws, (kinds, place) = (
@@ -209,9 +216,8 @@ def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
     """
     rising = np.maximum.accumulate(curve)
     if score in rising:
-        return float(
-            labels[np.argmax(rising == score)]
-        )  # the beginning of a flat part of the curve
+        # Where the curve is flat, use the smallest number of labels.
+        return float(labels[np.argmax(rising == score)])
     return (
         float(np.exp(np.interp(score, rising, np.log(labels)))) if score <= rising[-1] else np.inf
     )
@@ -222,7 +228,8 @@ def saved(
 ) -> tuple[float, float, float, float]:
     """Return a number of labels of one candidate, and how many labels the other needs for the same score: mean, low, high.
 
-    It is the largest number whose score the other's curve reaches, or else the smallest number.
+    The number is the largest whose score the learning curve of the other candidate reaches. If there is none, it is the
+    smallest number on the curve.
     """
     reached = [
         place

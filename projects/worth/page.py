@@ -1,4 +1,4 @@
-"""Write the page of projects.worth: whether pre-training on custom images pays, for readers without statistics."""
+"""Write the page of projects.worth: whether pre-training on custom images pays, for readers who know no statistics."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Simulate how often the verdict of `projects.worth` is wrong: python -m projects.worth.simulate.
+"""Simulate how often `projects.worth` gives a wrong verdict: python -m projects.worth.simulate.
 
 Four classes are clouds around four points. The distance between the points sets the quality of a candidate's features.
 """
@@ -26,7 +26,9 @@ from projects.worth.few_labels import (
 
 STUDIES = 1000
 OWN = ('own', 'own from weights')
-CASES = {  # distances for own pre-trainings, distances for other candidates, labels, and similar images per group
+# Distances between the classes for candidates with pre-training, distances for the others, the number of labels (default: 160),
+# and the number of similar images in a group (default: 1).
+CASES = {
     'equal': ((2.0,), (2.0, 0.0)),
     'equal, two to pre-train and three to keep': ((2.0, 2.0), (2.0, 2.0, 2.0)),
     'equal, 40 labels': ((2.0,), (2.0, 0.0), 40),
@@ -46,7 +48,7 @@ CURVES = {
 
 @dataclass(frozen=True)
 class Simulated:
-    """A simulated study; `right` of its candidates is as in projects.worth.few_labels."""
+    """A simulated study, with the correctly classified test images of each candidate (see projects.worth.few_labels)."""
 
     right: Right
     own: Sequence[str]
@@ -63,7 +65,7 @@ def study(
     together: int = 1,
     last: int = 0,
 ) -> Simulated:
-    """Return a study with the given number of labeled images, half of them for testing, in groups, at its last two points."""
+    """Simulate a study with half of its labeled images for testing, evaluated with half of the labels and with all labels."""
     random, groups = np.random.default_rng(seed), np.arange(labels) // together
     y = groups % 4
     pool, test = np.arange(labels // 2), np.arange(labels // 2, labels)
@@ -84,13 +86,13 @@ def study(
 def verdict(
     seed: int, own: tuple[float, ...], rest: tuple[float, ...], labels: int = 160, together: int = 1
 ) -> Verdict:
-    """Return the verdict of a study from half of the labels and from all labels."""
+    """Return the verdict of a study that was evaluated with half of the labels and with all labels."""
     found = study(seed, own, rest, labels, together, last=2)
     return judged(found.right, found.weight, found.own, labels, found.groups)
 
 
 def bands(*case: Any, studies: int = 200) -> tuple[np.ndarray, float]:
-    """Return how often the bands of the curves contain the truth (candidates, points), and the interval of saved labels."""
+    """Return how often the bands of the learning curves (candidates, points) and the interval of saved labels are right."""
     found = [study(seed, *case) for seed in range(studies)]
     means = [
         np.array([100 * (hits * one.weight).mean((1, 2)) for hits in one.right.values()])

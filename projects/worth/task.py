@@ -1,4 +1,4 @@
-"""Read the images of a comparison with few labels, check them, and split them into training and test images."""
+"""Read custom images and their labels, check them, and split them into training and test images."""
 
 import os
 from collections import Counter
@@ -27,25 +27,25 @@ from mmairl.errors import UserError, printable
 from mmairl.evaluation.duplicates import pictures
 from mmairl.evaluation.embed import dataset_of
 
-TEST = 0.5  # of the labels
+TEST = 0.5  # fraction of the labeled images that are test images
 SPLIT_FOLDERS = {'train', 'val', 'validation', 'test'}
 
 
 @dataclass(frozen=True)
 class Task:
-    """The images by their names below the root, their labels, and the split."""
+    """The images, as names relative to the root, with their labels and the split."""
 
     root: Path
     names: list[str]
     labelled: list[str]
     y: np.ndarray
     classes: list[str]
-    pool: np.ndarray  # indices in `labelled` of the training images
+    pool: np.ndarray  # training images, as indices of `labelled`
     test: np.ndarray
-    unlabelled: list[str]  # for pre-training: all images except the test images and their groups
+    unlabelled: list[str]  # images for pre-training: all except the test images and their groups
     channels: int | None
-    groups: np.ndarray  # group of each labeled image; without groups, each image is a group
-    ungrouped: int = 0  # number of unlabeled images that are left out because they have no group
+    groups: np.ndarray  # group of each labeled image; by default, each image is its own group
+    ungrouped: int = 0  # number of images that are left out because their group is unknown
 
     def paths(self, names: Sequence[str]) -> list[Path]:
         return [self.root / name for name in names]
@@ -117,7 +117,7 @@ def read_task(
         reason = 'are held out' + ' or have no group' * bool(ungrouped)
         raise UserError(
             f'{images}: {len(names) - len(kept)} of the {len(names)} images {reason}, and the {len(kept)} others are too few '
-            f'for pre-training; give {FEWEST - len(kept)} more, with or without labels',
+            f'for pre-training; add {FEWEST - len(kept)} more, with or without labels',
             code='few-images',
         )
     return Task(
@@ -153,14 +153,14 @@ def require_several(y: np.ndarray, pool: np.ndarray, test: np.ndarray, groups: n
 
 
 def by_folder(names: Sequence[str]) -> dict[str, str]:
-    """Return the top folder of each image that is in one."""
+    """Return for each image below a subfolder the name of its top folder."""
     return {name: name.partition('/')[0] for name in names if '/' in name}
 
 
 def by_table(
     names: Sequence[str], labels: str | Path, images: str | Path, column: str | None = None
 ) -> dict[str, str]:
-    """Return the label of each image that the table names."""
+    """Return the label of each image that is named in the table."""
     table = {
         name: label.strip() for name, label in read_column(labels, column).items() if label.strip()
     }
@@ -180,15 +180,15 @@ def lay_out(task: Task, folder: Path) -> None:
         link = folder / name
         link.parent.mkdir(parents=True, exist_ok=True)
         if link.is_symlink() and os.readlink(link) != str(task.root / name):
-            link.unlink()  # the images have been moved
+            link.unlink()  # the link is out of date, because the images have been moved
         if not link.is_symlink():
             link.symlink_to(task.root / name)
 
 
 def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, Any]]:
-    """Leave out unreadable images, and test images that nearly equal a training image. Return what was left out.
+    """Leave out unreadable images and test images that nearly equal a training image. Return the task and what was left out.
 
-    A test image stays if the similar training image has another label; it is counted and shown as a label conflict.
+    A test image whose near-duplicate in the training set has another label is kept. It is reported as a label conflict.
     """
     fine = ~np.isnan(x[:, 0])
     if (x[fine] == x[fine][0]).all():

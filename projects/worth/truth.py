@@ -1,4 +1,4 @@
-"""Compare the answers of `projects.worth` on drawn domains with the truth from many labels and new images.
+"""Check the answers of `projects.worth` on synthetic domains against the truth, which is known from many labels.
 
     python -m projects.worth.truth --work-dir work_dirs/truth
 
@@ -32,12 +32,13 @@ from projects.worth.few_labels import MARGIN, prepared, recognised
 from projects.worth.worth import OWN, RANDOM, RAW, central, network, worth
 
 SEEDS = (0, 1)
-CROP, BATCH, STEPS = 24, 64, 225  # of the own pre-training
-FRESH, DRAWS = 1200, 20  # number of new test images, and of draws of labels
-SUPERVISED = 900  # steps of the released network's training
+CROP, BATCH, STEPS = 24, 64, 225  # size of crops, batch and number of steps of each pre-training
+FRESH, DRAWS = 1200, 20  # number of new images, and number of draws of labels
+SUPERVISED = 900  # training steps of the network that plays the part of released weights
 NORMAL = ('mean', 'std')
 NAME = 'truth.json'
-# A network small enough for one core, and the demo's views: with others, such a short training only learns colors.
+# The network is small enough for one core. The views are the demo's, because such a short training with stronger views only
+# learns colors.
 VIEW = [
     dict(type='RandomResizedCrop', size=CROP, scale=(0.2, 0.8)),
     dict(type='RandomFlip', p=0.5),
@@ -61,7 +62,7 @@ OPTIONS = {
 
 
 def truth(domain: Domain, seed: int, folder: Path, released: Path) -> None:
-    """Store the answer of `worth` for a domain, and each candidate's true accuracy, in the folder."""
+    """Store in the folder the answer of `worth` for a domain, and the true accuracy of each candidate."""
     out = folder / f'seed_{seed}'
     if (out / NAME).is_file():
         return
@@ -86,13 +87,14 @@ def truth(domain: Domain, seed: int, folder: Path, released: Path) -> None:
     for name, candidate in record['candidates'].items():
         x = features(name, dataset, candidate.get('checkpoint') or released, seed)
         scores[name] = many_draws(x, new, domain, seed)
-    # Such a short training cannot show that pre-training does not pay, so the verdict is about these networks.
+    # `worth` never advises against pre-training after such a short training, so its verdict on these networks is compared
+    # instead.
     kept = {key: record[key] for key in ('own', 'best', 'gain', 'low', 'high', 'more', 'answer')}
     write_json(out / NAME, dict(word=record['compared'], **kept, scores=scores))
 
 
 def with_faults(y: np.ndarray, domain: Domain, seed: int) -> np.ndarray:
-    """Return the labels, of which the domain's fraction is wrong."""
+    """Return labels, a fraction of which is wrong if the domain has wrong labels."""
     random = np.random.default_rng(seed)
     wrong = random.random(len(y)) < domain.wrong
     return np.where(wrong, random.integers(0, domain.classes, len(y)), y)
@@ -117,7 +119,7 @@ def features(name: str, dataset: Dataset, checkpoint: str | Path, seed: int) -> 
 
 
 def many_draws(x: np.ndarray, y: np.ndarray, domain: Domain, seed: int) -> float:
-    """Return the accuracy on new images, averaged over draws of as many labels as `worth` had, from other new images."""
+    """Return the accuracy on new images, averaged over draws of labels of other new images, as many as `worth` had."""
     pool, test = np.arange(FRESH), np.arange(FRESH, 2 * FRESH)
     x, random = prepared(x, pool), np.random.default_rng(seed)
     given = np.concatenate([with_faults(y[:FRESH], domain, seed), y[FRESH:]])
@@ -130,7 +132,7 @@ def many_draws(x: np.ndarray, y: np.ndarray, domain: Domain, seed: int) -> float
 
 
 def released_on_outlines(path: Path) -> Path:
-    """Train the same network with labels on outlines that do not occur in the domains, as a released network."""
+    """Train the same network to classify outlines that no domain contains. It plays the part of released weights."""
     if path.is_file():
         return path
     cfg = config_for('mocov2plus', 1000, '.', OPTIONS, size=CROP)
@@ -169,7 +171,7 @@ def released_on_outlines(path: Path) -> Path:
 
 
 def report(folder: Path) -> None:
-    """Print the stored answers next to the truth, and how many were right."""
+    """Print the stored answers next to the truth, and the number of right answers."""
     rows, count = [], Counter()
     for number, domain in enumerate(DOMAINS):
         answers = [

@@ -59,21 +59,21 @@ from projects.worth.few_labels import (
 from projects.worth.page import write_worth_page
 from projects.worth.task import Task, lay_out, read_task, testable
 
-SIZES = (32, 48, 64, 96, 128, 160, 224)  # sides of crops that a budget can choose
-EPOCHS = 100  # default
-MOST = 800  # most epochs that a budget chooses
-# Fewer epochs cannot show that pre-training does not pay: 100 is the shortest schedule in the methods' papers, on a
-# million images, and small sets need more. A budget chooses larger crops only if they leave time for 100 epochs.
+SIZES = (32, 48, 64, 96, 128, 160, 224)  # sides of crops among which a time budget selects
+EPOCHS = 100  # epochs of pre-training without a time budget
+MOST = 800  # maximum number of epochs that a time budget selects
+# With fewer epochs, the answer is never that pre-training does not pay: 100 is the shortest schedule in the methods' papers,
+# on a million images, and small sets need more. A time budget selects larger crops only if they leave time for 100 epochs.
 ENOUGH = 100
-SHARE = 0.8  # of the minutes, for training
-OF_DRAWS = 0.1  # of the minutes, for classifiers
-BUDGETED = (10, 50)  # fewest and most draws of labels that a budget chooses
-PIXELS = 32  # side of the images whose raw pixels are features
-LOOKED_AT = 32  # images for measuring the speed of features
+SHARE = 0.8  # fraction of the time budget for pre-training
+OF_DRAWS = 0.1  # fraction of the time budget for classifiers
+BUDGETED = (10, 50)  # minimum and maximum number of draws of labels that a time budget selects
+PIXELS = 32  # images are resized to this side before their raw pixels are used as features
+LOOKED_AT = 32  # number of images on which the speed of feature extraction is measured
 BATCH = 64
-STEPS = (2, 8)  # for measuring the speed of training; the second number if steps are fast
-SLOW = 2.0  # seconds of a step that is not fast
-# None for raw pixels; otherwise the image statistics and the view.
+STEPS = (2, 8)  # the speed of training is measured over 2 steps, and over 8 if a step is fast
+SLOW = 2.0  # a step that takes more seconds is not fast
+# The network (None for raw pixels), the mean and standard deviation of pixels, and the view of an image.
 Network = tuple[nn.Module | None, Mapping[str, Any], Views]
 RAW = 'raw pixels'
 RANDOM = 'random initialisation'
@@ -82,7 +82,7 @@ OWN = 'own pre-training'
 
 @dataclass(frozen=True)
 class Worth:
-    """The answer: its record, as in worth.json, and the path of its page."""
+    """The answer: the content of worth.json, and the path of the page."""
 
     record: dict[str, Any]
     page: Path
@@ -104,7 +104,7 @@ class Training:
 
 
 class Plan(msgspec.Struct):
-    """The requested settings, and those chosen: side of the crops, epochs, seconds of each stage, and draws of labels."""
+    """The plan of a comparison: the requested settings, the selected ones, and the expected seconds of each stage."""
 
     asked: dict[str, float | None]
     size: int
@@ -114,7 +114,7 @@ class Plan(msgspec.Struct):
 
     @property
     def remarks(self) -> list[str]:
-        """Return limits of the plan: it exceeds the budget, or has too few epochs to rule out pre-training."""
+        """Return remarks on a plan that exceeds the budget, or has too few epochs to advise against pre-training."""
         minutes, planned = self.asked['minutes'], sum(self.seconds.values()) / 60
         remarks = []
         if minutes and planned > minutes:
@@ -127,7 +127,7 @@ class Plan(msgspec.Struct):
 
     def __str__(self) -> str:
         lines = [f'{seconds / 60:8.1f} minutes  {stage}' for stage, seconds in self.seconds.items()]
-        total = f'{sum(self.seconds.values()) / 60:8.1f} minutes in all, at the speed measured here'
+        total = f'{sum(self.seconds.values()) / 60:8.1f} minutes in total, at the speed measured on this machine'
         remarks = [f'remark: {remark}' for remark in self.remarks]
         length = f'crops of {self.size} pixels, {count(self.epochs, "epoch")}'
         chosen = f'own pre-training: {length}; labels are drawn {self.draws} times'
@@ -148,7 +148,7 @@ class Comparison:
     options: Mapping[str, Any]
 
     def identity(self) -> dict[str, Any]:
-        """Return all inputs of the answer except size and epochs, which are in the names of the networks."""
+        """Return all settings that the answer depends on, except size and epochs, which are in the names of the networks."""
         task, weights = (
             self.task,
             {name: read_backbone(path).weights for name, path in self.starts.items()},
@@ -204,9 +204,9 @@ class Comparison:
         )
 
     def trained(self, name: str, plan: Plan) -> tuple[Path, float]:
-        """Return the last checkpoint of a pre-training and its seconds. Train, or resume, if it is missing."""
+        """Return the last checkpoint of a pre-training and its duration in seconds. Train or resume if it is missing."""
         words = re.sub(r'\W+', '_', f'{name} {plan.size} {plan.epochs}')
-        # Two names may differ only in punctuation.
+        # The folder includes a hash of the name, because two names may differ only in punctuation.
         folder = self.out / 'networks' / f'{words}_{key_of(dict(name=name))[:6]}'
         last, note = folder / f'epoch_{plan.epochs}.pth', folder / 'seconds.json'
         before, began = read_json(note, float) if note.is_file() else 0.0, time.monotonic()
@@ -215,9 +215,8 @@ class Comparison:
         how = dict(seed=self.seed, resume=True, options={'log_level': 'ERROR', **self.options})
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    'ignore'
-                )  # such as a missing GPU, which the plan accounts for
+                # A warning such as that of a missing GPU is not news, because the plan has measured the speed.
+                warnings.simplefilter('ignore')
                 shape = self.shape(plan.size, self.start(name))
                 pretrain(self.method, self.out / 'images', folder, plan.epochs, **shape, **how)
         finally:
@@ -225,7 +224,7 @@ class Comparison:
         return last, read_json(note, float)
 
     def untrained(self, name: str, size: int) -> Network:
-        """Return a candidate without training."""
+        """Return the network of a candidate without pre-training."""
         if name in self.starts:
             return network(self.starts[name], self.task.channels)
         if name == RAW:
@@ -243,7 +242,7 @@ class Comparison:
     def features(
         self, module: nn.Module | None, normal: Mapping[str, Any], views: Views
     ) -> np.ndarray:
-        """Return the features of all labelled images, NaN if unreadable. They are cached by a digest of their inputs."""
+        """Return the features of all labeled images, NaN for unreadable images. They are cached by a hash of their inputs."""
         weights = (
             'pixels' if module is None else [weights_identity(module.state_dict()), repr(module)]
         )
@@ -256,7 +255,7 @@ class Comparison:
         return read_rows(path, len(self.task.labelled)).double().numpy()
 
     def planned(self, size: int | None, epochs: int | None, minutes: float | None) -> Plan:
-        """Return the saved plan of the same request, or measure the speed of each stage and choose what is not given."""
+        """Return the saved plan of the same request, or measure the speed of each stage and select the settings left open."""
         asked, path, task = (
             dict(size=size, epochs=epochs, minutes=minutes),
             self.out / 'plan.json',
@@ -266,7 +265,7 @@ class Comparison:
             return plan
         print('measuring the speed', file=sys.stderr, flush=True)
         many = len(task.labelled)
-        some = np.linspace(0, many - 1, min(LOOKED_AT, many)).round().astype(int)  # of all classes
+        some = np.linspace(0, many - 1, min(LOOKED_AT, many)).round().astype(int)
         trained = (OWN, *(f'{OWN} from {name}' for name in self.starts))
         rest = (RAW, RANDOM, *self.starts)
         few = Readable(task.dataset([[]], some))
@@ -276,7 +275,7 @@ class Comparison:
         )
         sizes = [each for each in SIZES if each <= side] if minutes and not size else [size or side]
         chosen, an_epoch, affordable = 0, {}, 0
-        for tried in sizes or [side]:  # from the fastest on
+        for tried in sizes or [side]:  # small crops, which are faster, come first
             paces = {
                 name: len(task.unlabelled) * pace(self.config(tried, self.start(name)))
                 for name in trained
@@ -328,9 +327,10 @@ def worth(
 ) -> Worth | Plan:
     """Find out whether pre-training pays on these images, and write a page and a JSON file with the evidence.
 
-    One classifier that learns from few labels compares raw pixels, a random network, external weights, pre-training from
-    scratch, and pre-training from each of the external weights. Half of the labelled images are held out for testing, also
-    from pre-training. Results stay in `out`, and the same call resumes from there.
+    The same classifier is trained with few labels on the features of each candidate: raw pixels, a random network, external
+    weights, pre-training from scratch, and pre-training from each of the external weights. Half of the labeled images are test
+    images, which pre-training does not see either. All results are stored in `out`. After an interruption, repeat the call to
+    resume.
 
     Args:
         images: Folder of images at any depth.
@@ -339,16 +339,16 @@ def worth(
         column: Header of the column of classes in that CSV. Default: the second.
         weights: Checkpoints of ResNets or ViTs, as `torchvision:resnet50` or files.
         method: Method of pre-training.
-        minutes: Budget, which sets the size of the crops and the epochs unless given, and the draws of labels.
-        size: Side of the crops. Default: that of the images, at most 224.
-        epochs: How often pre-training sees each image. Default: 100.
+        minutes: Time budget. It determines the draws of labels and, unless they are set, the size of crops and the epochs.
+        size: Side of the crops in pixels. Default: the side of the images, at most 224.
+        epochs: Number of epochs of pre-training. Default: 100.
         groups: Groups, such as patients or flights, that stay on one side of the split (`mmairl.data.splits.groups_of`).
         batch: Images per step of pre-training.
         workers: Processes that load images.
-        channels: Channels of images that are read as they are stored.
+        channels: Read images as they are stored, with this number of channels. Default: 8-bit RGB.
         seed: Seed of the split, the draws of labels and pre-training.
         options: Config keys of pre-training, as for `--cfg-options`.
-        plan: Whether to measure the speed and return the plan only.
+        plan: Whether to only measure the speed and return the plan.
 
     Raises:
         UserError: If labels are missing or wrong, or if there are too few images.
@@ -412,7 +412,7 @@ def worth(
 
 
 def pace(cfg: Config) -> float:
-    """Return the seconds of training per image, measured over two steps, or over more if they are fast."""
+    """Return the seconds of training per image, measured over two steps, or over eight if a step is fast."""
     for steps in STEPS:
         cfg = Config(cfg.to_dict())
         cfg.train_cfg, cfg.param_scheduler = dict(by_epoch=False, max_iters=steps), None
@@ -431,7 +431,7 @@ def pace(cfg: Config) -> float:
 
 
 def pace_of_draws(task: Task) -> float:
-    """Return the seconds of a candidate's classifiers for a draw of labels, estimated from the one with all labels."""
+    """Return the seconds that one draw of labels takes for a candidate, estimated from the classifier with all labels."""
     x = np.random.default_rng(0).normal(size=(len(task.y), min(512, len(task.y))))
     began = time.perf_counter()
     recognised(x, task.y, task.pool, task.test)
@@ -439,10 +439,10 @@ def pace_of_draws(task: Task) -> float:
 
 
 def announced(plan: Plan) -> Iterator[str]:
-    """Yield the stages, and print the remaining time before each."""
+    """Yield the names of the stages, and print the remaining time before each."""
     for place, (name, seconds) in enumerate(plan.seconds.items()):
         left = sum(list(plan.seconds.values())[place:]) / 60
-        line = f'{place + 1} of {len(plan.seconds)}: {name}, about {seconds / 60:.1f} minutes; {left:.1f} left in all'
+        line = f'{place + 1} of {len(plan.seconds)}: {name}, about {seconds / 60:.1f} minutes; {left:.1f} minutes remain'
         print(line, file=sys.stderr, flush=True)
         yield name
 
@@ -470,7 +470,7 @@ def recorded(
 ) -> dict[str, Any]:
     """Return the answer and the content of its page, as plain values.
 
-    `word` is the answer. `compared` is the verdict on these networks, whatever the length of their training.
+    `word` is the answer. `compared` is the verdict on these networks, regardless of how long they were trained.
     """
     weight, groups, names = class_weights(task.y[task.test]), task.groups[task.test], list(right)
     own_ones, labelled = (
@@ -522,7 +522,7 @@ def recorded(
 
 
 def answer_word(verdict: Verdict, training: Training) -> str:
-    """Return `pays`, `keep` or `undecided`. A short training can show that pre-training pays, but not the opposite."""
+    """Return 'pays', 'keep' or 'undecided'. A short training can show that pre-training pays, but not the opposite."""
     return 'undecided' if verdict.word == 'keep' and training.epochs < ENOUGH else verdict.word
 
 

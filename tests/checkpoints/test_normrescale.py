@@ -200,9 +200,13 @@ def test_advice_states_growth_and_predicted_rate(tmp_path, run_tool, capsys):
         torch.save(dict(state_dict=scaled), tmp_path / f'{name}.pth')
     run_tool('tools/normrescale.py', tmp_path / 'long.pth', '--advise', '--anchor', tmp_path / 'start.pth')
     said = capsys.readouterr().out
-    assert 'initial value, as after LARS' in said and '0.0011 is predicted' in said and 'rescale the network' in said
+    assert (
+        'initial value, which is typical of LARS' in said
+        and '0.0011 is predicted' in said
+        and 'rescale the network' in said
+    )
     run_tool('tools/normrescale.py', tmp_path / 'start.pth', '--advise')
-    assert 'initial value, not as after LARS' in capsys.readouterr().out
+    assert 'initial value, which is not typical of LARS' in capsys.readouterr().out
     run_tool('tools/normrescale.py', tmp_path / 'start.pth', '--advise', '--anchor', tmp_path / 'long.pth')
     said = capsys.readouterr().out
     assert '0.09 is predicted' in said and 'on both sides of 0.09' in said and 'below' not in said

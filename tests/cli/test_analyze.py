@@ -83,7 +83,7 @@ def test_geometry_draws_everything_on_a_page(folder, tmp_path, run_tool):
     assert {line[1] for line in invariance[1:]} >= {'crop', 'hue', 'solarize'}
     page = (tmp_path / 'geometry.html').read_text()
     assert (
-        't-SNE of the features of 60' in page
+        't-SNE maps of the features of 60' in page
         and 'Nearest neighbors by a' in page
         and page.count('<svg') >= 2
         and 'data-chart=' in page

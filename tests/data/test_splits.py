@@ -65,9 +65,8 @@ def test_groups_come_from_names_a_table_or_a_function(tmp_path):
     assert groups_of(names, r'p\d') == groups_of(names, r'(p\d)/') == groups_of(names, patient_of) == ['p1', 'p2']
     assert groups_of(names, dict(function=f'{__name__}.patient_of')) == ['p1', 'p2']
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two'] == list(read_column(table).values())
-    table.write_text(
-        'file;patient;age\na.png;one;3,5\np2/b.png;two;4\n'
-    )  # the format of spreadsheets in a German locale
+    # The format of spreadsheets in a German locale.
+    table.write_text('file;patient;age\na.png;one;3,5\np2/b.png;two;4\n')
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two']
     function = dict(function='no.where')
     for groups, code in (('[', 'bad-pattern'), (function, 'no-function'), ({'cvs': 1}, 'no-table')):
@@ -106,9 +105,8 @@ def test_table_names_images_in_any_spelling(tmp_path):
     assert values_of(names, {'2.png': 'x', 'd/1.png': 'x'}, 'a.csv', 'Cells') == ({}, ['2.png', 'd/1.png'])
     with raises_code('two-values', match='Ä b/1.png'):
         values_of(names, {names[0]: 'x', '1': 'y'}, 'a.csv')
-    (table := tmp_path / 'a.csv').write_text(
-        '"",file,kind\n0,1.png,"a, b"\n\n,,\n'
-    )  # with the row numbers of pandas or R
+    # With the row numbers of pandas or R.
+    (table := tmp_path / 'a.csv').write_text('"",file,kind\n0,1.png,"a, b"\n\n,,\n')
     assert read_column(table, 'kind') == {'1.png': 'a, b', '': ''}
     table.write_bytes('file,class\r\na\u2028.png,x\r\nb\x0c.png,"y\nz"\r\n'.encode())
     assert read_column(table) == {'a\u2028.png': 'x', 'b\x0c.png': 'y\nz'}

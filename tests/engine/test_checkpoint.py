@@ -99,9 +99,8 @@ def test_restart_prefers_checkpoints_of_its_own_run(folder, tmp_path):
     torch.save(training_checkpoint(run='a'), named)
     cfg = dict(work_dir=str(folder), resume='again', load_from=str(named))
     start = choose_start(Config(cfg))
-    assert (
-        start.path == str(named) and start.resume and start.run == 'a'
-    )  # all checkpoints in the folder are of other runs
+    # All checkpoints in the folder are of other runs.
+    assert start.path == str(named) and start.resume and start.run == 'a'
     torch.save(training_checkpoint(run='a'), folder / 'iter_3.pth')
     start = choose_start(Config(cfg))
     assert Path(start.path).name == 'iter_3.pth' and start.resume and start.run == 'a'
@@ -242,9 +241,8 @@ def test_old_checkpoint_resumes_to_the_same_weights(tmp_path):
     state = runner.model.state_dict()
     assert runner.iter == 12
     for key, expected in OLD.items():
-        assert state[key].flatten()[:4].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5), (
-            key
-        )  # CPUs round differently
+        # CPUs round differently.
+        assert state[key].flatten()[:4].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5), key
     learnt = [value for key, value in state.items() if value.is_floating_point() and 'running' not in key]
     momenta = [moment['momentum_buffer'] for moment in runner.optim_wrapper.optimizer.state.values()]
     assert sum(value.double().abs().sum().item() for value in learnt) == pytest.approx(OLD_SUM, rel=1e-5)

@@ -159,7 +159,8 @@ def test_processes_of_one_machine_use_the_loopback(tmp_path):
     wait_for(lambda: ended(rank))
 
 
-AGAIN = """
+# Each line is a single write, so that the lines of both processes are not mixed if their output is unbuffered.
+AGAIN = r"""
 import os, sys
 import torch, torch.distributed as dist
 from mmairl.engine.distributed import start_processes
@@ -168,7 +169,8 @@ if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and dist.get_rank() == 1:
     sys.exit(1)
 joined = torch.ones(1)
 dist.all_reduce(joined)
-print('joined', int(joined), flush=True)
+sys.stdout.write(f'joined {int(joined)}\n')
+sys.stdout.flush()
 dist.destroy_process_group()
 """
 

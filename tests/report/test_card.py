@@ -45,7 +45,7 @@ def test_card_shows_the_checkpoints_settings(checkpoint, tmp_path, run_tool, to,
     assert front['library_name'] == ('timm' if to == 'timm' else 'pytorch') and 'license' not in front
     assert 'self-supervised-learning' in front['tags'] and '# license:' in head
     for said in (
-        'ResNet-18 of 11.2 million',
+        'ResNet-18 with 11.2 million',
         '`train_dataloader.dataset.root`: leaves',
         '`model.queue.length`: 4096',
         'epoch_7.pth',
@@ -66,7 +66,7 @@ def test_card_states_watched_test_images(checkpoint, tmp_path, run_tool, images)
     torch.save(saved, checkpoint)
     run_tool('tools/convert.py', checkpoint, tmp_path / 'hub/r18.pth', '--to', 'timm')
     text = (tmp_path / 'hub/README.md').read_text()
-    assert ('The training run watched the test images.' in text) == (images == 'test')
+    assert ('the run was evaluated on the test images' in text) == (images == 'test')
 
 
 def test_card_of_foreign_weights_claims_no_recipe(checkpoint, tmp_path, run_tool):

@@ -13,9 +13,8 @@ from mmairl.engine import run
 from mmairl.transfer.execute import dicts
 from mmairl.transfer.tasks import TASKS
 
-CONFIGS = sorted(
-    path.stem for path in (toy.CONFIGS / 'transfer').glob('*_r*.py')
-)  # synthetic scenes have their own tests
+# Synthetic scenes have their own tests.
+CONFIGS = sorted(path.stem for path in (toy.CONFIGS / 'transfer').glob('*_r*.py'))
 DETECTION = [name for name in CONFIGS if name.startswith(('voc07', 'coco'))]
 UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')  # `make test-all` takes all
 # The scores that `mmairl transfer` reads, by the first word of the config.

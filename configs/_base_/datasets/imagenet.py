@@ -1,4 +1,5 @@
-# ImageNet at the benchmark's batch of 1024. Views come from _base_/views. Set the three roots if needed.
+# ImageNet at the benchmark's batch size of 1024. A config adds its views from _base_/views. Set the three paths `root` if
+# your images are elsewhere.
 test_view = [dict(type='Resize', size=256), dict(type='CenterCrop', size=224)]
 
 total_batch_size = 1024
@@ -14,5 +15,6 @@ evaluation = dict(
     train=dict(type='ImageFolder', root='data/imagenet/train', views=[test_view]),
     test=dict(type='ImageFolder', root='data/imagenet/val', views=[test_view]),
     batch_size=256,
-    held_out=10_009 / 1_281_167,  # the number of training images on which BYOL selects rates
+    # BYOL selects learning rates on this many training images.
+    held_out=10_009 / 1_281_167,
 )

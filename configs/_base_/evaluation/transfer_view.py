@@ -1,4 +1,4 @@
-# View and batch for the data sets of BYOL's transfer table.
+# The view and batch size for evaluation on the data sets of BYOL's transfer table.
 test_view = [
     dict(type='Resize', size=224, interpolation='bicubic'),
     dict(type='CenterCrop', size=224),

@@ -1,4 +1,5 @@
-# The model of an evaluation config, into which a checkpoint is loaded, and the statistics of its input images.
+# The model of an evaluation config, and the statistics of its input images. The checkpoint to evaluate is loaded into this
+# model.
 model = dict(
     backbone=dict(
         type='mmpretrain.ResNet',

@@ -1,4 +1,4 @@
-# The demo's ResNet, at a quarter of the usual width.
+# The demo's ResNet, which has a quarter of the usual width.
 model = dict(
     backbone=dict(
         type='mmpretrain.ResNet',

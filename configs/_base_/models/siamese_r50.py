@@ -1,5 +1,6 @@
-# Shared by all frameworks: ResNet-50 (torchvision's layout, no zero-initialized residual) and its image statistics.
-# The defaults are MoCo v1's: a linear projector, batch norm per GPU with shuffled keys, and a loss in one direction.
+# The model from which all frameworks inherit: a ResNet-50 in torchvision's layout, without zero-initialized residual
+# blocks. Its other settings are MoCo v1's: a linear projector, batch norm per GPU with shuffled keys, and one view as
+# query.
 model = dict(
     type='Siamese',
     backbone=dict(

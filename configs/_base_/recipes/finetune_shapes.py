@@ -1,4 +1,5 @@
-# Fine-tuning for Shapes and Digits, minutes on a laptop: the usual SGD recipe with weight decay on all parameters.
+# Fine-tuning for Shapes and Digits, which takes minutes on a laptop: the usual SGD recipe with weight decay on all
+# parameters.
 _base_ = 'finetune_20k.py'
 total_batch_size = 128
 optim_wrapper = dict(optimizer=dict(lr=0.03, nesterov=False))
@@ -14,7 +15,8 @@ param_scheduler = [
 ]
 train_cfg = dict(_delete_=True, by_epoch=True, max_epochs=5)
 default_hooks = dict(checkpoint=dict(by_epoch=True, interval=5))
-# After so few steps, running statistics still reflect pre-training, so they are recomputed before the test.
+# After so few steps, the running statistics of batch norm are mostly those of pre-training, so they are measured again
+# before the test.
 custom_hooks = [dict(type='PreciseBNHook', batches=20)]
 trials = None
 assumptions = dict(finetune_rate=None)

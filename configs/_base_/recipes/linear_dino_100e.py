@@ -1,5 +1,6 @@
-# DINO's linear evaluation of small ViTs: class tokens of the last four layers, 0.001 per 256 images, cosine to 0, no decay.
-# For ViT-B, DINO takes the class token and the mean patch of the last layer: model.layers=1, model.pooling='both'.
+# DINO's linear evaluation of small ViTs: class tokens of the last four layers, learning rate 0.001 per 256 images with a
+# cosine to 0, no weight decay. For ViT-B, DINO uses the class token and the mean patch feature of the last layer: set
+# model.layers=1 and model.pooling='both'.
 _base_ = 'linear_sgd_100e.py'
 model = dict(layers=4, pooling='cls')
 total_batch_size = 1024

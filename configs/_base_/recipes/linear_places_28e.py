@@ -1,4 +1,5 @@
-# MSBReg's linear evaluation on Places205: rate 0.2, reduced tenfold twice at equal intervals, decay 1e-4.
+# MSBReg's linear evaluation on Places205: a learning rate of 0.2, which drops tenfold twice at equal intervals, weight
+# decay 1e-4.
 _base_ = 'linear_sgd_100e.py'
 optim_wrapper = dict(optimizer=dict(lr=0.2, weight_decay=1e-4))
 param_scheduler = [dict(type='MultiStepLR', milestones=[9, 19], gamma=0.1, by_epoch=True)]

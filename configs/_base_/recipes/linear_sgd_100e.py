@@ -1,10 +1,11 @@
-# The paper's linear evaluation of SGD-trained networks: one rate of 30, steps at 60 and 80, no decay.
+# The paper's linear evaluation of SGD-trained networks: a learning rate of 30, which drops after 60 and 80 epochs, and no
+# weight decay.
 _base_ = '../default_runtime.py'
 model = dict(type='Classifier', frozen=True)
 train_view = [
     dict(type='RandomResizedCrop'),
     dict(type='RandomFlip', p=0.5),
-]  # factors of the side of test images
+]
 total_batch_size = 256
 optim_wrapper = dict(
     type='AutocastOptimWrapper',
@@ -12,5 +13,6 @@ optim_wrapper = dict(
 )
 param_scheduler = [dict(type='MultiStepLR', milestones=[60, 80], gamma=0.1, by_epoch=True)]
 train_cfg = dict(by_epoch=True, max_epochs=100)
-# With --sweep, all pairs of these are trained in one pass; the best on held-out images is then tested.
+# With --sweep, classifiers with all pairs of these values are trained in one pass. The one that is best on held-out images is
+# tested.
 sweep = dict(lr=[0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0], weight_decay=[0.0, 1e-6, 1e-5, 1e-4])

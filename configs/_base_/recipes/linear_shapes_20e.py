@@ -1,4 +1,4 @@
-# Linear evaluation for Shapes and Digits, minutes on a laptop.
+# Linear evaluation for Shapes and Digits, which takes minutes on a laptop.
 _base_ = 'linear_sgd_100e.py'
 optim_wrapper = dict(optimizer=dict(lr=3.0))
 param_scheduler = [

@@ -1,4 +1,5 @@
-# 10 % of ImageNet's labels (MSBReg): train the classifier at a rate of 0.25 and the backbone at a thousandth of that.
+# Fine-tuning with 10 % of ImageNet's labels by MSBReg's recipe: the classifier has a learning rate of 0.25, and the
+# backbone has a thousandth of this rate.
 _base_ = 'semi_1pct.py'
 model = dict(frozen=False, backbone=dict(norm_cfg=dict(type='SyncBN'), norm_eval=False))
 optim_wrapper = dict(

@@ -1,4 +1,5 @@
-# 1 % of ImageNet's labels by MSBReg's recipe: the backbone is frozen and the classifier's rate is 2.0.
+# Training with 1 % of ImageNet's labels by MSBReg's recipe: the backbone is frozen, and the classifier has a learning rate
+# of 2.0.
 _base_ = 'linear_sgd_100e.py'
 total_batch_size = 1024
 optim_wrapper = dict(optimizer=dict(lr=2.0, nesterov=True))

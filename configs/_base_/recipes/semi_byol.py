@@ -1,4 +1,5 @@
-# Semi-supervised learning by BYOL's protocol: the whole network; rate and number of epochs from a grid on held-out images.
+# Fine-tuning with few labels by BYOL's protocol: the whole network is trained, and the learning rate and the number of
+# epochs are selected from a grid on held-out images.
 _base_ = 'semi_10pct.py'
 optim_wrapper = dict(optimizer=dict(lr=0.1), paramwise_cfg=None)
 trials = [

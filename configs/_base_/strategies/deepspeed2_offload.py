@@ -1,4 +1,4 @@
-# DeepSpeed's ZeRO-2 with the optimizer state and the optimizer step in host memory.
+# DeepSpeed's ZeRO-2. The optimizer state is in host memory, and the optimizer step runs on the CPU.
 strategy = dict(
     type='DeepSpeedStrategy',
     zero_optimization=dict(

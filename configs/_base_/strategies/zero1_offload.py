@@ -1,4 +1,4 @@
-# ZeRO-1 with the shards and the optimizer step in host memory.
+# torch's ZeRO-1. The shards are in host memory, and the optimizer step runs on the CPU.
 strategy = dict(
     type='ZeroStrategy',
     zero_optimization=dict(stage=1, offload_optimizer=dict(device='cpu', pin_memory=True)),

@@ -1,5 +1,5 @@
-# BYOL's augmentation in its symmetric form (the paper's Tab. 5), the same with color operations removed one by one from the
-# end (Fig. 5), and BYOL's own asymmetric pair.
+# BYOL's augmentation: the symmetric form of the AIRL paper (AIRL's Tab. 5), this form with one operation after the other
+# removed from the end (AIRL's Fig. 5), and the asymmetric pair of views of BYOL's own paper.
 crop_flip = [
     dict(type='RandomResizedCrop', size=224, scale=(0.08, 1.0)),
     dict(type='RandomFlip', p=0.5),

@@ -1,4 +1,4 @@
-# BYOL's asymmetric pair with operations removed (BYOL's Fig. 3b).
+# BYOL's asymmetric pair of views without some of its operations (BYOL's Fig. 3b).
 crop = dict(type='RandomResizedCrop', size=224, scale=(0.08, 1.0))
 flip = dict(type='RandomFlip', p=0.5)
 jitter = dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)

@@ -1,4 +1,4 @@
-# The views of each method's release; crops are resized bilinearly, as in all configs here.
+# The views of the other methods, as in their releases. Crops are resized bilinearly, as in all configs of mmairl.
 flip = dict(type='RandomFlip', p=0.5)
 jitter = dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)
 strong_jitter = dict(
@@ -9,7 +9,7 @@ blur = dict(type='GaussianBlur', p=1.0, sigma=(0.1, 2.0))
 blur_half = dict(type='GaussianBlur', p=0.5, sigma=(0.1, 2.0))
 blur_tenth = dict(type='GaussianBlur', p=0.1, sigma=(0.1, 2.0))
 solarize = dict(type='Solarize', p=0.2, threshold=128)
-# BYOL's asymmetric pair, and the operations after the crop in the others.
+# The operations after the crop: BYOL's asymmetric pair, and the operations of small crops, of LeJEPA and of SwAV.
 first, second = [flip, jitter, grey, blur], [flip, jitter, grey, blur_tenth, solarize]
 small, same, swav = (
     [flip, jitter, grey, blur_half],
@@ -20,7 +20,7 @@ small, same, swav = (
 crop = dict(type='RandomResizedCrop', size=224, scale=(0.2, 1.0))
 mocov3_r50 = [[crop, *first], [crop, *second]]
 
-# Two large crops and six or eight small ones.
+# These methods use two large crops and six or eight small crops.
 large, part = dict(crop, scale=(0.4, 1.0)), dict(crop, size=96, scale=(0.05, 0.4))
 dino_vit = [[large, *first], [large, *second], *[[part, *small]] * 8]
 large, part = dict(crop, scale=(0.14, 1.0)), dict(crop, size=96, scale=(0.05, 0.14))
@@ -29,7 +29,7 @@ swav_r50 = [*[[large, *swav]] * 2, *[[part, *swav]] * 6]
 large, part = dict(crop, scale=(0.3, 1.0)), dict(crop, size=98, scale=(0.05, 0.3))
 lejepa = [*[[large, *same]] * 2, *[[part, *same]] * 6]
 
-# For Shapes: two crops of 32 pixels and four of 16, gray.
+# On Shapes, views are gray: two crops of 32 pixels and four of 16.
 shapes_colours = [
     flip,
     dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),

@@ -1,5 +1,5 @@
-# The views of mocov2.py and byol.py in two parts: the crop, which a data worker applies to each image, and the operations
-# applied to the whole batch on the device. A config uses both, for each view:
+# The views of mocov2.py and byol.py in two parts: a data worker crops each image, and the device applies all other
+# operations to the whole batch. A config sets both parts for each view:
 #   train_dataloader = dict(dataset=dict(views=[{{_base_.mocov2_crop}}, {{_base_.mocov2_crop}}]))
 #   model = dict(data_preprocessor=dict(views=[{{_base_.mocov2_on_device}}, {{_base_.mocov2_on_device}}]))
 mocov2_crop = [dict(type='RandomResizedCrop', size=224, scale=(0.2, 1.0))]

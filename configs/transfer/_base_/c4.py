@@ -1,5 +1,5 @@
-# A C4 detector on a pre-trained ResNet-50: layers 1 to 3 are the backbone, layer 4 is the shared head.
-# Both load the same checkpoint: tools/transfer.py sets it; otherwise use --cfg-options
+# A C4 detector on a pre-trained ResNet-50: layers 1 to 3 are the backbone, and layer 4 is the head that all regions share.
+# Backbone and head load the same checkpoint. tools/transfer.py sets it. Otherwise, add --cfg-options
 # model.backbone.init_cfg.checkpoint=CKPT model.roi_head.shared_head.init_cfg.checkpoint=CKPT.
 _base_ = 'detection.py'
 
@@ -15,7 +15,6 @@ c4 = dict(
             init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None, prefix='layer4.'),
         )
     ),
-    train_cfg=dict(
-        rpn=dict(allowed_border=-1)
-    ),  # of mmdet's models, only Mask R-CNN C4 drops anchors that cross the border
+    # With -1, anchors may cross the border of the image. Of mmdet's models, only Mask R-CNN C4 drops such anchors.
+    train_cfg=dict(rpn=dict(allowed_border=-1)),
 )

@@ -1,4 +1,4 @@
-# The widths of a C4 detector on ResNet-18.
+# The channels of a C4 detector with a ResNet-18.
 c4_r18 = dict(
     backbone=dict(depth=18),
     rpn_head=dict(in_channels=256, feat_channels=256),

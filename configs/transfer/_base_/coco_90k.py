@@ -1,5 +1,6 @@
-# COCO instance segmentation, 90k iterations at batch 16, short sides 640 to 800. Combine it with a model of mmdet's 1x configs.
-# The warm-up over 1000 iterations is detectron2's default, which the reference keeps on COCO.
+# COCO instance segmentation: 90 000 iterations at batch 16, with images whose short side has 640 to 800 pixels. A config
+# combines these settings with a model of mmdet's 1x configs. The warm-up over 1000 iterations is detectron2's default,
+# which the reference does not change for COCO.
 coco_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True, poly2mask=False),
@@ -19,7 +20,7 @@ coco_steps = [
         type='MultiStepLR', by_epoch=False, begin=0, end=90000, milestones=[60000, 80000], gamma=0.1
     ),
 ]
-# As in detectron2, norms have no weight decay.
+# Norm layers have no weight decay, as in detectron2.
 coco_optimizer = dict(paramwise_cfg=dict(norm_decay_mult=0.0))
 coco_hooks = dict(
     logger=dict(log_metric_by_epoch=False),

@@ -1,6 +1,6 @@
-# Synthetic scenes of 96 pixels (projects/normrescale/scenes.py): 400 for training, 300 for testing, batch 8, minutes on
-# a core. tools/transfer.py draws them and sets the backbone's depth and width from the checkpoint. A study that tunes the rate
-# selects it on two halves of 150 more scenes.
+# Synthetic scenes of 96 pixels (projects/normrescale/scenes.py): 400 for training and 300 for testing, batch 8, minutes on
+# one CPU core. tools/transfer.py draws the scenes, and sets the depth and width of the backbone as in the checkpoint. A
+# study that tunes the learning rate selects it on 150 more scenes, in two halves.
 scenes_imports = dict(
     imports=[
         'mmairl.transfer',
@@ -31,7 +31,8 @@ scenes_batch = 8
 scenes_optimizer = dict(
     type='OptimWrapper',
     optimizer=dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=1e-4),
-    paramwise_cfg=dict(norm_decay_mult=0.0),  # as in detectron2
+    # Norm layers have no weight decay, as in detectron2.
+    paramwise_cfg=dict(norm_decay_mult=0.0),
 )
 warm_up = dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=20)
 scenes_custom = [dict(type='mmairl.PreciseBNHook', batches=30)]

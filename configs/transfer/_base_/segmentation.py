@@ -1,4 +1,4 @@
-# Shared by the segmentation runs: our components for mmseg, SyncBN, batch 16, and a plain ResNet.
+# Settings that all segmentation configs share: mmairl's components for mmseg, SyncBN, batch 16, and a plain ResNet.
 custom_imports = dict(
     imports=[
         'mmairl.engine.hooks.saving',
@@ -9,13 +9,14 @@ custom_imports = dict(
 )
 custom_hooks = [dict(type='mmairl.PreciseBNHook', batches=200)]
 
-# The schedules belong to this batch: 2 images on each of 8 GPUs.
+# The schedules are those for a batch of 16: 2 images on each of 8 GPUs.
 total_batch_size = 16
 model_wrapper_cfg = dict(type='mmairl.DistributedModel')
 
 bn_over_processes = dict(type='mmairl.SyncBN', requires_grad=True)
-# torchvision's layout and its stem of one 7x7 convolution. mmseg's default, ResNetV1c, has a stem of three convolutions, which
-# could not load our weights. --cfg-options model.backbone.init_cfg.checkpoint=CKPT sets the weights.
+# This backbone has torchvision's layout, with a stem of one 7x7 convolution. mmseg's default, ResNetV1c, has a stem of
+# three convolutions, so it could not load mmairl's weights. --cfg-options model.backbone.init_cfg.checkpoint=CKPT sets the
+# weights.
 plain_resnet = dict(
     _delete_=True,
     type='ResNet',
@@ -30,11 +31,11 @@ plain_resnet = dict(
     style='pytorch',
     init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None),
 )
-# The same at stride 16: dilation preserves the size of the last stage.
+# The same backbone with stride 16. The last stage has dilation instead of a stride, so its maps are as large as its input.
 resnet_os16 = dict(
     plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2), contract_dilation=False
 )
-# As in classification, for a model whose backbone is not set yet.
+# The same backbone with stride 32, as in classification. It has no `_delete_`, because it is for models without a backbone.
 resnet_os32 = dict(
     plain_resnet, strides=(1, 2, 2, 2), dilations=(1, 1, 1, 1), contract_dilation=False
 )
@@ -45,7 +46,8 @@ saved = dict(
         type='mmairl.ExactCheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2
     ),
 )
-# mmseg's visualizer has a fixed name, so a second run in one process would write to the first run's folder.
+# This visualizer replaces mmseg's, which has a fixed name. A second run in the same process would write to the first run's
+# folder.
 scalars_and_images = dict(
     _delete_=True,
     type='SegLocalVisualizer',

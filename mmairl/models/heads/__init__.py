@@ -1,4 +1,4 @@
-"""Heads, which compute the loss from the queries and keys of an image's views. Each family of methods has one file."""
+"""The heads, which compute the loss from the queries and keys of an image's views. Each file has one family of methods."""
 
 from mmairl.models.heads.base import Head, PairwiseHead, unit
 from mmairl.registry import class_of

@@ -1,4 +1,4 @@
-"""Barlow Twins: the cross-correlation matrix of two views' projections is trained to be the identity."""
+"""Barlow Twins: the loss draws the cross-correlation matrix of two views' projections toward the identity."""
 
 import torch
 import torch.nn.functional as F
@@ -11,15 +11,16 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class BarlowTwinsHead(PairwiseHead):
-    """Barlow Twins' loss over the batch of all processes.
+    """Barlow Twins' loss, computed over the batch of all processes.
 
     ``C`` is the matrix of correlations between the dimensions of two views' projections::
 
         loss = scale ( sum_i (1 - C_ii)^2 + weight sum_{i != j} C_ij^2 )
 
     Args:
-        weight: Weight of the redundancy term.
-        scale: Factor of the loss, 0.024 in the released code. LARS cancels it for weights, but not for biases and norms.
+        weight: Weight of the second sum, the redundancy.
+        scale: Factor of the loss, 0.024 in the released code. LARS cancels this factor in the updates of weight matrices,
+            but not in the updates of biases and norm layers.
 
     Returns (forward):
         ``loss``; ``invariance``: the first sum; ``redundancy``: the second sum.
@@ -50,6 +51,6 @@ class BarlowTwinsHead(PairwiseHead):
 
 
 def standardized(z: Tensor) -> Tensor:
-    """Return the rows of all processes, with mean 0 and variance 1 in each dimension."""
+    """Return the embeddings of all processes, shifted and scaled to mean 0 and variance 1 in each dimension."""
     everyone = gather_with_gradient(widened(z))
     return F.batch_norm(everyone, None, None, training=True)

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ByView = dict[int, Tensor]  # for each view, one row per image of this process
+# Maps the index of a view to its embeddings, one row per image of this process.
+ByView = dict[int, Tensor]
 
 
 def widened(x: Tensor) -> Tensor:
@@ -20,16 +21,17 @@ def unit(embeddings: Tensor) -> Tensor:
 
 
 class Head(nn.Module):
-    """Base class of losses of the views' embeddings.
+    """Base class of heads, which compute a loss from the embeddings of an image's views.
 
-    A subclass implements `forward(q, k, negatives)`. `q` and `k` map the index of a view to its queries or keys, one row per
-    image of this process, not normalized. `negatives` are the unit vectors in the queue, or None without a queue. `forward`
-    returns a dictionary whose `loss` is minimized. Its other values are logged.
+    A subclass implements `forward(q, k, negatives)`. `q` maps the index of each query's view to the queries, and `k` maps the
+    index of each key's view to the keys. Both have one row per image of this process and are not normalized. `negatives` are
+    the unit vectors in the queue, or None if there is no queue. `forward` returns a dictionary: its `loss` is minimized, and
+    its other values are logged.
 
     Attributes:
-        queue_role: The role of the queue's keys in this loss: `'negatives'`, or `'support'` for a set from which positives
-            are taken (NNCLR). Health advice about negatives applies only to `'negatives'`.
-        page_metrics: Names of the returned values that the health page shows.
+        queue_role: How this loss uses the keys in the queue: as `'negatives'`, or as the `'support'` from which positives
+            are chosen (NNCLR). The health page of a run gives advice about negatives only for `'negatives'`.
+        page_metrics: Names of the logged values that the health page shows.
     """
 
     queue_role = 'negatives'
@@ -37,12 +39,13 @@ class Head(nn.Module):
 
 
 class PairwiseHead(Head):
-    """Base class of losses that are sums over pairs of a query's view and a different key's view.
+    """Base class of heads that compare one view's queries with another view's keys.
 
-    With two views, a symmetric model has two such pairs, and an asymmetric model one. A subclass implements `pair`.
+    The loss is the sum, or the mean, over all pairs of a query view and a different key view. With two views, there are two
+    pairs if the model is symmetric, and otherwise one. A subclass implements `pair`.
 
     Attributes:
-        summed: Whether the loss is the sum over the pairs, or else their mean.
+        summed: True if the loss is the sum over the pairs, False if it is the mean.
     """
 
     summed = True
@@ -58,20 +61,21 @@ class PairwiseHead(Head):
         return results
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
-        """Return the loss of one view's queries with another view's keys, and values to log.
+        """Return a dictionary with the `loss` of one pair of views, and with values to log.
 
         Args:
-            q: Queries, not normalized.
-            k: Keys, not normalized.
-            negatives: The queue's unit vectors, or None.
+            q: Queries of one view, not normalized.
+            k: Keys of the other view, not normalized.
+            negatives: The unit vectors in the queue, or None if there is no queue.
         """
         raise NotImplementedError
 
 
 class PrototypeHead(PairwiseHead):
-    """Base class of cross entropies between predicted and assigned prototypes, averaged over the view pairs.
+    """Base class of heads in which queries predict how keys are assigned to prototypes (DINO, SwAV).
 
-    A subclass first converts queries to log-probabilities and keys to assignments.
+    The loss is the cross entropy between the assignments and the predictions, averaged over the pairs of views. The `forward`
+    of a subclass converts keys to assignments and queries to log-probabilities, and then calls `forward` of this class.
     """
 
     page_metrics = ('key_entropy',)
@@ -83,6 +87,9 @@ class PrototypeHead(PairwiseHead):
 
 
 def prototype_weight(prototypes: nn.Linear, frozen: int) -> Tensor:
-    """Return the prototypes. While frozen, their gradient is 0 and not None, because DDP waits for a gradient."""
+    """Return the prototypes, as the rows of a matrix.
+
+    While they are frozen, their gradient is 0 instead of None, because DDP waits for the gradient of every parameter.
+    """
     weight = prototypes.weight
     return weight.detach() + 0 * weight if frozen else weight

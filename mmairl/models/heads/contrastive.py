@@ -52,15 +52,16 @@ class ContrastiveHead(PairwiseHead):
 
 @MODELS.register_module()
 class InfoNCEHead(Head):
-    """InfoNCE loss with weighted negatives (BYOL's Eq. 6), which are the other images in the batch of all processes.
+    """InfoNCE loss with weighted negatives (BYOL's Eq. 6).
 
-    The loss is ``-InfoNCE(alpha, beta)``, summed over both directions::
+    The negatives of an image are the other images in the batch of all processes. The loss is ``-InfoNCE(alpha, beta)``. It is
+    summed over two directions: queries of the first view with keys of the second view, and the reverse::
 
         InfoNCE(alpha, beta) = 2/B sum_i S(v_i, v'_i)
             - beta 2 alpha/B sum_i ln( sum_{j != i} exp(S(v_i, v_j)/alpha) + sum_j exp(S(v_i, v'_j)/alpha) )
 
-    ``S(a, b)`` is the cosine of the query of view ``a`` and the key of view ``b``, and ``v_i`` and ``v'_i`` are the views of
-    image ``i``. At ``beta = 0``, the loss is BYOL's loss minus 4.
+    ``S(a, b)`` is the cosine of the query of view ``a`` and the key of view ``b``, ``v_i`` and ``v'_i`` are the two views of
+    image ``i``, and ``B`` is the number of images. At ``beta = 0``, the loss is BYOL's loss minus 4.
     At ``beta = 1``, it is 4 alpha times SimCLR's NT-Xent loss at temperature alpha.
 
     Args:
@@ -102,11 +103,11 @@ class InfoNCEHead(Head):
         return {'loss': loss, 'similarity': similarity.detach()}
 
     def direction(self, query: Tensor, same: Tensor, other: Tensor) -> Tensor:
-        """Return the loss of one view's queries.
+        """Return the loss of one direction, in which one view has the queries.
 
         Args:
-            query: Queries of a view.
-            same: Keys of the same view. The key of the query's own image is left out.
+            query: The queries.
+            same: Keys of the queries' view. They serve as negatives, except for the key of the query's own image.
             other: Keys of the other view. The key of the query's own image is the positive.
         """
         attraction = -2 * (query * other).sum(dim=1).mean()
@@ -121,5 +122,8 @@ class InfoNCEHead(Head):
         return attraction + self.beta * 2 * self.alpha * repulsion
 
     def logits(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Return the logits with the keys of all processes. Autocast reduces only the precision of the product."""
+        """Return the products of the queries with the keys of all processes, divided by alpha.
+
+        Autocast reduces only the precision of the matrix product.
+        """
         return (query @ gather_with_gradient(keys).T).to(query.dtype) / self.alpha

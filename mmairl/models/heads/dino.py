@@ -1,4 +1,4 @@
-"""DINO: the student predicts the prototypes that the teacher assigns to another view."""
+"""DINO: the student predicts how the teacher assigns another view of the same image to learned prototypes."""
 
 from typing import Any
 
@@ -15,14 +15,16 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class PrototypeNeck(MLPNeck):
-    """An MLP followed by the cosines between its output and learned prototypes, which are part of the teacher's average.
+    """DINO's projector: an MLP, and then the cosines between its output and learned prototypes.
+
+    The prototypes of the teacher's projector are a moving average of the student's prototypes.
 
     Args:
         prototypes: Number of prototypes.
         **settings: The arguments of `MLPNeck`.
 
     Attributes:
-        frozen: 1 while the prototypes get no gradient. `ScheduleHook` sets it.
+        frozen: 1 while the prototypes are not trained, otherwise 0. `ScheduleHook` changes it during a run.
     """
 
     def __init__(self, prototypes: int, **settings: Any) -> None:
@@ -37,13 +39,14 @@ class PrototypeNeck(MLPNeck):
 
 @MODELS.register_module()
 class DINOHead(PrototypeHead):
-    """Cross entropy of ``softmax(q / t)`` with ``softmax((k - c) / t_k)``, averaged over the view pairs.
+    """DINO's loss: the cross entropy between ``softmax(q / t)`` and ``softmax((k - c) / t_k)``.
 
-    The center ``c`` is the moving mean of the keys of all processes. It prevents all images from being assigned to one
-    prototype. The low temperature of the keys prevents uniform assignments.
+    ``q`` are the query's cosines with the prototypes and ``k`` are those of a key of another view. The loss is averaged over
+    the pairs of views. The center ``c`` is a moving average of the keys of all processes. Subtracting it prevents the
+    assignment of all images to one prototype. The low temperature of the keys prevents uniform assignments.
 
     Args:
-        prototypes: Number of prototypes, as in `model.projector`.
+        prototypes: Number of prototypes, the same as in `model.projector`.
         temperature: Softmax temperature ``t`` of the queries.
         key_temperature: Softmax temperature ``t_k`` of the keys.
         centre_momentum: Momentum of the center. 1 disables centering.
@@ -91,6 +94,6 @@ class DINOHead(PrototypeHead):
     def move_center(self, keys: Tensor) -> None:
         mean = keys.to(self.centre.dtype).mean(dim=0)
         all_reduce(mean, 'mean')
-        # The optimizer skips the step if the batch is not finite, so the center does not move either.
+        # If a key is not finite, the optimizer skips the step, so the center does not move either.
         mean = torch.where(mean.isfinite(), mean, self.centre)
         self.centre.lerp_(mean, 1 - self.centre_momentum)

@@ -6,8 +6,8 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from mmairl.models.heads.base import widened
 
-# Number of logits that are computed at a time: 8 MiB in float32, which stay in the last-level cache. 256 queries against
-# 65 536 keys are only 8 chunks, so the number of kernels is small.
+# The number of logits that are computed at a time. In float32 they take 8 MiB, so they stay in the last-level cache. 256
+# queries and 65 536 keys make only 8 chunks, so the number of kernel calls is small.
 CHUNK = 2**21
 
 
@@ -18,13 +18,13 @@ def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tup
 
         loss = -log( exp(q·k/t) / (exp(q·k/t) + sum_n exp(q·n/t)) )
 
-    Autocast reduces the precision of the products with the negatives only. All else runs in float32 or wider. The negatives
-    have no gradient, because they are keys of earlier steps.
+    Autocast reduces only the precision of the products of queries and negatives. All other computations use float32 or a
+    wider type. The negatives get no gradient, because they are keys of earlier steps.
 
     Args:
         q: Queries, as unit vectors.
-        k: The positive of each query, as unit vectors.
-        negatives: The negatives of all queries, as unit vectors. May be empty.
+        k: The positive of each query, as a unit vector.
+        negatives: The negatives, as unit vectors, which all queries share. May be empty.
         temperature: Softmax temperature ``t``.
 
     Example:
@@ -38,11 +38,12 @@ def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tup
 
 
 class _LogSumExp(torch.autograd.Function):
-    """Return log sum_n exp(q·n) and max_n q·n of each query, which are both -inf without negatives.
+    """Return log sum_n exp(q·n) and max_n q·n over the negatives n, for each query q. Without negatives, both are -inf.
 
-    The gradient of the first is the mean of the negatives, weighted by the softmax of the logits. The sums are computed in
-    one pass over chunks of negatives, relative to a running maximum m. When m rises, the sums so far are multiplied by
-    exp(m_old - m). The full matrix of logits (64 MiB for 256 x 65 536) would be written and read several times.
+    The gradient of the logarithm is the mean of the negatives, weighted by the softmax of the logits q·n. All sums are
+    computed in one pass over chunks of negatives, relative to a running maximum m of the logits. When m rises, the sums so
+    far are multiplied by exp(m_old - m). In contrast, the full matrix of logits (64 MiB for 256 x 65 536) would have to be
+    written and read several times.
     """
 
     @staticmethod
@@ -53,7 +54,7 @@ class _LogSumExp(torch.autograd.Function):
         kind = q.device.type
         autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         if autocast and q.dtype == torch.float32:
-            # Convert once here, and not in both products of each chunk.
+            # Convert the negatives once here, because autocast would convert each chunk twice, once per product.
             negatives = negatives.to(torch.get_autocast_dtype(kind))
         else:
             negatives = negatives.to(q.dtype)
@@ -67,7 +68,8 @@ class _LogSumExp(torch.autograd.Function):
             total = total * shrink + weights.sum(dim=1)
             mean = mean * shrink.unsqueeze(1) + (weights @ chunk).to(q.dtype)
             peak = higher
-        # The total is at least 1, because exp(0) is one of its terms. Without negatives, it is 0.
+        # With negatives, the total is at least 1, because exp(0) is one of its terms. Without negatives it is 0, and
+        # `clamp` avoids a division by 0.
         ctx.save_for_backward(mean / total.clamp(min=1).unsqueeze(1))
         ctx.mark_non_differentiable(peak)
         return peak + total.log(), peak

@@ -1,4 +1,7 @@
-"""LeJEPA: views predict the mean of the large crops, and projections are kept Gaussian, without a teacher."""
+"""LeJEPA: each view predicts the mean projection of the large crops, and a second term keeps projections Gaussian.
+
+LeJEPA has no teacher.
+"""
 
 import torch
 from mmengine.dist import broadcast, get_world_size
@@ -10,21 +13,22 @@ from mmairl.registry import MODELS
 
 
 def mean_over_processes(rows: Tensor) -> Tensor:
-    """Return the mean over the rows of all processes, with gradient. All processes must have equally many rows."""
+    """Return the mean over the rows of all processes, with gradient. Each process must have the same number of rows."""
     mean = rows.mean(dim=0)
     return mean if get_world_size() == 1 else all_reduce(mean) / get_world_size()
 
 
 def epps_pulley(z: Tensor, slices: Tensor, points: Tensor) -> Tensor:
-    """Return the Epps-Pulley statistic of n embeddings, averaged over one-dimensional slices.
+    """Return how far n embeddings are from a standard normal distribution, by the Epps-Pulley statistic.
 
-    The statistic of a slice is n times the squared distance between the characteristic functions of the projected
-    embeddings and of N(0, 1), weighted by exp(-t^2 / 2) and integrated over [-T, T] by the trapezoid rule.
+    The statistic is averaged over slices, which are projections of the embeddings onto single directions. For one slice, it
+    is n times the squared difference between the characteristic functions of the slice and of N(0, 1), weighted by
+    exp(-t^2 / 2) and integrated over t from -T to T by the trapezoid rule.
 
     Args:
         z: Embeddings of this process.
-        slices: Unit vectors of the slices, one per column.
-        points: Values of t from 0 to T.
+        slices: Unit vectors of the directions, one per column.
+        points: Values of t from 0 to T. Negative values are not needed, because the integrand is symmetric.
     """
     angles = (z @ slices).unsqueeze(2) * points
     normal = (-points.square() / 2).exp()
@@ -36,14 +40,15 @@ def epps_pulley(z: Tensor, slices: Tensor, points: Tensor) -> Tensor:
 
 @MODELS.register_module()
 class LeJEPAHead(Head):
-    """LeJEPA's loss of the projections ``z_v`` of the views.
+    """LeJEPA's loss, computed from the projections ``z_v`` of the views v.
 
     ::
 
         loss = (1 - weight) mean_v |z_v - center|^2 + weight mean_v epps_pulley(z_v)
 
-    The center is the mean of the keys, which are the projections of the large crops with their gradient
-    (`model.target='student'`). Each step draws new random slices, the same ones in all processes.
+    The center is the mean of the keys. With `model.target='student'`, the keys are projections by the student, and the loss
+    has a gradient with respect to them. LeJEPA's keys are the large crops (`model.key_views`). At each step, all processes
+    use the same new random slices, which are directions onto which the projections ``z_v`` are projected.
 
     Args:
         weight: Weight of the Epps-Pulley term.

@@ -12,16 +12,17 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class BatchContrastiveHead(PairwiseHead):
-    """MoCo v3's loss: ``2 t`` times the cross entropy of ``cos(q, k) / t`` over the keys ``k`` of the other view.
+    """MoCo v3's loss: InfoNCE with temperature ``t`` over the keys of another view in the batch, times ``2 t``.
 
-    The keys are those of all processes.
+    The logits of a query ``q`` are ``cos(q, k) / t`` for each key ``k`` of the other view, from all processes. The positive
+    is the key of the query's own image.
 
     Args:
         temperature: Softmax temperature ``t``.
 
     Returns (forward):
         ``loss``: mean over the batch, summed over view pairs.
-        ``instance_accuracy``: fraction of queries whose own key is the closest.
+        ``instance_accuracy``: fraction of queries for which the key of their own image is the closest key.
     """
 
     page_metrics = ('instance_accuracy',)

@@ -10,10 +10,10 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module(name=['RegressionHead', 'BYOLHead'])
 class RegressionHead(PairwiseHead):
-    """Squared distance between normalized queries and keys, ``2 - 2 cos(q, k)`` (BYOL).
+    """BYOL's loss, the squared distance between normalized queries and keys: ``2 - 2 cos(q, k)``.
 
     Args:
-        weight: Factor of the loss. With 0.25, it is SimSiam's loss (``-cos / 2`` per direction) plus a constant.
+        weight: Factor of the loss. With 0.25, the result is SimSiam's loss (``-cos / 2`` per pair of views) plus a constant.
 
     Returns (forward):
         ``loss``: mean over the batch, summed over view pairs.
@@ -39,8 +39,8 @@ class OptimalLinearHead(RegressionHead):
     ``W = (q'q + ridge I)^-1 q'k`` is computed over the batch of all processes for each pair of views, and has no gradient.
 
     Args:
-        ridge: The ridge as a fraction of the mean eigenvalue of ``q'q``. It keeps the solution finite if the batch is smaller
-            than the width of the embeddings.
+        ridge: The ridge, as a fraction of the mean eigenvalue of ``q'q``. It keeps the solution finite if the batch has fewer
+            images than the embeddings have dimensions.
     """
 
     def __init__(self, ridge: float = 1e-6) -> None:

@@ -1,4 +1,4 @@
-"""SwAV: each view predicts the code of another view, a balanced soft assignment to prototypes."""
+"""SwAV: each view predicts the code of another view. A code is a soft assignment of an image to prototypes."""
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +13,16 @@ from mmairl.registry import MODELS
 
 @torch.no_grad()
 def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
-    """Return the codes of this process's rows.
+    """Return the codes of this process's images, balanced over the prototypes by the Sinkhorn algorithm.
 
-    ``exp(scores / epsilon)`` is scaled until the images of all processes are distributed equally over the prototypes. With
-    0 iterations, a code is the softmax of its scores, and all images may be assigned to one prototype.
+    Each iteration scales the columns and then the rows of ``exp(scores / epsilon)``, so that the images of all processes are
+    distributed more equally over the prototypes. With 0 iterations, a code is ``softmax(scores / epsilon)``, and all images
+    may be assigned to one prototype.
+
+    Args:
+        scores: Products of this process's embeddings with the prototypes, one row per image.
+        epsilon: Softmax temperature of the codes.
+        iterations: Number of iterations.
     """
     codes = (gather(scores) / epsilon).exp()
     for _ in range(iterations):
@@ -28,20 +34,20 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 
 @MODELS.register_module()
 class SwAVHead(PrototypeHead):
-    """Cross entropy of ``softmax(q·c / t)`` with the codes of the other views' keys, averaged over the view pairs.
+    """SwAV's loss: the cross entropy between ``softmax(q·c / t)`` and the codes of the other views' keys.
 
-    The prototypes ``c`` are normalized to length 1 before each step. There is no queue, which the released code uses for
-    batches of at most 256 images.
+    It is averaged over the pairs of views. The prototypes ``c`` are normalized to length 1 before each step. Unlike the
+    released code, which uses a queue for batches of at most 256 images, this head uses no queue.
 
     Args:
         channels: Width of the projections.
         prototypes: Number of prototypes.
         temperature: Softmax temperature ``t``.
         epsilon: Softmax temperature of the codes. Larger values give smoother codes.
-        iterations: Sinkhorn iterations.
+        iterations: Number of Sinkhorn iterations, which balance the codes over the prototypes.
 
     Attributes:
-        frozen: 1 while the prototypes get no gradient. `ScheduleHook` sets it.
+        frozen: 1 while the prototypes are not trained, otherwise 0. `ScheduleHook` changes it during a run.
 
     Returns (forward):
         ``loss``; ``key_entropy``: mean entropy of the codes, in nats.

@@ -17,9 +17,9 @@ class VICRegHead(PairwiseHead):
 
         loss = invariance s(z, z') + variance (v(z) + v(z')) + covariance (c(z) + c(z'))
 
-    ``s`` is the mean squared difference. ``v`` is the mean over dimensions of ``max(0, 1 - standard deviation)``, as in the
-    paper; the released code halves it. ``c`` is the sum of the squared covariances between different dimensions, divided by
-    the number of dimensions.
+    ``s`` is the mean squared difference of the two views. ``v`` is the mean of ``max(0, 1 - standard deviation)`` over the
+    dimensions, as in the paper. The released code halves ``v``. ``c`` is the sum of the squared covariances between
+    different dimensions, divided by the number of dimensions.
 
     Args:
         invariance: Weight of ``s``.
@@ -27,7 +27,7 @@ class VICRegHead(PairwiseHead):
         covariance: Weight of ``c``.
 
     Returns (forward):
-        ``loss``, and its three terms ``invariance``, ``variance`` and ``covariance`` without their weights.
+        ``loss``, and its three terms ``invariance``, ``variance`` and ``covariance`` before they are weighted.
     """
 
     page_metrics = ('invariance', 'variance', 'covariance')
@@ -64,5 +64,6 @@ def variance(z: Tensor) -> Tensor:
 
 def covariance(z: Tensor) -> Tensor:
     centered = z - z.mean(dim=0)
-    matrix = centered.T @ centered / (len(z) - 1)  # torch.cov waits for the device
+    # torch.cov is not used, because it makes the host wait for the device.
+    matrix = centered.T @ centered / (len(z) - 1)
     return (matrix.square().sum() - matrix.diagonal().square().sum()) / len(matrix)

@@ -1,10 +1,10 @@
 // ---- Curves: values of all lines at the pointer, zoom, smoothing, and one bar of controls for all charts
 
-const DASHES = [[], [9, 4], [2, 3], [9, 3, 2, 3]]; // each dash pattern serves as many lines as there are colors that everybody can distinguish
-const WHOLE = [...'012345678'].flatMap(zeros => [1, 2, 5].map(step => step * 10 ** zeros)); // tick distances of an axis of whole numbers
+const DASHES = [[], [9, 4], [2, 3], [9, 3, 2, 3]]; // six lines share a dash pattern, because everybody can distinguish the first six colors
+const WHOLE = [...'012345678'].flatMap(zeros => [1, 2, 5].map(step => step * 10 ** zeros)); // possible distances of ticks on an axis of whole numbers
 const axesOf = chart => [...new Set(chart.series.flatMap(line => Object.keys(line.x)))];
 const curves = all('.curves').map(frame => ({ frame, section: frame.closest('section'), stale: true, ...JSON.parse(frame.dataset.chart) }));
-const sets = new Map(); // the names of the lines of each section; a name has one color per section
+const sets = new Map(); // the names of the lines of each section; in a section, a name has the same color in all charts
 for (const { section, series } of curves) sets.set(section, [...new Set([...(sets.get(section) ?? []), ...series.map(line => line.name)])]);
 const hidden = new Set(view.getAll('hide')), zooms = new Map();
 for (const text of view.getAll('zoom')) {
@@ -12,10 +12,10 @@ for (const text of view.getAll('zoom')) {
   if (Number(from) < Number(to)) zooms.set(unit, [Number(from), Number(to)]);
 }
 let chosen = view.get('by'), smoothing = Math.min(0.99, Math.max(0, Number(view.get('smooth')) || 0));
-let touched = curves[0], held = {}; // the chart that the zoom buttons apply to, and the value at the center of a zoom
+let touched = curves[0], held = {}; // the chart that the zoom buttons change, and the point to select again after a zoom
 
 const unitOf = chart => axesOf(chart).includes(chosen) ? chosen : axesOf(chart)[0];
-const isCurve = chart => !chart.dots && !chart.series.some(line => line.low); // neither dots nor points with intervals
+const isCurve = chart => !chart.dots && !chart.series.some(line => line.low); // only curves can be smoothed, not dots or points with intervals
 const place = (chart, name) => sets.get(chart.section).indexOf(name);
 const colorOf = (chart, name) => chart.series.length > 1 ? SIGNS.colors[place(chart, name) % SIGNS.colors.length] : css('--accent');
 const plain = value => value && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e9)
@@ -23,7 +23,7 @@ const plain = value => value && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e
 const along = (chart, x) => chart.ticks.length ? chart.ticks[x] ?? '' : plain(x);
 const swatch = color => { const sign = make('i', { class: 'swatch' }); sign.style.background = color; return sign; };
 
-// Exponential moving average with the bias correction of TensorBoard.
+// Return the exponential moving average of the values, with the bias correction of TensorBoard.
 function smooth(values) {
   let sum = 0, weight = 0;
   return values.map(value => {
@@ -34,7 +34,7 @@ function smooth(values) {
   });
 }
 
-// Return the nearest index with a value. Runs may log at different steps.
+// Return the index nearest to `at` that has a value. Runs may log at different steps, so a line may have gaps.
 function nearest(values, at) {
   for (let far = 0; far < values.length; far++) {
     for (const i of [at - far, at + far]) if (values[i] != null) return i;
@@ -49,12 +49,12 @@ function draw(chart) {
   chart.plot?.destroy();
   frame.querySelector('.still')?.remove();
   const soft = smoothing && isCurve(chart);
-  const faint = soft && series.length < 9 ? series : []; // the measured values, behind the smoothed ones
+  const faint = soft && series.length < 9 ? series : []; // draw the measured values faintly behind the smoothed values
   const tables = [...series.map(line => [line, soft ? smooth(line.y) : line.y]), ...faint.map(line => [line, line.y])];
   const look = ({ name, y }) => ({
     show: !hidden.has(name), stroke: colorOf(chart, name), width: series.length > 20 ? 1 : 1.6,
     dash: DASHES[Math.floor(place(chart, name) / 6) % DASHES.length],
-    points: { show: chart.dots || y.filter(value => value !== null).length < 40, size: 6 }, // a single measurement is visible as a mark only
+    points: { show: chart.dots || y.filter(value => value !== null).length < 40, size: 6 }, // without marks, a single measurement would be invisible
     ...(chart.dots ? { paths: () => null } : {}),
   });
   const font = '12px system-ui, sans-serif', values = (plot, splits) => splits.map(value => value === null ? '' : plain(value));
@@ -62,7 +62,7 @@ function draw(chart) {
   const names = { values: (plot, splits) => splits.map(x => ticks[x] ?? ''), incrs: WHOLE, space: 14 };
   const counted = !chart.log.includes('x') && series.every(line => (line.x[unit] ?? []).every(Number.isInteger));
   if (ticks.length > 8) Object.assign(names, { rotate: -60, size: 100 });
-  const reach = (plot, least, most) => { // include the normal range, except its lower end on a logarithmic axis
+  const reach = (plot, least, most) => { // the axis includes the normal range, except the lower end if the axis is logarithmic
     const room = 0.5 * (most - least) || Infinity, far = series.flatMap(({ low, high }) => low ? [Math.max(Math.min(...low), least - room), Math.min(Math.max(...high), most + room)] : []);
     const ends = [least, most, ...far, log ? null : normal[0], normal[1], level].filter(end => end !== null);
     const outer = [Math.min(...ends), Math.max(...ends)];
@@ -135,17 +135,17 @@ function spans(chart, plot) {
   ctx.restore();
 }
 
-// Return the visible lines with their values at the cursor, largest first.
+// Return the visible lines with their values at the cursor, in descending order of the values.
 function read({ plot, series }) {
   const lines = series.map(({ name }, i) => ({ name, at: plot.cursor.idxs[i + 1], y: plot.data[i + 1][plot.cursor.idxs[i + 1]] }));
   return lines.filter(({ name, y }) => y != null && !hidden.has(name)).sort((one, two) => two.y - one.y);
 }
 
-// Fill the tip with the value of each line. The line nearest to the pointer is highlighted in the tip, tables and charts.
+// Fill the tooltip with the value of each line. The line nearest to the pointer is highlighted in the tooltip, tables and charts.
 function point(chart) {
   const { plot, tip, frame } = chart, { left, top, idx } = plot.cursor, lines = left >= 0 && idx != null ? read(chart) : [];
   const xs = plot.data[0], off = ({ y }) => Math.abs(plot.valToPos(y, 'y') - top);
-  const wanted = lines.find(line => line.name === chart.wanted && off(line) < 1); // of lines that coincide, the one that was chosen by keyboard
+  const wanted = lines.find(line => line.name === chart.wanted && off(line) < 1); // if lines coincide, prefer the line that was chosen by keyboard
   const best = wanted ?? lines.reduce((one, two) => one && off(one) <= off(two) ? one : two, null);
   chart.at = best && { at: xs[best.at], name: best.name };
   tip.replaceChildren();
@@ -159,19 +159,19 @@ function point(chart) {
   tip.append(make('span', {}, `${smoothing && isCurve(chart) ? 'smoothed, ' : ''}${unitOf(chart)} ${along(chart, xs[idx])}`), ...rows);
   tip.classList.toggle('many', lines.length > 12);
   const { left: edge, top: height } = frame.getBoundingClientRect(), at = plot.over.offsetLeft + left, { offsetWidth: wide, offsetHeight: high } = tip;
-  const right = edge + at + 14 + wide < innerWidth ? at + 14 : at - 14 - wide; // next to the pointer and within the window
+  const right = edge + at + 14 + wide < innerWidth ? at + 14 : at - 14 - wide; // the tooltip is next to the pointer and within the window
   tip.style.left = `${Math.max(8 - edge, right)}px`;
   tip.style.top = `${Math.max(8 - height, Math.min(34, innerHeight - height - high - 8))}px`;
 }
 
-// Move the cursor to the value of a line at x, or remove it.
+// Move the cursor to the value of a line at x. Remove the cursor if the line has no value there.
 function go(chart, x, name) {
   const { plot, series } = chart, y = plot.data[series.findIndex(line => line.name === name) + 1]?.[plot.data[0].indexOf(x)];
   chart.wanted = name;
   plot.setCursor(y == null ? { left: -10, top: -10 } : { left: plot.valToPos(x, 'x'), top: plot.valToPos(y, 'y') });
 }
 
-// Left and right move along a line, up and down change the line, plus and minus zoom around the current value.
+// The left and right keys move along a line, up and down switch to another line, and plus and minus zoom around the current value.
 function walk(chart, key) {
   const { plot, series } = chart, name = chart.at?.name ?? series.find(line => !hidden.has(line.name))?.name;
   const own = plot.data[series.findIndex(line => line.name === name) + 1], { min, max } = plot.scales.x;
@@ -202,7 +202,7 @@ function closer(by) {
   zoom(unitOf(touched), 2 * half < data[0].at(-1) - data[0][0] ? [middle - half, middle + half] : null);
 }
 
-// Redraw the visible charts now, the others when they scroll into view.
+// Redraw the visible charts now, and each other chart when it scrolls into view.
 const inSight = new Set();
 let due = false;
 function renew() {
@@ -212,7 +212,7 @@ function renew() {
   due = true;
 }
 
-// The bar of controls: the lines of each section, the unit of x, smoothing, zoom.
+// The bar of controls selects visible lines, the unit of the x axis, smoothing and zoom.
 const whole = button('reset zoom', 'Show the whole range', () => { zooms.clear(); zoom(); });
 const bar = make('div', { class: 'controls', role: 'group', 'aria-label': 'All curves of this page' });
 const isShared = section => curves.some(chart => chart.section === section && chart.series.length > 1); // the section has a chart with several lines
@@ -270,7 +270,7 @@ for (const chart of curves) {
   frame.append(chart.tip);
   if (frame.classList.contains('wide') && series.length > 1 && series.length <= 12) frame.append(make('div', { class: 'names' }, ...series.map(({ name }) => {
     const sign = swatch(colorOf(chart, name));
-    if (place(chart, name) >= 6) Object.assign(sign.style, { border: `2px dotted ${sign.style.background}`, background: 'none' }); // the line is dashed
+    if (place(chart, name) >= 6) Object.assign(sign.style, { border: `2px dotted ${sign.style.background}`, background: 'none' }); // the line of this name is dashed
     return make('span', {}, sign, name);
   })));
   set(frame, { tabindex: 0, role: 'group', 'aria-label': `${title}; the arrow keys read its values` });
@@ -281,9 +281,9 @@ for (const chart of curves) {
   });
 }
 
-// ---- Charts as files on white: SVG, PDF or PNG
+// ---- Downloads of charts on white, as SVG, PDF or PNG
 
-// Return the shapes of a chart as [kind, color, ...], in points from its upper left corner.
+// Return the shapes of a chart, each as [kind, color, ...]. Coordinates are in points from the upper left corner.
 function shapes({ plot, title, series, ticks, ...chart }, shown) {
   const ratio = devicePixelRatio, box = Object.fromEntries(Object.entries(plot.bbox).map(([side, value]) => [side, value / ratio]));
   const at = (value, axis) => plot.valToPos(value, axis, true) / ratio + (axis === 'y' ? 24 : 0), all = { series, ticks, ...chart };
@@ -362,7 +362,7 @@ const sizes = new ResizeObserver(entries => {
   }
 });
 for (const { frame } of curves) { watcher.observe(frame); sizes.observe(frame); }
-// Redraw in the colors of the new scheme or of print.
+// If the color scheme changes or the page is printed, redraw the charts in other colors.
 for (const query of ['(prefers-color-scheme: dark)', 'print']) {
   matchMedia(query).addEventListener('change', () => curves.filter(({ plot }) => plot).forEach(draw));
 }

@@ -1,4 +1,5 @@
-// ---- A map of images. Pointing shows an image, a click its nearest images, a click on a cell of it the nearest cells. A search or a loop drawn on the map lists images.
+// ---- A map of images. Pointing at a dot shows its image, and a click shows the nearest images. A click on a cell of the image shows
+// the nearest cells of other images. Users list images by a search or by drawing a loop on the map.
 
 showMap(JSON.parse(document.getElementById('data').textContent));
 
@@ -18,7 +19,7 @@ function showMap(data) {
   const hidden = new Set(view.getAll('hide').map(name => classes.indexOf(name))), picked = new Set(known('pick'));
   let listed = new Set(), over = -1, chosen = known('image')[0] ?? -1, cell = same ? Number(view.get('cell') ?? -1) : -1, looping = false;
 
-  // ---- Pictures are parts of sheets
+  // ---- The small picture of an image is a part of a sheet of many pictures
 
   const sheets = all('#sheets image').map(image => Object.assign(new Image(), { src: image.getAttribute('href') }));
   function paint(context, i, x, y, size) {
@@ -31,7 +32,7 @@ function showMap(data) {
     svg.append(use, frame);
     return framed(set(svg, { viewBox: `${i % sheet} ${Math.floor(i / sheet) % sheet} 1 1`, 'aria-hidden': true }), part);
   }
-  function framed(svg, part) { // dims all but the cell
+  function framed(svg, part) { // dims everything except the cell
     const { rows, columns } = cells ?? {}, [x, y] = svg.getAttribute('viewBox').split(' ').map(Number);
     const corner = `${x + part % columns / columns} ${y + Math.floor(part / columns) / rows}`;
     set(svg.lastChild, { d: part < 0 ? '' : `M${x} ${y}h1v1h-1zM${corner}h${1 / columns}v${1 / rows}h${-1 / columns}z` });
@@ -43,7 +44,7 @@ function showMap(data) {
     return set(press, { class: 'thumb', title: names[i] });
   }
 
-  // ---- Dots: a disc, square, triangle, rhombus or inverted triangle per class, as in charts
+  // ---- Dots: each class has a color and a shape (disc, square, triangle, rhombus or inverted triangle), as in charts
 
   const color = kind => kind < 0 ? css('--accent') : SIGNS.colors[kind % SIGNS.colors.length];
   function stamp(kind, r) {
@@ -63,7 +64,7 @@ function showMap(data) {
 
   const maps = data.maps.map((map, number) => {
     const canvas = make('canvas', { width: SIZE, height: SIZE, tabindex: 0, role: 'application' });
-    canvas.setAttribute('aria-label', `Map of the images by ${map.title}; arrow keys go from image to image, Enter shows the nearest, space lists the image, plus and minus zoom`);
+    canvas.setAttribute('aria-label', `Map of the images by ${map.title}; arrow keys go from image to image, Enter shows the nearest images, space adds the image to the list, plus and minus zoom`);
     const [x, y, scale] = (same && view.get(`at${number}`) || '0.5,0.5,0.92').split(',').map(Number);
     const loops = (same && view.get(`loops${number}`) || '').split('_').filter(Boolean).map(text => {
       return text.split('.').map(Number).flatMap((value, k, flat) => k % 2 ? [] : [[value, flat[k + 1]]]);
@@ -81,7 +82,7 @@ function showMap(data) {
   const at = (map, i) => onCanvas(map, placeOf(map, i));
   const nearestOf = (map, i) => Array.from(map.near.subarray(i * count, (i + 1) * count));
 
-  // Draw all dots once per view of a map. If few images are visible, draw their pictures instead.
+  // Draw all dots of a map on a hidden canvas, once for each position and zoom. If few images are visible, draw their pictures, too.
   let stamps = new Map(), ready = 0;
   function drawDots(map, r) {
     const context = map.dots.getContext('2d'), shown = [];
@@ -121,7 +122,7 @@ function showMap(data) {
       context.closePath();
       context.stroke();
     }
-    map.canvas.style.touchAction = looping || map.scale > 1 ? 'none' : 'pan-y'; // if the whole map is visible, one finger scrolls the page
+    map.canvas.style.touchAction = looping || map.scale > 1 ? 'none' : 'pan-y'; // while the whole map is visible, a swipe with one finger scrolls the page
   }
   let due = false;
   function redraw() {
@@ -136,7 +137,7 @@ function showMap(data) {
   function move(map, x, y, scale) {
     Object.assign(map, { x, y, scale });
     redraw();
-    clearTimeout(map.rests); // Safari allows 100 changes of the address in 30 seconds
+    clearTimeout(map.rests); // wait, because Safari allows only 100 changes of the address in 30 seconds
     map.rests = setTimeout(() => here(`at${map.number}`, [x, y, scale].map(value => value.toPrecision(5)).join(',')), 200);
   }
 
@@ -213,7 +214,7 @@ function showMap(data) {
     if (text) tell(hits, `${found.length || 'No'} image${found.length === 1 ? '' : 's'} with “${text}” in the name`, found);
     else hits.replaceChildren();
   }
-  // The list has the visible images within loops and single picked images. Picking an image again removes it.
+  // The list contains the visible images inside loops, and images that were picked one by one. Picking an image again removes it.
   function show() {
     const inLoop = i => maps.some(map => map.loops.some(loop => within(loop, placeOf(map, i))));
     listed = new Set([...names.keys()].filter(i => (!hidden.has(labels[i]) && inLoop(i)) !== picked.has(i)));
@@ -224,7 +225,7 @@ function showMap(data) {
     else list.replaceChildren();
     redraw();
   }
-  // Even-odd rule: inside a loop, a ray to the right crosses it an odd number of times.
+  // Return whether a point is inside a loop. If it is, a ray from the point to the right crosses the loop an odd number of times.
   function within(loop, [x, y]) {
     let odd = false;
     for (let i = 0, j = loop.length - 1; i < loop.length; j = i++) {
@@ -251,7 +252,7 @@ function showMap(data) {
       return best;
     };
     const reach = event => (event.pointerType === 'touch' ? 24 : 14) * SIZE / canvas.clientWidth;
-    // The pressed pointers and their positions. One pointer draws a loop or drags the map, two zoom around their center.
+    // The pressed pointers and their positions. One pointer draws a loop or drags the map, and two pointers zoom around their center.
     const down = new Map();
     let pulled = false;
     const middle = () => [0, 1].map(axis => [...down.values()].reduce((sum, place) => sum + place[axis], 0) / down.size);
@@ -276,7 +277,7 @@ function showMap(data) {
       zoom(map, span() / wide, to);
     });
     canvas.addEventListener('pointerup', () => {
-      if (map.drawing.length > 2) { // at most as many corners as fit into an address
+      if (map.drawing.length > 2) { // keep only as many corners as fit into an address
         map.loops.push(map.drawing.filter((_, i) => i % Math.ceil(map.drawing.length / 60) === 0));
         show();
       }
@@ -286,7 +287,7 @@ function showMap(data) {
       canvas.addEventListener(end, event => { down.delete(event.pointerId); map.drawing = []; redraw(); });
     }
     canvas.addEventListener('pointerleave', () => { if (!down.size) look(-1); });
-    canvas.addEventListener('wheel', event => { // the wheel zooms a focused map only; otherwise it scrolls the page
+    canvas.addEventListener('wheel', event => { // the wheel zooms the map only if the map has the focus; otherwise the wheel scrolls the page
       if (document.activeElement !== canvas && !event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
       zoom(map, 1.0015 ** -event.deltaY, spot(event));
@@ -320,7 +321,7 @@ function showMap(data) {
   const pick = map => { shown = map.number; beside = false; arrange(); };
   const switches = maps.map(map => button(map.title, `Show the map by ${map.title}`, () => pick(map)));
   const both = button('side by side', 'Show all maps side by side', () => { beside = !beside; arrange(); });
-  const loop = button('draw a loop', 'Draw a loop on a map, which lists the images in it', () => { looping = !looping; arrange(); });
+  const loop = button('draw a loop', 'Draw a loop on a map to list the images in it', () => { looping = !looping; arrange(); });
   function arrange() {
     switches.forEach((press, i) => press.setAttribute('aria-pressed', !beside && i === shown));
     both.setAttribute('aria-pressed', beside);

@@ -1,4 +1,4 @@
-// Shared interactions of pages. Pages are complete without scripts.
+// Interactions that all pages share. Without scripts, pages still show all of their content.
 
 const SIGNS = JSON.parse(document.body.dataset.signs); // colors of series, and characters to escape in Markdown and LaTeX
 const all = (css, within = document) => [...within.querySelectorAll(css)];
@@ -29,7 +29,8 @@ function tick(label, checked, change, ...signs) {
   return make('label', {}, box, ...signs, label);
 }
 
-// ---- The address stores the view after a question mark, so that a link restores it: #row-1?sort0=2d&rows0=byol
+// ---- The address of a page stores the state of tables and charts after a question mark, so that a link restores the state.
+// Example: #row-1?sort0=2d&rows0=byol
 
 const view = new URLSearchParams(location.hash.split('?')[1]);
 
@@ -40,7 +41,7 @@ function keep(key, ...values) {
   history.replaceState(null, '', place + (String(view) ? `?${view}` : ''));
 }
 
-// Open the folded part that a link leads to.
+// Open the folded parts that contain the target of a link, and scroll to the target.
 function unfold() {
   const target = document.getElementById(location.hash.slice(1).split('?')[0]);
   for (let e = target; e; e = e.parentElement) if (e.tagName === 'DETAILS') e.open = true;
@@ -54,7 +55,7 @@ for (const [i, fold] of all('details:not(.menu)').entries()) {
   fold.addEventListener('toggle', () => keep(`open${i}`, fold.open === usual ? '' : '1'));
 }
 
-// The head of a long page lists its sections.
+// The header of a long page lists the sections.
 const parts = all('section > h2:not(.said)');
 if (parts.length > 3) {
   const links = parts.map((part, i) => { part.id ||= `part-${i}`; return make('a', { href: `#${part.id}` }, words(part.textContent)); });
@@ -72,7 +73,7 @@ function give(from, content, file) {
   setTimeout(() => { delete from.dataset.done; said.textContent = ''; }, 1500);
 }
 
-// Return a menu of file formats. Each has a function that returns the content of the file.
+// Return a download menu. `formats` maps each file format to a function that returns the content of the file.
 const ENDINGS = { Markdown: 'md', LaTeX: 'tex' };
 function menu(name, formats) {
   const entries = Object.entries(formats).map(([kind, content]) => {
@@ -88,7 +89,7 @@ addEventListener('keydown', event => { if (event.key === 'Escape') shut(null); }
 const escaped = (text, signs) => [...text].map(sign => signs[sign] ?? sign).join('');
 const csvCell = text => {
   text = text.replace(/^−(?=\d)/, '-');
-  if (/^[=+@-]/.test(text) && isNaN(text)) text = `'${text}`; // otherwise, a spreadsheet would take a name for a formula
+  if (/^[=+@-]/.test(text) && isNaN(text)) text = `'${text}`; // the quote keeps a spreadsheet from reading a name as a formula
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 const FORMATS = {
@@ -101,7 +102,7 @@ const FORMATS = {
   },
 };
 
-// ---- The row under the pointer is marked in all tables and figures
+// ---- The row under the pointer is marked in all tables and charts of the page
 
 const markers = [];
 const mark = name => markers.forEach(show => show(name));
@@ -110,7 +111,8 @@ const mark = name => markers.forEach(show => show(name));
 
 const UNITS = { min: 60, h: 3600, kFLOP: 1e3, MFLOP: 1e6, GFLOP: 1e9, TFLOP: 1e12, PFLOP: 1e15, EFLOP: 1e18, ZFLOP: 1e21 };
 
-// Return the value of a cell as a number in its base unit, else its text, or null if it is blank. Blank cells are last in either order.
+// Return the value by which to sort a cell: a number in its base unit, otherwise the text, or null if the cell is blank. Blank cells
+// are last in ascending and in descending order.
 function worth(cell) {
   const text = words(cell?.textContent ?? '');
   if (['', '—', '–'].includes(text)) return null;
@@ -145,15 +147,15 @@ for (const [i, table] of all('.scroll > table').entries()) {
     keep(`rows${i}`, filter.value);
   }
 
-  const count = make('output'), filter = make('input', { type: 'search', placeholder: 'Filter', 'aria-label': `Show the rows of table ${i + 1} that have this text` });
+  const count = make('output'), filter = make('input', { type: 'search', placeholder: 'Filter', 'aria-label': `Show the rows of table ${i + 1} that contain this text` });
   filter.value = view.get(`rows${i}`) ?? '';
   filter.addEventListener('input', show);
   const title = frame.getAttribute('aria-label') ?? `table ${i + 1}`;
   const lines = () => [heads.map(head => words(head.innerText)), ...seen().map(cells)];
   const formats = Object.entries(FORMATS).map(([kind, write]) => [kind, () => write(lines())]);
   frame.before(make('div', { class: 'tools' }, ...(rows.length > 3 ? [filter, count] : []), menu(title, Object.fromEntries(formats))));
-  if (rows.length > 20) { // keyboard users can skip the links of a long table
-    frame.before(make('a', { class: 'skip', href: `#past-${i}` }, `past table ${i + 1}`));
+  if (rows.length > 20) { // this link lets keyboard users skip the links in a long table
+    frame.before(make('a', { class: 'skip', href: `#past-${i}` }, `skip table ${i + 1}`));
     frame.after(make('span', { id: `past-${i}`, tabindex: -1 }));
   }
   if (rows.length > 1) {
@@ -167,7 +169,7 @@ for (const [i, table] of all('.scroll > table').entries()) {
     });
   }
 
-  // The up and down keys move the mark.
+  // The up and down keys mark the previous or the next row.
   let at = -1;
   const step = by => {
     const row = seen()[at = Math.max(0, Math.min(seen().length - 1, at + by))];
@@ -190,4 +192,4 @@ for (const [i, table] of all('.scroll > table').entries()) {
   show();
 }
 
-for (const text of all('pre')) text.tabIndex = 0; // so that keyboard users can scroll it
+for (const text of all('pre')) text.tabIndex = 0; // a focusable element can be scrolled by keyboard

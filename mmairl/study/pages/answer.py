@@ -1,4 +1,7 @@
-"""The top of a study page: problems, answer and next steps. The sentences are in templates."""
+"""The top of a study page: problems, answer and next steps.
+
+The sentences are in the templates `study_problems.html` and `study_sentences.html`.
+"""
 
 import shlex
 from collections import Counter
@@ -26,13 +29,14 @@ from mmairl.study.statistics.summary import progress
 from mmairl.study.statistics.verdict_words import INCONCLUSIVE, ONE_SEED
 
 Record = Mapping[str, Any]
-FEW_SEEDS = 3  # seeds to suggest if there is one
-# These differ if the length of training is a factor.
+# If a study has only one seed, the page suggests this number of seeds.
+FEW_SEEDS = 3
+# A difference in these properties is not a problem: the length of training may be a factor of the study.
 FAIR_ANYWAY = 'images seen', 'optimizer steps'
 
 
 def problems(study: Record) -> list[Markup]:
-    """Return the facts that a reader must know before the answer, each with its consequence."""
+    """Return the problems that a reader must know before the answer, each with its consequence."""
     found = all_findings(study)
     finished, asked = progress(study)
     causes: dict[tuple[str, str], list[Markup]] = {}
@@ -69,7 +73,7 @@ def _unequal_checks(study: Record) -> Iterator[str]:
 
 
 def answer(study: Record) -> list[Markup]:
-    """Return the sentences of the answer. The first one is the headline."""
+    """Return the sentences that answer the question of the study. The first sentence is the headline."""
     found = all_findings(study)
     finished, asked = progress(study)
     return sentences(
@@ -90,7 +94,7 @@ def _primary(study: Record) -> Findings:
 
 
 def _along_axis(study: Record) -> Iterator[Markup]:
-    """Yield how the primary score of each group of rows changes along the axis of the figure."""
+    """Yield a phrase for each group of rows that states the primary score at both ends of the figure's x axis."""
     if study['figure'].get('kind') != 'lines' or not study['metrics']:
         return
     found = _primary(study)
@@ -108,12 +112,12 @@ def _along_axis(study: Record) -> Iterator[Markup]:
 
 @dataclass(frozen=True)
 class Step:
-    """Something to run next.
+    """Something to do next.
 
     Args:
         title: What to do.
-        reason: What it decides.
-        cost: Runs and time; '' if unknown.
+        reason: Why the step is useful.
+        cost: Number of runs and their time; '' if unknown.
         command: The command line; '' if there is none.
     """
 
@@ -124,13 +128,16 @@ class Step:
 
 
 NOTHING_OPEN = Step(
-    Markup('Nothing is open at this scale'),
+    Markup('Nothing left to do at this scale'),
     'a larger scale shows whether the answer also holds there',
 )
 
 
 def next_steps(study: Record) -> list[Step]:
-    """Return the next steps: first those that make the study valid, then the cheapest one that decides a comparison."""
+    """Return the next steps, most important first.
+
+    Steps that make the study valid come first. They are followed by the cheapest step that decides a comparison.
+    """
     found = all_findings(study)[:1]
     steps: list[Step] = []
     for first in found:
@@ -144,7 +151,7 @@ def next_steps(study: Record) -> list[Step]:
 
 
 def command(study: Record, *options: str, seeds: Sequence[int] = ()) -> str:
-    """Return the command line of the study with further options; '' if the study has no name."""
+    """Return the command line that runs the study, with further options; '' if the study has no name."""
     usual = ('mmairl', 'study', f'{study["name"]}.yaml', '--scale', study['scale']['name'])
     if not study['name']:
         return ''
@@ -161,7 +168,10 @@ def trained_rows(study: Record) -> list[Record]:
 
 
 def cost_of(study: Record, runs: int) -> str:
-    """Return a number of runs with their total time, from the mean time of finished runs."""
+    """Return a number of runs and their total time, as text.
+
+    The time is estimated from the mean time of the finished runs. Without finished runs, the text has no time.
+    """
     finished = [run for row in trained_rows(study) for run in row['runs'] if run.get('seconds')]
     if not finished:
         return counted(runs, 'run')
@@ -194,10 +204,10 @@ def _finish_runs(study: Record) -> Iterator[Step]:
     remaining = states.total()
     if not remaining:
         return
-    title = f'Run the other {counted(remaining, "run")}'
+    title = f'Run the remaining {counted(remaining, "run")}'
     if states['failed'] == remaining:
         title = f'Repeat {counted(remaining, "failed run")}'
-    also = f'; running: {running}' if running else ''
+    also = f'; currently running: {running}' if running else ''
     cost = cost_of(study, remaining)
     yield Step(Markup(title), f'finished runs are reused{also}', cost, command(study))
 
@@ -207,21 +217,21 @@ def _look_at_collapse(found: Findings) -> Iterator[Step]:
         run = next(one for one in found.rows[name]['runs'] if one['seed'] == seeds[0])
         yield Step(
             Markup('Find out why {}, seed {}, collapsed').format(quoted(name), seeds[0]),
-            'comparisons with this row are not tested while runs collapse',
-            'no run',
+            'comparisons with this row are not tested, because some of its runs collapsed',
+            'no runs',
             shlex.join(['mmairl', 'report', 'health', run['folder']]),
         )
 
 
 def _more_seeds(found: Findings) -> Iterator[Step]:
-    """Yield the step that adds the seeds for the open comparison that requires the fewest."""
+    """Yield the step that adds seeds for the undecided comparison that requires the fewest additional seeds."""
     study = found.study
     rows = len(trained_rows(study))
     present = len(study['seeds'])
     if len(found.with_verdict(ONE_SEED)) == len(found.all):
         yield Step(
             Markup(f'Run {counted(FEW_SEEDS - 1, "more seed")}'),
-            'one seed cannot decide a comparison; three detect large effects',
+            'one seed cannot decide a comparison; three seeds detect large effects',
             cost_of(study, rows * (FEW_SEEDS - 1)),
             command(study, seeds=range(FEW_SEEDS)),
         )
@@ -235,7 +245,7 @@ def _more_seeds(found: Findings) -> Iterator[Step]:
     if options and study.get('sequential'):
         yield Step(
             Markup('Continue the sequential analysis'),
-            'open comparisons get more seeds until they are decided',
+            'undecided comparisons get more seeds until they are decided',
             command=command(study, '--until-decided'),
         )
     elif options:

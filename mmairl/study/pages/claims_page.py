@@ -1,4 +1,7 @@
-"""The page of all claims of the papers: their words, published numbers, and the verdicts and effects of finished studies."""
+"""The page of all claims of the papers: quotations, published numbers, and the verdicts and effects of finished studies.
+
+A study can run at several scales, from a cheap one to the full size of the paper. A claim has a verdict for each scale.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +24,14 @@ Verdict = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """A claim with its study, the verdict on the published numbers alone, and the verdict of each finished scale."""
+    """A claim on the page.
+
+    Args:
+        claim: The claim.
+        study: The study that tests the claim.
+        published: The verdict on the published numbers alone.
+        measured: The verdict on the study's own runs, for each finished scale.
+    """
 
     claim: Claim
     study: Study
@@ -30,7 +40,7 @@ class Entry:
 
     @property
     def tested(self) -> dict[str, Verdict]:
-        """The verdicts of the scales whose runs test the claim."""
+        """The verdicts at the scales at which the claim was tested."""
         return {scale: one for scale, one in self.measured.items() if one['verdict'] != NOT_RUN}
 
 
@@ -38,8 +48,8 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
     """Write one page with every claim of the papers.
 
     Args:
-        folder: The folder that holds the folders of studies. Studies that are missing there have not run.
-        out: The page.
+        folder: The folder that contains the folders of studies. A study without a folder there counts as not run.
+        out: The path of the page.
 
     Returns:
         The path of the page.
@@ -53,9 +63,9 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
     return write_page(
         out,
         'claims.html',
-        title='What the papers claim',
-        lead=f'{claims_summary(entries)} A verdict applies to its own scale only: at small scales, cheaper scores stand in '
-        'for expensive ones.',
+        title='Claims of the papers',
+        lead=f'{claims_summary(entries)} A verdict applies only to the scale of its runs. At small scales, studies measure '
+        'cheaper scores instead of expensive ones.',
         wide=True,
         papers=papers,
         scales=shared_claims().scales,
@@ -68,7 +78,7 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
 
 
 def claim_entries(folder: Path) -> Iterator[Entry]:
-    """Yield every claim of the studies that come with mmairl, with the verdicts found in a folder of studies."""
+    """Yield every claim of the studies that come with mmairl, with the verdicts stored in a folder of studies."""
     measured = _measured(folder)
     nothing = StudyRuns(dict(rows=[], metrics=[]), 'in1k')
     paths = [*home().glob('configs/studies/[a-z]*.yaml'), *home().glob('projects/*/studies/*.yaml')]
@@ -80,7 +90,10 @@ def claim_entries(folder: Path) -> Iterator[Entry]:
 
 
 def _measured(folder: Path) -> dict[tuple[str, str], dict[str, Verdict]]:
-    """Return the verdicts in the records of a folder, by study and claim, and then by scale."""
+    """Return the verdicts that the records of studies in a folder contain.
+
+    The keys are the names of a study and of a claim. The values are dictionaries from the name of a scale to the verdict.
+    """
     found: dict[tuple[str, str], dict[str, Verdict]] = {}
     for path in sorted(folder.glob('*/study.json')):
         try:
@@ -89,12 +102,16 @@ def _measured(folder: Path) -> dict[tuple[str, str], dict[str, Verdict]]:
                 scales = found.setdefault((record['name'], verdict['name']), {})
                 scales[record['scale']['name']] = verdict
         except (UserError, LookupError, TypeError, AttributeError):
-            continue  # the page of all studies names unreadable records
+            # Unreadable records are reported on the page of all studies.
+            continue
     return found
 
 
 def claims_summary(entries: Sequence[Entry]) -> str:
-    """Return how many claims are tested, and the counts of verdicts. A claim has a verdict per scale."""
+    """Return a sentence with the number of claims, the number of tested claims, and the number of each verdict.
+
+    A claim has a verdict for each scale, so there may be more verdicts than tested claims.
+    """
     verdicts = [verdict['verdict'] for entry in entries for verdict in entry.tested.values()]
     count = counted(len(entries), 'claim')
     if not verdicts:
@@ -104,7 +121,7 @@ def claims_summary(entries: Sequence[Entry]) -> str:
 
 
 def effects(verdict: Verdict, side: str) -> str:
-    """Return the range of a verdict's published or measured effects, and how many there are."""
+    """Return the range of the published or measured effects behind a verdict, with their number, as text."""
     known = [part[side] for part in verdict['parts'] if part[side] is not None]
     if not known:
         return BLANK
@@ -114,18 +131,21 @@ def effects(verdict: Verdict, side: str) -> str:
 
 
 def shown(effect: float) -> str:
-    """Return an effect with one decimal, or three if it would round to zero."""
+    """Return an effect with one decimal, or with three decimals if it would otherwise be rounded to zero."""
     return signed(effect, 3 if 0.0005 < abs(effect) < 0.05 else 1)
 
 
 def span(part: Mapping[str, Any]) -> str:
-    """Return the 95 % interval of an effect; '' if there is none, or if an earlier version wrote the record."""
+    """Return the 95 % interval of an effect as text.
+
+    The text is empty if there is no interval. This is always so if an earlier version of mmairl wrote the record.
+    """
     low, high = part.get('low'), part.get('high')
     return '' if low is None else f'{shown(low)} to {shown(high)}'
 
 
 def effect_name(part: Mapping[str, Any]) -> str:
-    """Return the sum of scores that is an effect, e.g. '“MoCo v2+” − “BYOL”, linear'."""
+    """Return how an effect is computed from scores, e.g. '“MoCo v2+” − “BYOL”, linear'."""
     if 'name' in part:
         return part['name']
     scores = dict.fromkeys(score for by_score in part['weights'].values() for score in by_score)
@@ -142,7 +162,7 @@ def effect_name(part: Mapping[str, Any]) -> str:
 
 
 def claimed_effects(parts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the ranges in which a claim expects its effects."""
+    """Return the ranges in which the effects lie according to the claim, as text."""
     return ', '.join(dict.fromkeys(map(_claimed_effect, parts))) or BLANK
 
 
@@ -153,6 +173,9 @@ def _claimed_effect(part: Mapping[str, Any]) -> str:
 
 
 def seed_counts(parts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the seeds per row of a claim's effects. Records of earlier versions have none."""
+    """Return the numbers of seeds per row behind a claim's effects, as text; a dash if the record does not have them.
+
+    Records of earlier versions of mmairl do not have them.
+    """
     counts = {part['seeds'] for part in parts if part.get('seeds')}
     return ', '.join(map(str, sorted(counts))) or BLANK

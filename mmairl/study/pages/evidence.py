@@ -1,6 +1,7 @@
 """The evidence on a study page: claims, fairness, noise, cost, tuning, runs, methods and reproduction.
 
-Each part has a function that returns its summary and the values of its template, `part_NAME.html`.
+Each of these parts is a section that the reader can unfold. For each part, a function returns the summary of the section and
+the values of its template, `part_NAME.html`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,18 +25,19 @@ from mmairl.study.statistics.forks import fork_summary, row_settings
 from mmairl.study.statistics.power import visible_effect
 from mmairl.study.statistics.summary import cost_summary, progress
 
-POINTS = 60  # of a curve; each curve is drawn for its row and as the base of other rows
+# Curves are drawn with at most this number of points, which keeps the page small.
+POINTS = 60
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class PageData:
-    """The input of all parts.
+    """The data from which the functions build the parts.
 
     Args:
         study: The record of the study.
-        found: The findings by each score.
-        lines: The rows of the table of scores.
+        found: The findings on each score.
+        lines: The lines of the table of scores, one for each row.
     """
 
     study: Record
@@ -45,12 +47,12 @@ class PageData:
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a folded part of the evidence.
+    """The content of one part of the evidence.
 
     Args:
-        summary: One line about the part.
-        values: The values of its template, in addition to the study.
-        bad: Whether the summary names a problem.
+        summary: A line that is visible while the part is folded.
+        values: The values of the part's template, in addition to the study.
+        bad: Whether the summary reports a problem.
     """
 
     summary: str
@@ -61,7 +63,7 @@ class Content:
 def evidence_parts(
     study: Record, found: Sequence[Findings], lines: Sequence[Line]
 ) -> Iterator[tuple[str, str, Content, Markup]]:
-    """Yield anchor, heading, content and HTML of each part that the study has."""
+    """Yield the anchor, heading, content and HTML of each part. Parts without content are skipped."""
     data = PageData(study, found, lines)
     for name, (title, build) in PARTS.items():
         if content := build(data):
@@ -90,7 +92,7 @@ def _fairness(of: PageData) -> Content:
 
 
 def fairness_summary(study: Record) -> tuple[str, bool]:
-    """Return the result of the fairness check in one line, and whether it is a problem."""
+    """Return the result of the fairness check as one line, and whether it is a problem."""
     fairness = study['fairness']
     if not fairness:
         return 'not checked', False
@@ -107,7 +109,10 @@ def fairness_summary(study: Record) -> tuple[str, bool]:
 
 
 def _check(check: Record) -> tuple[str, str, str | Record]:
-    """Return state, name and values of a check of finished runs."""
+    """Return the state, the name and the values of one fairness check on finished runs.
+
+    The state is 'good', 'bad', or 'quiet' if the property was not checked.
+    """
     name = check['check']
     values = {row: _thousands(value) for row, value in check['values'].items()}
     if check.get('unverified'):
@@ -137,12 +142,12 @@ def _noise(of: PageData) -> Content | None:
 
 
 def _power(found: Sequence[Findings]) -> str:
-    """Return the median spread of differences in the primary score, and the effect that the seeds detect."""
+    """Return the median spread of differences in the primary score, and the effect that the seeds detect, as one line."""
     findings = found[0].all if found else ()
     known = [one.stored for one in findings if one.stored.get('deviation')]
     known = [pair for pair in known if pair['seeds'] > 1]
     if not known:
-        return 'spread by seed, classifier and test images'
+        return 'spread over seeds, classifiers and test images'
     known.sort(key=lambda pair: pair['deviation'])
     middle = known[len(known) // 2]
     visible = visible_effect(middle['deviation'], middle['seeds'], len(findings))
@@ -167,7 +172,7 @@ def _tuning(of: PageData) -> Content | None:
     if not of.study.get('search'):
         return None
     count = counted(of.study['search']['searches'], 'search', 'searches')
-    return Content(f'{count} of each row, equal budgets', search_values(of.study))
+    return Content(f'{count} for each row, with equal budgets', search_values(of.study))
 
 
 def _runs(of: PageData) -> Content:
@@ -196,7 +201,10 @@ def _labeled_scores(run: Record, labels: Mapping[str, str]) -> dict[str, float]:
 
 
 def _curve_charts(runs: Sequence[Record], base: Sequence[Record]) -> list[Markup]:
-    """Return a chart for each curve of the runs of a row, with a line per seed."""
+    """Return a chart for each curve that a row's runs recorded, such as the loss.
+
+    Each chart has a line for each seed of the row and of its base row.
+    """
     curves = {f'seed {run["seed"]}': run.get('curves', {}) for run in runs}
     curves |= {f'base, seed {run["seed"]}': run.get('curves', {}) for run in base}
     names = dict.fromkeys(name for run in runs for name in run.get('curves') or ())
@@ -204,15 +212,16 @@ def _curve_charts(runs: Sequence[Record], base: Sequence[Record]) -> list[Markup
     for name in names:
         series = {key: percent(name, own[name]) for key, own in curves.items() if name in own}
         first = next(iter(series.values()))
+        # A schedule, such as the learning rate, does not depend on the seed, so one line is enough.
         if all(curve == first for curve in series.values()):
-            series = {'all seeds': first}  # schedules do not depend on the seed
+            series = {'all seeds': first}
         title = CURVES.get(name, name.replace('_', ' '))
         charts.append(chart(series, title, 'step', points=POINTS))
     return charts
 
 
 def _setting_table(base: Sequence[Record], runs: Sequence[Record]) -> Markup | str:
-    """Return a table of the settings in which a row differs from its base row."""
+    """Return a table of the settings in which a row differs from its base row; '' if there are none."""
     if not base:
         return ''
     settings = {}
@@ -226,7 +235,7 @@ def _methods(of: PageData) -> Content:
     crossed = [one.crossed for one in of.found if one.crossed]
     primary = of.found[0].all if of.found else []
     paired = all(one.stored.get('blocks', True) for one in primary)
-    summary = 'paired by seed' if paired else 'not all pairs share seeds'
+    summary = 'paired by seed' if paired else 'not all comparisons are paired by seed'
     margin = f', equivalence margin ±{primary[0].margin:g}' if primary else ''
     return Content(f'{summary}, Holm-corrected{margin}', dict(found=of.found, crossed=crossed))
 

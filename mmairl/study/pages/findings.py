@@ -1,4 +1,4 @@
-"""The effects of a study on one score, each with the facts that its interpretation requires."""
+"""The effects of a study on one score, each with the facts that a reader needs to interpret it."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,26 +34,29 @@ KINDS = {
     EQUIVALENT: 'equivalent',
     INCONCLUSIVE: 'inconclusive',
 }
-COSTLIER = 1.05  # times the compute of the base row; a remark states higher ratios
-SHARES = 'Shares of the total, averaged over all orders of adding the factors (Shapley)'
+# If a row takes more than this multiple of its base row's compute, a remark states the multiple.
+COSTLIER = 1.05
+SHARES = (
+    'Share of each factor in the total, averaged over all orders of adding the factors (Shapley)'
+)
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A comparison of two rows, or an effect of factors, by one score.
+    """The result of a comparison of two rows, or of an effect of factors, on one score.
 
     Args:
-        name: The row or the factors.
-        on: The base row; '' for an effect of factors.
-        stored: The comparison or effect as in study.json.
-        change: What changes, in words.
-        undeclared: Config keys that also differ, undeclared.
-        cost: The compute of the row relative to its base; 0 if unknown.
-        published: The published effect, if both numbers are published.
-        asked_seeds: Number of seeds of the study.
-        epochs: Epochs that both rows share, if one is a fork of the other or both are forks of one trunk.
-        digits: Decimals of the effect.
+        name: The name of the row or of the factors.
+        on: The name of the base row; '' for an effect of factors.
+        stored: The comparison or effect, as in study.json.
+        change: A description of what the row changes.
+        undeclared: Config keys that also differ between the rows although the study does not declare them.
+        cost: The compute of the row divided by that of its base row; 0 if unknown.
+        published: The published effect; None unless the scores of both rows are published.
+        asked_seeds: The number of seeds that each row of the study should have; 0 if rows may differ.
+        epochs: The number of epochs that both rows share because one continues the other or both continue the same row.
+        digits: The number of decimals of the effect.
     """
 
     name: str
@@ -77,7 +80,7 @@ class Finding:
 
     @property
     def estimate(self) -> float | None:
-        """The effect; None if collapsed runs make the means meaningless."""
+        """The estimated effect; None if runs collapsed, because their means are meaningless."""
         return None if self.collapses else self.stored['estimate']
 
     @property
@@ -107,17 +110,20 @@ class Finding:
 
     @property
     def fails_after_correction(self) -> bool:
-        """Whether the interval, which is not corrected, excludes zero, and the verdict is inconclusive."""
+        """Whether the verdict is inconclusive although the interval excludes zero.
+
+        This can happen because verdicts are corrected for the number of comparisons, and intervals are not.
+        """
         low, high = self.stored['low'], self.stored['high']
         return self.verdict == INCONCLUSIVE and low is not None and low * high > 0
 
     @property
     def notes(self) -> list[str]:
-        """Remarks that belong to the verdict."""
+        """Remarks that the page shows next to the verdict."""
         stored = self.stored
         notes = []
         if self.epochs:
-            notes.append(f'from epoch {self.epochs} on')
+            notes.append(f'changed from epoch {self.epochs} on')
         if self.undeclared:
             notes.append(f'{", ".join(self.undeclared)} also changed')
         if self.fails_after_correction:
@@ -136,7 +142,7 @@ class Finding:
 
     @property
     def agreement(self) -> str:
-        """How the measured effect relates to the published one."""
+        """Whether the measured effect agrees with the published effect, as text; '' if they cannot be compared."""
         if self.published is None or self.verdict not in KINDS:
             return ''
         if self.differs:
@@ -147,7 +153,7 @@ class Finding:
         return 'this study: inconclusive'
 
     def effect(self, group: str = '') -> Effect:
-        """Return the line of the effects figure."""
+        """Return the finding as a line of the effects figure."""
         stored = {} if self.collapses else self.stored
         verdict = self.verdict
         return Effect(
@@ -198,13 +204,13 @@ class Findings:
 
     @cached_property
     def digits(self) -> int:
-        """One decimal for percentages, three for quantities around 1."""
+        """The number of decimals of this score: one for percentages, three for quantities around 1."""
         means = [abs(self.mean(name) or 0) for name in self.rows]
         return 1 if max(means) >= 10 or not any(means) else 3
 
     @cached_property
     def crossed(self) -> Record | None:
-        """The effects of a design's factors, which replace comparisons of rows."""
+        """The effects of the factors in a design. They replace the comparisons of rows; None if the study has no design."""
         return self.study.get('attribution', {}).get(self.key)
 
     @cached_property
@@ -214,7 +220,7 @@ class Findings:
 
     @cached_property
     def all(self) -> list[Finding]:
-        """The comparisons, or the effects that a crossed study asks for."""
+        """The effects that the study tests: those of factors if it has a design, otherwise the comparisons of rows."""
         if self.study.get('attribution'):
             return self._factor_effects(asked=True) if self.crossed else []
         return [self._comparison(pair) for pair in self._family]
@@ -229,7 +235,7 @@ class Findings:
 
     @property
     def decided(self) -> list[Finding]:
-        """The effects by which means differ, the largest first."""
+        """The effects whose verdict is 'higher' or 'lower', the largest effect first."""
         return sorted((one for one in self.all if one.differs), key=lambda one: -one.magnitude)
 
     @property
@@ -238,7 +244,7 @@ class Findings:
 
     @property
     def largest_open(self) -> Finding | None:
-        """The largest difference without a decision."""
+        """The largest effect without a decision; None if all effects are decided."""
         known = [one for one in self.undecided if one.estimate is not None]
         return max(known, key=lambda one: one.magnitude, default=None)
 
@@ -249,12 +255,12 @@ class Findings:
         return [one for one in self.all if row in (one.name, one.on)]
 
     def unlike(self, other: 'Findings') -> list[Finding]:
-        """Return the findings whose verdicts differ from those on another score."""
+        """Return the findings on this score whose verdicts differ from those on the score of `other`."""
         verdicts = {one.name: one.verdict for one in other.all}
         return [one for one in self.all if one.verdict != verdicts.get(one.name)]
 
     def built_on(self, name: str) -> set[str]:
-        """Return the rows that build on a row, directly or through others."""
+        """Return the rows that build on a row, directly or through other rows."""
         built = {name}
         for row in self.study['rows']:
             if row['on'] in built:
@@ -291,7 +297,11 @@ class Findings:
 
     @cached_property
     def published_key(self) -> str:
-        """The published score to show next to this one: that of the same key, or the one that most comparisons have."""
+        """The key of the published score that the page shows next to this score.
+
+        If the rows of a comparison have published numbers for this score, it is the key of this score. Otherwise, it is the
+        key of the published score that most comparisons have, or '' if no comparison has one.
+        """
         counts: Counter[str] = Counter()
         for pair in self._family:
             row, base = (self.rows[pair[side]]['published'] for side in ('row', 'on'))
@@ -307,25 +317,25 @@ class Findings:
 
     @property
     def published_label(self) -> str:
-        """The name of that score; '' if no effect is published."""
+        """The name of the published score that the page shows next to this score; '' if no effect is published."""
         labels = {metric['key']: label_of(metric) for metric in self._published}
         return labels.get(self.published_key, '')
 
     @cached_property
     def chain(self) -> list[Finding]:
-        """The comparisons, if each row builds on the one before; else []."""
+        """The comparisons, if they form a chain in which each row builds on the previous row; otherwise, an empty list."""
         steps = self.all
         linked = all(step.on == before.name for before, step in pairwise(steps))
         return steps if linked and len(steps) > 1 and not self.crossed else []
 
     @cached_property
     def limits(self) -> dict[str, float]:
-        """The scores below which runs have collapsed, by row."""
+        """For each row, the score below which a run has collapsed."""
         return limits_by_row(self.study, self.key)
 
     @cached_property
     def collapsed(self) -> dict[str, list[int]]:
-        """The seeds of each row whose runs have collapsed."""
+        """For each row with collapsed runs, the seeds of these runs."""
         seeds = {}
         for name, limit in self.limits.items():
             scores = scores_by_seed(self.rows[name], self.key)
@@ -349,7 +359,12 @@ class Findings:
 
     @cached_property
     def total(self) -> Effect | None:
-        """The difference between the last and the first row of a chain, from the rounded means."""
+        """The total effect: the total gain of a design, or the difference between the last and the first row of a chain.
+
+        The difference is computed from the rounded means, as a reader would compute it. The total effect is None if the
+        study has neither a design nor a chain, if an end of the chain is not measured, or if a run at an end of the chain
+        collapsed.
+        """
         if self.crossed:
             return _share(self.crossed['gain'], 'all factors')
         if not self.chain:
@@ -376,7 +391,7 @@ class Findings:
 
     @property
     def shares(self) -> list[Effect]:
-        """Each factor's known share of the total, the largest first."""
+        """The share of each factor in the total gain, the largest share first. Shares that cannot be computed are left out."""
         if not self.crossed or self.total.estimate is None:
             return []
         known = [share for share in self._all_shares if share.estimate is not None]
@@ -387,7 +402,7 @@ class Findings:
         return [_share(share, share['factor'], 'share', SHARES) for share in self.crossed['shares']]
 
     def figure(self) -> EffectsFigure:
-        """Return the effects figure of this score."""
+        """Return the figure of all effects on this score."""
         chain = self.chain
         what = 'Effects of the factors' if self.crossed else f'Effect of each {self.noun}'
         same_score = self.published_key == self.key
@@ -399,7 +414,7 @@ class Findings:
             published=self.published_label,
             published_note=''
             if same_score
-            else ', another score and scale: compare signs, not sizes',
+            else ', a different score and scale: compare the signs, not the sizes',
             start=self.shown_mean(chain[0].on) if chain else '',
             end=self.shown_mean(chain[-1].name) if chain else '',
             total=self.total,
@@ -421,7 +436,7 @@ def _share(numbers: Record, name: str, verdict: str = '', group: str = '') -> Ef
 
 
 def all_findings(study: Record) -> list[Findings]:
-    """Return the findings on each score that compares rows, the primary score first."""
+    """Return the findings on each score by which rows are compared. The primary score comes first."""
     every = [Findings(study, metric['key']) for metric in study['metrics']]
     primary = study.get('primary')
     every.sort(key=lambda found: found.key != primary)

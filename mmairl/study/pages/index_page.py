@@ -1,4 +1,4 @@
-"""The page of all studies in a folder, newest first: answer, verdicts, cost and progress."""
+"""The page that lists all studies in a folder, the newest one first: answer, verdicts, cost and progress."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,20 +15,28 @@ from mmairl.study.pages.findings import all_findings
 from mmairl.study.pages.words import BLANK, counted, duration, tallied
 from mmairl.study.statistics.summary import progress
 
-# A study.json from elsewhere may contain anything, such as a score with 400 digits.
+# Any of these errors may occur when an untrusted study.json is read, for example if a score has 400 digits.
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 def write_studies_page(folder: str | Path) -> Path:
-    """Write index.html into the folder that contains the folders of studies. Other folders are listed with the reason.
+    """Write index.html, which lists all studies in a folder, into this folder.
+
+    If a folder in it is not a readable study, the page states the reason.
+
+    Args:
+        folder: The folder that contains the folders of studies.
+
+    Returns:
+        The path of the page.
 
     Raises:
-        UserError: If there is no such folder, or no folder in it.
+        UserError: If the folder does not exist or contains no other folder.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(
-            f'--index: there is no folder {folder}; give the one that holds the folders of studies, such as '
+            f"--index: the folder does not exist ('{folder}'); give the folder that contains the folders of studies, such as "
             'work_dirs/studies',
             code='no-folder',
         )
@@ -41,7 +49,7 @@ def write_studies_page(folder: str | Path) -> Path:
             others[path.name] = _reason(error)
     if not studies and not others:
         raise UserError(
-            f'--index: there is no study in {folder}; give the folder that holds the folders of studies',
+            f"--index: the folder contains no study ('{folder}'); give the folder that contains the folders of studies",
             code='no-studies',
         )
     return write_page(
@@ -66,7 +74,7 @@ def _lead(studies: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _entry(folder: Path) -> dict[str, Any]:
-    """Return the row of a study."""
+    """Return the values of a study's line in the list."""
     study = read_json(folder / 'study.json')
     changed = (folder / 'study.json').stat().st_mtime
     found = all_findings(study)
@@ -90,5 +98,7 @@ def _entry(folder: Path) -> dict[str, Any]:
 def _reason(error: Exception) -> str:
     code = getattr(error, 'code', '')
     if code == 'no-file':
-        return 'no study.json; not a study, or not collected yet (--collect)'
-    return f'study.json is not the record of a study ({code or type(error).__name__}); collect it again'
+        return (
+            'no study.json; this is not a study, or its results are not collected yet (--collect)'
+        )
+    return f'study.json is not the record of a study ({code or type(error).__name__}); run --collect to write it again'

@@ -1,4 +1,8 @@
-"""The searches on a study page: scores as published and tuned, the trials, and the best score of each budget."""
+"""The section of a study page about tuning: scores as published and as tuned, trials, and the best score of each budget.
+
+Each row of such a study is tuned by one or more searches. A search runs several trials, which differ in the values of some
+settings. These settings are the dimensions of the search.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +18,7 @@ Study = Mapping[str, Any]
 
 
 def search_values(study: Study) -> dict[str, Any]:
-    """Return the values of the template that shows a study's searches."""
+    """Return the values of `part_tuning.html`, the template of this section."""
     search = study['search']
     curves = {name: points for name, points in search['curves'].items() if points}
     ended = {}
@@ -31,7 +35,7 @@ def search_values(study: Study) -> dict[str, Any]:
 
 
 def search_runs(study: Study) -> list[Mapping[str, Any]]:
-    """Return the runs of searches that are not compared: the runs as published, and the trials."""
+    """Return the runs that the study does not compare: those with the published settings, and the trials of all searches."""
     if 'search' not in study:
         return []
     runs: list[Mapping[str, Any]] = []
@@ -44,7 +48,10 @@ def search_runs(study: Study) -> list[Mapping[str, Any]]:
 
 
 def _tracks(study: Study, metric: str) -> list[tuple[str, list[str]]]:
-    """Return each row with its base row, and its scores and effects as published and tuned."""
+    """Return the name of each row with its cells in the table that compares published and tuned settings.
+
+    The cells are the base row, then score, effect and verdict as published, and then score, effect and verdict as tuned.
+    """
     column = Column('measured', metric, '')
     tracks = [study['as_published'], study]
     scores = [column_cells(dict(study, **track), column) for track in tracks]
@@ -67,7 +74,7 @@ def _effect(track: Study, row: str, metric: str) -> list[str]:
 
 
 def _charted_trials(search: Study) -> Iterator[tuple[str, Sequence[Trial], list[Markup]]]:
-    """Yield each row that has a scored trial, with its trials and a chart of each dimension."""
+    """Yield the name of each row that has a scored trial, with its trials and a chart for each dimension of the search."""
     keys = search['dimensions']
     for name, trials in search['rows'].items():
         scored = [trial for trial in trials if trial['score'] is not None]
@@ -77,7 +84,15 @@ def _charted_trials(search: Study) -> Iterator[tuple[str, Sequence[Trial], list[
 
 
 def response(trials: Sequence[Trial], dimension: str, key: str) -> Markup:
-    """Chart the score of each trial over one dimension, with a series per search and one of the chosen trials."""
+    """Chart the score of each trial over one dimension of the search.
+
+    The chart has a series of points for each search, and another series for the chosen trials.
+
+    Args:
+        trials: The trials.
+        dimension: The name of the dimension.
+        key: The config key of the dimension.
+    """
     values = {trial['values'][dimension] for trial in trials}
     ordered = sorted(values, key=lambda value: (str(type(value)), value))
     numeric = all(isinstance(value, int | float) for value in ordered)
@@ -106,7 +121,7 @@ def response(trials: Sequence[Trial], dimension: str, key: str) -> Markup:
 
 
 def best_chart(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> Markup:
-    """Chart the expected best score of each budget, with a line per row and the 95 % interval over searches."""
+    """Chart the expected best score for each budget, with a line for each row and its 95 % interval over searches."""
     series = {}
     for name, points in curves.items():
         parts = ('estimate', 'low', 'high') if 'low' in points[0] else ('estimate',)

@@ -30,7 +30,7 @@ from mmairl.study.pages.study_tables import (
 from mmairl.study.pages.words import counted, duration
 from mmairl.study.statistics.summary import progress
 
-# The mark of each kind of effect as an SVG path around the origin.
+# Each kind of effect has its own mark in the figure, which is an SVG path around the origin.
 MARKS = dict(
     differs='M-5.5 0a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0z',
     equivalent='M-5 -5h10v10h-10z',
@@ -39,7 +39,8 @@ MARKS = dict(
     share='M0 -7v14',
     published='M0 -5l5 5l-5 5l-5 -5z',
 )
-MOST_DRAWN = 60  # figures of more effects have no pictures to download; `report study --figures` draws any number
+# A figure with more effects than this has no pictures to download; `report study --figures` has no such limit.
+MOST_DRAWN = 60
 DOWNLOAD = 'data:application/octet-stream;base64,'
 Record = Mapping[str, Any]
 
@@ -48,8 +49,8 @@ def write_study_page(study: Record, out: str | Path) -> Path:
     """Write the page of a study as one file.
 
     Args:
-        study: The record of the study, the content of its study.json.
-        out: The page. Its links to folders and checkpoints are relative to the folder of study.json.
+        study: The record of the study (the content of study.json).
+        out: The path of the page. The page's links to folders and checkpoints are relative to the folder of study.json.
 
     Returns:
         The path of the page.
@@ -58,14 +59,16 @@ def write_study_page(study: Record, out: str | Path) -> Path:
 
 
 def write_figures(study: Record, folder: str | Path) -> list[Path]:
-    """Write each figure at column width and at text width, and the numbers of effects as tables.
+    """Write each figure of a study in two widths, and the numbers of its effects as tables.
+
+    The widths are those of a column and of a page of text.
 
     Args:
-        study: The record of the study.
-        folder: The folder of the files.
+        study: The record of the study (the content of study.json).
+        folder: The folder to write the files into.
 
     Returns:
-        The files: SVG, PDF, PNG, LaTeX, Markdown and CSV.
+        The paths of the files: SVG, PDF, PNG, LaTeX, Markdown and CSV.
     """
     files: dict[str, bytes] = {}
     for width, inches in WIDTHS.items():
@@ -90,7 +93,7 @@ def _file_name(title: str) -> str:
 
 
 def page_data(study: Record) -> dict[str, Any]:
-    """Return the values of the template."""
+    """Return the values of `study.html`, the template of the page."""
     found = all_findings(study)
     lines = table_lines(study)
     figure = study['figure']
@@ -113,7 +116,7 @@ def page_data(study: Record) -> dict[str, Any]:
 
 
 def _facts(study: Record) -> dict[str, str]:
-    """Return the facts below the title."""
+    """Return the facts that the page shows below its title."""
     finished, asked = progress(study)
     seconds = [run['seconds'] for run in trained_runs(study) if run.get('seconds')]
     time = f', {duration(sum(seconds))} of training' if seconds else ''
@@ -133,7 +136,7 @@ def _paper(study: Record) -> str:
 
 
 def _figure(found: Findings) -> tuple[EffectsFigure, str, list[tuple[str, str]]]:
-    """Return an effects figure, the name of its files, and their content as links."""
+    """Return an effects figure, the base name of its files, and a download link for each file."""
     figure = found.figure()
     is_long = len(figure.effects) > MOST_DRAWN
     files = effect_tables(figure) if is_long else effect_files(figure)
@@ -142,7 +145,10 @@ def _figure(found: Findings) -> tuple[EffectsFigure, str, list[tuple[str, str]]]
 
 
 def _curves(study: Record, lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the curves or points of each score that two rows or more have, if the study draws them."""
+    """Return the arguments for drawing each chart of scores that the study declares.
+
+    There is a chart for each score that two or more rows have.
+    """
     kind = study['figure'].get('kind')
     if kind not in ('lines', 'scatter'):
         return []
@@ -168,7 +174,7 @@ def _points(study: Record, column: Column, lines: Sequence[Line], number: int) -
 
 
 def _across(study: Record) -> str:
-    """Return the key of the score on the x axis of a scatter plot."""
+    """Return the key of the score on the x axis of the study's scatter plots."""
     labels = labels_of(study)
     x = study['figure'].get('x')
     return x if x in labels else next(iter(labels), '')
@@ -184,7 +190,7 @@ def _scatter(
 
 
 def _score_tables(study: Record, lines: Sequence[Line], first: str) -> dict[str, Markup]:
-    """Return the table of measured scores with the main published score, and the table of other published scores."""
+    """Return the table of all measured scores with one published score, and the table of the other published scores."""
     heads = columns(study)
     published = [number for number, head in enumerate(heads) if head.kind == 'published']
     published.sort(key=lambda number: heads[number].key != first)

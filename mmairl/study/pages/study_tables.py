@@ -1,4 +1,4 @@
-"""The scores of a study as a table for its page, for Markdown and for LaTeX."""
+"""The table of a study's scores, in three formats: for its page, in Markdown and in LaTeX."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ LEGEND = (
     'Measured: mean ± sample standard deviation (n − 1) over n seeds. Δ: difference between the rounded means of a row and '
     'the row that it builds on, with the verdict of the test. — : not measured or not published.'
 )
-# Labels of the columns of the papers' tables, for studies that have only their keys.
+# These are the labels of the columns in the papers' tables, for studies that give only the key of a column.
 LABELS = {
     'in1k': 'ImageNet linear', 'voc07_ap50': 'VOC07 AP50', 'voc07_ap': 'VOC07 AP', 'voc07_ap75': 'VOC07 AP75',
     'voc0712_ap50': 'VOC07+12 AP50', 'voc0712_ap': 'VOC07+12 AP', 'voc0712_ap75': 'VOC07+12 AP75',
@@ -28,7 +28,7 @@ LABELS = {
 }  # fmt: skip
 STATES = {
     'missing': 'has not run',
-    'waiting': 'waits for runs whose weights it uses',
+    'waiting': 'is waiting for runs whose weights it uses',
     'running': 'is running',
     'stopped': 'was stopped; run the study again to resume it',
     'failed': 'failed',
@@ -43,9 +43,9 @@ class Column:
     """A column of numbers.
 
     Args:
-        kind: 'measured', 'published', or 'gap' for the measured less the published score.
+        kind: 'measured', 'published', or 'gap' for the measured score minus the published score.
         key: Key of the score.
-        label: Heading.
+        label: Heading of the column.
         unit: Unit of the score.
     """
 
@@ -55,7 +55,11 @@ class Column:
     unit: str = ''
 
     def numbers(self, row: Mapping) -> tuple[float, ...]:
-        """Return the finite scores of the finished runs of a row, its published number, or their difference."""
+        """Return the numbers of a row in this column.
+
+        They are the finite scores of its finished runs, its published score, or the difference between the mean and
+        published score.
+        """
         scores = tuple(scores_by_seed(row, self.key).values())
         if self.kind == 'measured':
             return scores
@@ -69,14 +73,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """Numbers as text.
+    """The text of a cell, with the numbers behind it.
 
     Args:
         numbers: The numbers.
-        value: Their mean.
-        spread: Their standard deviation.
-        n: How many runs they are from.
-        change: The difference to the base row.
+        value: Their mean, as text.
+        spread: Their standard deviation, as text.
+        n: The number of runs behind a measured score; 0 in other columns.
+        change: The difference from the base row, with the verdict, as text.
     """
 
     numbers: tuple[float, ...] = ()
@@ -88,7 +92,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A row, its cells in the order of `columns`, and the problems of its runs."""
+    """A line of the table: a row of the study, its cells in the order of `columns`, and the problems of its runs."""
 
     row: Mapping
     cells: tuple[Cell, ...]
@@ -96,7 +100,11 @@ class Line:
 
 
 def columns(study: Mapping) -> list[Column]:
-    """Return the measured metrics, each with the published one of the same key, and the other published metrics."""
+    """Return the columns of the table.
+
+    Each measured score is followed by the published score and the difference between them, if the paper reports this score.
+    The other published scores come last.
+    """
     published = {metric['key']: metric for metric in study['published_metrics']}
     kinds = []
     for metric in study['metrics']:
@@ -129,9 +137,9 @@ def table_lines(study: Mapping) -> list[Line]:
 
 
 def column_cells(study: Mapping, column: Column) -> list[Cell]:
-    """Return a column's cell of each row.
+    """Return the cell of each row in one column.
 
-    The time is linear in the number of runs, because a study.json may be large and from an untrusted source.
+    The running time is linear in the number of runs, because a study.json may be large and come from an untrusted source.
     """
     rows = study['rows']
     is_gap = column.kind == 'gap'
@@ -158,13 +166,13 @@ def column_cells(study: Mapping, column: Column) -> list[Cell]:
 
 
 def _digits(scores: Sequence[tuple[float, ...]]) -> int:
-    """Return the decimals of scores and of their differences: one for percentages, three for quantities around 1."""
+    """Return the number of decimals of scores and of their differences: one for percentages, three for quantities around 1."""
     largest = max((abs(mean(values)) for values in scores if values), default=10)
     return 1 if largest >= 10 else 3
 
 
 def _change(value: float, before: float | None, digits: int) -> str:
-    """Return the difference of two means after rounding, as a reader would compute it from the table."""
+    """Return the difference between two rounded means as text, as a reader would compute it from the table."""
     if before is None:
         return BLANK
     return signed(round(value, digits) - round(before, digits), digits)
@@ -185,7 +193,7 @@ def _cell(column: Column, numbers: tuple[float, ...], digits: int, change: str) 
 
 
 def row_problems(study: Mapping, row: Mapping) -> list[str]:
-    """Return one sentence per cause of missing and failed runs, which a mean over the other seeds would hide."""
+    """Return a sentence for each problem of a row's runs, with their seeds. The means in the table would hide problems."""
     seeds: dict[str, list[str]] = {}
     for seed, _, sentence in problems_by_seed(study, row):
         seeds.setdefault(sentence, []).append(str(seed))
@@ -197,7 +205,7 @@ def row_problems(study: Mapping, row: Mapping) -> list[str]:
 
 
 def problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str, str]]:
-    """Yield seed, state and problem of each run of a row that is unfinished or lacks a score."""
+    """Yield the seed, the state and the problem of each run of a row that is not finished or lacks a score."""
     for seed in missing_seeds(study, row):
         yield seed, 'missing', STATES['missing']
     for run in row['runs']:
@@ -210,7 +218,7 @@ def problems_by_seed(study: Mapping, row: Mapping) -> Iterator[tuple[int, str, s
 
 
 def _problems_of(study: Mapping, row: Mapping, run: Mapping) -> Iterator[str]:
-    """Yield what the scores of a finished run lack."""
+    """Yield the problems of a finished run: images that a task left out, and missing or impossible scores."""
     labels = labels_of(study)
     for task, counts in run.get('left_out', {}).items():
         for what, count in counts.items():
@@ -219,24 +227,28 @@ def _problems_of(study: Mapping, row: Mapping, run: Mapping) -> Iterator[str]:
         label = metric['label']
         score = run['scores'].get(metric['key'])
         if score is None:
-            if not row.get('untrained'):  # not every task measures a null row
+            # Some tasks do not measure untrained rows.
+            if not row.get('untrained'):
                 yield f'{label} was not measured'
         elif not isfinite(score) or (metric.get('unit') == '%' and not 0 <= score <= 100):
             yield f'{label} is {score:g}'
 
 
 def markdown(study: Mapping) -> str:
-    """Return the table for a README: a column of differences next to each column of numbers."""
+    """Return the table in Markdown, with a column of differences from the base row after each column of scores."""
     return _table('table.md', study, MARKDOWN)
 
 
 def latex(study: Mapping) -> str:
-    """Return the table for a paper that loads booktabs and graphicx. The table is as wide as the text."""
+    """Return the table in LaTeX, as wide as the text. It requires the packages booktabs and graphicx."""
     return _table('table.tex', study, LATEX)
 
 
 def _table(template: str, study: Mapping, signs: Mapping[str, str]) -> str:
-    """Return the filled-in template of a table. Text is on one line, and `signs` replace markup characters."""
+    """Fill in the template of a table.
+
+    In all texts, line breaks are removed and characters of the markup language are replaced according to `signs`.
+    """
     heads = columns(study)
     lines = table_lines(study)
     kinds = []
@@ -274,7 +286,7 @@ def _texts(line: Line, heads: Sequence[Column]) -> list[str]:
 
 
 def latex_number(text: str) -> str:
-    """Return a cell with its number in math mode, in which minus signs are typeset correctly."""
+    """Return the text of a cell with its number in math mode, so that minus signs are typeset correctly."""
     if text in ('', BLANK):
         return '---' if text else ''
     number, _, n = text.partition(' (n = ')

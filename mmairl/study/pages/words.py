@@ -1,4 +1,4 @@
-"""Formatting of words and numbers on study pages, as functions and as template filters."""
+"""Functions that format words and numbers on study pages. They are also filters of the templates."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,12 +11,13 @@ from mmairl.report.table import counted, signed
 from mmairl.study.statistics.verdict_words import OTHER_COLLAPSES
 
 BLANK = '—'
-MOST_LISTED = 3  # sentences or names of one kind
+# A page lists at most this many sentences or names of the same kind.
+MOST_LISTED = 3
 FLOPS = EngFormatter('FLOP')
 
 
 def sentences(template: str, **values: object) -> list[Markup]:
-    """Return the paragraphs of a filled-in template, without their tags."""
+    """Fill in a template and return its paragraphs without their tags."""
     paragraphs = fill(template, **values).split('<p>')
     return [Markup(paragraph.strip()) for paragraph in paragraphs[1:]]
 
@@ -39,12 +40,22 @@ def enumerated(parts: Iterable[str], most: int = MOST_LISTED) -> Markup:
 
 
 def phrased(items: Iterable[object], form: str) -> list[Markup]:
-    """Return a phrase for each item. The form is HTML with fields of the item, such as {0.name} or {0[name]}."""
+    """Return a phrase for each item.
+
+    Args:
+        items: The items.
+        form: The phrase as HTML, with fields of the item in braces, such as {0.name} or {0[name]}.
+    """
     return [Markup(form).format(item) for item in items]
 
 
 def tallied(verdicts: Iterable[str], verb: bool = False) -> list[str]:
-    """Return how often each verdict occurs, most frequent first, such as '2 inconclusive' or '2 are inconclusive'."""
+    """Return how often each verdict occurs, the most frequent verdict first, such as '2 inconclusive'.
+
+    Args:
+        verdicts: The verdicts.
+        verb: Whether to add a verb, such as in '2 are inconclusive'.
+    """
     phrases = []
     for verdict, number in Counter(verdicts).most_common():
         if verb and verdict == OTHER_COLLAPSES:

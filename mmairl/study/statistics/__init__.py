@@ -1,1 +1,1 @@
-"""The statistics of studies: intervals, verdicts and effects, computed from the scores in a record."""
+"""The statistics of studies: intervals, verdicts and effects, computed from the scores in study.json."""

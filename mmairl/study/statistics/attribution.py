@@ -1,23 +1,31 @@
-"""Effects of the factors of a design: main effects, interactions, and the share of each factor in the total gain.
+"""Compute the effects of a design's factors: main effects, interactions, and each factor's share of the total gain.
 
-A linear model is fitted to all runs of a design with two levels per factor (`designs.py`), coded as -1 and 1. A main effect is
-the mean change from a factor's first level to its second over all rows. An interaction is half the difference between the
-effects of a factor at the second and at the first level of the other factor, as in Box, Hunter and Hunter.
+A design (`designs.py`) has factors with two levels each. Each row of the study is one combination of levels, trained with
+several seeds. A linear model of the levels, coded as -1 and 1, is fitted to the scores of all runs. A main effect is the
+mean change of the score from the first level of a factor to its second level, over all rows. An interaction of two factors
+is half the difference between the effects of one factor at the second and at the first level of the other factor, as in Box,
+Hunter and Hunter.
 
-The error comes from replicated runs only: from what remains after subtracting the mean of each row and, if seeds are blocks,
-the effect of each seed. Each row has its own variance. If every row has a single run, there is no error and no verdict. An
-estimate has Satterthwaite's degrees of freedom, but at most (n - 1) log2(R) / 2 for R rows, of which the smallest has n runs.
-Without this limit, two runs per row give false alarms in 9 % of null designs with 16 rows if the standard deviation of one row
-is 16 times that of the others.
+Standard errors come from the spread between runs of the same row. The residual of a run is its score minus the mean of its
+row. Seeds are blocks if each seed gives all rows the same order of images and the same initial weights. The effect of the
+run's seed is then subtracted from the residual as well. Each row has its own variance. If every row has a single run, there
+are no standard errors, so no effect is tested. The degrees of freedom of an estimate are Satterthwaite's, but at most (n -
+1) log2(R) / 2, where R is the number of rows and n is the smallest number of runs in a row. Without this limit, tests find
+false effects too often. An example is a design with 16 rows of two runs in which no effect is real, and the standard
+deviation of one row is 16 times that of the other rows. In simulations of this design, 9 % of the studies had a false
+effect.
 
-If rows are missing, an effect is reported only if main effects and pairwise interactions of any size cannot change it.
-Collapsed runs are excluded, and so is a row with a single run that learned, unless an effect requires it. If a run collapsed,
-the means have no verdict, and Fisher's exact test compares how many runs collapsed at the two levels of each factor.
+If rows are missing, an effect is reported only if no other main effect or pairwise interaction contributes to its estimate.
+Collapsed runs are excluded. If all runs of a row but one collapsed, the remaining run is excluded, too, unless an effect
+cannot be estimated without it. If any run collapsed, the effects on the mean score have no verdict. Instead, Fisher's exact
+test compares how many runs collapsed at the two levels of each factor.
 
-The share of a factor is its gain, averaged over all orders in which the factors can be added (Shapley). In this model, a term
-with an odd number of factors adds twice its coefficient, divided equally among its factors, and a term with an even number
-adds nothing. The share is therefore the main effect, unless there are interactions of three or more factors, which only a full
-factorial can estimate.
+The total gain is the difference between the row with all factors at the second level and the row with all factors at the
+first level. A factor is added by moving it to its second level. The share of a factor is the gain from adding it, averaged
+over all orders in which the factors can be added (Shapley). In the linear model, a term with an odd number of factors
+contributes twice its coefficient to the total gain, and its factors get equal parts of this contribution. A term with an
+even number of factors contributes nothing. The share of a factor is therefore equal to its main effect, unless there are
+interactions of three or more factors. Only a full factorial design can estimate these interactions.
 """
 
 import math
@@ -50,23 +58,25 @@ from mmairl.study.statistics.verdict_words import (
 )
 
 Terms = list[Effect]
-Runs = Sequence[tuple[str, int]]  # row and seed
-SINGULAR = 1e-6  # a coefficient that is mixed with others by more than this is not estimable
+Runs = Sequence[tuple[str, int]]  # the name of the row and the seed of each run
+# A coefficient cannot be estimated if its estimate contains another coefficient with a weight above this limit.
+SINGULAR = 1e-6
 NO_FREEDOM = 1e-9
 UNKNOWN = (math.nan,) * 3
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A linear model over runs.
+    """A linear model whose coefficients are weighted sums of the scores of runs.
 
     Args:
-        terms: Effects in the model.
-        weights: (1 + terms and blocks, runs); the weight of each run in each coefficient.
-        residual: (runs, runs); projects scores on what rows and seeds do not explain.
-        rows: (runs, rows); 1 if the run belongs to the row.
-        freedom: Degrees of freedom of the error.
-        confounded: Terms that these runs cannot estimate.
+        terms: The main effects and interactions in the model.
+        weights: (1 + terms + blocks, runs) The weight of each run's score in each coefficient. The first coefficient is
+            the mean.
+        residual: (runs, runs) The matrix that turns scores into residuals by subtracting what rows and seeds explain.
+        rows: (runs, rows) Indicators: 1 if the run belongs to the row, else 0.
+        freedom: Degrees of freedom of the residuals.
+        confounded: The terms that cannot be estimated from these runs.
     """
 
     terms: Terms
@@ -77,10 +87,10 @@ class Fit:
     confounded: frozenset[Effect]
 
     def variances(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return each row's variance of a run and its degrees of freedom, NaN for a row of one run.
+        """Return the variance of a run's score in each row, with its degrees of freedom; both are NaN for a row with one run.
 
         Args:
-            scores: (..., runs).
+            scores: (..., runs) The score of each run.
         """
         freedom = np.diag(self.residual) @ self.rows
         freedom = np.where(freedom > NO_FREEDOM, freedom, math.nan)
@@ -88,10 +98,16 @@ class Fit:
         return squares / freedom, freedom
 
     def estimate(self, scores: np.ndarray, sums: Mapping[Effect, float]) -> Numbers | None:
-        """Return a weighted sum of coefficients with its error and degrees of freedom.
+        """Return a weighted sum of coefficients, its standard error and its degrees of freedom.
 
-        The error is sqrt(sum v_r w_r) over rows r with variances v; the degrees of freedom are Satterthwaite's
-        error^4 / sum((v_r w_r)^2 / f_r), limited. Returns None if the runs cannot estimate one of the terms.
+        The standard error is sqrt(sum v_r w_r), where v_r is the variance of row r and w_r is the sum of the squared weights
+        of its runs. The degrees of freedom are Satterthwaite's, error^4 / sum((v_r w_r)^2 / f_r), where f_r are the degrees
+        of freedom of v_r. The module docstring explains their upper limit. Returns None if one of the terms cannot be
+        estimated from the runs.
+
+        Args:
+            scores: (..., runs) The score of each run.
+            sums: The weight of each term's coefficient in the sum.
         """
         estimable = set(self.terms) - self.confounded
         if not sums or not sums.keys() <= estimable:
@@ -109,7 +125,17 @@ class Fit:
 
 
 def fit(design: Design, runs: Runs, blocks: bool) -> Fit:
-    """Return the model: with all interactions if each row of a full factorial has a run, else with separable effects."""
+    """Fit the linear model of a design to its runs.
+
+    The model has all interactions if the design is a full factorial and each of its rows has a run. Otherwise, it has the
+    main effects and pairwise interactions. If rows cannot separate some of these effects, the model has only the first of
+    them.
+
+    Args:
+        design: The design.
+        runs: The runs whose scores the model describes.
+        blocks: Whether seeds are blocks, so that the model also has an effect for each seed.
+    """
     if not runs:
         empty = np.zeros((0, 0))
         return Fit([], np.zeros((1, 0)), empty, empty, 0, frozenset(design.distinct))
@@ -141,13 +167,16 @@ def all_effects(design: Design) -> Terms:
 
 
 def indicators(labels: Sequence) -> np.ndarray:
-    """Return a column for each label, 1 if a run has it."""
+    """Return a matrix with a line for each item and a column for each distinct label: 1 if the item has the label, else 0."""
     distinct = list(dict.fromkeys(labels))
     return (np.array(labels)[:, None] == np.array(distinct)).astype(float)
 
 
 def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[Effect, float]]:
-    """Return the share of each factor as a weighted sum of coefficients: 2 / |term| for each odd term with the factor."""
+    """Return, for each factor, the weights of the coefficients whose sum is the factor's share of the total gain.
+
+    The weight is 2 / n for each term that contains the factor and has an odd number n of factors.
+    """
     odd = [term for term in terms if len(term) % 2]
     by_factor = {}
     for factor in factors:
@@ -156,12 +185,12 @@ def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[Effect, float
 
 
 def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str, Any]:
-    """Return the effects of a design's factors on one score.
+    """Return the effects of a design's factors on one score, as study.json stores them.
 
     Args:
-        study: The record of the study, as `collect` writes it.
+        study: The record of the study (the content of study.json), as `collect` writes it.
         metric: Key of the score.
-        margin: Effects below the margin are equivalent to none.
+        margin: Effects that are smaller than the margin count as equivalent to no effect.
     """
     fields = {key: study['design'][key] for key in ('factors', 'rows', 'interactions')}
     design = Design(**fields)
@@ -181,10 +210,11 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
         blocks=found.blocks,
         effects=found.entries(),
         shares=[dict(factor=name, **found.ends(sums)) for name, sums in by_factor.items()],
-        gain=dict(factor='all factors', **found.ends(gain)),  # the sum of the shares
-        # Without all effects, shares include only main effects and pairs.
+        # The total gain is the sum of all shares.
+        gain=dict(factor='all factors', **found.ends(gain)),
+        # Shares are exact only if the model has all interactions, including those of three or more factors.
         exact=len(model.terms) == 2 ** len(design.factors) - 1,
-        # The standard deviation of runs, without the effects of seeds if seeds are blocks.
+        # This is the standard deviation of residuals. If seeds are blocks, it excludes the effects of seeds.
         spread=None if math.isnan(spread) else spread,
     )
 
@@ -195,14 +225,14 @@ def _names(runs: Iterable[tuple[str, int]]) -> list[str]:
 
 @dataclass(frozen=True)
 class DesignEffects:
-    """The effects of a design's factors on one score, from the finished runs of its rows.
+    """The effects of a design's factors on one score, computed from the finished runs of its rows.
 
     Args:
         design: The design.
-        rows: Its rows, as in study.json.
-        scores: The score of each run, by row and seed.
-        limits: The score below which a run has collapsed, by row.
-        margin: Effects below the margin are equivalent to none.
+        rows: The rows of the design, as in study.json.
+        scores: The score of each finished run, by row and seed.
+        limits: For each row, the score below which a run has collapsed.
+        margin: Effects that are smaller than the margin count as equivalent to no effect.
     """
 
     design: Design
@@ -226,7 +256,7 @@ class DesignEffects:
 
     @cached_property
     def counts(self) -> Counter[str]:
-        """How many runs of each row learned."""
+        """The number of runs in each row that have not collapsed."""
         return Counter(name for name, _ in self.learned)
 
     @cached_property
@@ -235,7 +265,11 @@ class DesignEffects:
 
     @cached_property
     def selected(self) -> tuple[list[tuple[str, int]], Fit]:
-        """The runs of the model, and the model. Rows with a single run that learned are excluded unless one is needed."""
+        """The runs that the model uses, and the fitted model.
+
+        If all runs of a row but one collapsed, the remaining run is excluded, unless an effect cannot be estimated without
+        it.
+        """
         model = fit(self.design, self.learned, self.blocks)
         several = [
             run for run in self.learned if self.counts[run[0]] > 1 or len(self.scores[run[0]]) == 1
@@ -247,14 +281,14 @@ class DesignEffects:
 
     @cached_property
     def values(self) -> np.ndarray:
-        """The scores of the model's runs."""
+        """The scores of the runs that the model uses."""
         return np.array([self.scores[name][seed] for name, seed in self.selected[0]])
 
     def estimate(self, sums: Mapping[Effect, float]) -> Numbers | None:
         return self.selected[1].estimate(self.values, sums)
 
     def ends(self, sums: Mapping[Effect, float]) -> dict[str, float | None]:
-        """Return a weighted sum of coefficients with its 95 % interval. Unknown values are None."""
+        """Return a weighted sum of coefficients with its 95 % interval. Numbers that cannot be computed are None."""
         numbers = self.estimate(sums)
         if numbers is None:
             return dict(estimate=None, low=None, high=None)
@@ -262,7 +296,10 @@ class DesignEffects:
 
     @cached_property
     def collapses(self) -> dict[Effect, dict[str, Any]]:
-        """The collapsed runs at both levels of each main effect, and the p-value of the exact test."""
+        """The numbers of collapsed runs for each main effect, with the p-value of the exact test; empty if no run collapsed.
+
+        The first number counts runs at the effect's second level, the second number counts runs at its first level.
+        """
         collapsed = np.array([run not in self.learned for run in self.finished], bool)
         if not collapsed.any():
             return {}
@@ -274,7 +311,10 @@ class DesignEffects:
         return entries
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return the effects that the study tests, corrected as one family, followed by the other pairs as another family."""
+        """Return the effects that the study tests, followed by the other pairwise interactions.
+
+        Each of these two groups is a family of its own in Holm's correction.
+        """
         asked = [effect for effect in self.design.distinct if effect in self.design.asked]
         others = [effect for effect in self.design.distinct if effect not in self.design.asked]
         return [*self._family(asked, asked=True), *self._family(others, asked=False)]
@@ -303,7 +343,7 @@ class DesignEffects:
         numbers: Numbers | None,
         decision: str,
     ) -> str:
-        """Return the decision, or the reason why there is none."""
+        """Return the verdict on an effect, or the reason why it has none."""
         if effect in self.collapses and decision == DIFFERS:
             return verdict_of(decision, None, by_counts=True)
         if numbers is None:
@@ -326,12 +366,16 @@ class DesignEffects:
 def how_many_collapsed(
     design: Design, names: Sequence[str], collapsed: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Return how many runs collapsed at the second and at the first level of each main effect, and the p-value.
+    """Count collapsed runs at both levels of each main effect, and test whether the two rates are equal.
 
     Args:
         design: The design.
         names: The row of each run.
-        collapsed: (..., runs); whether each run collapsed. Without collapsed runs, the p-value is NaN.
+        collapsed: (..., runs) Whether each run collapsed.
+
+    Returns:
+        For each main effect, the number of collapsed runs at its second level, the number at its first level, and the
+            p-value of Fisher's exact test. The p-value is NaN if no run collapsed.
     """
     high = np.array([design.signs(effect, names) > 0 for effect in design.main])
     at_high, at_low = (collapsed.astype(int) @ level.T for level in (high, ~high))
@@ -341,7 +385,7 @@ def how_many_collapsed(
 
 
 def _seeds_are_blocks(rows: Sequence[Mapping], scores: Mapping[str, Mapping]) -> bool:
-    """Return True if each seed means the same in all rows that have it, and a row has two seeds or more."""
+    """Return True if a row has several seeds, and each seed gives the same start to all rows that have it (`same_start`)."""
     for seed in set().union(*scores.values()):
         first, *others = (row for row in rows if seed in scores[row['name']])
         if not all(same_start(row, first, seed) for row in others):

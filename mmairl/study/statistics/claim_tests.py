@@ -1,9 +1,14 @@
-"""Tests of claims on the runs of a study. Each has two one-sided p-values, one for the claim and one against it.
+"""Test the claims of a paper with the runs of a study.
 
-A claim consists of parts, such as one difference for each of several scores. A part is about a weighted sum of the means of
-rows. If seeds are blocks, the sum is formed seed by seed. Otherwise rows are independent samples with different variances. The
-test then has n - 1 degrees of freedom, where n is the smallest number of seeds, which keeps the level for any variances
-(Hájek, 1962).
+Each test returns two one-sided p-values, one for the claim and one against it. A claim consists of one or more parts. For
+example, a claim about several scores has one part for each score. A part is a statement about a weighted sum of row means,
+such as the difference between two rows. (A row is one configuration of the study, trained with several seeds.)
+
+Seeds are blocks if each seed gives all rows the same order of images and the same initial weights. The weighted sum is then
+computed for each seed, and the test is about its mean over seeds. Otherwise, the rows are independent samples with different
+variances. Both tests have n - 1 degrees of freedom, where n is the number of seeds that all rows have or, for independent
+samples, the smallest number of runs in a row. With this choice, the error rate does not exceed its nominal level for any
+variances (Hájek, 1962).
 """
 
 import math
@@ -22,13 +27,13 @@ MOST_SEEDS = 1000
 
 @dataclass(frozen=True)
 class Contrast:
-    """A weighted sum of row means.
+    """A weighted sum of row means, such as the difference between two rows.
 
     Args:
-        estimate: Its value in points.
-        error: Its standard error; NaN with one seed or without any spread.
+        estimate: The estimated value of the sum, in points.
+        error: The standard error of the estimate; NaN if there is only one seed or if the scores do not vary.
         freedom: Degrees of freedom of the error.
-        seeds: The smallest number of runs of a row.
+        seeds: The smallest number of runs in a row.
     """
 
     estimate: float
@@ -37,7 +42,7 @@ class Contrast:
     seeds: int
 
     def at(self, seeds: int) -> 'Contrast':
-        """Return the contrast as expected with another number of seeds and the same estimate and spread."""
+        """Return the contrast that is expected with another number of seeds if the estimate and the spread stay the same."""
         return replace(
             self,
             error=self.error * math.sqrt(self.seeds / seeds),
@@ -51,7 +56,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One-sided p-values for and against a claim, or the reason why there are none."""
+    """One-sided p-values for and against a claim. If there is no test, both are 1, and `reason` states why."""
 
     support: float = 1.0
     against: float = 1.0
@@ -59,16 +64,16 @@ class Evidence:
 
     @property
     def p(self) -> float:
-        """The two-sided p-value."""
+        """The two-sided p-value: twice the smaller of the one-sided p-values, but at most 1."""
         return min(1.0, 2 * min(self.support, self.against))
 
 
 def sum_of_means(values: np.ndarray, blocks: bool) -> Contrast:
-    """Return the sum of the means of rows.
+    """Return the sum of the means of all rows.
 
     Args:
-        values: (rows, seeds), each score times its weight; NaN for a missing run.
-        blocks: Whether a seed means the same in all rows.
+        values: (rows, seeds) Each score, multiplied by the weight of its row; NaN for a missing run.
+        blocks: Whether seeds are blocks, so that the sum is computed for each seed.
     """
     if blocks:
         values = values.sum(0, keepdims=True)
@@ -84,7 +89,7 @@ def _contrast(
     freedom: int,
     seeds: int,
 ) -> Contrast:
-    """Return a contrast from the square of its error, which is unknown without degrees of freedom or spread."""
+    """Return a contrast from its squared standard error. The error is NaN without degrees of freedom or without any spread."""
     known = freedom > 0 and square > TIED**2
     return Contrast(float(estimate), math.sqrt(square) if known else math.nan, freedom, seeds)
 
@@ -104,14 +109,17 @@ def within(contrast: Contrast, margin: float) -> Evidence:
 
 
 def all_hold(parts: Sequence[Evidence]) -> Evidence:
-    """Test the claim that all parts hold. It is supported if every part is, and contradicted if any part is."""
+    """Test the claim that all parts hold.
+
+    The claim is supported if every part is supported, and contradicted if any part is contradicted.
+    """
     support = max(part.support for part in parts)
     against = min(1.0, len(parts) * min(part.against for part in parts))
     return Evidence(support, against, _reasons(parts))
 
 
 def most_hold(parts: Sequence[Evidence]) -> Evidence:
-    """Test the claim that more than half of the parts hold (partial conjunction, Benjamini and Heller, 2008)."""
+    """Test the claim that more than half of the parts hold, by a partial conjunction test (Benjamini and Heller, 2008)."""
     needed = len(parts) // 2 + 1
     failing = len(parts) - needed + 1
     support = _at_least(needed, [part.support for part in parts])
@@ -128,7 +136,13 @@ def _reasons(parts: Sequence[Evidence]) -> str:
 
 
 def collapse_rate(collapsed: int, runs: int, claimed: bool) -> Evidence:
-    """Test the claim that most runs of a row collapse, or that most do not (exact binomial test against a half)."""
+    """Test a claim about how often the runs of a row collapse, by an exact binomial test against a rate of one half.
+
+    Args:
+        collapsed: Number of collapsed runs.
+        runs: Number of runs.
+        claimed: True if the claim is that most runs collapse, False if it is that most runs do not collapse.
+    """
     events = collapsed if claimed else runs - collapsed
     support = float(scipy.stats.binom.sf(events - 1, runs, 0.5))
     return Evidence(support, float(scipy.stats.binom.cdf(events, runs, 0.5)))
@@ -140,13 +154,15 @@ def parallel_lines(
     groups: np.ndarray,
     weights: np.ndarray,
 ) -> Contrast:
-    """Return a weighted sum of the coefficients of lines with one slope, and one intercept for each group.
+    """Fit parallel lines to groups of models, and return a weighted sum of the fitted coefficients.
+
+    The coefficients are the slope, which all groups share, and one intercept for each group.
 
     Args:
-        x: (models,) Score on the x axis.
-        y: (models,) Score on the y axis.
-        groups: (models,) Number of each model's group.
-        weights: (1 + groups,) Weight of the slope, and of each intercept.
+        x: (models,) The score of each model on the x axis.
+        y: (models,) The score of each model on the y axis.
+        groups: (models,) The group of each model, as a number.
+        weights: (1 + groups,) The weight of the slope, followed by the weight of each intercept.
     """
     columns = np.column_stack([x, *(groups == group for group in np.unique(groups))]).astype(float)
     columns[:, 0] -= x.mean()
@@ -160,7 +176,10 @@ def parallel_lines(
 
 
 def family_verdicts(evidence: Sequence[Evidence], level: float = LEVEL) -> list[str]:
-    """Return the verdict on each claim of a family; the chance of one or more false verdicts is at most `level`."""
+    """Return the verdict on each claim of a family.
+
+    Holm's correction limits the chance of one or more false verdicts in the family to `level`.
+    """
     adjusted = holm(np.array([one.p for one in evidence]))
     verdicts = []
     for one, p in zip(evidence, adjusted):

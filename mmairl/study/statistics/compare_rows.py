@@ -1,12 +1,16 @@
-"""Compare each row of a study with the row that it builds on: an estimate, an interval and a verdict.
+"""Compare each row of a study with its base row, the row that it builds on: an estimate, an interval and a verdict.
 
-If a seed means the same in both rows (equal initial weights and order of images, as the runs recorded them), seeds are blocks
-and the differences seed by seed are tested. Otherwise the rows are independent samples with different variances. Both tests are
-t-tests with n - 1 degrees of freedom, where n is the smaller number of seeds. For normal scores, this keeps the level for any
-two variances (Mickey and Brown, 1966). Welch's test does not keep it with two or three seeds or with unequal numbers of runs.
+A row is one configuration of the study, trained with several seeds. A seed means the same in two rows if its runs in both
+rows recorded the same initial weights and the same order of images. In this case, seeds are blocks: the rows are paired by
+seed, and the differences between runs of the same seed are tested. Otherwise, the rows are independent samples with
+different variances. Both tests are t-tests with n - 1 degrees of freedom, where n is the number of pairs or, for independent
+samples, the number of runs in the smaller sample. If scores are normally distributed, the error rate of these tests does not
+exceed its nominal level for any two variances (Mickey and Brown, 1966). The error rate of Welch's test does exceed it with
+two or three seeds or with unequal numbers of runs.
 
-A collapsed run is not a sample from the distribution of runs that learned, so means exclude collapsed runs. If a run of either
-row collapsed, the means have no verdict, and Fisher's exact test compares how many runs collapsed.
+A run has collapsed if its score is far below the scores of runs that learned (`collapse_limit`). A collapsed run is not a
+sample from their distribution, so means exclude it. If a run of either row collapsed, the means are not tested. Instead,
+Fisher's exact test compares how many runs collapsed.
 """
 
 import math
@@ -17,7 +21,9 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-import scipy  # imports `scipy.stats` on first use; plans do without it
+
+# The package loads `scipy.stats` on first use, so commands that only print a plan do not wait for this import.
+import scipy
 
 from mmairl.study.statistics.verdict_words import (
     COLLAPSED,
@@ -30,35 +36,44 @@ from mmairl.study.statistics.verdict_words import (
     verdict_of,
 )
 
-LEVEL = 0.05  # the chance of one or more false differences among the comparisons of one score
-MARGIN = 1.0  # points; smaller differences are equivalent, unless the study declares another margin
-TIED = 1e-9  # points; runs with a smaller spread differ by rounding only
-Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]  # estimate, standard error, degrees of freedom
-Record = Mapping[str, Any]  # study.json, or a row or run of it
+# The chance of one or more false differences among all comparisons by one score is at most this.
+LEVEL = 0.05
+# Differences below this number of points are equivalent, unless the study declares another margin.
+MARGIN = 1.0
+# Runs whose scores differ by fewer points than this differ only by rounding.
+TIED = 1e-9
+# The arrays are estimates, their standard errors and their degrees of freedom.
+Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]
+# A record is the content of study.json, or of one of its rows or runs.
+Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference of a row to its base row in one score. Unknown values are None; `verdict` gives the reason.
+    """The difference in one score between a row and its base row.
+
+    Numbers that cannot be computed are None; `verdict` then gives the reason.
 
     Args:
         row: Name of the row.
         on: Name of its base row.
         metric: Key of the score.
-        margin: Differences below it are equivalent.
-        seeds: The smaller number of seeds, or the number of shared seeds if seeds are blocks.
-        blocks: Whether differences are tested seed by seed.
+        margin: Differences below the margin are equivalent.
+        seeds: Number of seeds that both rows have if seeds are blocks; otherwise, the smaller number of seeds of a row.
+        blocks: Whether seeds are blocks, so that the rows are paired by seed.
         verdict: The decision, or the reason why there is none.
-        estimate: Difference of the means.
-        low: Lower end of the 95 % interval of this comparison alone.
-        high: Upper end.
-        improvement: Probability that a run of the row is better than one of its base row, with its 95 % interval.
+        estimate: Difference between the means.
+        low: Lower end of the 95 % interval, which is not corrected for the number of comparisons.
+        high: Upper end of this interval.
+        improvement: Probability that a run of the row is better than a run of its base row, with its 95 % interval.
         error: Standard error of the estimate.
-        freedom: Degrees of freedom.
-        deviation: Standard deviation of a seed's difference, or of the difference of two runs.
-        collapsed: Collapsed runs of the row and of its base row.
-        share: p-value of the exact test of these numbers, if any run collapsed.
-        spread: The estimate seed by seed, or run by run if seeds are not blocks.
+        freedom: Degrees of freedom of the error.
+        deviation: Standard deviation of the difference between a run of the row and a run of its base row. If seeds are
+            blocks, both runs have the same seed.
+        collapsed: Number of collapsed runs in the row and in its base row.
+        share: p-value of Fisher's exact test of these two numbers; None if no run collapsed.
+        spread: The difference for each seed if seeds are blocks; otherwise, each run's difference from the mean of the
+            base row.
     """
 
     row: str
@@ -81,18 +96,25 @@ class Comparison:
 
 
 def paired(one: np.ndarray, two: np.ndarray) -> Numbers:
-    """Return mean difference, standard error and n - 1 degrees of freedom of shared seeds.
+    """Return the mean difference between paired runs, its standard error, and n - 1 degrees of freedom for n pairs.
 
-    The last axis holds the seeds, the same in both arrays; NaN is a missing run.
+    Args:
+        one: (..., seeds) The scores of the first row; NaN for a missing run.
+        two: (..., seeds) The scores of the second row, with the seeds in the same order.
     """
     count, estimate, square = _moments(one - two)
     return estimate, known_error(square), count - 1.0
 
 
 def unpaired(one: np.ndarray, two: np.ndarray) -> Numbers:
-    """Return the same for two independent sets of seeds, each with its own spread.
+    """Return the difference between the means of two independent samples, its standard error, and its degrees of freedom.
 
-    error = sqrt(s1^2 / n + s2^2 / m), with min(n, m) - 1 degrees of freedom.
+    The samples have n and m runs and the standard deviations s1 and s2. The standard error is sqrt(s1^2 / n + s2^2 / m), and
+    the degrees of freedom are min(n, m) - 1.
+
+    Args:
+        one: (..., seeds) The scores of the first sample; NaN for a missing run.
+        two: (..., seeds) The scores of the second sample.
     """
     n, mean_one, square_one = _moments(one)
     m, mean_two, square_two = _moments(two)
@@ -101,7 +123,10 @@ def unpaired(one: np.ndarray, two: np.ndarray) -> Numbers:
 
 
 def _moments(values: np.ndarray) -> Numbers:
-    """Return count, mean and squared standard error of the mean over the last axis; NaN if there are too few values."""
+    """Return the number of values, their mean, and the squared standard error of the mean, all along the last axis.
+
+    NaN marks a missing value. A result is NaN if there are too few values to compute it.
+    """
     count = np.sum(~np.isnan(values), -1)
     with np.errstate(invalid='ignore', divide='ignore'):
         center = np.nansum(values, -1) / count
@@ -110,19 +135,20 @@ def _moments(values: np.ndarray) -> Numbers:
 
 
 def known_error(square: np.ndarray) -> np.ndarray:
-    """Return the root of a squared standard error; NaN if the runs differ by rounding only."""
+    """Return the square root of a squared standard error; NaN if it is so small that the runs differ only by rounding."""
     return np.where(square > TIED**2, np.sqrt(square), math.nan)
 
 
 def collapse_limit(scores: np.ndarray, null: float | None = None) -> np.ndarray:
-    """Return for each row the score below which a run has collapsed.
+    """Return, for each row, the score below which a run has collapsed.
 
-    If the study has untrained rows, a run has collapsed if its gain over their best score is less than a quarter of the gain
-    of the median run. Otherwise, it has collapsed if its score is less than two fifths of the best score of its row.
+    If the study has untrained rows, the gain of a run is its score minus their best score. A run has then collapsed if its
+    gain is less than a quarter of the gain of the median run. Without untrained rows, a run has collapsed if its score is
+    less than two fifths of the best score in its row.
 
     Args:
-        scores: (..., rows, seeds), NaN for a missing run.
-        null: The best score of an untrained row.
+        scores: (..., rows, seeds) The scores; NaN for a missing run.
+        null: The best score of an untrained row; None without untrained rows.
     """
     if null is None:
         best = np.nanmax(scores, -1)
@@ -138,7 +164,18 @@ def tested(
     limits: Sequence[np.ndarray],
     blocks: bool,
 ) -> tuple[np.ndarray, ...]:
-    """Return the numbers of the runs that learned, and the p-value of the exact test (NaN without collapsed runs)."""
+    """Compare two rows by the means of the runs that learned, and by the numbers of collapsed runs.
+
+    Args:
+        one: (..., seeds) The scores of the first row; NaN for a missing run.
+        two: (..., seeds) The scores of the second row.
+        limits: For each of the two rows, the score below which a run has collapsed.
+        blocks: Whether the rows are paired by seed.
+
+    Returns:
+        The difference between the means, its standard error and its degrees of freedom, followed by the p-value of
+            Fisher's exact test. The p-value is NaN if no run collapsed.
+    """
     learned = []
     counts = []
     for scores, limit in zip((one, two), limits):
@@ -159,15 +196,16 @@ def exact_test(
     others: int,
     other_runs: int,
 ) -> float:
-    """Return Fisher's p-value for `some` of `runs` against `others` of `other_runs`."""
+    """Return the p-value of Fisher's exact test that compares `some` of `runs` with `others` of `other_runs`."""
     table = [[some, runs - some], [others, other_runs - others]]
     return float(scipy.stats.fisher_exact(table).pvalue)
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """Return the p-values of a family (the last axis) adjusted by Holm.
+    """Return the p-values of a family (the last axis) after Holm's correction.
 
-    The smallest is multiplied by m, the next by m - 1, and so on; adjusted values never decrease.
+    The smallest of m p-values is multiplied by m, the next one by m - 1, and so on. Each adjusted p-value is at least as
+    large as the previous one, and at most 1.
     """
     order = np.argsort(p, axis=-1)
     factors = np.arange(p.shape[-1], 0, -1)
@@ -187,22 +225,26 @@ def verdicts(
     known: np.ndarray | None = None,
     share: np.ndarray | float = math.nan,
 ) -> np.ndarray:
-    """Return the decision on each comparison of a family (the last axis).
+    """Return the decision on each comparison of a family.
 
-    Comparisons without a standard error (NaN) are undecided but still count for the correction.
+    A family is the set of comparisons that Holm's correction treats together; it is the last axis of all arrays. A
+    comparison whose standard error is NaN stays undecided, but it counts toward the size of the family.
 
     Args:
-        estimate: Differences.
-        error: Standard errors.
-        freedom: Degrees of freedom.
-        margin: Differences below it are equivalent.
-        level: Level of the family.
-        known: Decisions of an earlier analysis. They are final: the p-value of that test is 0, that of the other test 1.
-        share: p-values of the exact test. They replace the p-values of the difference and exclude equivalence.
+        estimate: The differences.
+        error: Their standard errors.
+        freedom: Degrees of freedom of the errors.
+        margin: Differences below the margin are equivalent.
+        level: The chance of one or more false decisions in the family is at most this.
+        known: Decisions of an earlier analysis, which are final. The test that led to a decision gets the p-value 0, the
+            other test of the same comparison gets 1.
+        share: p-values of Fisher's exact test, NaN for comparisons without collapsed runs. Where there is such a
+            p-value, it replaces that of the difference, and the comparison cannot be equivalent.
     """
     by_counts = ~np.isnan(share)
     p_equal = 2 * scipy.stats.t.sf(abs(estimate) / error, freedom)
-    p_apart = scipy.stats.t.sf((margin - abs(estimate)) / error, freedom)  # the larger of two tests
+    # Equivalence requires two one-sided tests. This is the larger of their p-values.
+    p_apart = scipy.stats.t.sf((margin - abs(estimate)) / error, freedom)
     p_equal = np.where(by_counts, share, p_equal)
     p_apart = np.where(by_counts, 1.0, p_apart)
     if known is not None:
@@ -223,14 +265,14 @@ def compare_scores(
     level: float = LEVEL,
     known: Sequence[str] | None = None,
 ) -> list[Comparison]:
-    """Return every declared comparison of a study's record by one score, tested as one family.
+    """Return every comparison that a study declares, by one score. They are tested as one family.
 
     Args:
         study: The record of the study.
         metric: Key of the score.
-        margin: Differences below it are equivalent.
-        level: Level of the family and of each interval.
-        known: Decisions of an earlier analysis.
+        margin: Differences below the margin are equivalent.
+        level: The error rate of the family. Each interval covers 1 - level.
+        known: Decisions of an earlier analysis, which are final.
     """
     rows = {row['name']: row for row in study['rows']}
     limits = limits_by_row(study, metric)
@@ -243,13 +285,17 @@ def compare_scores(
         return []
     fields = ('estimate', 'error', 'freedom', 'share')
     columns = [[getattr(one, field) for one in compared] for field in fields]
-    *numbers, share = np.array(columns, float)  # None becomes NaN
+    # The conversion to floats turns None into NaN.
+    *numbers, share = np.array(columns, float)
     decisions = verdicts(*numbers, margin, level, None if known is None else np.array(known), share)
     return [with_verdict(one, str(decision)) for one, decision in zip(compared, decisions)]
 
 
 def with_verdict(comparison: Comparison, decision: str) -> Comparison:
-    """Return the comparison with the decision of its family, unless it has a reason for no verdict."""
+    """Return the comparison with the verdict that follows from the decision on it.
+
+    If the comparison already has a reason for no verdict, it keeps this reason unless the exact test found a difference.
+    """
     if comparison.verdict and decision != DIFFERS:
         return comparison
     by_counts = comparison.share is not None
@@ -264,15 +310,17 @@ def compare_pair(
     limits: Mapping[str, float],
     level: float = LEVEL,
 ) -> Comparison:
-    """Return a comparison without the decision of its family. If no decision is possible, `verdict` has the reason.
+    """Compare a row with its base row, without a decision, because a decision requires the whole family.
+
+    If no decision is possible, `verdict` has the reason; otherwise, it is empty.
 
     Args:
         row: The row.
         base: Its base row.
         metric: Key of the score.
-        margin: Differences below it are equivalent.
-        limits: The score below which a run of a row has collapsed, by name.
-        level: Level of the interval.
+        margin: Differences below the margin are equivalent.
+        limits: For each row, by name, the score below which a run has collapsed.
+        level: The interval covers 1 - level.
     """
     by_seed = [scores_by_seed(side, metric) for side in (row, base)]
     seeds = sorted(set().union(*by_seed))
@@ -318,7 +366,11 @@ def compare_pair(
 
 
 def _spread(one: np.ndarray, two: np.ndarray, blocks: bool) -> tuple[tuple[float, ...], float]:
-    """Return the differences seed by seed, or run by run to the base's mean, and their standard deviation."""
+    """Return the difference for each seed or run, and the standard deviation of the difference between two runs.
+
+    If seeds are blocks, there is one difference for each seed. Otherwise, there is one for each run of the first row: its
+    score minus the mean of the second row.
+    """
     if blocks:
         differences = one - two
         deviation = np.nanstd(differences, ddof=1)
@@ -329,7 +381,10 @@ def _spread(one: np.ndarray, two: np.ndarray, blocks: bool) -> tuple[tuple[float
 
 
 def limits_by_row(study: Record, metric: str) -> dict[str, float]:
-    """Return the score below which a run of each trained row has collapsed; empty for scores that are not accuracies."""
+    """Return, for each trained row, the score below which a run has collapsed.
+
+    Only scores in percent have this limit. For other scores, the dictionary is empty.
+    """
     units = {known['key']: known.get('unit', '%') for known in study.get('metrics', ())}
     if units.get(metric, '%') != '%':
         return {}
@@ -352,11 +407,12 @@ def limits_by_row(study: Record, metric: str) -> dict[str, float]:
 
 
 def improvement(one: Sequence[float], two: Sequence[float]) -> tuple[float, float, float]:
-    """Return the probability that a run of the first row is better than one of the second, with its 95 % interval.
+    """Return the probability that a run of the first row is better than a run of the second row, with its 95 % interval.
 
-    The probability is that of Mann and Whitney, as in rliable. The interval is Newcombe's (2006, method 5), whose width is
-    not zero if all runs are better. The quantile is that of a t distribution with 2 (n - 1) degrees of freedom, where n is
-    the smaller number of runs: with the normal quantile, the interval covers only 90 % for two equal rows of 3 runs.
+    The estimate is the statistic of Mann and Whitney, as in the library rliable. The interval is that of Newcombe (2006,
+    method 5). Its width is not zero even if all runs of one row are better. It uses the quantile of a t distribution with 2
+    (n - 1) degrees of freedom, where n is the smaller number of runs. With the normal quantile, the interval would cover
+    only 90 % if the two rows have the same distribution and 3 runs each.
     """
     higher = np.sign(np.subtract.outer(one, two))
     share = float(higher.mean() / 2 + 0.5)
@@ -364,7 +420,7 @@ def improvement(one: Sequence[float], two: Sequence[float]) -> tuple[float, floa
     quantile = scipy.stats.t.ppf(0.975, 2 * max(1, min(len(one), len(two)) - 1))
 
     def beyond(at: float) -> float:
-        """Return (share - at)^2 - t^2 var(at); it is zero at the ends of the interval."""
+        """Return (share - at)^2 - t^2 var(at), which is zero if `at` is an end of the interval."""
         tails = (1 - at) / (2 - at) + at / (1 + at)
         variance = at * (1 - at) / higher.size * (1 + runs * tails)
         return (share - at) ** 2 - quantile**2 * variance
@@ -380,7 +436,10 @@ def interval(
     freedom: float,
     level: float = LEVEL,
 ) -> dict[str, float | None]:
-    """Return estimate ± t(1 - level / 2, freedom) * error; the ends are None if the error is unknown (NaN)."""
+    """Return an estimate and its interval, estimate ± t(1 - level / 2, freedom) * error.
+
+    The ends of the interval are None if the error is unknown (NaN).
+    """
     if math.isnan(error):
         return dict(estimate=estimate, low=None, high=None)
     half = float(scipy.stats.t.ppf(1 - level / 2, freedom)) * error
@@ -388,7 +447,7 @@ def interval(
 
 
 def mean_intervals(study: Record, metric: str) -> dict[str, tuple[float, float]]:
-    """Return the 95 % interval of each row's mean by one score, for rows with two seeds or more."""
+    """Return the 95 % interval of the mean score of each row that has two seeds or more."""
     intervals = {}
     for row in study['rows']:
         scores = np.array(list(scores_by_seed(row, metric).values()))
@@ -400,7 +459,7 @@ def mean_intervals(study: Record, metric: str) -> dict[str, tuple[float, float]]
 
 
 def scores_by_seed(row: Record, metric: str) -> dict[int, float]:
-    """Return the finite scores of the finished runs."""
+    """Return the scores of a row's finished runs by seed, without scores that are NaN or infinite."""
     scores = {}
     for run in row['runs']:
         if run['state'] != 'done':
@@ -412,7 +471,11 @@ def scores_by_seed(row: Record, metric: str) -> dict[int, float]:
 
 
 def shared_epochs(row: Record, base: Record) -> int:
-    """Return how many epochs a fork shares with its trunk, or two forks of one trunk with each other; 0 for other rows."""
+    """Return the number of epochs that two rows share because of a fork; 0 if they share none.
+
+    A fork is a row that continues checkpoints of another row, its trunk. A fork shares the epochs before its checkpoint with
+    its trunk, and with other forks from the same epoch of the same trunk.
+    """
     one, two = (side.get('fork') or {} for side in (row, base))
     for fork, other in ((one, base), (two, row)):
         if fork.get('of') == other['name']:
@@ -424,7 +487,8 @@ def shared_epochs(row: Record, base: Record) -> int:
 def same_start(row: Record, base: Record, seed: int) -> bool:
     """Return True if a seed means the same in two rows.
 
-    Their runs share the epochs before a fork, or the data order and (where shapes match) the initial weights.
+    This is so in two cases. Either the runs of this seed share the epochs before a fork, or they have the same order of
+    images and the same initial weights. Initial weights are not compared if their shapes differ.
     """
     if shared_epochs(row, base):
         return True

@@ -1,8 +1,10 @@
 """Two-level designs: which combinations of factors a study runs, and which effects its rows can separate.
 
-A level is 0 (the first of a factor) or 1. Fractions are regular (Box and Hunter, 1961): each of the last factors is generated
-from some of the others, and is at its second level if an odd number of them is. A fraction thus always has the row of all
-first levels.
+Each factor has a first level, 0, and a second level, 1. Each row of the study is one combination of levels. A full factorial
+design has all combinations; a fraction has only some of them. Fractions are regular (Box and Hunter, 1961): the first
+factors, called basic, take all combinations of their levels. Each of the remaining factors is generated from some of the
+basic factors. It is at its second level in the rows in which an odd number of these basic factors is at the second level.
+Every fraction therefore has the row in which all factors are at their first level.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,17 +13,18 @@ from itertools import combinations, combinations_with_replacement, product
 
 import numpy as np
 
-Effect = tuple[str, ...]  # the factors of a main effect or of an interaction
+# An effect is named by its factors: one factor for a main effect, several factors for an interaction.
+Effect = tuple[str, ...]
 ROMAN = ('', 'I', 'II', 'III', 'IV', 'V', 'VI', 'VII', 'VIII', 'IX', 'X')
 
 
 @dataclass(frozen=True)
 class Design:
-    """Factors with two levels each, and the levels of each row of a study.
+    """The factors of a study, which have two levels each, and the level of each factor in each row.
 
     Args:
         factors: Names of the factors.
-        rows: The levels of each row, by its name.
+        rows: For each row, by name, the levels of all factors.
         interactions: Pairs of factors whose interaction the study tests.
     """
 
@@ -35,7 +38,7 @@ class Design:
 
     @property
     def asked(self) -> list[Effect]:
-        """Main effects and the interactions that the study tests."""
+        """The effects that the study tests: all main effects, and the declared interactions."""
         return [*self.main, *map(tuple, self.interactions)]
 
     @property
@@ -43,13 +46,19 @@ class Design:
         return list(combinations(self.factors, 2))
 
     def signs(self, effect: Effect, names: Sequence[str]) -> np.ndarray:
-        """Return the column of an effect: in each row the product of its factors' levels, as -1 and 1."""
+        """Return the column of an effect in the model: for each row, the product of the levels of the effect's factors.
+
+        Levels are coded as -1 and 1 for this product.
+        """
         places = [self.factors.index(factor) for factor in effect]
         levels = np.array([self.rows[name] for name in names])[:, places]
         return np.prod(2 * levels - 1, axis=1)
 
     def alias(self, one: Effect, two: Effect) -> int:
-        """Return 1 or -1 if two effects are equal or opposite in every row, and 0 if they can be separated."""
+        """Return 0 if the rows can separate two effects; otherwise, return 1 or -1.
+
+        The value 1 means that the effects are equal in all rows, and -1 means that they are opposite in all rows.
+        """
         names = list(self.rows)
         product_of_signs = self.signs(one, names) * self.signs(two, names)
         constant = (product_of_signs == product_of_signs[0]).all()
@@ -57,7 +66,7 @@ class Design:
 
     @property
     def resolution(self) -> int | None:
-        """The fewest factors whose product is constant; None for a full factorial."""
+        """The resolution: the smallest number of factors whose product is the same in all rows; None for a full factorial."""
         for count in range(1, len(self.factors) + 1):
             if any(self.alias(term, ()) for term in combinations(self.factors, count)):
                 return count
@@ -65,7 +74,7 @@ class Design:
 
     @property
     def words(self) -> str:
-        """The design in words, for the plan and the page."""
+        """A description of the design for the plan and the study page."""
         possible = 2 ** len(self.factors)
         if self.resolution is None:
             return f'all {possible} combinations of {len(self.factors)} factors'
@@ -75,7 +84,10 @@ class Design:
         )
 
     def aliases(self, effect: Effect) -> list[str]:
-        """Return the main effects and pairs that cannot be separated from an effect, each with its sign."""
+        """Return the main effects and pairwise interactions that the rows cannot separate from an effect.
+
+        An effect with the opposite sign in all rows is marked by a minus.
+        """
         found = []
         for other in [*self.main, *self.pairs]:
             sign = self.alias(effect, other)
@@ -85,7 +97,7 @@ class Design:
 
     @property
     def confusion(self) -> str:
-        """The main effects and pairwise interactions that the rows cannot separate, in words."""
+        """A description of all main effects and pairwise interactions that the rows cannot separate."""
         groups = []
         for effect in self.distinct:
             if others := self.aliases(effect):
@@ -96,7 +108,10 @@ class Design:
 
     @property
     def distinct(self) -> list[Effect]:
-        """Main effects, tested interactions and other pairs. Of effects that cannot be separated, only the first."""
+        """Main effects, tested interactions and other pairwise interactions, in this order.
+
+        If the rows cannot separate some of these effects, the list has only the first of them.
+        """
         distinct: list[Effect] = []
         for effect in [*self.asked, *self.pairs]:
             confounded = any(self.alias(effect, other) for other in distinct)
@@ -106,7 +121,7 @@ class Design:
 
     @property
     def indistinct(self) -> tuple[Effect, Effect] | None:
-        """The first two tested effects that the rows cannot separate."""
+        """The first two tested effects that the rows cannot separate; None if they can separate all tested effects."""
         for pair in combinations(self.asked, 2):
             if self.alias(*pair):
                 return pair
@@ -120,19 +135,22 @@ def title(effect: Effect) -> str:
 def fraction_rows(
     factors: int, halvings: int, asked: Sequence[Sequence[int]]
 ) -> list[tuple[int, ...]]:
-    """Return the levels of the fraction that separates most of the tested effects and, among equals, has least aberration.
+    """Return the levels of each row of the best fraction of a full factorial design.
+
+    The best fraction leaves the fewest pairs of tested effects confounded. Among equally good fractions, it is the one with
+    minimum aberration: it has the fewest short defining words (see `defining_words`).
 
     Args:
         factors: Number of factors.
-        halvings: The fraction is 1 / 2^halvings of all combinations.
-        asked: Tested effects, by the numbers of their factors.
+        halvings: The fraction has 1 / 2^halvings of all combinations.
+        asked: The tested effects, each as the indices of its factors.
     """
     basic = factors - halvings
     effects = [sum(1 << place for place in effect) for effect in asked]
     differences = [one ^ two for one, two in combinations(effects, 2)]
 
     def badness(generators: Sequence[int]) -> tuple[int, list[int]]:
-        """Return the number of confounded pairs of tested effects, and the number of words of each length."""
+        """Return the number of confounded pairs of tested effects, and the number of defining words of each length."""
         words = defining_words(generators, basic)
         confounded = sum(difference in words for difference in differences)
         lengths = [word.bit_count() for word in words]
@@ -144,10 +162,14 @@ def fraction_rows(
 
 
 def defining_words(generators: Sequence[int], basic: int) -> list[int]:
-    """Return the products of factors that are constant, as bit masks of factors.
+    """Return the defining words of a fraction: the sets of factors whose product is the same in all rows.
 
-    Factor `basic + number` is the parity of the basic factors in its generator. The words are all sums (exclusive or) of
-    these relations, without the empty one.
+    A set of factors is a bit mask. Each generator is the set of basic factors that generates one further factor. Together
+    with this factor, it is a defining word. Combining these words by exclusive or gives all other words.
+
+    Args:
+        generators: For each generated factor, the bit mask of its basic factors.
+        basic: Number of basic factors.
     """
     words = [0]
     for number, generator in enumerate(generators):

@@ -1,4 +1,7 @@
-"""Costs of the rows of a study, and scores of two rows at equal cost if checkpoints along a run were measured."""
+"""The costs of a study's rows, and comparisons of two rows at equal cost.
+
+A comparison at equal cost requires the scores of checkpoints that were saved along the runs.
+"""
 
 import math
 from collections.abc import Mapping
@@ -9,13 +12,14 @@ import numpy as np
 
 from mmairl.study.statistics.compare_rows import interval, limits_by_row, scores_by_seed, unpaired
 
-EQUAL = 0.01  # costs that differ by less, relative to the larger, are equal
+# Two costs count as equal if they differ by less than this fraction of the larger cost.
+EQUAL = 0.01
 
 Costs = dict[str, dict[str, float | None]]
 
 
 def costs(study: Mapping) -> Costs:
-    """Return the mean cost of each row's finished runs: images seen, FLOPs and device-seconds. Unknown values are None."""
+    """Return the mean cost of each row's finished runs: images seen, FLOPs and device-seconds. Unknown costs are None."""
     rows = {row['name']: row for row in study['rows']}
     found = {}
     for name, row in rows.items():
@@ -30,7 +34,11 @@ def costs(study: Mapping) -> Costs:
 
 
 def _device_seconds(row: Mapping, source: Mapping | None, images: float | None) -> float | None:
-    """Return the device-seconds of a row. If it is a part of another run, `source`, add that run's up to the same images."""
+    """Return the mean device-seconds of a row's runs.
+
+    If the row starts from weights of another row, `source`, the result includes the time that the runs of `source` took for
+    the same number of images.
+    """
     seconds = _mean(row, 'device_seconds')
     if not source or not images or seconds is None:
         return seconds
@@ -45,18 +53,19 @@ def _mean(row: Mapping, key: str) -> float | None:
     values = []
     for run in row['runs']:
         value = run.get(key) if run['state'] == 'done' else None
-        # If the best trial of a search is the unchanged recipe, its run is reused at a recorded cost of 0.
+        # A recorded cost of 0 is skipped: it marks a run that a search reused because its best trial is the unchanged recipe.
         if value is not None and (value or row.get('of')):
             values.append(value)
     return mean(values) if values else None
 
 
 def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
-    """Return the difference in score between each row and its base row, at the FLOPs of the cheaper of the two.
+    """Compare the scores of each row and its base row at the FLOPs of the cheaper of the two rows.
 
-    `ratio` is the cost of a run of the row relative to one of its base row. Between two checkpoints of a run, the score is
-    interpolated linearly. Without checkpoints on both sides of the cost, there is no `estimate`. Collapsed runs are excluded,
-    and so are rows that cost as much as their base row or are part of another run.
+    In each entry, `ratio` is the cost of one run of the row divided by that of one run of its base row. The score of the
+    costlier row is interpolated linearly between two checkpoints. If no checkpoints on both sides of the lower cost were
+    measured, the entry has no `estimate`. Collapsed runs are excluded. A row has no entry if it costs as much as its base
+    row, or if it starts from weights of another row.
     """
     spent = costs(study)
     rows = {row['name']: row for row in study['rows']}
@@ -87,7 +96,17 @@ def scores_at(
     row: Mapping,
     cost: float,
 ) -> list[float]:
-    """Return the score of each run that did not collapse, interpolated at `cost`; none beyond the costs of its checkpoints."""
+    """Return the score of each run of a row, interpolated between its checkpoints at a given cost.
+
+    Collapsed runs are excluded. The list is empty if the cost is outside the range that the checkpoints cover.
+
+    Args:
+        study: The record of the study.
+        metric: Key of the score.
+        spent: The costs of all rows, as `costs` returns them.
+        row: The row.
+        cost: The cost in FLOPs.
+    """
     points = [row]
     for other in study['rows']:
         if other.get('along') and other.get('of') == row['name']:

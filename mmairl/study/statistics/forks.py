@@ -1,4 +1,8 @@
-"""Precision of forked rows, whose runs share epochs with the runs of a trunk, compared with that of independent runs."""
+"""The precision of comparisons with forked rows, relative to comparisons of independent runs.
+
+A fork is a row that continues checkpoints of another row, its trunk, with changed options. The runs of a fork and its trunk
+share the epochs before the checkpoint, so they differ less than independent runs.
+"""
 
 import math
 from collections.abc import Sequence
@@ -11,15 +15,17 @@ from mmairl.config import flat
 from mmairl.io import parse_yaml
 from mmairl.study.statistics.compare_rows import Record, scores_by_seed, shared_epochs
 
-NEGLIGIBLE = 1e-6  # smaller relative changes of options only cause numerical divergence
+# Relative changes of options below this limit only cause numerical divergence.
+NEGLIGIBLE = 1e-6
 
 
 def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
-    """Return the precision of each comparison of forked rows by one score.
+    """Return the precision of each comparison, by one score, between two rows that share epochs because of a fork.
 
-    `epoch` is the last shared epoch, `between` the standard deviation of the runs of the base row, and `within` the standard
-    deviation of the paired differences. `runs` is the number of independent runs of each row with the same standard error.
-    If `null`, options differ by less than a millionth, so the differences of scores are numerical divergence.
+    In each entry, `epoch` is the last shared epoch, `between` is the standard deviation of the runs of the base row, and
+    `within` is the standard deviation of the paired differences. `runs` is the number of independent runs per row that would
+    give the same standard error. If `null` is true, the options of the two rows differ by less than a millionth, so their
+    scores differ only because of numerical divergence.
     """
     rows = {row['name']: row for row in study['rows']}
     entries = []
@@ -45,7 +51,7 @@ def fork_summary(study: Record, metric: str) -> list[dict[str, Any]]:
 
 
 def is_null(row: Record, base: Record) -> bool:
-    """Return True if a row changes numbers only, each by less than a millionth."""
+    """Return True if a row changes only numbers, and each number by less than a millionth of its value."""
     one, two = (row_settings(side['runs']) for side in (row, base))
     pairs = [(one.get(key), two.get(key)) for key in row['changed']]
     return bool(pairs) and all(
@@ -57,7 +63,11 @@ def is_null(row: Record, base: Record) -> bool:
 
 
 def row_settings(runs: Sequence[Record]) -> dict[str, Any]:
-    """Return the config of the first run that has its text, by dotted keys; empty if the text is invalid."""
+    """Return the config of a row as a flat dictionary with dotted keys.
+
+    The config is read from the first run that recorded its text. The dictionary is empty if there is no such text or if the
+    text is invalid.
+    """
     text = next((run['config_text'] for run in runs if run.get('config_text')), '')
     try:
         return flat(parse_yaml(text) or {})

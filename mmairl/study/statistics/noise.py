@@ -1,7 +1,7 @@
-"""Sources of a score's noise: the pre-training seed, the seed of a trained classifier, and the test images.
+"""Three sources of noise in a score: the pre-training seed, the seed of a trained classifier, and the choice of test images.
 
-The effect of the choice of test images requires no resampling: for many images, the bootstrap standard error of a mean is the
-standard deviation over images, divided by the root of their number.
+The noise from the choice of test images is computed without resampling. For many images, the bootstrap standard error of a
+mean is the standard deviation over images divided by the square root of the number of images.
 """
 
 import math
@@ -20,9 +20,16 @@ from mmairl.study.task_names import is_on_features
 
 
 def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
-    """Return for each row the standard deviation of the score of a run over seeds, and its standard error over test images.
+    """Return how much the score of each row varies over seeds and over test images.
 
-    Rows with a comparison also have the standard errors of the effect over seeds and over images. Unknown values are None.
+    Each entry has the standard deviation of a run's score over pre-training seeds (`seeds`) and over classifier seeds
+    (`probes`), and its standard error over test images (`images`). For a row that is compared with a base row, the entry
+    also has the standard errors of the effect over seeds and over test images. Unknown values are None.
+
+    Args:
+        study: The record of the study.
+        metric: Key of the score.
+        out: Folder of the study.
     """
     recognized = {row['name']: recognized_images(row, metric, out) for row in study['rows']}
     comparisons = {pair['row']: pair for pair in study['comparisons'].get(metric, ())}
@@ -50,9 +57,11 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
 
 
 def score_spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
-    """Return the standard deviations over seeds of pre-training and over seeds of the classifier.
+    """Return the standard deviations of a row's score over pre-training seeds and over classifier seeds.
 
-    The first is corrected for the noise of classifiers in the mean of a run: s^2 - s_probes^2 mean(1 / probes).
+    The score of a run is a mean over several classifiers, so the noise of the classifiers adds to the spread s between runs.
+    The first standard deviation is corrected for this noise. Its square is s^2 - s_probes^2 mean(1 / probes), where s_probes
+    is the second standard deviation, and probes is the number of classifiers of a run.
     """
     scores = scores_by_seed(row, metric)
     between = stdev(scores.values()) if len(scores) > 1 else None
@@ -70,9 +79,10 @@ def score_spread(row: Mapping, metric: str) -> tuple[float | None, float | None]
 
 
 def recognized_images(row: Mapping, metric: str, out: Path) -> np.ndarray | None:
-    """Return for each test image the fraction of the row's finished runs that recognize it.
+    """Return, for each test image, the fraction of the row's finished runs that classify it correctly.
 
-    Returns None if a run does not record this, or its score is not the fraction of recognized images.
+    Returns None if this cannot be computed: a run did not record which images it classified correctly, its score is not the
+    fraction of these images, or runs have different numbers of test images.
     """
     scores = scores_by_seed(row, metric)
     answers = []
@@ -85,8 +95,9 @@ def recognized_images(row: Mapping, metric: str, out: Path) -> np.ndarray | None
         if right is None:
             return None
         answer = unpacked(right)
+        # The score may be another statistic, such as a mean over classes.
         if not math.isclose(100 * answer.mean(), scores[run['seed']], abs_tol=1e-6):
-            return None  # e.g. the score is a mean over classes
+            return None
         answers.append(answer)
     if len({len(answer) for answer in answers}) != 1:
         return None
@@ -94,5 +105,5 @@ def recognized_images(row: Mapping, metric: str, out: Path) -> np.ndarray | None
 
 
 def error_by_images(values: np.ndarray) -> float:
-    """Return the standard error of the mean over images, in points: 100 s / sqrt(n)."""
+    """Return the standard error of the mean over images, 100 s / sqrt(n), in percentage points."""
     return 100 * float(values.std(ddof=1)) / math.sqrt(len(values))

@@ -1,8 +1,10 @@
-"""Compare two single checkpoints image by image: an exact sign-flip test.
+"""Compare two single checkpoints image by image with an exact sign-flip test.
 
-If both checkpoints are equally good on a distribution of images, swapping their answers on any group of images is as likely as
-the observed answers. The test compares the observed difference with all 2^groups swaps. With one image per group it is
-McNemar's exact test. The result is about these two files, not about the recipes that trained them.
+A checkpoint recognizes an image if it classifies it correctly. The null hypothesis is that both checkpoints are equally good
+on the distribution of the test images. Swapping their answers on some of the images then gives a result that is as likely as
+the observed result. The test compares the observed difference in accuracy with the differences after all 2^n possible swaps
+of n groups of images. With one image per group, it is McNemar's exact test. The verdict applies to the two checkpoint files,
+not to the recipes that trained them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,18 +15,21 @@ import numpy as np
 from mmairl.study.statistics.compare_rows import LEVEL
 
 DIFFER = 'The checkpoints differ on images from this distribution. The test does not compare training recipes.'
-NO_DIFFERENCE = 'The test shows no difference on images from this distribution, but not that the checkpoints are equal.'
+NO_DIFFERENCE = (
+    'The test does not show a difference on images from this distribution. '
+    'This does not mean that the checkpoints are equal.'
+)
 
 
 @dataclass(frozen=True)
 class PairedImages:
-    """Two checkpoints on the same test images.
+    """The comparison of two checkpoints on the same test images.
 
     Args:
         images: Number of test images.
-        groups: Number of groups of images that are swapped together.
-        only_one: Images that only the first checkpoint recognizes.
-        only_other: Images that only the second recognizes.
+        groups: Number of groups of images. The answers on all images of a group are swapped together.
+        only_one: Number of images that only the first checkpoint recognizes.
+        only_other: Number of images that only the second checkpoint recognizes.
         p: Two-sided p-value of the exact test.
     """
 
@@ -51,8 +56,8 @@ def compare_images(
 
     Args:
         one: (images,) Whether the first checkpoint recognizes each image.
-        other: The same for the second checkpoint.
-        groups: Group of each image, such as the patient. None makes each image a group.
+        other: (images,) Whether the second checkpoint recognizes each image.
+        groups: The group of each image, such as the patient. If None, each image is a group of its own.
 
     Example:
         >>> compare_images(np.zeros(8, bool), np.ones(8, bool)).p
@@ -74,10 +79,11 @@ def compare_images(
 
 
 def sign_flip_p(differences: np.ndarray) -> float:
-    """Return the two-sided p-value of integer differences under independent sign flips, exactly."""
+    """Return the exact two-sided p-value of a sum of integer differences whose signs are flipped independently."""
     sizes = abs(differences[differences != 0])
     total = int(sizes.sum())
-    chances = np.zeros(2 * total + 1)  # probability of each sum from -total to total
+    # chances[total + s] is the probability that the sum is s.
+    chances = np.zeros(2 * total + 1)
     chances[total] = 1.0
     for size in sizes:
         chances = (np.roll(chances, size) + np.roll(chances, -size)) / 2
@@ -87,7 +93,7 @@ def sign_flip_p(differences: np.ndarray) -> float:
 
 
 def paired_lines(name: str, other: str, found: Mapping[str, PairedImages]) -> list[str]:
-    """Return a line for each score of two checkpoints."""
+    """Return one line of text for each score by which two checkpoints are compared."""
     return [
         f'{label}: {other} minus {name} is {pair.difference:+.1f} points. {pair.only_other} images are recognized only by '
         f'{other} and {pair.only_one} only by {name} (exact test, p = {pair.p:.3g}). {pair.verdict}'

@@ -1,4 +1,7 @@
-"""Plan how many seeds detect an effect with 80 % power, from the spread of finished seeds, which is itself an estimate."""
+"""Plan how many seeds a study needs to detect an effect with 80 % power.
+
+The calculation uses the spread of the finished seeds, which is itself only an estimate.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +13,8 @@ from mmairl.study.statistics.compare_rows import LEVEL, Comparison
 from mmairl.study.statistics.designs import Design
 
 POWER = 0.8
-MOST = 1000  # seeds, beyond which --power prints "more"
+# If more seeds per row than this are required, --power prints "more than 1000".
+MOST = 1000
 UNKNOWN = '–'
 
 
@@ -20,13 +24,16 @@ def power(
     seeds: int,
     comparisons: int,
 ) -> float:
-    """Return the chance that `seeds` runs per row detect an effect at the first and strictest step of Holm's correction.
+    """Return the probability that `seeds` runs per row detect an effect.
+
+    An effect counts as detected if it passes the first step of Holm's correction, which is the strictest one.
 
     Args:
         effect: The true difference.
-        deviation: Standard deviation of the differences seed by seed; if seeds are no blocks, that of two independent runs.
-        seeds: Runs of each row.
-        comparisons: Size of the family.
+        deviation: Standard deviation of the difference between two runs of different rows. If seeds are blocks, both runs
+            have the same seed.
+        seeds: Number of runs per row.
+        comparisons: Number of comparisons that are corrected together.
     """
     return power_at(effect, deviation / math.sqrt(seeds), seeds - 1, comparisons)
 
@@ -37,18 +44,21 @@ def power_at(
     freedom: float,
     comparisons: int,
 ) -> float:
-    """Return P(|T| > t(1 - level / 2m)) of a noncentral t with shift effect / error."""
+    """Return the power of a t-test with Bonferroni's correction for a number of comparisons.
+
+    It is P(|T| > t(1 - level / 2m)) for m comparisons, where T has a noncentral t distribution with noncentrality effect /
+    error.
+    """
     limit = scipy.stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom)
     shift = abs(effect) / error
     right_side = scipy.stats.nct.sf(limit, freedom, shift)
-    wrong_side = scipy.stats.nct.cdf(
-        -limit, freedom, shift
-    )  # scipy returns NaN for some negligible values
+    # For some probabilities close to 0, scipy returns NaN.
+    wrong_side = scipy.stats.nct.cdf(-limit, freedom, shift)
     return float(right_side + np.nan_to_num(wrong_side))
 
 
 def seeds_for(effect: float, deviation: float, comparisons: int) -> int | None:
-    """Return the fewest seeds per row that detect the effect with 80 % power; None for more than MOST."""
+    """Return the smallest number of seeds per row that detects the effect with 80 % power; None if it exceeds MOST."""
     for seeds in range(2, MOST + 1):
         if power(effect, deviation, seeds, comparisons) >= POWER:
             return seeds
@@ -56,7 +66,7 @@ def seeds_for(effect: float, deviation: float, comparisons: int) -> int | None:
 
 
 def visible_effect(deviation: float, seeds: int, comparisons: int) -> float:
-    """Return the effect that this many seeds detect with 80 % power."""
+    """Return the smallest effect that this number of seeds per row detects with 80 % power."""
 
     def surplus(effect: float) -> float:
         return power(effect, deviation, seeds, comparisons) - POWER
@@ -70,7 +80,11 @@ def visible_effect(deviation: float, seeds: int, comparisons: int) -> float:
 def plan_seeds(
     comparisons: Sequence[Comparison], effect: float
 ) -> list[tuple[str, str, str, str, str]]:
-    """Return for each comparison, as text: row, spread, seeds, visible effect, and seeds that `effect` requires."""
+    """Return the lines of a table that plans the number of seeds, one line for each comparison.
+
+    The columns are the row, the standard deviation of a difference, the number of seeds, the smallest effect that these
+    seeds detect, and the number of seeds that are required to detect `effect`.
+    """
     family = len(comparisons)
     lines = []
     for pair in comparisons:
@@ -79,7 +93,7 @@ def plan_seeds(
             continue
         required = seeds_for(effect, pair.deviation, family)
         seeds = int(pair.freedom) + 1
-        # One row may have more seeds, so the spread is taken from the standard error.
+        # The spread is computed from the standard error, because the two rows may have different numbers of seeds.
         visible = visible_effect(pair.error * math.sqrt(pair.freedom + 1), seeds, family)
         lines.append(
             (
@@ -100,13 +114,21 @@ def more_runs(
     design: Design,
     blocks: bool,
 ) -> int | None:
-    """Return how many more runs, equally many per row, detect a main effect or interaction of this size.
+    """Return how many more runs a design needs to detect a main effect or interaction with 80 % power.
 
-    Returns None for more than MOST seeds.
+    The runs are divided equally among the rows. Returns None if more than MOST seeds per row are required.
+
+    Args:
+        effect: The size of the effect.
+        spread: Standard deviation of a run.
+        runs: Number of runs so far.
+        design: The design.
+        blocks: Whether seeds are blocks, which means that each seed gives all rows the same start.
     """
     rows = len(design.rows)
     for seeds in range(2, MOST + 1):
-        satterthwaite = (rows - blocks) * (seeds - 1) ** 2 / (seeds + 1)  # for rows of equal spread
+        # These are Satterthwaite's degrees of freedom if all rows have the same spread.
+        satterthwaite = (rows - blocks) * (seeds - 1) ** 2 / (seeds + 1)
         freedom = min(satterthwaite, (seeds - 1) * math.log2(rows) / 2)
         error = 2 * spread / math.sqrt(rows * seeds)
         if power_at(effect, error, freedom, len(design.asked)) >= POWER:

@@ -1,13 +1,14 @@
-"""Sequential analysis: add seeds until every comparison is decided, with the error rate kept over all analyses.
+"""Sequential analysis: add seeds until every comparison is decided, without raising the error rate.
 
-The numbers of seeds at which the study is analyzed are fixed in advance. Each is 1.5 times the previous one, up to the most
-that the budget allows. After n of N seeds, the analyses so far may spend (n / N)^2 of the level of 5 %, so the level of an
-analysis is this amount minus that of the previous analysis. An analysis tests the comparisons as usual, at its level and
-corrected by Holm. Decisions are final, and rows without an open comparison get no more seeds.
+The numbers of seeds per row at which the study is analyzed are fixed in advance. Each number is 1.5 times the previous one,
+up to N, the largest number that the budget allows. The error rate over all analyses is 5 %. The analyses up to n seeds
+together may use (n / N)^2 of it. The level of an analysis is therefore this amount minus the amount that the previous
+analyses may use. Each analysis tests the comparisons as usual, at its own level and with Holm's correction. Decisions are
+final. Rows get more seeds only while one of their comparisons is undecided.
 
-The chance of a false verdict is at most the sum of the levels, however the analyses depend on each other. Alternatives are
-worse for 2 to 20 seeds: the joint boundaries of group-sequential designs assume a known variance, and confidence sequences
-that are valid at any time are much wider.
+The chance of one or more false verdicts is at most the sum of the levels, whether or not the analyses are independent. Known
+alternatives are worse for 2 to 20 seeds: group-sequential designs assume a known variance, and confidence sequences that are
+valid at any time are much wider.
 """
 
 import math
@@ -25,18 +26,22 @@ from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.compare_rows import LEVEL, Comparison, compare_scores
 from mmairl.study.statistics.verdict_words import DECISIONS, INCONCLUSIVE, decision_of
 
-USUAL = 12  # seeds per row, if no budget is given
+# If no budget is given, it is enough for this number of seeds per row.
+USUAL = 12
 
 
 class Plan(Declared):
-    """The numbers of seeds, fixed before the first analysis, because the error rate covers only planned analyses."""
+    """The numbers of seeds per row at which a study is analyzed.
 
-    first: Annotated[int, Meta(ge=2)]  # seeds of the first analysis
-    most: Annotated[int, Meta(ge=2)]  # seeds of the last analysis
+    They are fixed before the first analysis, because the error rate covers only planned analyses.
+    """
+
+    first: Annotated[int, Meta(ge=2)]  # seeds per row at the first analysis
+    most: Annotated[int, Meta(ge=2)]  # seeds per row at the last analysis
 
     @property
     def analyses(self) -> list[tuple[int, float]]:
-        """The number of seeds of each analysis, with the level of its tests."""
+        """The number of seeds per row at each analysis, with the level of its tests."""
         counts = [self.first]
         while counts[-1] < self.most:
             counts.append(min(self.most, counts[-1] + math.ceil(counts[-1] / 2)))
@@ -64,17 +69,21 @@ def begin(
     budget: int | None,
     runs_a_seed: int | None = None,
 ) -> Plan:
-    """Return the plan of a budget of runs. A stored plan never changes.
+    """Return the plan of a study's analyses for a budget of runs, and store it at the first call.
+
+    A stored plan never changes. If the study already has a plan, the new plan must therefore be the same.
 
     Args:
         out: Folder of the study.
         study: The study.
         seeds: Seeds of the first analysis.
         budget: Maximum number of runs. Default: enough for 12 seeds per row.
-        runs_a_seed: Number of runs per seed, including the trials of a search. Default: one run of each trained row.
+        runs_a_seed: Number of runs that each seed requires, including the trials of a search. Default: one run of each
+            trained row.
 
     Raises:
-        UserError: If the study is crossed, the budget is too small, or another plan is stored.
+        UserError: If the study is crossed (it has a design of factors), if the budget is too small, or if the stored
+            plan differs.
     """
     if study.design:
         raise UserError(
@@ -87,8 +96,8 @@ def begin(
     plan = Plan(len(seeds), most)
     if not 2 <= plan.first <= plan.most:
         raise UserError(
-            f"--most: too few runs ('{budget}') for {rows} rows and {plan.first} first seeds; give 2 --seeds or more, and "
-            f'--most {each * max(2, plan.first)} or more',
+            f"--most: too few runs ('{budget}') for {rows} rows with {plan.first} seeds each at the first analysis; give at "
+            f'least 2 --seeds, and at least --most {each * max(2, plan.first)}',
             code='budget-too-small',
         )
     stored = read(out)
@@ -98,27 +107,32 @@ def begin(
     most = plan.most if budget else stored.most
     if (plan.first, most) != (stored.first, stored.most):
         raise UserError(
-            f"--until-decided: the error rate covers only the stored plan ('{out}' has {stored.first} to {stored.most} seeds "
-            'per row); repeat its --seeds and --most, or set --out to another folder',
+            f"--until-decided: the stored plan cannot change ('{out}': {stored.first} to {stored.most} seeds per row), because "
+            'the error rate covers only this plan; give the same --seeds and --most as before, or another --out',
             code='other-plan',
         )
     return stored
 
 
 def read(out: Path) -> Plan | None:
-    """Return the plan of a study that was started with --until-decided."""
+    """Return the stored plan of a study; None if the study was not started with --until-decided."""
     path = out / 'sequential.json'
     return read_json(path, Plan) if path.is_file() else None
 
 
 def finished_runs(path: Path, finished: int) -> list[int]:
-    """Return how many runs were finished at each analysis so far, including this one.
+    """Return the number of finished runs at each analysis so far, including the current one.
 
-    A repetition with the same number of runs is not another analysis.
+    An analysis with the same number of finished runs as an earlier one is a repetition and is not counted again.
+
+    Args:
+        path: The record of the previous analysis (study.json).
+        finished: Number of finished runs at the current analysis.
     """
     try:
         before = read_json(path, EarlierAnalyses).finished_runs
-    except UserError:  # no record, or not a record of a study
+    except UserError:
+        # There is no study.json yet, or it is not the record of a study.
         before = []
     return before if finished in before else [*before, finished]
 
@@ -129,9 +143,11 @@ def compare_sequentially(
     margin: float,
     plan: Plan,
 ) -> list[Comparison]:
-    """Return each comparison from the analysis that decided it, or from the last one.
+    """Return the comparisons of a sequential study, with their verdicts.
 
-    The result depends on the record alone. An analysis counts only comparisons whose rows have all of its seeds.
+    Each decided comparison is as of the analysis that decided it. Each undecided comparison is as of the latest analysis.
+    The result depends only on the record of the study, not on when it was analyzed. An analysis includes a comparison only
+    if both rows have all seeds of this analysis.
     """
     current = [_undecided(pair) for pair in compare_scores(study, metric, margin)]
     for count, level in plan.analyses:
@@ -151,7 +167,7 @@ def _undecided(pair: Comparison) -> Comparison:
 
 
 def with_seeds(study: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
-    """Return a study's record with the runs of these seeds only."""
+    """Return a copy of a study's record that has only the runs of these seeds."""
     rows = []
     for row in study['rows']:
         runs = [run for run in row['runs'] if run['seed'] in seeds]
@@ -160,7 +176,7 @@ def with_seeds(study: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]
 
 
 def format_analyses(family: Sequence[Comparison], plan: Plan, seeds: int) -> list[str]:
-    """Return a line for each analysis so far, with its decisions."""
+    """Return one line of text for each analysis so far, with the decisions that it made."""
     lines = []
     for count, _ in plan.analyses:
         if count > seeds:
@@ -174,7 +190,7 @@ def format_analyses(family: Sequence[Comparison], plan: Plan, seeds: int) -> lis
 
 
 def open_rows(study: Study, comparisons: Sequence[Comparison]) -> list[Row]:
-    """Return the rows of comparisons without a decision, and the rows whose weights they use."""
+    """Return the rows that need more seeds: the rows of undecided comparisons, and the rows whose weights these rows use."""
     names = set()
     for pair in comparisons:
         if decision_of(pair.verdict) not in DECISIONS:

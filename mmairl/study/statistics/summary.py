@@ -1,4 +1,4 @@
-"""Numbers of pages that are not in the record of a study but computed from it."""
+"""Numbers on study pages that are computed from the record of a study (study.json)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from mmairl.study.statistics.equal_cost import EQUAL
 
 
 def progress(study: Mapping) -> tuple[int, int]:
-    """Return how many runs are finished, and how many the study requires."""
+    """Return the number of finished runs, and the number of runs that the study requires."""
     finished = 0
     asked = 0
     for row in study['rows']:
@@ -17,7 +17,11 @@ def progress(study: Mapping) -> tuple[int, int]:
 
 
 def missing_seeds(study: Mapping, row: Mapping) -> list[int]:
-    """Return the seeds without a run of the row; none in a sequential analysis, where decided rows get no more seeds."""
+    """Return the seeds for which a row has no run yet.
+
+    The list is empty for untrained and external rows. It is also empty in a sequential analysis, in which decided rows do
+    not need further seeds.
+    """
     if study.get('sequential') or row.get('untrained') or row.get('given'):
         return []
     present = {run['seed'] for run in row['runs']}
@@ -25,9 +29,10 @@ def missing_seeds(study: Mapping, row: Mapping) -> list[int]:
 
 
 def cost_summary(study: Mapping) -> dict[str, Any]:
-    """Return the cost of each row, the comparisons at equal cost by score, and the pairs without one.
+    """Return the values of the page section on cost.
 
-    Empty if no row has a known cost.
+    They are the cost of each row, the comparisons at equal cost for each score (`equal`), and the pairs of rows that cannot
+    be compared at equal cost (`without`). The dictionary is empty if no row has a known cost.
     """
     cost = study.get('cost', {})
     rows = cost.get('rows', {})

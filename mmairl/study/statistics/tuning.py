@@ -1,7 +1,8 @@
-"""The benefit of tuning: the score of the best of n trials, and the fraction of trials that come close to it.
+"""The benefit of hyperparameter tuning: how good the best of n trials is, and how many trials are close to the best one.
 
-The unit is a search: searches are repeated with other points and other seeds, so the spread over searches includes both
-sources of luck. The scores are those of the criterion that chose the trials, so the best score is optimistic.
+Each row is tuned by several searches with different trials and different seeds. The intervals describe the spread between
+searches, so they include both sources of luck. The scores are those that selected the best trial, so the best score is
+optimistic.
 """
 
 from collections.abc import Sequence
@@ -15,15 +16,16 @@ from mmairl.study.statistics.compare_rows import interval
 def best_of(
     published: float, others: Sequence[float], reported: Sequence[float] | None = None
 ) -> np.ndarray:
-    """Return the expected best of 1, 2, ... trials, the first of which has the published values, the others in random order.
+    """Return the expected best score of 1, 2, ... trials.
 
-    The k-th smallest of n scores is the largest of d scores drawn without replacement with probability
-    C(k - 1, d - 1) / C(n, d).
+    The first trial has the published values, and the other trials follow in random order. If d of n scores are drawn without
+    replacement, the k-th smallest of the n scores is the largest drawn score with probability C(k - 1, d - 1) / C(n, d).
 
     Args:
-        published: Score of the published values.
+        published: Score of the trial with the published values.
         others: Scores of the other trials.
-        reported: Scores of all trials on other images. If given, return the expected value of this score of the best trial.
+        reported: Scores of all trials on other images, in the same order. If given, the best trial is still chosen by
+            the scores above, but the result is the expected value of its score in `reported`.
     """
     scores = np.asarray([published, *others], float)
     values = scores if reported is None else np.asarray(reported, float)
@@ -39,7 +41,10 @@ def best_of(
 
 
 def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:
-    """Return mean and 95 % interval over searches of the expected best, for each number of trials that all searches have."""
+    """Return the expected best score for each number of trials, as the mean over searches with its 95 % interval.
+
+    The curve ends at the number of trials of the shortest search.
+    """
     length = min(map(len, searches))
     scores = np.array([search[:length] for search in searches])
     means = scores.mean(0)
@@ -52,6 +57,9 @@ def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:
 
 
 def fraction_within(scores: Sequence[float], points: float) -> float:
-    """Return the fraction of trials within this many points of the best. Trials cover the space evenly."""
+    """Return the fraction of trials whose score is within this number of points of the best score.
+
+    Trials cover the search space evenly, so this is also a fraction of the space.
+    """
     scores = np.asarray(scores, float)
     return float(np.mean(scores >= scores.max() - points))

@@ -1,7 +1,8 @@
 """The words for decisions on comparisons, in result files and on pages.
 
-A test decides `DIFFERS`, `EQUIVALENT` or `UNDECIDED`. Files and pages state the direction of a difference. Earlier versions
-wrote the decision itself; `decision_of` and `current_verdict` read both.
+A test decides `DIFFERS`, `EQUIVALENT` or `UNDECIDED`. Result files and pages use other words, which state the direction of a
+difference or the reason for no decision. Earlier versions of mmairl stored the decision itself. `decision_of` and
+`current_verdict` accept both old and current words.
 """
 
 from collections.abc import Mapping
@@ -31,12 +32,12 @@ DECIDED = {
 
 
 def verdict_of(decision: str, estimate: float | None, by_counts: bool = False) -> str:
-    """Return the word for a decision.
+    """Return the word by which result files and pages state a decision.
 
     Args:
         decision: DIFFERS, EQUIVALENT or UNDECIDED.
-        estimate: The difference.
-        by_counts: Whether the exact test decided, by how many runs collapsed.
+        estimate: The difference between the means.
+        by_counts: Whether the decision comes from the exact test, which compares how many runs collapsed.
     """
     if decision == EQUIVALENT:
         return EQUIVALENT
@@ -48,12 +49,12 @@ def verdict_of(decision: str, estimate: float | None, by_counts: bool = False) -
 
 
 def decision_of(verdict: str) -> str:
-    """Return the decision that a word states; UNDECIDED if it states none."""
+    """Return the decision that a verdict word states; UNDECIDED if the word states no decision."""
     return DECIDED.get(verdict, UNDECIDED)
 
 
 def current_verdict(effect: Mapping[str, Any]) -> str:
-    """Return the current word for the verdict of a stored comparison or effect, also if an earlier version wrote it."""
+    """Return the current word for the verdict of a stored comparison or effect, even if an earlier version stored it."""
     verdict = effect['verdict']
     if verdict == DIFFERS:
         return verdict_of(DIFFERS, effect.get('estimate'), effect.get('share') is not None)

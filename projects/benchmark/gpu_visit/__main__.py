@@ -72,7 +72,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def set_up(args: argparse.Namespace) -> None:
-    """Prepare paths and the environment. Torch must not be imported before."""
+    """Prepare paths and the environment. Call this before the first import of torch."""
     os.chdir(ROOT)
     folders = [str(ROOT)]
     if args.wheels:
@@ -92,7 +92,8 @@ def set_up(args: argparse.Namespace) -> None:
         )
         os.environ['SOFTGPU'] = done.stdout.strip()
         import softgpu  # noqa: F401  must precede torch
-    # mmengine searches for GPUs on import. By NVML this does not start CUDA, which could not be used in forks then.
+    # mmengine looks for GPUs on import. With NVML it does so without starting CUDA. If CUDA were started here, forked
+    # processes could not use it.
     os.environ['PYTORCH_NVML_BASED_CUDA_CHECK'] = '1'
     os.environ['PYTHONUNBUFFERED'] = '1'
     os.environ['PYTHONWARNINGS'] = 'ignore'
@@ -101,7 +102,7 @@ def set_up(args: argparse.Namespace) -> None:
 
 
 def install(wheels: Path, site: Path) -> None:
-    """Install wheels in a folder that appears when it is complete, so that a kill leaves no half of it."""
+    """Install wheels in a new folder. It is renamed once it is complete, so an interrupted installation is never used."""
     files = sorted(map(str, wheels.glob('*.whl')))
     if not files:
         sys.exit(f'gpu_visit: --wheels has no wheels ({str(wheels)!r}); create them by --prepare')

@@ -1,4 +1,4 @@
-"""Jobs that check numbers: the GPU's, the runner's, and those of a resumed run."""
+"""Jobs that check results on a GPU: of single steps, of the GPU tests, and of interrupted and resumed runs."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ def machine(context: Context) -> None:
 
 
 def seconds_of(work: Callable[[], object], repetitions: int = 20) -> float:
-    """Return the device's seconds for a call, or the host's on a CPU."""
+    """Return how many seconds a call takes on the device."""
     for _ in range(3):
         work()
     if not torch.cuda.is_available():
@@ -67,7 +67,7 @@ def seconds_of(work: Callable[[], object], repetitions: int = 20) -> float:
 
 
 def probe(context: Context) -> None:
-    """Start CUDA, and measure the ceilings: copies, products and transfers."""
+    """Start CUDA, and measure the limits of the device: memory copies, matrix products and transfers from the host."""
     device = context.device
     if device == 'cuda':
         card = torch.cuda.get_device_properties(0)
@@ -101,7 +101,7 @@ def probe(context: Context) -> None:
 def steps(
     dtype: torch.dtype, device: str, fast: dict, size: Size, method: str, optimizer: str
 ) -> tuple[Tensor, Tensor]:
-    """Return the losses of three steps, and how they move the weights, in float64."""
+    """Return the losses of three steps and the change of the weights, in float64."""
     with float32_precision(fast.get('precision', 'float32')):
         model = siamese(size, method).to(dtype).to(device)
         step = our_step(model, random_batch(size, device), optimizer, **fast)
@@ -203,7 +203,7 @@ def read_result(path: Path) -> dict:
 
 
 def differences(found: object, expected: object, prefix: str = '') -> dict[str, str]:
-    """Return the relative error of each tensor, and of the worst weight."""
+    """Return the relative error of each tensor, and the largest relative error among the weights."""
     errors = {}
     for key, value in expected.items():
         if key in ('work', 'scaler', 'skipped'):
@@ -213,7 +213,9 @@ def differences(found: object, expected: object, prefix: str = '') -> dict[str, 
             errors[name] = f'{relative_error(found[key], value):.1e}'
         elif isinstance(value, dict) and key == 'weights':
             rows = {part: relative_error(found[key][part], value[part]) for part in value}
-            rows.pop('queue.vectors', None)  # several processes fill its rows in another order
+            rows.pop(
+                'queue.vectors', None
+            )  # with several processes, the order of the queue's rows differs
             worst = max(rows, key=rows.get)
             errors[name] = f'{rows[worst]:.1e} ({worst})'
         elif isinstance(value, dict):
@@ -229,7 +231,7 @@ class Left(Exception):
 
 @HOOKS.register_module(force=True)
 class LeaveVisitedRun(Hook):
-    """Leave the run after an iteration, as an error would."""
+    """Raise an exception after an iteration, to leave the run as an error would."""
 
     priority = 'LOWEST'
 
@@ -244,7 +246,7 @@ class LeaveVisitedRun(Hook):
 def short_run(
     context: Context, folder: Path, fast: dict, deterministic: bool, leave: bool, resume: bool
 ) -> int:
-    """Train eight steps, or leave after six. A checkpoint follows every fourth step."""
+    """Train eight steps, or only six to simulate an interruption. A checkpoint is saved every four steps."""
     sys.path.insert(0, str(Path.cwd() / 'tests'))
     from harness import toy
 
@@ -274,7 +276,7 @@ def short_run(
 
 
 def resume(context: Context) -> None:
-    """Compare two equal runs, and a resumed run, bit by bit, each in processes of its own."""
+    """Compare two runs with the same seed, and an interrupted and resumed run, bit by bit. Each runs in separate processes."""
     for name, fast, deterministic in (
         ('default', {}, False),
         ('fast', FAST, False),
@@ -335,7 +337,7 @@ def waits(context: Context) -> None:
 
 
 def demo(context: Context) -> None:
-    """Run the demo from training to its page."""
+    """Run the whole demo, from training to its page."""
     few = [
         'train_cfg.max_epochs=2',
         'train_dataloader.dataset.count=512',
@@ -361,7 +363,7 @@ def demo(context: Context) -> None:
 
 
 def tests(context: Context) -> None:
-    """Run the GPU tests by pytest, or collect them in a rehearsal."""
+    """Run the GPU tests by pytest. A rehearsal only collects them."""
     command = [sys.executable, '-m', 'pytest', '-m', 'gpu', 'tests/softgpu']
     command += ['-p', 'no:cacheprovider', *(['-k', 'heads_equal'] if context.tiny else [])]
     done = subprocess.run(

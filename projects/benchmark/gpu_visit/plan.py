@@ -1,4 +1,4 @@
-"""The jobs of a visit by priority: whether it runs, whether it is correct, its speed, and the limits of its speed."""
+"""The jobs of a visit by priority: does mmairl run on this GPU, is it correct, how fast is it, and what limits its speed."""
 
 from projects.benchmark.gpu_visit import correctness, throughput
 from projects.benchmark.gpu_visit.correctness import CASES, MORE_CASES, case

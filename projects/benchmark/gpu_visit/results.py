@@ -7,14 +7,15 @@ from contextlib import suppress
 from pathlib import Path
 
 NOT_SHOWN = {'seconds', 'job', 'jobs', 'kernels'}
-# Gigabytes that a step moves for each image, as `python -m projects.benchmark.traffic` counts them. Its operations are equal.
+# Gigabytes of memory traffic per image in each way of taking a step, as `python -m projects.benchmark.traffic` counts them.
+# The number of operations is the same for all ways.
 GIGABYTES = {'float32': 2.943, 'tf32': 2.943, 'fast': 1.496, 'fused norm': 1.166}
 GIGAFLOPS = 65.2
-REHEARSED = {'cpu', 'software'}  # devices
+REHEARSED = {'cpu', 'software'}  # on these devices, a visit is a rehearsal
 
 
 def read_rows(path: Path) -> list[dict]:
-    """Return the rows of a results file. A line that a full disk or a kill has cut off is left out."""
+    """Return the rows of a results file. Lines that were cut off by a full disk or a kill are skipped."""
     rows = []
     for line in path.read_text().splitlines() if path.is_file() else []:
         with suppress(json.JSONDecodeError):
@@ -33,7 +34,7 @@ def format_row(row: dict) -> str:
 
 
 def failures(rows: Sequence[dict]) -> list[dict]:
-    """Return errors, and the ends of jobs that did not succeed."""
+    """Return the rows that report an error or the exit status of a job that did not succeed."""
     return [row for row in rows if 'error' in row or row.get('status', 0) != 0]
 
 
@@ -56,7 +57,7 @@ def outcomes(rows: Sequence[dict]) -> dict[str, object]:
 
 
 def summary(rows: Sequence[dict]) -> str:
-    """Return which jobs have no result, and on what device."""
+    """Return a summary: how many jobs succeeded, which did not, and the device."""
     found = outcomes(rows)
     groups = {
         'Failed': [
@@ -68,7 +69,9 @@ def summary(rows: Sequence[dict]) -> str:
     parts = [f'{name}: {", ".join(jobs)}.' for name, jobs in groups.items() if jobs]
     devices = devices_of(rows)
     if REHEARSED & set(devices):
-        parts.append('This is a rehearsal at tiny sizes: no number says anything about speed.')
+        parts.append(
+            'This is a rehearsal at tiny sizes, so its numbers do not show the speed of a GPU.'
+        )
     done = f'{sum(end == 0 for end in found.values())} of {len(found)} jobs succeeded.'
     return ' '.join([done, *parts, f'Device: {", ".join(devices) or "unknown"}.'])
 
@@ -78,8 +81,8 @@ def devices_of(rows: Sequence[dict]) -> list[str]:
 
 
 def limit(rows: Sequence[dict], way: str) -> float | None:
-    """Return the images per second at which the device would copy the bytes of a step or compute its products."""
-    way = re.sub(r' \d+$', '', way)  # without its batch
+    """Return an upper limit of images per second: the device only copies the bytes of a step, or only computes its products."""
+    way = re.sub(r' \d+$', '', way)  # the name of a way ends with its batch size
     products = way if way in ('float32', 'tf32') else 'bfloat16'
     copies = [
         row['copy_terabytes_per_second'] for row in rows if 'copy_terabytes_per_second' in row
@@ -111,7 +114,9 @@ def write_page(out: Path) -> Path:
     ends = [
         (job, [str(end or 'succeeded'), took.get(job, '')]) for job, end in outcomes(rows).items()
     ]
-    page.add('Jobs', 'The log of each is in log.txt.', html_table(['last end', 'time'], ends))
+    page.add(
+        'Jobs', 'The output of all jobs is in log.txt.', html_table(['last exit', 'time'], ends)
+    )
     errors = [
         (row['job'], [row['error'], ' '.join(row.get('at', []))]) for row in rows if 'error' in row
     ]
@@ -134,9 +139,9 @@ def write_page(out: Path) -> Path:
 
 
 THROUGHPUT = (
-    'Whole steps on images in memory. Busy is the time of the kernels of one step. The limit is the speed at which the '
-    'device would copy the counted bytes of the step, or compute its products, whichever is slower; the job probe '
-    'measures both.'
+    'Whole training steps with images in memory. Busy is the time that the kernels of a step take. The limit is an upper bound '
+    'of the speed: a device that only copies the bytes of a step, or only computes its products, whichever takes longer. The '
+    'job probe measures how fast it does both.'
 )
 COLUMNS = {
     'images_per_second': 'images/s',

@@ -16,10 +16,15 @@ from pathlib import Path
 
 from projects.benchmark.gpu_visit.results import format_row, print_table, read_rows, write_page
 
-KEPT = ('site', 'inductor', 'images', 'drawn')  # in the scratch folder, from one visit to the next
-ENDING = 5  # seconds before the end, when the last jobs are stopped
-LEAST = 12  # seconds that must be left to start a job
-IMPORTS = 30  # seconds that a job may need to import for itself
+KEPT = (
+    'site',
+    'inductor',
+    'images',
+    'drawn',
+)  # subfolders of the scratch folder for the next visit
+ENDING = 5  # jobs are stopped when this many seconds remain
+LEAST = 12  # no job is started when fewer seconds remain
+IMPORTS = 30  # extra seconds for a job that is not forked and has to import everything itself
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Context:
         return time.monotonic() - self.start
 
     def record(self, **numbers: object) -> None:
-        """Append a line in one write, so that a kill leaves no partial line before the last."""
+        """Append a line to the results in a single write, so a kill can only cut off the last line."""
         row = dict(seconds=round(self.elapsed(), 1), job=self.job, **numbers)
         file = os.open(self.out / 'results.jsonl', os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.write(file, (json.dumps(row) + '\n').encode())
@@ -71,10 +76,10 @@ class Job:
 
     Args:
         name: Its name, for --only.
-        work: Does it, and records numbers.
+        work: The function that does the job and records its numbers.
         limit: Seconds until it is killed.
-        side: Whether it runs next to other jobs.
-        quiet: Whether it takes times, and so waits for the end of side jobs.
+        side: Whether the job may run at the same time as other jobs.
+        quiet: Whether the job measures times, so that it waits for the end of side jobs.
         needs: The job that writes the files it reads.
     """
 
@@ -114,7 +119,7 @@ class Visit:
         self.seconds = seconds
         self.running: dict[int, tuple[Job, float]] = {}
         self.shown = 0
-        self.forks = True  # False: CUDA does not start in a fork, so each job imports for itself
+        self.forks = True  # False if CUDA does not start in forked processes; jobs are then started from scratch
 
     def run(self) -> int:
         self.context.out.mkdir(parents=True, exist_ok=True)
@@ -125,7 +130,7 @@ class Visit:
         results = self.context.out / 'results.jsonl'
         if results.exists() and not results.read_bytes().endswith(b'\n'):
             with results.open('a') as file:
-                file.write('\n')  # after a line that a full disk has cut off
+                file.write('\n')  # the last line of an earlier visit was cut off
         self.shown = results.stat().st_size if results.exists() else 0
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.finish('stopped by a signal'))
@@ -170,7 +175,7 @@ class Visit:
         self.running[pid] = job, time.monotonic()
 
     def check_forks(self, probe: Job) -> None:
-        """Start processes from scratch if CUDA does not start in the first fork."""
+        """If CUDA did not start in the first forked job, start this and all later jobs from scratch."""
         while self.running:
             self.poll()
         failed = not any(
@@ -183,7 +188,7 @@ class Visit:
             self.start(probe)
 
     def poll(self) -> None:
-        """Show new numbers, and end jobs that are over."""
+        """Print new numbers, record jobs that have ended, and stop jobs that have reached their limit."""
         self.show()
         for pid, (job, start) in list(self.running.items()):
             seconds = time.monotonic() - start
@@ -192,7 +197,7 @@ class Visit:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended and not late:
                 continue
-            kill(pid)  # the process, or what it left behind
+            kill(pid)  # stop the job, or processes that it left behind
             if ended:
                 outcome = os.waitstatus_to_exitcode(status)
             else:
@@ -215,13 +220,15 @@ class Visit:
             print(format_row(json.loads(line)), flush=True)
 
     def finish(self, reason: str) -> int:
-        """End everything. The table comes last, since a remote reply may only have the end of the output."""
+        """Stop all jobs, write the page and print the table. The table comes last, because logs may be cut to their end."""
         for pid, (job, start) in self.running.items():
             kill(pid)
             seconds = time.monotonic() - start
             self.context.named(job.name).record(status=reason, took=round(seconds, 1))
         self.context.record(event='end', reason=reason)
-        with suppress(Exception):  # such as an import that the signal has interrupted
+        with suppress(
+            Exception
+        ):  # an error here, such as an import cut short by the signal, must not hide the table
             write_page(self.context.out)
         print_table(read_rows(self.context.out / 'results.jsonl'))
         sys.stdout.flush()
@@ -237,7 +244,7 @@ def fork(work: Callable[[], int]) -> int:
     code = 1
     try:
         end_with_parent()
-        if os.getppid() == parent:  # it may have ended before
+        if os.getppid() == parent:  # the parent may have ended before the previous line took effect
             code = work()
     except BaseException:
         traceback.print_exc()
@@ -249,11 +256,11 @@ def fork(work: Callable[[], int]) -> int:
 
 def end_with_parent() -> None:
     """Have the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
 
 
 def run_logged(job: Job, context: Context, log: int) -> int:
-    os.setsid()  # a group of its own, which can be killed with all it has started
+    os.setsid()  # a new process group, so the job can be killed together with its child processes
     os.dup2(log, 1)
     os.dup2(log, 2)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""Jobs that measure times: steps, steps of other libraries, real runs, kernels and evaluation."""
+"""Jobs that measure times: training steps of mmairl and other libraries, real runs, kernels and evaluation."""
 
 import os
 import statistics
@@ -37,7 +37,7 @@ from projects.benchmark.step import (
 
 COMPILED = dict(FAST, compile=True)
 GRAPHS = dict(FAST, compile=dict(mode='reduce-overhead'))
-# Way of a step -> its `fast` settings and batch
+# The compared ways to take a step: the value of the config key `fast`, and the batch size.
 WAYS: dict[str, tuple[dict, int]] = {
     'fast': (FAST, 256),
     'fused norm': (dict(FAST, fused_norm=True), 256),
@@ -52,7 +52,7 @@ WAYS: dict[str, tuple[dict, int]] = {
     'graphs 64': (GRAPHS, 64),
     'compile 512': (COMPILED, 512),
 }
-DRAWN = 6144  # JPEG files for real runs
+DRAWN = 6144  # number of JPEG files that are drawn for real runs
 DRAWERS = 6
 
 
@@ -67,7 +67,8 @@ def way(name: str, warm_up: bool = False) -> Callable[[Context], None]:
     def work(context: Context) -> None:
         fast, batch = WAYS[name]
         if context.tiny:
-            # Compiled ways share their kernels, and compiled batch norm rejects a single image.
+            # All compiled ways have the same batch, so that they share their kernels. A batch of 1 fails in compiled batch
+            # norm.
             batch = 4 if fast.get('compile') else batch // 64
         if context.choice == 'software' and fast.get('compile'):  # Triton requires a GPU
             fast = dict(fast, compile=dict(backend='aot_eager'))
@@ -118,7 +119,7 @@ def time_steps(
 
 
 def profile(context: Context, step: Callable[[], object]) -> None:
-    """Record the busy time of a step and the shares of its costliest kernels."""
+    """Record the time that the kernels of a step take, and the fraction of each of the costliest kernels."""
     with torch.profiler.profile() as recorded:
         step()
         synchronize()
@@ -127,7 +128,7 @@ def profile(context: Context, step: Callable[[], object]) -> None:
     kernels = [
         event
         for event in recorded.key_averages()
-        # Operators repeat the time of their kernels.
+        # On a GPU, only kernels count, because the profiler also attributes their time to operators.
         if not on_gpu or event.device_type == torch.autograd.DeviceType.CUDA
     ]
     total = sum(getattr(event, key) for event in kernels) or 1
@@ -140,7 +141,7 @@ def profile(context: Context, step: Callable[[], object]) -> None:
 
 
 def supervised(context: Context) -> None:
-    """Time torchvision's ResNet-50: MoCo v2+ can reach 0.375 of it with the same kernels."""
+    """Time training steps of torchvision's ResNet-50, of whose speed MoCo v2+ can reach 0.375 with the same kernels."""
     torch.backends.cudnn.benchmark = True
     batch, side = (4, 64) if context.tiny else (256, 224)
     network = torchvision.models.resnet18() if context.tiny else torchvision.models.resnet50()
@@ -161,7 +162,7 @@ def supervised(context: Context) -> None:
 
 
 def other_libraries(context: Context) -> None:
-    """Time BYOL in turn with mmpretrain's and lightly's, from the same weights and batch."""
+    """Time steps of BYOL by mmairl, mmpretrain and lightly in turn, from the same weights and batch."""
     torch.backends.cudnn.benchmark = True
     size = replace(TINY if context.tiny else ON_GPU, batch=4 if context.tiny else 256)
     batch = random_batch(size, context.device)
@@ -176,7 +177,7 @@ def other_libraries(context: Context) -> None:
             copy_weights(model, peer)
             steps = {'ours': our_step(model, batch, **ours), 'theirs': take(peer, batch, **theirs)}
             seconds = {side: [] for side in steps}
-            for turn in range(4):  # the first warms up
+            for turn in range(4):  # the first turn is a warm-up
                 for side, step in steps.items():
                     start = time.perf_counter()
                     for _ in range(1 if context.tiny else 4):
@@ -196,7 +197,7 @@ def other_libraries(context: Context) -> None:
 
 
 def draw(context: Context) -> None:
-    """Draw JPEG files of ImageNet's size by several processes."""
+    """Draw JPEG files as large as those of ImageNet, in several processes."""
     done = context.scratch / 'drawn'
     if done.exists():
         context.record(note='drawn by an earlier visit')
@@ -221,7 +222,7 @@ def draw(context: Context) -> None:
 
 
 def real_run(config: str, workers: int) -> Callable[[Context], None]:
-    """Return a job that trains a config on the drawn files with its loader."""
+    """Return a job that trains a config on the drawn files, with the config's data loader."""
 
     def work(context: Context) -> None:
         cfg = load_config(config)
@@ -235,7 +236,7 @@ def real_run(config: str, workers: int) -> Callable[[Context], None]:
             'default_hooks.checkpoint.interval': 100,
         }
         cfg.merge_from_dict(options)
-        cfg.fast = FAST  # a merge would keep the config's `compile`
+        cfg.fast = FAST  # assigned, because merging would keep the key `compile` of the config
         if context.tiny:
             cfg.model.backbone.update(depth=18)
             cfg.model.projector.update(in_channels=512)
@@ -245,9 +246,8 @@ def real_run(config: str, workers: int) -> Callable[[Context], None]:
         times, data_times, losses = (
             torch.tensor(scalars(f'train/{name}').data[0]) for name in ('time', 'data_time', 'loss')
         )
-        last = slice(
-            1 - len(runner.train_dataloader), None
-        )  # the last epoch without its first step
+        # The last epoch counts, without its first step, which includes the start of the workers.
+        last = slice(1 - len(runner.train_dataloader), None)
         context.record(
             images_per_second=round(cfg.total_batch_size / float(times[last].mean()), 1),
             data_share=round(float(data_times[last].sum() / times[last].sum()), 3),
@@ -297,7 +297,7 @@ def evaluation(context: Context) -> None:
 
 
 def kernels(context: Context) -> None:
-    """Time batch norm, InfoNCE and views on the device alone, with the bytes that they move."""
+    """Time single operations on the device: batch norm, InfoNCE and views. Record the bytes that they move."""
     torch.backends.cudnn.benchmark = True
     shapes = [(512, 256, 56, 56), (512, 512, 28, 28), (512, 1024, 14, 14)]
     for shape in [(4, 8, 6, 6)] if context.tiny else shapes:
@@ -348,7 +348,7 @@ def norm_kernels(context: Context, shape: tuple[int, ...]) -> None:
             shape=shape,
             forward_ms=round(1e3 * ahead, 3),
             backward_ms=round(1e3 * behind, 3),
-            # Fused: x twice and y; x and dy twice, y twice and dx.
+            # The fused kernels read x twice and write y forward; backward, they read x, dy and y twice each and write dx.
             forward_terabytes_per_second=round(3 * moved / ahead / 1e12, 3) if fused else None,
             backward_terabytes_per_second=round(7 * moved / behind / 1e12, 3) if fused else None,
         )

@@ -12,19 +12,20 @@ from packaging.utils import canonicalize_name
 
 REQUIREMENTS = Path(__file__).parents[3] / 'requirements'
 EXTRAS = ['pytest', 'pytest-timeout', 'simplejpeg', 'lightly==1.6.0', 'lightly-utils==0.0.2']
-WITH_TORCH = re.compile('torch|torchvision|triton|nvidia-.*|cuda-.*')  # any GPU machine has them
+# Packages that are part of every installation of torch for GPUs.
+WITH_TORCH = re.compile('torch|torchvision|triton|nvidia-.*|cuda-.*')
 PYTHON = '3.12'
 PLATFORMS = ['manylinux_2_28_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64']
 
 
 def family(name: str) -> str:
-    """Return the canonical name. OpenCV's four packages have the same module, so they count as one."""
+    """Return the canonical name of a package. OpenCV's four packages contain the same module and get one name."""
     name = canonicalize_name(name)
     return 'opencv' if name.startswith('opencv-') else name
 
 
 def missing_packages(frozen: str = '', python: str = PYTHON) -> list[str]:
-    """Return `name==version` of what runs, the platform and the tests need, in the versions installed here.
+    """Return `name==version` of all packages that mmairl, OpenMMLab and the tests need, in the versions installed here.
 
     Args:
         frozen: `pip freeze` of the machine. Its packages are left out.
@@ -53,7 +54,8 @@ def missing_packages(frozen: str = '', python: str = PYTHON) -> list[str]:
         try:
             package = distribution(name)
         except PackageNotFoundError:
-            for pinned in requirement.specifier:  # otherwise it is optional
+            # A package that is not installed here is downloaded if its version is pinned. Otherwise, it is optional.
+            for pinned in requirement.specifier:
                 if pinned.operator == '==':
                     found[name] = pinned.version
             continue

@@ -38,9 +38,8 @@ def test_sides_alternate_and_ratio_is_of_medians(monkeypatch):
     assert ''.join(ran) == 'AB' + 'ABABAB'
     assert (row.ours, row.peer, row.ratio) == (2, 4, 2)  # medians of 1 2 3 and 4 8 1
     assert (row.ours_spread, row.peer_spread, row.images_per_second) == (2, 7, 5)
-    assert (
-        Limits(flops=60, moved=10).reached(row) == 0.25 and row.note == 'why'
-    )  # max(30 / 60, 2 / 10) of 2 seconds
+    # Max(30 / 60, 2 / 10) of 2 seconds.
+    assert Limits(flops=60, moved=10).reached(row) == 0.25 and row.note == 'why'
 
 
 @pytest.mark.slow
@@ -86,7 +85,7 @@ def test_two_processes_take_lightlys_step_on_crops(run_processes, monkeypatch, c
     monkeypatch.setattr(sys, 'argv', ['benchmark', '--suite', 'step', '--processes', '2'])
     with pytest.raises(SystemExit, match='2'):
         main()
-    assert '--processes is of --suite crops' in capsys.readouterr().err
+    assert '--processes: requires --suite crops' in capsys.readouterr().err
     pytest.importorskip(
         'lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly'
     )

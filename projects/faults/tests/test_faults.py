@@ -106,9 +106,8 @@ def test_no_broken_image_harms_the_run(tmp_path):
     ] * 5
     refused = sum(counts.get(reason.phrase, 0) for reason in Reason)
     assert counts['read'] + refused == 150 and counts['read'] > 30 and refused > 50
-    assert (
-        counts['memory_mib'] < 100
-    )  # without the limit on pixels, one of these headers requests gigabytes
+    # Without the limit on pixels, one of these headers requests gigabytes.
+    assert counts['memory_mib'] < 100
 
 
 def fail() -> None:

@@ -108,9 +108,8 @@ def end(folder, **result) -> None:
 def test_trials_are_tested_once_their_choice_is_made(searched, capsys):
     study, configs, _, runs, out = searched
     trials = [run for run in runs if run.part == 'trial']
-    (trials[1].folder / 'result.json').rename(
-        out / 'kept'
-    )  # the search of row 'two' has not finished
+    # The search of row 'two' has not finished.
+    (trials[1].folder / 'result.json').rename(out / 'kept')
     _, networks = measured_networks(study, configs, runs)
     assert {trial.row for trial in networks} == {
         'one'

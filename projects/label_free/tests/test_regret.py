@@ -15,9 +15,8 @@ def test_regret_is_the_best_minus_the_chosen():
     scores = np.array([50.0, 60, 40])
     assert regrets(scores, np.array([1.0, 0, 2])) == 20 and regrets(scores, scores) == 0
     assert regrets(scores, np.array([2.0, 0, 2])) == 15
-    assert regrets(scores, np.full(3, -np.inf)) == pytest.approx(
-        10
-    )  # a measure without a value picks at random
+    # A measure without a value picks at random.
+    assert regrets(scores, np.full(3, -np.inf)) == pytest.approx(10)
     low, high = resampled([(scores, -scores)] * 4)
     assert 0 <= low < 20 == high
 
@@ -61,15 +60,13 @@ def test_only_reliable_measures_are_trusted():
     assert cells['knows']['word'] == TRUSTED and cells['errs']['word'] == USELESS
     assert cells['knows']['correlation'] > 0.9 and cells['errs']['correlation'] == pytest.approx(-1)
     assert cells['errs']['low'] < cells['errs']['regret'] <= cells['errs']['high'] + 3
-    assert (
-        judge({'knows': [(s, s) for s in scores[:3]]}, 1.0)['knows']['word'] == UNDECIDED
-    )  # three choices show nothing
+    # Three choices show nothing.
+    assert judge({'knows': [(s, s) for s in scores[:3]]}, 1.0)['knows']['word'] == UNDECIDED
     rare = [
         (s, np.where(s == s.min(), 99, s) if number < 2 else s) for number, s in enumerate(scores)
     ]
-    assert (
-        judge({'rare': rare}, 1.0)['rare']['word'] != TRUSTED
-    )  # mostly right, but the mean shows a few large errors
+    # Mostly right, but the mean shows a few large errors.
+    assert judge({'rare': rare}, 1.0)['rare']['word'] != TRUSTED
 
 
 def evidence(folder: Path, situation: str, **words: str) -> Path:

@@ -1,4 +1,5 @@
-# MSBReg's ablations: ResNet-18 on ImageNet-100, MLPs of 512 and 128, rate 0.4 x 512 / 256 x 4 = 3.2, 320 epochs.
+# MSBReg's ablations with K = 4 views: ResNet-18 on ImageNet-100, MLPs with 512 hidden and 128 output units, 320 epochs. Rate:
+# 0.4 x 512 / 256 x 4 = 3.2.
 _base_ = 'msbreg_k4_r50_300e.py'
 model = dict(
     backbone=dict(depth=18),

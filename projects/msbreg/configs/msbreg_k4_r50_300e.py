@@ -1,7 +1,8 @@
-# MSBReg, K = 4, on ImageNet: LARS, batch 512, rate 0.15 x batch / 256 x K = 1.2, decay 1e-5, 300 epochs.
+# MSBReg with K = 4 views on ImageNet: LARS, batch 512, weight decay 1e-5, 300 epochs. Rate: 0.15 x batch / 256 x K = 1.2.
 _base_ = '../../../configs/byol_lars_r50_200e.py'
 custom_imports = dict(imports=['projects.msbreg.msbreg'], allow_failed_imports=False)
-# Table 1 of the supplement has one recipe for every view. It follows SimCLR, so blur width and crop area are SimCLR's.
+# Table 1 of the supplement has one recipe for all views. The recipe follows SimCLR, and so do the blur width and the crop area
+# in this config.
 view = [
     dict(type='RandomResizedCrop', size=224, scale=(0.08, 1.0)),
     dict(type='RandomFlip', p=0.5),
@@ -25,7 +26,7 @@ auto_scale_lr = dict(base_batch_size=512)
 train_dataloader = dict(dataset=dict(views=[view] * 4))
 optim_wrapper = dict(optimizer=dict(lr=1.2, weight_decay=1e-5))
 train_cfg = dict(max_epochs=300)
-evaluation = dict(ks=[20, 200])  # the supplement's Sec. 2.3
+evaluation = dict(ks=[20, 200])  # from Section 2.3 of the supplement
 assumptions = dict(
     lars_batch=None,
     widths="the MLPs of ResNet-50 have 4096 hidden units, as in BYOL's paper; the supplement says 2048",

@@ -61,9 +61,8 @@ def test_singular_value_term_equals_its_definition():
         standard = (view - view.mean(0)) / view.std(0, correction=0)
         values = torch.linalg.svdvals(standard / 20**0.5)
         expected = expected + ((values**2 - 1) ** 2).sum() / 2
-    assert_same(
-        SingularValueTerm()(z), expected, [z], tolerance=1e-6
-    )  # the term keeps 1e-8 under the root
+    # The term keeps 1e-8 under the root.
+    assert_same(SingularValueTerm()(z), expected, [z], tolerance=1e-6)
     collapsed = torch.ones(1, 6, 4, requires_grad=True)
     loss = SingularValueTerm()(collapsed)
     assert loss == 4 and torch.autograd.grad(loss, collapsed)[0].isfinite().all()

@@ -57,9 +57,8 @@ def runs(monkeypatch):
             asked=SimpleNamespace(tuned=dict(finetune=options)),
         )
 
-    floor = Row(
-        'random initialisation', study.rows[0].config, untrained='random'
-    )  # is tuned, and has no checkpoint
+    # Is tuned, and has no checkpoint.
+    floor = Row('random initialisation', study.rows[0].config, untrained='random')
     trained = [run(row, seed) for row in study.rows if row.name in scores for seed in (0, 1)]
     scores[floor.name] = (10, 10, 10)
     return study, [*trained, run(floor, 0)]

@@ -47,13 +47,11 @@ def test_boxes_enclose_masks_and_scenes_repeat(tmp_path):
 
 
 def test_configs_name_the_kinds_of_scenes(tmp_path):
-    for name in ('scenes_det', 'scenes_det_plain', 'scenes_seg'):
+    for name, rate in (('scenes_det', 0.02), ('scenes_det_plain', 0.01), ('scenes_seg', 0.02)):
         cfg = load_config(str(task_config(name, 34)))
         assert tuple(cfg.kinds) == tuple(KINDS) and cfg.labels == ('background', *KINDS)
-        assert (
-            cfg.optim_wrapper.optimizer.lr == 0.02
-            and cfg.custom_hooks[0].type == 'mmairl.PreciseBNHook'
-        )
+        assert cfg.optim_wrapper.optimizer.lr == rate
+        assert cfg.custom_hooks[0].type == 'mmairl.PreciseBNHook'
         assert not lacking(TASKS[name], tmp_path)
     with pytest.raises(UserError, match='coco_c4 has no config for this depth .*ResNet-18'):
         task_config('coco_c4', 18)

@@ -31,9 +31,8 @@ def test_fresh_runs_keep_the_error_rate_of_searches(case, naive, searches):
 def test_common_rules_declare_winners_among_equal_rows():
     false = {name: rates(rule, 'normal', 5, gain=0, tables=300) for name, rule in RULES.items()}
     assert false['mmairl'] <= 0.05
-    assert false['highest mean wins'] == pytest.approx(
-        6 / 7, abs=0.06
-    )  # unless the baseline is first
+    # Unless the baseline is first.
+    assert false['highest mean wins'] == pytest.approx(6 / 7, abs=0.06)
     assert false["Welch's test, uncorrected"] > 0.05
 
 

@@ -42,9 +42,8 @@ def test_verdict_finds_gains_and_keeps_5_percent(own, rest, says, seldom):
 @pytest.mark.parametrize('labels', [160, 320])
 def test_images_of_one_patient_are_not_many_witnesses(labels):
     words = Counter(verdict(seed, (2,), (2,), labels, together=8).word for seed in range(40))
-    assert words['pays'] <= 2 and words['keep'] <= 3, (
-        words
-    )  # six of each, if every image counted separately
+    # Six of each, if every image counted separately.
+    assert words['pays'] <= 2 and words['keep'] <= 3, words
 
 
 def test_undecided_names_the_labels_that_tell():
@@ -171,14 +170,13 @@ def test_too_few_images_or_groups_are_an_early_error(images, tmp_path):
     for inside in (images / 'out', images.parent):  # its links would be below `images`
         with pytest.raises(UserError, match='would be among the images of .*another folder'):
             worth(images, labels, inside)
-    with pytest.raises(
-        UserError, match='the test set is a single image or group'
-    ):  # three patients
+    # Three patients.
+    with pytest.raises(UserError, match='the test set is a single image or group'):
         worth(images, labels, out, groups=lambda name: str(max(1, int(name[:2]) // 10)), seed=2)
     for number in range(40, 80):
         (images / f'{number}.png').unlink()
     with pytest.raises(
-        UserError, match='20 of the 50 images are held out.* the 30 others .* give 34 more'
+        UserError, match='20 of the 50 images are held out.* the 30 others .* add 34 more'
     ):
         worth(images, labels, out)
     assert not out.exists()
@@ -300,7 +298,7 @@ def test_budget_chooses_the_largest_affordable_crops(images, tmp_path, monkeypat
     )
     assert (plan.size, plan.epochs) == (64, int(0.8 * 600 / 4.096))
     assert plan.seconds['own pre-training'] == pytest.approx(plan.epochs * 4.096, rel=0.2)
-    assert 'minutes in all' in str(plan) and str(plan).endswith('labels are drawn 50 times')
+    assert 'minutes in total' in str(plan) and str(plan).endswith('labels are drawn 50 times')
 
 
 def test_small_budget_draws_labels_less_often(images, tmp_path, monkeypatch):
@@ -321,9 +319,8 @@ def test_group_is_on_one_side_of_the_split(images, tmp_path):
     )
     assert not pool & test and pool | test == set('0123')
     assert {name[0] for name in task.unlabelled} == set('012345678') - test
-    for places in few_labels.draw(task.y, task.pool, 0, 20, task.groups)[
-        5.0
-    ]:  # half: of each class one group of two
+    # Half: of each class one group of two.
+    for places in few_labels.draw(task.y, task.pool, 0, 20, task.groups)[5.0]:
         assert [len({*task.groups[places[task.y[places] == label]]}) for label in (0, 1)] == [1, 1]
     lay_out(task, tmp_path / 'links')
     images.rename(tmp_path / 'moved')
@@ -331,9 +328,8 @@ def test_group_is_on_one_side_of_the_split(images, tmp_path):
         read_task(tmp_path / 'moved', tmp_path / 'labels.csv', None, r'^(\d)', 0),
         tmp_path / 'links',
     )
-    assert all(
-        link.is_file() for link in (tmp_path / 'links').iterdir()
-    )  # the images have been moved since
+    # The images have been moved since.
+    assert all(link.is_file() for link in (tmp_path / 'links').iterdir())
     (tmp_path / 'moved').rename(images)
     table(tmp_path, [f'{number:02}.png,p{number // 10},{number % 2}' for number in range(40)])
     text = (tmp_path / 'labels.csv').read_text().replace('file,class', 'file,patient,ill')

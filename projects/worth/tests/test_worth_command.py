@@ -2,7 +2,6 @@
 
 import pytest
 
-import mmairl
 from mmairl.signals import AGAIN, Stopped
 from projects.worth import worth
 
@@ -20,8 +19,3 @@ def test_a_stopped_comparison_names_the_same_command(run_tool, monkeypatch, caps
     assert capsys.readouterr().err.splitlines()[-1] == (
         'stopped by SIGTERM after 4 iterations: iter_4.pth is written; run the same command to continue'
     )
-
-
-def test_package_names_the_project():
-    with pytest.raises(AttributeError, match=r'projects\.worth'):
-        _ = mmairl.worth

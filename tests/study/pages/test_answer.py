@@ -55,7 +55,7 @@ def test_headline_states_the_answer(name):
 def test_headline_has_interval_total_and_paper():
     text = plain(answer(costly()))
     assert '(95 % interval +7.0 to +9.4). The paper reports +0.4 (VOC07 AP50).' in text
-    assert 'The row takes 2 times the compute of its base. All steps together: +9.2.' in text
+    assert 'This row takes 2 times the compute of its base row. All steps together: +9.2.' in text
 
 
 def test_total_is_the_difference_of_shown_means():
@@ -101,7 +101,7 @@ def test_unfinished_runs_state_how_to_refresh():
     assert '12 of 15 runs are finished (1 missing, 1 running, 1 failed).' in text
     assert 'mmairl study ladder.yaml --scale demo --collect' in text
     assert '“+ symmetric loss”, seed 4: failed (the loss became NaN at step 310).' in text
-    assert plain([next_steps(unfinished())[0].title]) == 'Run the other 2 runs'
+    assert plain([next_steps(unfinished())[0].title]) == 'Run the remaining 2 runs'
 
 
 def test_next_step_is_the_cheapest_open_comparison():
@@ -113,11 +113,11 @@ def test_next_step_is_the_cheapest_open_comparison():
 
 def test_sequential_study_is_continued_by_its_plan():
     assert next_steps(sequential())[0].command.endswith('--until-decided')
-    assert 'covers all analyses, of which 2 have taken place.' in plain(answer(sequential()))
+    assert 'covers all planned analyses. So far, 2 analyses are finished.' in plain(answer(sequential()))
 
 
 def test_nothing_open_is_stated():
-    assert plain([next_steps(two_factors())[0].title]) == 'Nothing is open at this scale'
+    assert plain([next_steps(two_factors())[0].title]) == 'Nothing left to do at this scale'
 
 
 def test_difference_in_collapses_is_a_verb():
@@ -126,11 +126,11 @@ def test_difference_in_collapses_is_a_verb():
 
 
 def test_shares_of_factors_are_in_the_answer():
-    assert 'averaged over all orders of adding the factors: “symmetric loss” +8.0' in plain(answer(two_factors()))
+    assert 'averaged over all orders of adding them: “symmetric loss” +8.0' in plain(answer(two_factors()))
 
 
 def test_external_rows_are_not_one_factor():
-    assert 'their authors do not state optimizer and batch size' in plain(problems(external()))
+    assert 'Their authors do not state optimizer and batch size' in plain(problems(external()))
 
 
 def test_command_of_the_record_is_used():

@@ -63,7 +63,7 @@ def section() -> str:
         'one, search 2, trial 1 did not finish and counts as the worst: NaN',
         '1 1 50.00 ✓ chosen 0.8',
         '2 1 not finished',
-        'These are selection scores and therefore optimistic.',
+        'The same scores choose the best trial, so they are optimistic.',
     ],
 )
 def test_section_states(section, text):

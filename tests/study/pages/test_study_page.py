@@ -108,7 +108,7 @@ def with_problems() -> dict:
     found['rows'][3]['runs'][0].update(state='waiting')
     found['rows'][3]['runs'][1].update(state='running', error='training 12%')
     found['rows'][2]['runs'][0]['left_out'] = {'linear': {'unreadable test images': 24}}
-    found['rows_left_out'] = ["'e' is left out: at demo it would run as 'd' does"]
+    found['rows_left_out'] = ["'e' is left out: at the scale demo, its runs would equal those of 'd'"]
     return found
 
 
@@ -121,9 +121,9 @@ def with_problems() -> dict:
         'seed 2: linear was not measured',
         'seeds 1, 2: has not run',
         'seed 1: is running (training 12%)',
-        'seed 0: waits for runs whose weights it uses',
+        'seed 0: is waiting for runs whose weights it uses',
         'seed 0: linear leaves out 24 unreadable test images',
-        "'e' is left out: at demo it would run as 'd' does.",
+        "'e' is left out: at the scale demo, its runs would equal those of 'd'.",
     ],
 )
 def test_problem_of_a_run_is_next_to_its_row(planted_page, sentence):
@@ -153,7 +153,7 @@ def test_study_without_a_run_has_a_page(page):
     text = text_of(page(found))
     assert text.count('seeds 0, 1, 2: has not run') == 4  # once per row
     assert 'No score is measured yet; 0 of 12 runs are finished.' in text
-    assert 'This study has no record of a check.' in text
+    assert 'The fairness of this study was not checked.' in text
 
 
 def test_page_is_sound_and_lists_every_run(pages):
@@ -229,7 +229,7 @@ def test_collapsed_comparison_has_no_effect_size(page):
 
 def test_published_effect_of_another_scale_is_labeled(page):
     text = text_of(section(page(costly()), 'effects'))
-    assert '◇ published: VOC07 AP50, another score and scale: compare signs, not sizes' in text
+    assert '◇ published: VOC07 AP50, a different score and scale: compare the signs, not the sizes' in text
     assert '+8.2 +7.0 to +9.4 higher compute × 2 +0.4 same sign' in text
 
 
@@ -334,8 +334,8 @@ def test_factor_effects_and_shares_are_in_the_figure(planted_page, sentence):
 def test_design_is_described_in_methods(planted_page):
     text = text_of(section(planted_page(crossed), 'methods'))
     assert 'The design consists of a half-fraction of resolution III.' in text
-    assert '23 runs, with seeds as blocks.' in text
-    assert 'Also excluded, as the only runs of their rows that learned: a, seed 1.' in text
+    assert '23 runs are finished. They are compared within seeds (seeds are blocks).' in text
+    assert 'Also excluded, because all other runs of their rows collapsed: a, seed 1.' in text
 
 
 def costed() -> dict:
@@ -363,7 +363,7 @@ def test_cost_lists_rows_and_pairs(page):
     assert 'cheap 1,200 2.5 PFLOP 1.00 × 2.0 h' in text
     assert 'dear 1,200 5 PFLOP 2.00 × —' in text
     assert 'same — — — —' in text
-    assert 'dear costs 2.00 × as much as cheap. No checkpoints' in text
+    assert 'dear costs 2.00 times as much as cheap.' in text
     found['cost']['equal']['k-nn'][0].update(scores=[55.0, 51.0], estimate=4.0, low=1.0, high=7.0)
     text = text_of(section(page(found), 'cost'))
     assert 'dear cheap 2.5 PFLOP 55.0 51.0 +4.0 +1.0 to +7.0' in text

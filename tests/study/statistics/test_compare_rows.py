@@ -133,13 +133,11 @@ def test_collapsed_runs_are_counted_and_tested(row, verdict, share):
         (sum(score < 25 for score in row), 0),
         pytest.approx(share),
     )
-    assert found.estimate == (
-        None if verdict != 'not tested (collapsed runs)' else pytest.approx(0, abs=2)
-    )  # of the runs that learned
+    # Of the runs that learned.
+    assert found.estimate == (None if verdict != 'not tested (collapsed runs)' else pytest.approx(0, abs=2))
     assert found.improvement[0] == pytest.approx(0.0 if verdict != 'not tested (collapsed runs)' else 8.5 / 25, abs=0.1)
-    assert found.spread == (
-        () if verdict != 'not tested (collapsed runs)' else pytest.approx([-3.0, -2.9, 5.9])
-    )  # as blocks, without the two
+    # As blocks, without the two.
+    assert found.spread == (() if verdict != 'not tested (collapsed runs)' else pytest.approx([-3.0, -2.9, 5.9]))
 
 
 def test_collapse_limit_is_quarter_of_median_gain():

@@ -19,9 +19,8 @@ def test_curve_is_the_mean_with_a_t_interval():
     searches = [np.array([1.0, 2.0, 4.0]), np.array([2.0, 2.0]), np.array([3.0, 5.0])]
     first, second = curve(searches)
     assert (first['estimate'], second['estimate']) == (2.0, 3.0)
-    assert first['high'] - first['estimate'] == pytest.approx(
-        4.302653 / 3**0.5, rel=1e-6
-    )  # t of two degrees of freedom
+    # T of two degrees of freedom.
+    assert first['high'] - first['estimate'] == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
     assert curve(searches[:1]) == [dict(estimate=1.0), dict(estimate=2.0), dict(estimate=4.0)]
 
 
