@@ -93,7 +93,7 @@ def test_command_writes_the_page_into_the_work_dir(work_dir, run_tool, capsys):
     assert 'no results' in capsys.readouterr().err
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/report.py', 'health', write_scalars(work_dir / 'no hook', dict(step=1, loss=2.0)))
-    assert 'logged no health; set default_hooks.health' in capsys.readouterr().err
+    assert 'logged no health quantities; set default_hooks.health' in capsys.readouterr().err
 
 
 def test_metrics_of_the_head_have_a_tile(tmp_path):
