@@ -115,8 +115,8 @@ def _set_variables_from_slurm() -> None:
             os.environ['MASTER_ADDR'] = subprocess.check_output(hosts, text=True).split()[0]
         except FileNotFoundError:
             raise UserError(
-                "MASTER_ADDR: Slurm's scontrol, which would find the address, is not on the PATH; set it to the name of the "
-                "step's first machine",
+                "MASTER_ADDR: Slurm's scontrol, which would find the address, is not on the PATH; set MASTER_ADDR to the name "
+                "of the step's first machine",
                 code='no-scontrol',
             ) from None
 

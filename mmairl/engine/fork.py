@@ -15,7 +15,7 @@ learning rate, schedules               the branch follows its own schedules, sta
 ``model.queue``                        a shorter queue keeps the newest keys of the trunk; a longer queue is filled up with
                                        random keys; if the branch has no queue, the keys are dropped
 the keys in RESETS: optimizer class,   the optimizer state (momentum) starts at zero
-``inside``, parameter groups
+``inside`` of LARS, parameter groups
 the keys in ORDER: data set, sampler,  error, because trunk and branch would see different images
 batch size, seed
 a key that changes the shape of a      error, because the trunk has no weights of this shape

@@ -29,7 +29,7 @@ from mmairl.errors import UserError
 
 # These parts of a checkpoint determine how the run continues. Other parts, such as names, times and logs, may differ.
 COMPARED = ('state_dict', 'optimizer', 'param_schedulers', 'online_probe', 'random_states', 'place')
-# Settings that cannot affect the weights.
+# The config of a replay may differ in these settings, because they cannot affect the weights.
 IRRELEVANT = (
     'train_dataloader.num_workers',
     'train_dataloader.persistent_workers',

@@ -135,7 +135,10 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
 
 
 class Measured(Struct):
-    """TASK_KEY.json: the scores of one task. KEY is a digest of the identity, which is all that the scores depend on."""
+    """TASK_KEY.json: the scores of one task.
+
+    The identity describes everything that the scores depend on, and KEY is its digest.
+    """
 
     scores: dict[str, float]
     identity: dict[str, Any]

@@ -124,7 +124,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             self._zero_momentum()
 
     def _zero_momentum(self) -> None:
-        """Fill the momentum buffers with zeros, because torch's fused SGD would not if it skipped the first step."""
+        """Fill the momentum buffers with zeros. If torch's fused SGD skips its first step, it leaves them uninitialized."""
         for group in self.optimizer.param_groups:
             for param in group['params']:
                 if param.requires_grad:
