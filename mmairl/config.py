@@ -46,7 +46,7 @@ MOVED_MODULES = yaml.safe_load(Path(__file__).with_name('moved_modules.yaml').re
 
 
 class PlainDumper(yaml.SafeDumper):
-    """A YAML dumper whose output PlainLoader reads. Keep tuples, and write repeated values in full instead of as aliases."""
+    """A YAML dumper whose output PlainLoader reads. It keeps tuples, and writes repeated values in full, not as aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -206,12 +206,8 @@ def same_config(stored: str, current: str) -> bool:
         return True
     try:
         return _settings(stored) == _settings(current)
-    except (
-        yaml.YAMLError,
-        AttributeError,
-        TypeError,
-        ValueError,
-    ):  # the text is not a config of this package
+    # The text is not a config of this package.
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         return False
 
 

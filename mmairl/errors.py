@@ -48,7 +48,7 @@ def refuse_secret(text: str, where: str) -> None:
     if holds_secret(text):
         raise UserError(
             f"{where}: the URL has a user, a query, a fragment or a parameter, which may be a secret ('{_joined(text)}'); "
-            'remove it, and store credentials where the client of the storage looks for them',
+            'remove it, and configure credentials for the client of the storage instead',
             code='secret-in-url',
         )
 
@@ -139,7 +139,7 @@ def printable(name: object) -> str:
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.8) -> str:
-    """Return `; did you mean '...'?` for a misspelled name, or ''."""
+    """Return `; did you mean 'NAME'?` with the known name closest to a misspelled name, or '' if none is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean '{close[0]}'?" if close else ''
 

@@ -1,4 +1,4 @@
-"""Write files atomically (temporary file, flush, rename), limit the size of files to read, and convert JSON and YAML to types.
+"""Write files atomically (temporary file, flush, rename), limit the size of files to read, and check types in JSON and YAML.
 
 If a file is invalid, these functions raise a UserError that names the file and the position of the error.
 """
@@ -213,7 +213,11 @@ def refuse_expansion(content: Any, most: int) -> None:
 def read_text(
     path: str | Path, limit: int = LARGEST_TEXT, encoding: str = 'utf-8', errors: str = 'strict'
 ) -> str:
-    """Return the content of a text file, with every line end as ``\\n``. Raise the errors of `read_bytes`, too."""
+    """Return the content of a text file, with every line end as ``\\n``.
+
+    Raises:
+        UnreadableFile: If `read_bytes` raises this error, or if the file is not text in the given encoding.
+    """
     content = read_bytes(path, limit)
     try:
         return TextIOWrapper(BytesIO(content), encoding, errors).read()
@@ -248,7 +252,7 @@ def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
         ) from error
     if not stat.S_ISREG(status.st_mode):
         raise UnreadableFile(
-            f'{path}: not a regular file but a pipe or device; check the path',
+            f'{path}: expected a regular file, found a pipe or device; check the path',
             code='not-a-regular-file',
         )
     if max(status.st_size, len(content)) > limit:
@@ -265,7 +269,7 @@ def require_inside(path: str | Path, folder: str | Path) -> None:
     """
     if not Path(path).resolve().is_relative_to(Path(folder).resolve()):
         raise UserError(
-            f'{path}: a link leads out of the folder {folder}; replace the link with a copy of the file',
+            f'{path}: a symbolic link leads out of the folder {folder}; replace the link with a copy of the file',
             code='link-leads-out',
         )
 
@@ -327,8 +331,8 @@ def explained_disk_errors(path: str | Path) -> Iterator[None]:
             raise
         if cause.errno in FULL:
             raise UserError(
-                f'{path}: the disk is full, so the file was not written and has not changed; free some space and run the '
-                'command again (a training run with --resume)',
+                f'{path}: the disk is full, so the file was not written, and an earlier version is kept; free space and run '
+                'the command again (a training run with --resume)',
                 code='disk-full',
             ) from error
         if not _concerns(cause, Path(path)):

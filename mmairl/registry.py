@@ -14,7 +14,7 @@ from mmairl.errors import UserError, building, closest
 
 # Classes in projects/, and the module that a config must import to use each class.
 PROJECTS = {'Tiles': 'projects.imaging'}
-OWN_CLASS = "a class of your own requires custom_imports=dict(imports='MODULE') in the config"
+OWN_CLASS = "to use a class of your own, set custom_imports=dict(imports='MODULE') in the config"
 
 
 class Registry(parent.Registry):
@@ -38,7 +38,7 @@ class Registry(parent.Registry):
         if kind is None and name in PROJECTS:
             raise UserError(
                 f"{self.name}: no class is registered ('{name}'); set custom_imports=dict(imports='{PROJECTS[name]}') in "
-                'the config and run it in a checkout of mmairl',
+                'the config, and run the command in a checkout of mmairl',
                 code='class-of-project',
             )
         return kind
@@ -263,8 +263,8 @@ PROTOCOLS = Registry(
         'evaluation.weight_norms': ['norms'],
     },
 )
-# mmairl registers no class in the following registries of mmengine. They have a child with the scope `mmairl` only because
-# mmengine would otherwise warn at every look-up.
+# mmengine warns at every look-up in a registry that has no child with the scope in use. mmairl registers no class in the
+# following registries, so it only adds empty children to prevent these warnings.
 for _root in (
     parent.RUNNER_CONSTRUCTORS,
     parent.LOOPS,

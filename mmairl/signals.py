@@ -29,9 +29,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal
 # The exit code EX_TEMPFAIL. Running the same command again resumes the work, so torchrun restarts the command, and a scheduler
 # should requeue it.
 AGAIN = 75
-GRACE = (
-    120  # seconds that a process has to finish its step and to save; Slurm jobs have the same time
-)
+# The seconds that a process has to finish its step and to save. Slurm jobs have the same time.
+GRACE = 120
 PARENT = 'MMAIRL_PARENT'  # environment variable with the id of the process that called `start`
 PR_SET_PDEATHSIG = 1  # defined in linux/prctl.h
 
@@ -87,7 +86,7 @@ def ignore_signals() -> None:
 
 
 def listen_early() -> None:
-    """Make a signal end this process with AGAIN while the modules of a command are imported.
+    """Make a signal end this process with the exit code AGAIN while the modules of a command are imported.
 
     If `start` started this process, also make it end when its parent dies.
     """
@@ -171,7 +170,7 @@ def stop(processes: Sequence[subprocess.Popen]) -> None:
 
 
 def end_with_parent() -> None:
-    """Make the kernel send SIGTERM to this process when its parent dies (Linux)."""
+    """On Linux, make the kernel send SIGTERM to this process when its parent dies."""
     if sys.platform == 'linux':
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -130,7 +130,7 @@ def test_wrong_channels_raise_before_the_first_step(made, tmp_path):
     grey = [[dict(type='RandomGrayscale', p=0.2)]] * 2
     assert 'RandomGrayscale (leave it out)' in said(**{'train_dataloader.dataset.views': grey})
     assert 'the first convolution takes 3; set model' in said(**{'model.backbone.in_channels': 3})
-    assert '00.png: 1 channel' in said(**{'train_dataloader.dataset.channels': 5})
+    assert '00.png: the image has 1 channel' in said(**{'train_dataloader.dataset.channels': 5})
 
 
 def test_pretrain_omits_rgb_views_for_other_channels(tmp_path):

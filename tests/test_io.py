@@ -113,7 +113,7 @@ def test_links_are_never_followed(tmp_path):
 def test_incomplete_json_raises(tmp_path, content):
     path = tmp_path / 'a.json'
     path.write_bytes(content) if content is not None else os.mkfifo(path)
-    with pytest.raises(UserError, match='not a complete JSON file|not a regular file|not text in UTF-8'):
+    with pytest.raises(UserError, match='not a complete JSON file|expected a regular file|not text in UTF-8'):
         read_json(path)
 
 

@@ -93,7 +93,7 @@ def test_cifar_batches_and_features_run_nothing(tmp_path, canary):
         path = tmp_path / CIFAR10.published.base_folder / published[0]
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(pickle.dumps(dict(data=Canary(canary))))
-    sentence(lambda: CIFAR10(tmp_path), canary, 'unchanged by their md5')
+    sentence(lambda: CIFAR10(tmp_path), canary, 'published MD5 digests')
     np.save(tmp_path / 'x.npy', np.array([Canary(canary)], dtype=object), allow_pickle=True)
     sentence(lambda: read_rows(tmp_path / 'x.npy', 1), canary, 'cannot be read .* remove the file')
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tools/dist_train.sh CONFIG N [options of train.py]
 # Train with N processes, on N GPUs or, without a GPU, on the CPU. With MAX_RESTARTS=3, a run that loses a process is restarted
-# from its newest checkpoint up to three times. After a signal, the run saves and exits with 75.
+# from its newest checkpoint up to three times. After a signal, the run saves and exits with code 75.
 # To use several machines, set NNODES, NODE_RANK, MASTER_ADDR and PORT on each machine, as in OpenMMLab.
 set -euo pipefail
 [[ $# -ge 2 ]] || { echo "usage: tools/dist_train.sh CONFIG N [options]" >&2; exit 2; }

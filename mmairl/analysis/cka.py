@@ -1,8 +1,9 @@
 """Linear CKA (Kornblith et al. 2019), the similarity of the features of two stages or two networks.
 
-CKA is computed from HSIC, which measures dependence. The usual estimate of HSIC is biased: even for independent features, it
-is far above 0 if they have more dimensions than the batch has images. `MinibatchCKA` uses the unbiased estimate, averaged
-over batches (Nguyen et al. 2021). `full_cka` uses the biased estimate on all images at once, as papers report it.
+CKA is computed from HSIC, a measure of the dependence between two sets of features. The usual estimate of HSIC is biased:
+even for independent features, it is far above 0 if they have more dimensions than the batch has images. `MinibatchCKA` uses
+the unbiased estimate, averaged over batches (Nguyen et al. 2021). `full_cka` uses the biased estimate on all images at once,
+as papers report it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

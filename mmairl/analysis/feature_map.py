@@ -27,7 +27,7 @@ from mmairl.evaluation.embed import write_patches
 from mmairl.evaluation.features import Extraction
 from mmairl.models.backbones import pooled
 
-# The pixels of an image, resized to this number of pixels per side, serve as simple features.
+# Images are resized to this number of pixels per side, and these pixels serve as simple features.
 PIXELS = 16
 # Cosine distances below this limit are rounding errors of float32.
 SAME = 1e-6
@@ -134,7 +134,7 @@ def require_differences(pixels: Tensor, trained: Tensor, images: int, checkpoint
 
 
 def nearest_cells(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the nearest cells of each cell, each in a different image.
+    """Return the nearest cells of each cell: the most similar cell of each of the k most similar other images.
 
     Args:
         x: (images, cells, C) The features of all cells. To compare whole images, give each image one cell.
@@ -203,9 +203,9 @@ def find_nearest_cells(
 
 
 def distance_limits(distances: Tensor) -> tuple[float, float]:
-    """Return two limits, below and above which a distance is exceptional.
+    """Return a lower and an upper limit for distances. A distance outside these limits is exceptional.
 
-    They are Tukey's fences, computed from the logarithms of the distances.
+    The limits are Tukey's fences, computed from the logarithms of the distances.
     """
     logs = distances[distances > SAME].double().log()
     if len(logs) < 4:
@@ -221,10 +221,10 @@ class Outstanding:
     """Near-duplicates and outliers among images.
 
     Args:
-        near: Two images are near-duplicates up to this distance.
+        near: Two images are near-duplicates if their distance is at most this.
         far: An image is an outlier if its nearest neighbor is farther than this distance.
-        duplicates: Groups of near-duplicates, largest first, each with the largest distance of its images to their
-            nearest neighbors.
+        duplicates: Groups of near-duplicates, largest first. The number is the largest distance from an image of the
+            group to its nearest neighbor.
         outliers: Images without a close neighbor, each with the distance to its nearest neighbor, farthest first.
     """
 
@@ -256,10 +256,10 @@ def find_outstanding(x: Tensor, distance: Tensor) -> Outstanding:
 
 
 def linked_groups(x: Tensor, limit: float) -> list[np.ndarray]:
-    """Return groups of rows that are linked by small cosine distances, the largest group first.
+    """Return groups of feature vectors that are linked by small cosine distances, the largest group first.
 
-    Two rows are in the same group if a chain of rows connects them in which no distance exceeds `limit`. Rows without such a
-    chain are in no group.
+    Two rows of `x` are in the same group if a chain of rows connects them in which no distance exceeds `limit`. Rows without
+    such a chain are in no group.
     """
     unit = F.normalize(x)
     group = np.arange(len(x))

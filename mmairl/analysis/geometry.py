@@ -84,7 +84,7 @@ CHANGES: Mapping[str, Change] = {
     'solarize': lambda images, strength: T.solarize(images, 1 - 0.9 * strength),
     'rotation': lambda images, strength: T.rotate(images, 90.0 * strength, BILINEAR),
 }
-# The functions of these changes do not return the original images at strength 0, so they are not called.
+# The functions of these changes do not return the original images at strength 0, so they are not called for it.
 UNCHANGED_AT_ZERO = ('flip', 'blur', 'solarize', 'rotation')
 # torchvision supports these changes only for RGB images.
 RGB_ONLY = ('brightness', 'contrast', 'saturation', 'hue')
@@ -107,8 +107,9 @@ def invariance(
 ) -> dict[str, list[float]]:
     """Return the mean similarity between images and their changed copies, for each change and each strength.
 
-    It is 1 if a change does not affect the embedding. It is 0 if a changed copy is only as similar to its image as a
-    different image is. It is NaN if all embeddings are equal. Changes of color are left out for images that are not RGB.
+    The similarity is scaled. It is 1 if a change does not affect the embedding. It is 0 if a changed copy is only as similar
+    to its image as a different image is. It is NaN if all embeddings are equal. Changes of color are left out for images
+    that are not RGB.
     """
     original = F.normalize(embed(images).double())
     count = len(original)

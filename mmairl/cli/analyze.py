@@ -2,9 +2,9 @@
 
 norms     plot the weight norms of each checkpoint (Fig. 3a of the paper); requires no images
 cka       compare two checkpoints, or student and teacher, stage by stage (Fig. 3b); draw a heat map of more checkpoints
-geometry  measure alignment, uniformity, rank and spectrum, draw a map and neighbors, and test invariances
+geometry  measure alignment, uniformity, rank, spectrum and invariances, and draw a map and nearest neighbors
 measures  compute measures that require no labels on training images: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ...
-patches   draw the features of whole test images: principal components as colors, and the attention of a ViT's last layer
+patches   draw the features of uncropped test images: principal components as colors, and the attention of a ViT's last layer
 
 CONFIG defines the images, as in `mmairl evaluate`, and the network unless it is a ResNet. CKPT is a checkpoint in any known
 format, or a released model such as torchvision:resnet50. The output consists of PNG, SVG and CSV files and a page.
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add_switch(
         parser,
         '--lines',
-        'cka: compare the first checkpoint with each of the others, stage by stage (default: a heat map)',
+        'cka: compare the first checkpoint with each of the others, stage by stage (default: draw a heat map)',
     )
     parser.add_argument(
         '--stage',
@@ -73,7 +73,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add_switch(
         parser,
         '--recalibrate',
-        'recompute batch norm statistics, as required after normrescale (default: off)',
+        'recompute batch norm statistics, which is required after `mmairl normrescale` (default: off)',
     )
     parser.add_argument(
         '--images',
@@ -185,6 +185,7 @@ def named(paths: list[str]) -> dict[str, str]:
         short = list(paths)
     if len(set(short)) < len(short):
         raise UserError(
-            'analyze: a checkpoint is listed twice; list each once', code='checkpoint-twice'
+            'analyze: a checkpoint is listed twice; list each checkpoint once',
+            code='checkpoint-twice',
         )
     return dict(zip(short, paths))

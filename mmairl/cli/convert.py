@@ -87,7 +87,7 @@ def write_onnx_file(args: argparse.Namespace, backbone: 'Backbone', cfg: 'Config
     error = write_onnx(backbone, args.dst, args.size, cfg)
     print(
         f'{args.dst} maps `images`, normalized as its metadata states, to `features`; '
-        f'the largest difference from torch is {error:.1e} of the largest feature'
+        f'its features differ from those of torch by at most {error:.1e} of the largest feature'
     )
 
 

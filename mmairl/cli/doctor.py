@@ -1,7 +1,8 @@
 """Find remedies for a run whose health turned bad: mmairl doctor RUN [--steps N] [--repeats N].
 
 The command continues the run from its last good checkpoint for a few hundred iterations: with each of several remedies, and
-without a change as a control. It prints which remedies improve the health compared with the control. Nothing is written to RUN.
+without a change as a control. It prints which remedies improve the health compared with the control. Health is the
+state of the quantities that HealthHook logs. Nothing is written to RUN.
 """
 
 import argparse
@@ -20,7 +21,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         '--steps',
         type=positive,
         default=200,
-        help='train for N iterations, or until N/2 iterations after the bad sign if that is later (default: 200)',
+        help='train for N iterations, or until N/2 iterations after the first bad sign if that is later (default: 200)',
     )
     parser.add_argument(
         '--repeats',

@@ -151,7 +151,7 @@ def add_settings(group: Any) -> None:
         action=ConfigOptions,
         default={},
         metavar='NAME=VALUE',
-        help='set settings of the protocol by their names (default: none)',
+        help='set other settings of the protocol by name (default: none)',
     )
 
 

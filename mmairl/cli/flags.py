@@ -61,7 +61,7 @@ def add_part(parser: argparse.ArgumentParser, flag: str = '--part', whose: str =
         flag,
         choices=PARTS,
         default='student',
-        help=f'choose {whose} network (default: student)',
+        help=f'choose {whose} network in the checkpoint (default: student)',
     )
 
 
@@ -89,7 +89,7 @@ def add_launcher(parser: Any, **settings: Any) -> None:
     parser.add_argument(
         '--launcher',
         choices=['none', 'pytorch', 'slurm'],
-        help='join the processes of this launcher (default: none)',
+        help='name the launcher that started the processes of this run (default: none)',
         **settings,
     )
 
@@ -162,7 +162,7 @@ def device(text: str) -> str:
 def add_config_options(
     parser: argparse.ArgumentParser, flag: str = '--cfg-options', **settings: Any
 ) -> None:
-    """Add `--cfg-options key=value ...`."""
+    """Add the option `--cfg-options key=value ...`."""
     parser.add_argument(
         flag,
         nargs='+',

@@ -1,5 +1,7 @@
 """Rescale a LARS-trained backbone to the weight norms of an anchor: mmairl normrescale LARS_CKPT OUT --anchor CKPT (Eq. 3).
 
+The anchor is a checkpoint of the same network that was trained by SGD, such as torchvision:resnet50.
+
 With --advise, report whether the norms have grown, predict a learning rate for fine-tuning, and print a recommendation:
 mmairl normrescale CKPT --advise [--anchor CKPT].
 """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def size_in_bytes(text: str) -> int:
-    """Parse a size such as 500M or 1G, in powers of 1024."""
+    """Convert a size such as 500M or 1G to bytes. The units K, M, G and T are powers of 1024."""
     if not (parts := re.fullmatch(r'(\d+)([KMGT]?)', text)) or not int(parts[1]):
         raise argparse.ArgumentTypeError(
             f'{text!r}: expected a size such as 500M or 1G; correct it'
@@ -34,13 +34,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of('pack', __doc__)
     parser.add_argument(
         'source',
-        help='read images in the folders SOURCE/CLASS, or in archives (SOURCE may be anything that Shards accepts as root)',
+        help='read images in the folders SOURCE/CLASS, or in archives (SOURCE is then a file, folder or pattern)',
     )
     parser.add_argument('out', type=Path, nargs='?', metavar='OUT.tar', help='write this archive')
     add_switch(
         parser,
         '--statistics',
-        'print mean and standard deviation, and write nothing (default: write archives)',
+        'print the mean and standard deviation of each channel, and write nothing (default: write archives)',
     )
     parser.add_argument(
         '--channels',

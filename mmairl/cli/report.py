@@ -8,7 +8,7 @@ mmairl report health WORK_DIR [--out PAGE]
 mmairl report compare RUN RUN... [--out PAGE]
 mmairl report map CHECKPOINT... --images DIR [--colours CSV COLUMN] [--patches N] [--out PAGE]
 
-If a folder has the name of one of these pages, such as health, write ./health.
+To read results in a folder that has the name of one of these pages, such as health, write ./health.
 """
 
 from collections.abc import Sequence
@@ -112,7 +112,8 @@ def study(arguments: Sequence[str]) -> Path:
 
 def claims(arguments: Sequence[str]) -> Path:
     parser = parser_of(
-        'report claims', "Write a page about the papers' claims, with the verdicts of studies."
+        'report claims',
+        "Write a page about the papers' claims, with the verdicts of finished studies on them.",
     )
     parser.add_argument(
         'folder',
@@ -129,8 +130,10 @@ def claims(arguments: Sequence[str]) -> Path:
 
 
 def health(arguments: Sequence[str]) -> Path:
-    parser = parser_of('report health', 'Write the health page of the latest start of a run.')
-    parser.add_argument('work_dir', help='read the work dir of a training run with a HealthHook')
+    parser = parser_of('report health', 'Write the health page of a run.')
+    parser.add_argument(
+        'work_dir', help='read the work dir of a training run that used a HealthHook'
+    )
     parser.add_argument('--out', help='write this page (default: WORK_DIR/health.html)')
     args = parser.parse_args(arguments)
 
@@ -142,7 +145,7 @@ def health(arguments: Sequence[str]) -> Path:
 def views(arguments: Sequence[str]) -> Path:
     parser = parser_of(
         'report views',
-        'Write a page with some training images and their views, to check before a run.',
+        'Write a page with some training images and their views. Check the views on it before a run.',
     )
     parser.add_argument(
         'config', help='use this pre-training config, such as configs/mocov2plus_r18_folder_100e.py'
@@ -220,7 +223,7 @@ def image_map(arguments: Sequence[str]) -> Path:
         type=count,
         default=0,
         metavar='N',
-        help='also compare image regions (cells of a ResNet, patches of a ViT) of N images (default: 0)',
+        help='also compare image regions (cells of feature maps, patches of a ViT) of N images (default: 0)',
     )
     add_part(parser)
     add_network(parser)

@@ -1,4 +1,4 @@
-"""Run a study, from its YAML file to its page: mmairl study configs/studies/ladder.yaml --scale demo.
+"""Run a study, which compares configs over several seeds: mmairl study configs/studies/ladder.yaml --scale demo.
 
 The command trains and evaluates the runs that are missing, and writes study.json, page.html, table.md and table.tex. After an
 interruption, the same command resumes. Finished runs are not repeated.
@@ -32,13 +32,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--scale',
         default='in1k',
-        help='choose a scale of configs/studies/_scales, such as demo, cifar, in100 or in1k, or a YAML file (default: in1k)',
+        help='choose data, network and length of runs by a scale of configs/studies/_scales, such as demo, cifar or in100, '
+        'or by a YAML file (default: in1k)',
     )
     parser.add_argument(
         '--seeds',
         type=seed,
         nargs='+',
-        help="run these seeds (default: the study's or the scale's, whichever are more)",
+        help='run these seeds (default: those of the study or of the scale, whichever are more)',
     )
     parser.add_argument(
         '--tasks', nargs='+', help="evaluate with these tasks (default: the study's or the scale's)"
@@ -62,7 +63,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
         '--gpus',
         type=count,
         metavar='N',
-        help='use N GPUs; with --slurm, 0 chooses CPU nodes (default: all GPUs of this machine)',
+        help='use N GPUs; with --slurm, 0 requests nodes without GPUs (default: all GPUs of this machine)',
     )
     group.add_argument(
         '--per-run',
@@ -91,7 +92,7 @@ def add_machines(parser: argparse.ArgumentParser) -> None:
     add_switch(
         group,
         '--print-commands',
-        'print a command line for each run, for other schedulers, and exit (default: run them)',
+        'print a command line for each run, to use with another scheduler, and exit (default: run them)',
     )
 
 
@@ -104,7 +105,7 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         '--rate',
         type=float,
         metavar='IMAGES',
-        help="plan with this number of images per second and device (default: the scale's)",
+        help='assume this number of images per second and device in the plan (default: that of the scale)',
     )
     add_switch(
         group, '--status', 'print the state of each run and exit, even while runs are in progress'
@@ -133,7 +134,7 @@ def add_ways_to_stop(parser: argparse.ArgumentParser) -> None:
         '--most',
         type=positive,
         metavar='RUNS',
-        help='--until-decided: train at most RUNS runs, including search trials (default: 12 seeds or searches of each row)',
+        help='--until-decided: train at most RUNS runs, including search trials (default: 12 seeds or searches of each config)',
     )
 
 

@@ -54,7 +54,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
-        help='resume from CHECKPOINT, or without a value from the newest checkpoint in the work dir (default: start at step 0)',
+        help='resume from CHECKPOINT or, if omitted, from the newest checkpoint in the work dir (default: start at step 0)',
     )
     parser.add_argument(
         '--fork',
@@ -93,7 +93,7 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
     add_switch(
         parser,
         '--auto-scale-lr',
-        'scale the learning rate by the batch size, as auto_scale_lr of the config describes (default: off)',
+        'scale the learning rate to the batch size as auto_scale_lr of the config specifies (default: off)',
     )
     parser.add_argument(
         '--per-gpu',
@@ -105,7 +105,7 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
         '--plan',
         type=positive,
         metavar='GPUS',
-        help='print the batch layout for GPUS GPUs with --per-gpu images each and exit (default: train)',
+        help='print how GPUS GPUs with --per-gpu images each process a batch, and exit (default: train)',
     )
 
 
@@ -119,40 +119,40 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         '--method',
         default='mocov2plus',
-        help='choose the method, such as byol or smocov2plus (default: mocov2plus)',
+        help='--suggest: choose the method, such as byol or smocov2plus (default: mocov2plus)',
     )
     group.add_argument(
         '--images',
         type=positive,
         metavar='N',
-        help='set the number of images (default: count the images in --data)',
+        help='--suggest: set the number of images (default: count the images in --data)',
     )
     group.add_argument(
         '--gpus',
         type=positive,
         default=1,
         metavar='N',
-        help='set the number of GPUs (default: 1)',
+        help='--suggest: set the number of GPUs (default: 1)',
     )
     group.add_argument(
         '--channels',
         type=positive,
         metavar='N',
-        help='read images with N channels from TIFF, PNG or NPY files (default: RGB)',
+        help='--suggest: read images with N channels from TIFF, PNG or NPY files (default: RGB)',
     )
     group.add_argument(
         '--data',
         metavar='DIR',
-        help='count the images in DIR and check that --views suit them (default: none)',
+        help='--suggest: count the images in DIR, and check that --views suit them (default: none)',
     )
     group.add_argument(
         '--views',
-        help='choose the views for satellite, microscopy, medical_grey or documents (default: views for photographs)',
+        help='--suggest: choose the views for satellite, microscopy, medical_grey or documents (default: for photographs)',
     )
     group.add_argument(
         '--weights',
         metavar='CKPT',
-        help='start from this checkpoint in any known format, or a released model such as timm:NAME (default: from scratch)',
+        help='--suggest: start from this checkpoint, or from a released model such as timm:NAME (default: from scratch)',
     )
 
 
@@ -164,7 +164,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
         '--local_rank',
         '--local-rank',
         type=int,
-        help='set the local rank, for old launchers (default: the environment variable LOCAL_RANK)',
+        help='set the local rank, which old launchers pass (default: the environment variable LOCAL_RANK)',
     )
 
 

@@ -31,9 +31,8 @@ from mmairl.report.table import ABSENT, Row, html_table, print_table, save_table
 
 Subjects = Mapping[str, tuple]  # the arguments of `Images.network` for each name of a network
 Numbers = Mapping[str, Sequence[float]]
-Published = Mapping[
-    str, Mapping[str, float]
-]  # published values by the name of the network and of the quantity
+# Published values, by network and by quantity.
+Published = Mapping[str, Mapping[str, float]]
 CHANGED = 256  # number of images to measure the invariances with
 SMALLEST_SHARE = 1e-12  # shares of the variance below this value are rounding errors
 BETTER = {math.inf: 'higher', -math.inf: 'lower', 0.0: 'lower'}
@@ -189,7 +188,7 @@ def geometry_page(
     The page shows alignment, uniformity, rank, spectrum and invariances, and maps and nearest neighbors of images. If
     `published` is given, the published values of a network follow its measured values.
     """
-    page = Page('Geometry', f'How the features of each network distribute {len(images)} images.')
+    page = Page('Geometry', f'How each network arranges the features of {len(images)} images.')
     features = {}
     numbers = {}
     kept = {}
@@ -269,7 +268,7 @@ def _add_spectrum(page: Page, features: Mapping[str, Tensor], out: Path) -> None
     ranked = zip_longest(*spectra.values(), fillvalue=0.0)
     rows = [[rank, *shares] for rank, shares in enumerate(ranked, start=1)]
     save_table(['rank', *spectra], rows, out / 'spectrum')
-    title = 'eigenvalues of the covariance, share of the variance'
+    title = 'eigenvalues of the covariance, as shares of the variance'
     drawn = _curves(out / 'spectrum', series, title, x='rank', log='xy')
     page.add(
         'Spectrum', 'A steep decline means that few directions carry most of the variance.', drawn
@@ -287,8 +286,8 @@ def measures_page(
     """Write a page with every label-free measure of any number of networks."""
     if 'train_dataloader' not in cfg:
         raise UserError(
-            f"measures: '{cfg.filename}' has no train_dataloader, whose views LiDAR and alignment require; give the "
-            'config of a pre-training',
+            f"measures: '{cfg.filename}' has no train_dataloader, which defines the views that LiDAR and alignment require; "
+            'give the config of a pre-training',
             code='no-training-views',
         )
     images = Images(cfg, count, part='train', **loading)

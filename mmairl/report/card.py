@@ -120,7 +120,7 @@ def _free_path(weights: Path) -> Path:
         if not path.exists() or signature in read_text(path):
             return path
     raise UserError(
-        f'{path}: the file is not the card of {weights.name}; move it or rename the weights',
+        f'{path}: the file exists and is not the model card of {weights.name}; move it or rename the weights',
         code='card-name-taken',
     )
 

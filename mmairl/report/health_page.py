@@ -14,7 +14,8 @@ from mmairl.report.page import write_page
 from mmairl.report.reference import references
 
 PREFIX = 'health_'
-STATES = ('bad', 'watch', 'good', 'open')  # in the order of the page, from the worst state
+# The page shows tiles in this order, the worst state first.
+STATES = ('bad', 'watch', 'good', 'open')
 BY_STAGE = {
     'gradient_norm': 'gradient norm by stage',
     'weight_norm': 'weight norm by stage',
@@ -25,7 +26,7 @@ Known = Mapping[Quantity, Curve]
 
 
 def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
-    """Write the health page of the latest start of a run.
+    """Write the health page of a run. If the run was resumed, its curves cover all parts of the run.
 
     Args:
         work_dir: The work directory of the run.
@@ -61,7 +62,7 @@ def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
     """Return the curves of the health quantities that the run logged."""
     if not any(name.startswith(PREFIX) for name in curves):
         raise UserError(
-            f"{work_dir}: the run logged no health; set default_hooks.health=dict(type='HealthHook') in its config",
+            f"{work_dir}: the run logged no health quantities; set default_hooks.health=dict(type='HealthHook') in its config",
             code='no-health-log',
         )
     by_name = {name.removeprefix(PREFIX): curve for name, curve in curves.items() if curve[1]}

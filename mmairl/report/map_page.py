@@ -77,8 +77,8 @@ def map_images(
     Args:
         checkpoint: One or more checkpoints in any format that `mmairl evaluate` reads. The page has a map for each. The
             features of the last checkpoint determine near-duplicates, outliers and groups.
-        images: A folder with or without classes, an archive of `mmairl pack`, several of these (colored by source), or a
-            list of files or Pillow images.
+        images: A folder with or without classes, an archive of `mmairl pack`, or a list: of folders or archives (then colors
+            show the source), of image files, or of Pillow images.
         out: The HTML file to write.
         part: The network of the checkpoint to use: 'student' or 'teacher'.
         size: The side of the center crop of an image. Default: the side of the training crops if the checkpoint states it, else
@@ -153,8 +153,8 @@ def map_images(
         'map.html',
         wide=True,
         title=f'{len(names):,} images by {", ".join(path.name for path in paths)}',
-        lead=f'{duplicates} of near-duplicates and {outliers}, by the features of the {part} of '
-        f'{", ".join(map(str, paths))}. The maps of raw pixels and random weights are for comparison.',
+        lead=f'{duplicates} of near-duplicates and {outliers} according to the features of the {part} of '
+        f'{", ".join(map(str, paths))}. The maps by raw pixels and by random weights are for comparison.',
         data=data,
         maps=maps,
         names=names,

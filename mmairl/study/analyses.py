@@ -1,4 +1,4 @@
-"""Further analyses of a study, in modules that the study lists under `analyses`.
+"""Further analyses of a study, from modules that the study lists under `analyses`.
 
 A module registers its analysis when it is imported::
 
@@ -17,12 +17,12 @@ from mmairl.errors import UserError
 
 
 class Analysis(NamedTuple):
-    """An analysis of a study's runs, and its section on the page.
+    """An analysis of a study's runs, which adds a result to study.json and a section to the page.
 
     Args:
         key: The key of the result in study.json.
-        record: Computes the result from the study, its configs by row and its runs.
-        section: Returns the HTML of the section from the content of study.json.
+        record: A function that computes the result. It gets the study, the config of each row by name, and the runs.
+        section: A function that returns the HTML of the section. It gets the content of study.json.
     """
 
     key: str
@@ -30,7 +30,7 @@ class Analysis(NamedTuple):
     section: Callable[[Mapping[str, Any]], Markup]
 
 
-ANALYSES: dict[str, Analysis] = {}  # by the name of the module
+ANALYSES: dict[str, Analysis] = {}  # the analysis of each imported module, by the module's name
 
 
 def load_analyses(names: Sequence[str]) -> None:
@@ -48,26 +48,28 @@ def load_analyses(names: Sequence[str]) -> None:
             if not f'{name}.'.startswith(f'{error.name}.'):
                 raise
             raise UserError(
-                f"analyses: module does not exist ('{name}'); modules of projects/ require a checkout of the repository",
+                f"analyses: module does not exist ('{name}'); correct the name, or use a checkout of the repository if the "
+                'module is in projects/',
                 code='no-analysis-module',
             ) from None
         if name not in ANALYSES:
             raise UserError(
-                f"analyses: the module registers no analysis ('{name}'); add one to mmairl.study.analyses.ANALYSES",
+                f"analyses: the module registers no analysis ('{name}'); let it add one to mmairl.study.analyses.ANALYSES",
                 code='no-analysis',
             )
 
 
 def analysis_records(study: Any, configs: Mapping[str, Any], runs: Sequence[Any]) -> dict[str, Any]:
-    """Return the results of the study's analyses, by their keys in study.json."""
+    """Compute the study's analyses, and return their results by their keys in study.json."""
     analyses = [ANALYSES[name] for name in study.analyses]
     return {analysis.key: analysis.record(study, configs, runs) for analysis in analyses}
 
 
 def analysis_sections(study: Mapping[str, Any]) -> list[Markup]:
-    """Return the sections of a study's page for the analyses in its study.json.
+    """Return the page's sections for the analyses whose results are in study.json.
 
-    No module is imported, because study.json is data. Analyses that this process has not loaded are left out.
+    The modules that study.json names are not imported, because study.json may come from an untrusted source. The section of
+    an analysis is left out if this process has not loaded the analysis.
     """
     known = [ANALYSES[name] for name in study.get('analyses', ()) if name in ANALYSES]
     return [analysis.section(study) for analysis in known if study.get(analysis.key)]

@@ -1,8 +1,11 @@
-"""Claims of papers: a quotation, the contrast that tests it, and the verdict on the runs of a study.
+"""Test the claims of papers on the runs of a study.
 
-A study lists the claims that its rows can test. `configs/studies/_claims.yaml` has what all studies share: the margins within
-which scores count as similar, which were fixed before any result was read, and for each small scale the scores that stand in
-for those of the papers.
+A study lists the claims that its rows can test. A claim consists of a quotation from a paper and a test, which compares
+scores of rows. The verdict states whether the study's runs support the claim.
+
+`configs/studies/_claims.yaml` has what all studies share. Its margins state by how much two scores may differ and still count
+as similar. They were fixed before any result was read. Its stand-ins are scores that a small scale measures in place of the
+papers' scores.
 """
 
 import hashlib
@@ -41,8 +44,8 @@ COLLAPSED = 'collapsed runs'
 NO_SPREAD = 'no spread'
 ONE_STAND_IN = 'one stand-in for both scores'
 FULL_SCALE = 'in1k'
-GRAM = 5  # words in a sequence that is looked up in the paper
-MOST_WORDS = 25  # of a quotation
+GRAM = 5  # Quotations are compared with the paper in sequences of this many words.
+MOST_WORDS = 25  # the largest number of words in a quotation
 WORD = re.compile(r'[a-z0-9]+')
 LOWER_IS_BETTER = ('nyuv2_rms', 'nyuv2_rel', 'alignment', 'uniformity')
 
@@ -50,14 +53,18 @@ Names = Annotated[tuple[str, ...], Meta(min_length=1)]
 Two = Annotated[tuple[str, ...], Meta(min_length=2, max_length=2)]
 Three = Annotated[tuple[str, ...], Meta(min_length=3)]
 Margin = Annotated[float, Meta(gt=0)]
-Need = Literal['all', 'most']  # the parts of a claim that must hold
-Known = Callable[[str, str], float | None]  # maps a row and a score to a number
-Margins = Callable[[str], float]  # maps a score to its margin
-Term = tuple[float, str, str]  # weight, row and score
+Need = Literal['all', 'most']  # how many parts of a claim must hold for the claim to hold
+Known = Callable[[str, str], float | None]  # a function that maps a row and a score to a number
+Margins = Callable[[str], float]  # a function that maps a score to its margin
+Term = tuple[float, str, str]  # a weight, the row whose mean score is weighted, and the score
 
 
 class ClaimPart(NamedTuple):
-    """The claim that a weighted sum of scores, less `offset`, exceeds `least`, or is within `margin` of zero."""
+    """A part of a claim, which states one inequality about a weighted sum of mean scores.
+
+    The part states that the sum minus `offset` exceeds `least`. If `margin` is set, it states instead that the sum minus
+    `offset` is at most `margin` away from zero.
+    """
 
     terms: Sequence[Term]
     least: float = 0.0
@@ -66,7 +73,7 @@ class ClaimPart(NamedTuple):
 
     @property
     def weights(self) -> dict[str, dict[str, float]]:
-        """The weight of each score, by row."""
+        """For each row, the weight of each of its scores in the sum."""
         weights: dict[str, dict[str, float]] = {}
         for weight, row, score in self.terms:
             by_score = weights.setdefault(row, {})
@@ -78,7 +85,7 @@ class ClaimPart(NamedTuple):
         return list(dict.fromkeys(score for _, _, score in self.terms))
 
     def effect(self, known: Known) -> float | None:
-        """Return the sum less `offset` for known numbers, such as a paper's; None if one is missing."""
+        """Return the sum minus `offset` for known numbers, such as the numbers in a paper; None if a number is missing."""
         total = -self.offset
         for weight, row, score in self.terms:
             number = known(row, score)
@@ -89,7 +96,10 @@ class ClaimPart(NamedTuple):
 
 
 class Form(Declared, frozen=True, tag_field='form'):
-    """Base of the forms of a claim: a form either has parts, or overrides `rows`, `scores` and `evidence`."""
+    """Base class of the forms of tests, such as the difference of two rows.
+
+    A form either returns its parts, which are tested one by one, or overrides `rows`, `scores` and `evidence`.
+    """
 
     need: ClassVar[Need] = 'all'
 
@@ -98,16 +108,21 @@ class Form(Declared, frozen=True, tag_field='form'):
 
     @property
     def rows(self) -> Sequence[str]:
-        """All rows that the claim names."""
+        """The names of all rows that the test compares."""
         parts = self.parts(lambda score: 1.0)
         return list(dict.fromkeys(row for part in parts for row in part.weights))
 
     def evidence(self, runs: 'StudyRuns', seeds: int | None = None) -> Evidence:
-        """Return the evidence of the runs or, with `seeds`, the evidence that so many seeds would give."""
+        """Return the evidence for and against the claim.
+
+        Args:
+            runs: The study's runs.
+            seeds: If given, return the evidence that this number of seeds would give with the same estimate and spread.
+        """
         return self.combine(runs.test_all(self.parts(runs.margin), seeds))
 
     def effects(self, runs: 'StudyRuns', printed: Known) -> list[dict[str, Any]]:
-        """Return the measured and the published effect of each part."""
+        """Return a record of each part, with its measured effect and the effect according to published numbers."""
         return [
             _effect_entry(
                 part,
@@ -139,20 +154,23 @@ class _Scored(Form, frozen=True):
 
 
 def _gain(one: str, other: str, score: str, weight: float = 1.0) -> list[Term]:
-    """Return the terms of how much better one row is than another."""
+    """Return the terms whose sum states by how much row `one` is better than row `other`.
+
+    For scores that are better when they are lower, the signs are reversed.
+    """
     sign = -weight if score in LOWER_IS_BETTER else weight
     return [(sign, one, score), (-sign, other, score)]
 
 
 def _bounds(relation: str, margin: float) -> dict[str, float]:
-    """Return the bounds of a part by its relation; without any, the part must exceed zero."""
+    """Return the bounds of a part that states this relation. A part without bounds states that its sum exceeds zero."""
     if relation in ('similar', 'plateau'):
         return dict(margin=margin)
     return dict(least=-margin) if relation in ('not_larger', 'not_worse', 'no_gain') else {}
 
 
 class Difference(_Scored, frozen=True, tag='difference', kw_only=True):
-    """`better` beats `than` by more than `at_least` points."""
+    """Claims that the row `better` is better than the row `than` by more than `at_least` points."""
 
     better: str
     than: str
@@ -163,7 +181,7 @@ class Difference(_Scored, frozen=True, tag='difference', kw_only=True):
 
 
 class Similar(_Scored, frozen=True, tag='equivalence', kw_only=True):
-    """All pairs of rows are within the margin of each score."""
+    """Claims that the scores of any two rows in `of` differ by at most the margin of the score."""
 
     of: Annotated[tuple[str, ...], Meta(min_length=2)]
     margin: Margin | None = None
@@ -174,7 +192,7 @@ class Similar(_Scored, frozen=True, tag='equivalence', kw_only=True):
 
 
 class NotWorse(_Scored, frozen=True, tag='not_worse', kw_only=True):
-    """`row` is at most the margin worse than `than`."""
+    """Claims that the row `row` is better than the row `than`, or worse by at most the margin."""
 
     row: str
     than: str
@@ -185,10 +203,12 @@ class NotWorse(_Scored, frozen=True, tag='not_worse', kw_only=True):
 
 
 class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
-    """The gain of one pair of rows (a over b) is larger than that of another pair, or than its own gain in other scores.
+    """Compares the gains of two pairs of rows, or the gains of one pair in several scores.
 
-    With `similar`, the gains differ by at most the margin. With `not_larger`, the first exceeds the second by at most the
-    margin.
+    The gain of a pair is how much better its first row is than its second row. The claim is that the gain of the pair
+    `gain` is larger than the gain of the pair `than`, or larger than its own gain in the scores `than_scores`. The relation
+    `similar` claims that the two gains differ by at most the margin. The relation `not_larger` claims that the gain of
+    `gain` exceeds the other gain by at most the margin.
     """
 
     gain: Two
@@ -199,7 +219,7 @@ class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
     def __post_init__(self) -> None:
         if not self.than and not self.than_scores:
             raise UserError(
-                'interaction: nothing to compare the gain with; set `than` or `than_scores`',
+                'interaction: a gain must be compared with another gain; set `than` or `than_scores`',
                 code='claim-interaction',
             )
 
@@ -212,7 +232,10 @@ class Interaction(_Scored, frozen=True, tag='interaction', kw_only=True):
 
 
 class Largest(_Scored, frozen=True, tag='largest', kw_only=True):
-    """The difference of one pair exceeds that of every other pair."""
+    """Claims that the gain of `pair` exceeds the gain of every pair in `among`.
+
+    The gain of a pair is how much better its first row is than its second row.
+    """
 
     pair: Two
     among: Annotated[tuple[Two, ...], Meta(min_length=1)]
@@ -223,7 +246,12 @@ class Largest(_Scored, frozen=True, tag='largest', kw_only=True):
 
 
 class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
-    """Scores of ordered rows rise or fall step by step, or after the row `after` reach a plateau or no longer gain."""
+    """Claims how scores change from row to row in `over`.
+
+    `rises` and `falls` claim that scores get better or worse from each row to the next. `plateau` claims that all later rows
+    are within the margin of the first row, and `no_gain` that they are better by at most the margin. If `after` names a row,
+    the rows before it are left out, so that it becomes the first row.
+    """
 
     over: Three
     shape: Literal['rises', 'falls', 'plateau', 'no_gain']
@@ -232,7 +260,7 @@ class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
     def __post_init__(self) -> None:
         if self.after and self.after not in self.over:
             raise UserError(
-                f"trend: `after` is not a row of `over` ('{self.after}'); name one of them",
+                f"trend: `after` must be one of the rows in `over` ('{self.after}'); name one of them",
                 code='claim-row',
             )
 
@@ -245,7 +273,10 @@ class Trend(_Scored, frozen=True, tag='trend', kw_only=True):
 
 
 class Property(_Scored, frozen=True, tag='property', kw_only=True):
-    """A measured quantity, such as a norm, is larger in one row than in another, whether or not larger is better."""
+    """Claims that a measured quantity, such as a norm, is larger by more than `at_least` in one row than in another.
+
+    Unlike `Difference`, this form ignores whether larger or smaller values are better.
+    """
 
     larger: str
     than: str
@@ -257,14 +288,14 @@ class Property(_Scored, frozen=True, tag='property', kw_only=True):
 
 
 class Rival(Form, frozen=True, tag='rival', kw_only=True):
-    """A row compared with published numbers of a method that has no row in the study.
+    """Compares a row with published numbers of a method that has no row in the study.
 
-    Smaller scales do not test it, because their scores are not comparable with published ones.
+    Only runs at full size test this claim, because scores at smaller scales are not comparable with published numbers.
     """
 
     row: str
-    numbers: dict[str, float]  # by score
-    of: str  # whose numbers they are, and where they are printed
+    numbers: dict[str, float]  # the method's published number for each score
+    of: str  # the method, and the paper and table that print its numbers
     relation: Literal['better', 'similar', 'not_worse', 'worse'] = 'better'
     need: Need = 'all'
 
@@ -290,10 +321,11 @@ class Rival(Form, frozen=True, tag='rival', kw_only=True):
 
 
 class Regression(Form, frozen=True, tag='regression', kw_only=True):
-    """Over the models of all groups, `y` rises with `x`, by parallel lines with one intercept for each group.
+    """Claims that the score `y` rises with the score `x` over the rows of several groups.
 
-    `ranking` orders the groups by their intercepts, the best first. The slope `none` is one within `flat` points of `y` per
-    point of `x`.
+    Parallel lines are fitted to the rows' mean scores: one slope for all groups, and one intercept for each group. `ranking`
+    claims the order of the groups by their intercepts, the highest first. The slope `none` claims that `y` changes by at
+    most `flat` points if `x` changes by one point.
     """
 
     x: str
@@ -330,7 +362,10 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
         return measured is not None and measured == runs.measured(self.y)
 
     def _contrasts(self, runs: 'StudyRuns') -> Iterator[tuple[str, Contrast, ClaimPart]]:
-        """Yield the slope and the differences of intercepts that are claimed; nothing if a group has no run."""
+        """Yield the name, the estimate and the claimed part of each slope or difference of two groups' intercepts.
+
+        Nothing is yielded if a group has no runs.
+        """
         x, y, labels = runs.points(self.groups, self.x, self.y)
         if len(np.unique(labels)) < len(self.groups):
             return
@@ -350,7 +385,7 @@ class Regression(Form, frozen=True, tag='regression', kw_only=True):
 
 
 class Collapse(Form, frozen=True, tag='collapse', kw_only=True):
-    """Most runs of these rows collapse, or with `avoided` most do not."""
+    """Claims that most runs of each row in `of` collapse. With `avoided`, claims that most runs do not collapse."""
 
     of: Names
     avoided: bool = False
@@ -375,7 +410,7 @@ class Collapse(Form, frozen=True, tag='collapse', kw_only=True):
 
 
 class Every(Form, frozen=True, tag='all', kw_only=True):
-    """All of several claims hold."""
+    """Claims that all tests in `of` hold."""
 
     of: Annotated[tuple['Test', ...], Meta(min_length=2)]
 
@@ -398,13 +433,13 @@ class Every(Form, frozen=True, tag='all', kw_only=True):
 
 
 class Majority(Every, frozen=True, tag='most', kw_only=True):
-    """More than half of several claims hold."""
+    """Claims that more than half of the tests in `of` hold."""
 
     need: ClassVar[Need] = 'most'
 
 
 class OnlyDiffer(Form, frozen=True, tag='configs', kw_only=True):
-    """The configs of two rows differ only in these keys; no training is needed."""
+    """Claims that the configs of two rows differ only in the keys `only_in`. This can be tested without training."""
 
     of: Two
     only_in: Names
@@ -448,15 +483,15 @@ class Claim(Declared, frozen=True, kw_only=True):
     """One claim of a paper.
 
     Args:
-        name: A short name, unique over all studies, by which other claims refer to it.
-        quote: The paper's words, 5 to 25 of them.
+        name: A short name, by which other claims refer to this claim. It is unique over all studies.
+        quote: The exact words of the paper, from 5 to 25 words.
         paper: The key of the paper in `configs/studies/_claims.yaml`.
-        where: Every place that states the claim, such as 'Sec. 4.1' or 'Tab. 2'.
-        test: The contrast that tests the claim.
-        published: Whether the paper's own numbers support the words.
-        evidence: The published numbers, unless they are those of the rows.
-        reading: The interpretation that the test uses, if the words leave a choice.
-        see: Names of related claims, such as the opposite claim of another paper.
+        where: Every place in the paper that states the claim, such as 'Sec. 4.1' or 'Tab. 2'.
+        test: The form that tests the claim on the rows of the study.
+        published: How far the paper's own numbers support its words.
+        evidence: The paper's numbers for this claim, if they are not the published numbers of the rows.
+        reading: How the test understands the quotation, if its words allow several interpretations.
+        see: The names of related claims, such as the opposite claim of another paper.
     """
 
     name: str
@@ -471,23 +506,24 @@ class Claim(Declared, frozen=True, kw_only=True):
 
 
 class SourcePaper(Declared, frozen=True):
-    """A paper with claims: its title, and regular expressions of its places, such as sections and tables."""
+    """A paper with claims: its title, and regular expressions that match the names of its sections, tables and figures."""
 
     title: str
     places: Names
 
 
 class ScaleMargins(Declared, frozen=True):
-    """The margins of a scale, with the reason for them."""
+    """The margins and stand-ins at one scale, with the reason for the margins."""
 
     reason: str
-    margins: dict[str, Margin]  # by score
-    other: Margin | None = None  # the margin of all other scores
-    stand_ins: dict[str, str] = {}  # score of the papers: score of this scale
+    margins: dict[str, Margin]  # the margin of each score
+    other: Margin | None = None  # the margin of the scores that `margins` does not list
+    # For scores of the papers, the score that this scale measures instead.
+    stand_ins: dict[str, str] = {}
 
 
 class Untested(Declared, frozen=True):
-    """A claim that no run can test, with the reason."""
+    """A claim that no study can test, with the reason in `why`."""
 
     paper: str
     where: str
@@ -496,7 +532,7 @@ class Untested(Declared, frozen=True):
 
 
 class Shared(Declared, frozen=True):
-    """The content of `configs/studies/_claims.yaml`."""
+    """The content of `configs/studies/_claims.yaml`, which all studies with claims share."""
 
     papers: dict[str, SourcePaper]
     scales: dict[str, ScaleMargins]
@@ -514,7 +550,10 @@ def _hashes(paper: str) -> np.ndarray:
 
 
 def word_hashes(text: str) -> np.ndarray:
-    """Return a hash of each sequence of GRAM words of a text, so that quotations can be checked without the text."""
+    """Return a hash of each sequence of GRAM consecutive words of a text.
+
+    The repository has these hashes of each paper. They allow checking quotations without the text of the paper.
+    """
     words = _words(text)
     hashes = []
     for place in range(len(words) - GRAM + 1):
@@ -529,12 +568,12 @@ def _words(text: str) -> list[str]:
 
 
 def check_claims(claims: Sequence[Claim], rows: Sequence[str], scores: Sequence[str]) -> None:
-    """Raise unless each claim names known rows, scores and places, and quotes its paper.
+    """Raise an error unless each claim names known rows, scores and places, and quotes its paper exactly.
 
     Args:
         claims: The claims of a study.
-        rows: Names of the study's rows.
-        scores: Scores that the study measures at full size.
+        rows: The names of the study's rows.
+        scores: The scores that the study measures at full size.
     """
     for claim in claims:
         _require_known(claim.name, 'row', claim.test.rows, rows)
@@ -544,7 +583,8 @@ def check_claims(claims: Sequence[Claim], rows: Sequence[str], scores: Sequence[
         for place in claim.where:
             if not any(re.fullmatch(pattern, place) for pattern in patterns):
                 raise UserError(
-                    f"claim '{claim.name}': the paper has no such place ('{place}'); write it like {patterns[0]}",
+                    f"claim '{claim.name}': `where` must name a section, table or figure of the paper ('{place}'); write it so "
+                    f'that it matches {patterns[0]}',
                     code='claim-place',
                 )
         words = len(_words(claim.quote))
@@ -570,12 +610,12 @@ def _require_known(claim: str, kind: str, names: Sequence[str], known: Sequence[
 
 @dataclass(frozen=True)
 class StudyRuns:
-    """Access of claims to the runs in a study's record.
+    """Gives claims access to the runs in a study's record.
 
     Args:
-        record: The record, study.json.
-        scale: The name of its scale.
-        differences: Returns the keys in which two rows differ, or None if they are unknown.
+        record: The record, which is the content of study.json.
+        scale: The name of the scale at which the runs were trained.
+        differences: A function that returns the config keys in which two rows differ, or None if the keys are unknown.
     """
 
     record: Mapping[str, Any]
@@ -591,22 +631,28 @@ class StudyRuns:
         return shared_claims().scales.get(self.scale, ScaleMargins('', {}))
 
     def measured(self, score: str) -> str | None:
-        """Return the score, or its stand-in at this scale; None if the study does not measure it."""
+        """Return the name of the score that is measured at this scale: the score itself or its stand-in.
+
+        The name is None if the study does not measure the score.
+        """
         name = self.margins.stand_ins.get(score, score)
         return name if any(name == metric['key'] for metric in self.record['metrics']) else None
 
     def margin(self, score: str) -> float:
-        """Return the margin of a score; NaN if it has none."""
+        """Return the margin of a score at this scale; NaN if it has none."""
         known = self.margins
         return known.margins.get(self.measured(score) or score, known.other) or math.nan
 
     def scores(self, row: str, score: str) -> dict[int, float]:
-        """Return the scores of a row by seed; empty if there are none."""
+        """Return the row's scores by seed. The result is empty if nothing has been measured."""
         measured = self.measured(score)
         return scores_by_seed(self.rows[row], measured) if measured and row in self.rows else {}
 
     def test_all(self, parts: Sequence[ClaimPart], seeds: int | None) -> list[Evidence]:
-        """Test each part. Small scales skip parts whose scores they do not measure, unless those are all parts."""
+        """Test each part of a claim, and return the evidence.
+
+        At a small scale, a part is skipped if its scores are not measured. If this would skip all parts, none is skipped.
+        """
         measured = [part for part in parts if all(map(self.measured, part.scores))]
         if measured and self.scale != FULL_SCALE:
             parts = measured
@@ -619,7 +665,10 @@ class StudyRuns:
         return _tested(contrast, part, seeds)
 
     def contrast(self, part: ClaimPart) -> Contrast | str:
-        """Return a part's sum of means without its offset, or the reason why it cannot be tested."""
+        """Return the estimate and the error of a part's weighted sum, or the reason why the part cannot be tested.
+
+        The offset of the part is not yet subtracted.
+        """
         sums = {row: self._weighted(row, weights) for row, weights in part.weights.items()}
         if not all(sums.values()):
             return NOT_RUN
@@ -631,7 +680,7 @@ class StudyRuns:
         return claim_tests.sum_of_means(np.array(values), blocks)
 
     def _weighted(self, row: str, weights: Mapping[str, float]) -> dict[int, float]:
-        """Return a row's weighted sum of scores for each seed that has all of them."""
+        """Return a row's weighted sum of scores for each seed from which all of these scores are measured."""
         by_score = {score: self.scores(row, score) for score in weights}
         sums = {}
         for seed in set.intersection(*map(set, by_score.values())):
@@ -639,13 +688,13 @@ class StudyRuns:
         return sums
 
     def _are_blocks(self, names: Sequence[str], seeds: Collection[int]) -> bool:
-        """Return True if the rows can be paired by their shared seeds."""
+        """Return True if the runs of the rows can be paired by their shared seeds."""
         first, *others = (self.rows[name] for name in names)
         pairs = product(others, seeds)
         return len(seeds) > 1 and all(same_start(first, other, seed) for other, seed in pairs)
 
     def collapsed(self, row: str, score: str) -> tuple[int, int]:
-        """Return the number of collapsed runs of a row, and the number of all its runs."""
+        """Return how many runs of a row have collapsed according to a score, and how many runs have this score."""
         scores = self.scores(row, score).values()
         if not scores:
             return 0, 0
@@ -655,7 +704,7 @@ class StudyRuns:
     def points(
         self, groups: Mapping[str, Sequence[str]], x: str, y: str
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the mean scores of each measured row, and the index of its group."""
+        """Return the mean scores `x` and `y` of each measured row, and the number of the row's group."""
         points = []
         for place, names in enumerate(groups.values()):
             for name in names:
@@ -666,7 +715,7 @@ class StudyRuns:
         return x, y, labels.astype(int)
 
     def mean(self, row: str, score: str) -> float | None:
-        """Return the mean score over all runs of a row, or None if there are none."""
+        """Return the mean score over all runs of a row, or None if no run has the score."""
         scores = [*self.scores(row, score).values()]
         return float(np.mean(scores)) if scores else None
 
@@ -687,12 +736,12 @@ def _tested(contrast: Contrast, part: ClaimPart, seeds: int | None = None) -> Ev
 
 
 def judge(claims: Sequence[Claim], runs: StudyRuns, printed: Known) -> list[dict[str, Any]]:
-    """Return the verdict on each claim of a study, corrected for the number of claims.
+    """Return a record of each claim with its verdict, which is corrected for the number of claims in the study.
 
     Args:
         claims: The claims.
         runs: The study's runs.
-        printed: Returns the number that the papers print for a row and a score, or None.
+        printed: A function that returns the number that the papers print for a row and a score, or None.
     """
     evidence = [claim.test.evidence(runs) for claim in claims]
     verdicts = claim_tests.family_verdicts(evidence)
@@ -717,7 +766,7 @@ def judge(claims: Sequence[Claim], runs: StudyRuns, printed: Known) -> list[dict
 
 
 def _effect_entry(part: ClaimPart, contrast: Contrast | str, **entry: Any) -> dict[str, Any]:
-    """Return the record of a part's effect, with the 95 % interval of the contrast that was tested."""
+    """Return the record of a part's effect, with its 95 % confidence interval if the part could be tested."""
     entry |= dict(margin=_known(part.margin), least=_known(part.least), seeds=None)
     if isinstance(contrast, str):
         return entry | dict(low=None, high=None)
@@ -732,9 +781,10 @@ def _known(value: float | None) -> float | None:
 
 
 def seeds_needed(test: Test, runs: StudyRuns, claims: int) -> int | None:
-    """Return the seeds per row that would decide a claim if its estimate and spread stayed the same.
+    """Return how many seeds per row would decide a claim if its estimate and spread stayed the same.
 
-    None means more than MOST_SEEDS. Larger numbers are searched in steps of 5 %.
+    The result is None if more than MOST_SEEDS would be needed. Numbers of seeds are tried in steps of 5 %, so a large result
+    can be up to 5 % too large.
     """
     seeds = 2
     while seeds <= MOST_SEEDS:

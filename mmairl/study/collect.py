@@ -1,4 +1,4 @@
-"""Collect the record of a study, study.json, from the folders of its runs. Pages and tables show the record."""
+"""Collect the results of a study's runs in study.json, the record from which pages and tables are written."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -34,10 +34,10 @@ from mmairl.study.statistics.noise import noise
 from mmairl.study.task_names import recipe, unit_of
 from mmairl.study.trials import search_record
 
-# Keys that a record and its rows copy from the study.
+# The keys of a study and of its rows that are copied to the record.
 COPIED = ('name', 'title', 'question', 'paper', 'figure', 'analyses')
 COPIED_OF_ROWS = ('name', 'config', 'factor', 'group', 'x', 'untrained', 'trained')
-LISTED = 6  # unknown factors that a sentence names
+LISTED = 6  # the largest number of unknown factors that a sentence names
 
 Record = dict[str, Any]
 RunsByRow = dict[str, list[Record]]
@@ -60,8 +60,8 @@ def collect(
         scale: The scale of the study.
         runs: All planned runs.
         out: The study's folder.
-        rows_left_out: A sentence for each row that the scale leaves out.
-        command: The command line of the study; the page shows it with more seeds.
+        rows_left_out: A sentence about each row or factor that is left out at this scale.
+        command: The command line of the study. The page shows it with more seeds, so that readers can add runs.
     """
     columns = published_columns(study, scale)
     described = {run: describe(run, out, columns.values()) for run in runs}
@@ -120,9 +120,10 @@ def collect(
 
 
 def published_columns(study: Study, scale: Scale) -> dict[str, str]:
-    """Return the column of each published number: the TASK, or TASK SCORE, that measures the same quantity.
+    """Return the column of the study's table for each published number.
 
-    At smaller scales, measured scores are not comparable with published numbers, which get columns of their own.
+    At full size, a published number is in the column of the TASK or TASK SCORE that measures the same quantity. At smaller
+    scales, measured scores are not comparable with published numbers, so published numbers have columns of their own.
     """
     tasks = published_tasks(study) if scale.name == FULL_SCALE else {}
     columns = {}
@@ -132,7 +133,7 @@ def published_columns(study: Study, scale: Scale) -> dict[str, str]:
 
 
 def published_tasks(study: Study) -> dict[str, str]:
-    """Return the TASK, or TASK SCORE, that measures each published number at full size."""
+    """Return, for each published number, the TASK or TASK SCORE that measures the same quantity at full size."""
     tasks = {}
     for task in PROTOCOLS.names():
         for key, score in protocol_class(task).published.items():
@@ -141,12 +142,12 @@ def published_tasks(study: Study) -> dict[str, str]:
 
 
 def describe(run: Run, out: Path, columns: Collection[str] = ()) -> Record:
-    """Return a run as pages show it. An unfinished run has its last message.
+    """Return the record of a run for study.json. The record of an unfinished run has its last message.
 
     Args:
         run: The run.
         out: The study's folder.
-        columns: Further scores to show, in addition to the main score of each task.
+        columns: The names of scores to show in addition to the main score of each task.
     """
     described: Record = dict(seed=run.seed, folder=str(run.folder.relative_to(out)))
     if result := run.result:
@@ -185,7 +186,10 @@ def describe_result(run: Run, result: RunResult, columns: Collection[str]) -> Re
 
 
 def fold_probes(run: Record) -> None:
-    """Replace the scores of several classifier seeds (TASK, TASK#1, TASK#2) by their mean; `probes` keeps each score."""
+    """Replace the scores of one task from several classifier seeds (TASK, TASK#1, TASK#2) by their mean.
+
+    The single scores are kept in `probes`.
+    """
     probes: dict[str, list[float]] = {}
     for name, score in list(run['scores'].items()):
         task, _, seed = name.partition('#')
@@ -219,36 +223,36 @@ def describe_row(row: Row, study: Study, configs: Configs, columns: Mapping[str,
 
 
 def external_comparisons(differences: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a sentence for each comparison of external checkpoints whose authors do not state all factors."""
+    """Yield a sentence about each comparison with external checkpoints whose authors do not state all factors."""
     for entry in differences:
         if unknown := entry['unknown']:
             more = f' and {len(unknown) - LISTED} more' if len(unknown) > LISTED else ''
             yield (
-                f"the difference between '{entry['row']}' and '{entry['on']}' compares these models, not one factor: the "
+                f"the difference between '{entry['row']}' and '{entry['on']}' cannot be attributed to one factor, because the "
                 f'authors do not state {", ".join(unknown[:LISTED])}{more}'
             )
 
 
 def unknown_identities(described: Collection[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a sentence if runs lack a record of their source code."""
+    """Yield a sentence if the source code of some runs was not recorded."""
     if unknown := sum(bool(run.get('unverified')) for run in described):
         yield (
-            f'{unknown} runs have an unknown identity, because an earlier version did not record the source code of their '
-            'protocols and modules; --remeasure measures them again'
+            f'{unknown} runs have an unknown identity, because an earlier version of mmairl did not record the source code '
+            'that they used; --remeasure measures them again'
         )
 
 
 def watched_tests(configs: Configs) -> Iterator[str]:
-    """Yield a sentence for each row whose training hooks measure the test images."""
+    """Yield a sentence about each row whose hooks measured the model on the test images during training."""
     for name, cfg in configs.items():
         if watched_test_images(flat(cfg.to_dict())):
-            yield f"the runs of '{name}' watched the test images during training"
+            yield f"the runs of '{name}' were measured on the test images during training"
 
 
 def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) -> RunsByRow:
-    """Return the finished runs, to be compared with external rows if the study has any.
+    """Return the finished runs of each row, with more factors if the study has external checkpoints.
 
-    Our runs then get all factors that authors of external checkpoints can state.
+    Runs that were trained here then have all factors that authors of external checkpoints can state, for comparison.
     """
     external = {row.name for row in study.rows if row.weights}
     if not external:
@@ -261,7 +265,10 @@ def with_training_factors(study: Study, configs: Configs, trained: RunsByRow) ->
 
 
 def describe_scores(study: Study, scale: Scale, runs: Sequence[Run], compared: RunsByRow) -> Record:
-    """Return the scale, the seeds of compared runs, and the scores, the primary one first."""
+    """Return the record's entries about the scale, the seeds of compared runs, and the scores.
+
+    The primary score is the first one. Its verdicts share the 5 % error rate.
+    """
     labels = {}
     for run in chain.from_iterable(compared.values()):
         if run['state'] == 'done':
@@ -279,7 +286,11 @@ def describe_scores(study: Study, scale: Scale, runs: Sequence[Run], compared: R
 
 
 def assumptions(configs: Configs, tasks: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Return what rows and tasks assume where the papers are silent, each assumption with the names of its rows."""
+    """Return the assumptions that configs make about settings which the papers do not state.
+
+    Returns:
+        For each assumption, the names of the rows that make it in their configs or in the recipes of their tasks.
+    """
     assumed: dict[str, dict[str, None]] = {}
     for name, cfg in configs.items():
         for part in (cfg, *(recipe(cfg, task) for task in tasks)):
@@ -294,7 +305,10 @@ def describe_searches(
     described: Mapping[Run, Record],
     rows: Sequence[Record],
 ) -> Record:
-    """Return the record of a search, and the rows as published. Rows without training are in both tables."""
+    """Return the record's entries about the search, and the table of the rows as published, which were not tuned.
+
+    Rows without training cannot be tuned, so the tables of tuned rows and of rows as published both include their runs.
+    """
     published = runs_by_row(study, described, 'published')
     as_published = []
     for row, entry in zip(study.rows, rows):
@@ -309,7 +323,7 @@ def describe_searches(
 
 
 def add_statistics(record: Record, study: Study, out: Path) -> None:
-    """Add what follows from the scores: intervals, verdicts, effects of factors, noise and costs."""
+    """Add the statistics of the scores to the record: intervals, verdicts, effects of factors, noise and costs."""
     scores = [metric['key'] for metric in record['metrics']]
     margin = study.equivalence
     plan = sequential.read(out)
@@ -339,7 +353,7 @@ def as_records(families: Mapping[str, Sequence[Comparison]]) -> dict[str, list[R
 
 
 def printed_numbers(study: Study) -> Callable[[str, str], float | None]:
-    """Return a function of a row and a score that looks up the number that the papers print."""
+    """Return a function that looks up the number that the papers print for a row and a score, or None."""
     tasks = published_tasks(study)
     numbers = {}
     for row in study.rows:

@@ -1,4 +1,4 @@
-"""The steps of `mmairl study`, for the command line and for Python::
+"""The steps of `mmairl study`. Python programs can call them, too::
 
 prepared = prepare_study('configs/studies/ladder.yaml', 'demo')
 show_plan(prepared, devices=1)
@@ -43,7 +43,8 @@ from mmairl.transfer.tasks import TASKS, lacking, require_platform
 
 CONSOLE = Console(markup=False)
 STUDIES = Path('work_dirs/studies')
-DATA_KEYS = {'root', 'taxonomy', 'labels', 'names', 'list_file'}  # settings that hold paths of data
+# The keys of configs whose values are paths of data.
+DATA_KEYS = {'root', 'taxonomy', 'labels', 'names', 'list_file'}
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ class PreparedStudy:
         study: The study, with the seeds to run.
         scale: The scale of its runs.
         configs: The config of each row, by the row's name.
-        tasks: The tasks to measure.
+        tasks: The tasks that measure each run.
         out: The folder of the runs and the page.
-        rows_left_out: A sentence for each row or factor that is left out at this scale.
+        rows_left_out: A sentence about each row or factor that is left out at this scale.
         command: The command line of the study, without seeds.
     """
 
@@ -69,14 +70,14 @@ class PreparedStudy:
     command: Sequence[str]
 
     def planned_runs(self) -> list[Run]:
-        """Return the runs without writing anything."""
+        """Return the planned runs without writing anything."""
         return plan_runs(self.study, self.configs, self.study.seeds, self.tasks, self.out)
 
     def laid_out_runs(self, remeasure: bool = False) -> list[Run]:
-        """Write the config and the request of each worker into its run's folder, and return the runs.
+        """Write the config and the worker's request of each run into the run's folder, and return the runs.
 
         Args:
-            remeasure: Whether to discard the scores of finished runs. Their weights are kept.
+            remeasure: If true, discard the scores of finished runs, so that they are measured again. Their weights stay.
         """
         runs = prepare_runs(self.study, self.configs, self.study.seeds, self.tasks, self.out)
         if remeasure:
@@ -96,14 +97,15 @@ def prepare_study(
 
     Args:
         path: The study's YAML file.
-        scale: The name of a scale in configs/studies/_scales, or a YAML file.
-        seeds: Seeds to use instead of the study's.
-        tasks: Tasks to use instead of the study's.
+        scale: The name of a scale in configs/studies/_scales, or the path of a YAML file.
+        seeds: The seeds to use instead of the study's.
+        tasks: The tasks to use instead of the study's.
         out: The folder to write. Default: work_dirs/studies/STUDY_SCALE.
-        rate: The measured images per second and device of the scale's `rate_of` config, from which the plan computes hours.
+        rate: How many images per second one device trains on with the scale's config `rate_of`, according to a
+            measurement. The plan computes hours from this rate. Default: the rate in the scale.
 
     Raises:
-        UserError: If the study is invalid, names an unknown task, or two rows differ in an undeclared setting.
+        UserError: If the study is invalid, if it names an unknown task, or if two rows differ in an undeclared setting.
     """
     study = read_study(path)
     sizes = read_scale(scale)
@@ -112,14 +114,16 @@ def prepare_study(
     built_in = not scale.endswith('.yaml')
     if built_in and sizes.name not in study.tasks and (near := closest(sizes.name, study.tasks)):
         raise UserError(
-            f"{path} has no `tasks` for the scale '{sizes.name}'{near}", code='no-tasks-for-scale'
+            f"{path}: `tasks` has no entry for the scale '{sizes.name}'{near}",
+            code='no-tasks-for-scale',
         )
     study = replace(study, seeds=tuple(seeds or seeds_at(sizes, study)))
     tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks
     folder = out or STUDIES / f'{study.name}_{sizes.name}'
     study, configs, rows_left_out = at_scale(study, sizes, tasks)
     sizes = replace(sizes, text=sizes.text.replace('{network}', network_names(configs.values())))
-    require_known(tasks)  # after the configs, which may register protocols
+    # This check must follow the loading of the configs, because configs may register further protocols.
+    require_known(tasks)
     require_fair(compare_configs(study, configs))
     command = ['mmairl', 'study', str(path), '--scale', scale]
     command += ['--out', str(out)] if out else []
@@ -127,16 +131,17 @@ def prepare_study(
 
 
 def seeds_at(scale: Scale, study: Study) -> Sequence[int]:
-    """Return the study's seeds, or the scale's if those are more.
+    """Return the study's seeds, or the scale's seeds if the scale has more.
 
-    The scale adds no seeds to searches, which have numbers instead, and none to external checkpoints.
+    The scale does not change the seeds of a study with a search, which are the numbers of its searches. It does not change
+    them if the study has external checkpoints either, because these have seeds of their own.
     """
     is_fixed = study.search or any(row.weights for row in study.rows)
     return study.seeds if is_fixed else max(study.seeds, scale.seeds, key=len)
 
 
 def with_rate(scale: Scale, rate: float) -> Scale:
-    """Return a scale with a measured rate. The rates of transfer tasks change by the same factor."""
+    """Return the scale with a measured rate instead of its own. The speed of transfer tasks changes by the same factor."""
     seconds = {task: each * scale.rate / rate for task, each in scale.step_seconds.items()}
     return replace(scale, rate=rate, rate_source='given by --rate', step_seconds=seconds)
 
@@ -147,13 +152,13 @@ def say(line: str) -> None:
 
 
 def print_commands(prepared: PreparedStudy, per_run: int = 1) -> None:
-    """Print one line for each run, for schedulers other than Slurm."""
+    """Print a shell command for each run, for job schedulers other than Slurm."""
     for line in plain_commands(prepared.laid_out_runs(), per_run):
         print(line)
 
 
 def show_plan(prepared: PreparedStudy, devices: int) -> None:
-    """Print the runs, hours and disk space of each row, the search, the design, and missing images."""
+    """Print the plan of a study: the runs, hours and disk space of each row, the search, the design, and missing data."""
     study, scale = prepared.study, prepared.scale
     runs = runs_of_rows(prepared)
     with CONSOLE.status('counting the work of each model'):
@@ -162,8 +167,8 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
         of_forks = sum(costs[name].hours * runs[name] for name in forks)
         say(
             f'{len(forks)} of {len(study.rows)} rows are forks: each continues the run of another row, its trunk, and costs '
-            f'only its remaining epochs, together about {of_forks:.1f} device hours. The effect of a fork is that of '
-            'its change from the fork point on.'
+            f'only its remaining epochs, together about {of_forks:.1f} device hours. The effect of a fork is the effect of '
+            'its changed options after the fork point, and not over the whole training.'
         )
     rows = []
     hours = 0.0
@@ -184,8 +189,9 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
     if trials:
         counts = ', '.join(f'{name}: {count}' for name, count in trials.items())
         say(
-            f'{len(study.seeds)} searches, each with a budget of {study.search.budget:g} runs of the cheapest row; trials in '
-            f'each: {counts}. Each search ends with a fresh run of its best trial and a run of the row as published.'
+            f'{len(study.seeds)} searches. In each search, the trials of a row can cost as much as {study.search.budget:g} '
+            f'runs of the cheapest row. Trials of each row: {counts}. Each search also runs every row as published, and then '
+            'runs every row with the options of its best trial from a fresh seed.'
         )
     if study.design:
         say(f'{study.design.words}: {study.design.confusion}')
@@ -193,7 +199,7 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
         f'pre-training takes about {hours:.1f} device hours ({hours / devices:.1f} h on {devices} devices) and '
         f'{gigabytes:.1f} GB, at {scale.rate:g} images per second and device ({scale.rate_source})'
     )
-    # The tasks do not measure trials, which have the search criterion only.
+    # The hours of tasks do not include trials, because trials are measured only by the criterion of the search.
     seeds = len(study.seeds)
     measured = {name: number - seeds * trials.get(name, 0) for name, number in runs.items()}
     show_task_hours(prepared, measured)
@@ -202,7 +208,7 @@ def show_plan(prepared: PreparedStudy, devices: int) -> None:
 
 
 def runs_of_rows(prepared: PreparedStudy) -> dict[str, int]:
-    """Return the number of runs of each row."""
+    """Return the number of runs of each row over all seeds."""
     per_seed = runs_of_each(prepared.study, prepared.configs)
     runs = {name: len(prepared.study.seeds) * count for name, count in per_seed.items()}
     for row in prepared.study.rows:
@@ -238,7 +244,7 @@ def show_task_hours(prepared: PreparedStudy, measured: dict[str, int]) -> None:
 
 
 def missing_images(prepared: PreparedStudy) -> list[str]:
-    """Return the folders and files of data that rows or tasks require and that do not exist on this machine."""
+    """Return the paths of data that rows or tasks require but that do not exist on this machine."""
     configs = [*prepared.configs.values(), *filter(None, map(data_of, prepared.tasks))]
     places = set()
     for cfg in configs:
@@ -253,7 +259,7 @@ def missing_images(prepared: PreparedStudy) -> list[str]:
 
 
 def show_forms(prepared: PreparedStudy) -> None:
-    """Print a form for the factors of each row with external weights."""
+    """Print a YAML form for each row of external checkpoints, in which users state how the checkpoints were trained."""
     study, configs = prepared.study, prepared.configs
     require_networks(study.rows, configs)
     by_name = {row.name: row for row in study.rows}
@@ -264,12 +270,13 @@ def show_forms(prepared: PreparedStudy) -> None:
 
 
 def show_status(runs: list[Run]) -> None:
-    """Print the state of each run, by its folder and by Slurm's queue."""
+    """Print the state of each run according to its folder and to Slurm's queue."""
     queue = None
     if shutil.which('squeue'):
         try:
             queue = read_queue(runs)
-        except UserError as error:  # e.g. Slurm's commands without its daemon
+        # This error occurs, for example, on a machine with Slurm's commands whose Slurm daemon is not running.
+        except UserError as error:
             say(f'{error}; the states below are read from the folders only')
     states = [(run, *status_in(queue, run)) for run in runs]
     for run, state, reason in states:
@@ -280,17 +287,17 @@ def show_status(runs: list[Run]) -> None:
 
 
 def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
-    """Print the effect that the finished seeds of each comparison can detect, and the seeds that `effect` requires.
+    """Print which effect each comparison can detect with its finished seeds, and how many seeds `effect` would require.
 
     Args:
         prepared: A study with finished runs.
-        effect: The effect in question. Default: the study's margin of equivalence.
+        effect: The effect to be detected, in points. Default: the study's margin of equivalence.
     """
     study = prepared.study
     path = prepared.out / 'study.json'
     if not path.is_file():
         raise UserError(
-            f"--power: requires the spreads of finished runs, and '{path}' does not exist; run the study first",
+            f"--power: requires the scores of finished runs, but '{path}' does not exist; run the study first",
             code='power-without-runs',
         )
     effect = effect or study.equivalence
@@ -300,8 +307,8 @@ def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
         more = None
         if fit['spread']:
             more = more_runs(effect, fit['spread'], fit['runs'], study.design, fit['blocks'])
-        answer = 'unknown' if more is None else f'{more} more'
-        line = f"{labels[key]}: {fit['runs']} runs; required for a factor's effect of {effect:g}: "
+        answer = 'an unknown number of runs' if more is None else f'{more} more runs'
+        line = f'{labels[key]}: {fit["runs"]} runs are finished; detecting an effect of {effect:g} requires '
         print(line + answer)
     columns = ('spread', 'seeds', 'detectable effect', f'seeds for an effect of {effect:g}')
     if not study.design:
@@ -314,19 +321,20 @@ def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
 
 
 def require_platforms(prepared: PreparedStudy) -> None:
-    """Raise if a task needs mmdet or mmseg and they are not installed."""
+    """Raise an error if a task requires mmdet or mmseg and this package is not installed."""
     require_platform([task for task in prepared.tasks if not is_local(task)])
 
 
 def run_locally(runs: list[Run], jobs: int = 1, per_run: int = 1) -> None:
-    """Complete the missing runs on this machine.
+    """Complete the unfinished runs on this machine.
 
     Args:
-        runs: The runs, laid out.
-        jobs: The number of runs at a time.
-        per_run: The number of GPUs or CPU processes of each run.
+        runs: The runs, from `laid_out_runs`.
+        jobs: How many runs to execute at the same time.
+        per_run: The number of GPUs of each run, or of processes on a machine without GPUs.
     """
-    from mmairl.study.run_study import complete_runs  # slow to import, and plans do not need it
+    # This module is slow to import, and printing a plan does not need it.
+    from mmairl.study.run_study import complete_runs
 
     complete_runs(runs, jobs, per_run, say)
 
@@ -338,14 +346,17 @@ def run_until_decided(
     per_run: int = 1,
     collect_only: bool = False,
 ) -> list[Run]:
-    """Add seeds until every comparison is decided or `most` runs are spent, and return all runs.
+    """Run more and more seeds until every comparison is decided or `most` runs are spent.
 
     Args:
         prepared: The study.
-        most: The largest number of runs, including trials. Default: that of `statistics.sequential`.
-        jobs: The number of runs at a time.
-        per_run: The number of GPUs or CPU processes of each run.
-        collect_only: Whether to only analyze finished runs and start no others.
+        most: The largest number of runs, including trials. `statistics.sequential` has the default.
+        jobs: How many runs to execute at the same time.
+        per_run: The number of GPUs of each run, or of processes on a machine without GPUs.
+        collect_only: If true, only analyze the runs that are already finished, and start no others.
+
+    Returns:
+        All runs, including unfinished ones.
     """
     study = prepared.study
     runs_per_seed = sum(runs_of_each(study, prepared.configs).values())
@@ -383,7 +394,16 @@ def submit_jobs(
     profile: Path | None,
     gpus: int | None,
 ) -> None:
-    """Submit the runs to a Slurm partition, or by a site's profile. With 0 GPUs, they run on CPU nodes."""
+    """Submit the runs as jobs to Slurm.
+
+    Args:
+        prepared: The study.
+        runs: The runs, from `laid_out_runs`.
+        per_run: The number of GPUs of each run, or of processes on CPU nodes.
+        partition: The partition. Default: the partition in the profile.
+        profile: A YAML file with a site's options for sbatch.
+        gpus: 0 for jobs on nodes without GPUs; other numbers have no effect here.
+    """
     cluster = read_cluster(profile) if profile else Cluster()
     gres = 'none' if gpus == 0 else cluster.gres
     cluster = replace(cluster, partition=partition or cluster.partition, gres=gres)
@@ -391,12 +411,16 @@ def submit_jobs(
 
 
 def write_results(prepared: PreparedStudy, runs: list[Run]) -> dict[str, Any]:
-    """Write study.json, table.md, table.tex and the pages of the finished runs, and return the record.
+    """Write study.json, table.md, table.tex and the pages from the finished runs.
+
+    Returns:
+        The record, which is the content of study.json.
 
     Raises:
-        UserError: If runs have failed. All files are written first.
+        UserError: If runs have failed. All files are written before the error is raised.
     """
-    from mmairl.study.pages.study_page import write_study_page  # slow to import, like run_study
+    # These modules are slow to import, and printing a plan does not need them.
+    from mmairl.study.pages.study_page import write_study_page
     from mmairl.study.pages.study_tables import latex, markdown
     from mmairl.study.run_study import look_into
 
@@ -419,7 +443,8 @@ def write_results(prepared: PreparedStudy, runs: list[Run]) -> dict[str, Any]:
     failed = [run for run in runs if (run.folder / 'failed.txt').is_file() and not run.done]
     if failed:
         raise UserError(
-            f'{len(failed)} of {len(runs)} runs have failed; read log.txt in {failed[0].folder}, and run the command again',
+            f'study: {len(failed)} of {len(runs)} runs have failed; read log.txt in {failed[0].folder}, correct the cause, and '
+            'run the command again',
             code='runs-failed',
         )
     return record

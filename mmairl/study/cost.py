@@ -1,7 +1,7 @@
 """Estimate the hours and the disk space of a study before its first run starts.
 
-Counting the work of a model takes seconds and depends only on the model and on the code, so counts are stored in the user's
-cache folder.
+The work of a model is counted in FLOPs and in bytes moved. Counting takes seconds and its result depends only on the model
+and on the code, so results are stored in the user's cache folder.
 """
 
 import hashlib
@@ -18,8 +18,10 @@ import msgspec
 import torch
 from mmengine.config import Config
 from torch import nn
+
+# The next two modules are private. They are needed, because torch's public counter counts FLOPs but no bytes.
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves  # private, because torch's public counter has no bytes
+from torch.utils._pytree import tree_leaves
 
 from mmairl import hardware
 from mmairl.data.preprocess import channels_of
@@ -32,20 +34,23 @@ from mmairl.registry import MODELS
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row
 
-BYTES = 4  # of a float32
-# float32 FLOPs in the time of moving one byte: by their data sheets, 17 on a V100 and 10 on an A100.
+BYTES = 4  # the number of bytes of a float32 value
+# The number of float32 FLOPs that take as long as moving one byte. According to their data sheets, it is 17 for a V100 and
+# 10 for an A100.
 BALANCE = 15
 CHANNELS = 3
-COUNTED_BY = ('torch', 'mmengine', 'mmpretrain')  # packages whose versions counts depend on
+COUNTED_BY = ('torch', 'mmengine', 'mmpretrain')  # Counts depend on the versions of these packages.
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """The cost of one run, without the tasks after pre-training.
+    """The cost of pre-training in one run. The cost of measuring the tasks afterwards is not included.
 
     Args:
-        epochs: Epochs over the scale's images, even if the row trains on a part of them.
-        hours: Hours on one device, from the scale's rate and the work of the row relative to the scale's `rate_of`.
+        epochs: The number of epochs. An epoch has the number of images that the scale states, even if the row trains on
+            only a part of them.
+        hours: The hours on one device. They are computed from the scale's rate, and from the row's work per image relative
+            to the work of the config to which the rate applies.
         gigabytes: The size of the checkpoints that the run keeps.
     """
 
@@ -54,22 +59,22 @@ class RunCost:
     gigabytes: float
 
     def times(self, runs: int) -> 'RunCost':
-        """Return the cost of several runs. The epochs remain those of one run."""
+        """Return the total cost of several runs. `epochs` remains the number of epochs of a single run."""
         return RunCost(self.epochs, self.hours * runs, self.gigabytes * runs)
 
     def after(self, epochs: float) -> 'RunCost':
-        """Return the cost of the rest of a run."""
+        """Return the cost of the rest of a run, after its first `epochs` epochs."""
         remaining = self.epochs - epochs
         return RunCost(remaining, self.hours * remaining / self.epochs, self.gigabytes)
 
 
 @dataclass(frozen=True)
 class ImageWork:
-    """The work per image.
+    """The work per training image.
 
     Args:
-        flops: FLOPs, two for each multiply-add.
-        bytes: Bytes that are read and written in float32.
+        flops: The number of FLOPs, where a multiply-add counts as two.
+        bytes: The number of bytes that operators read and write in float32.
     """
 
     flops: int
@@ -77,17 +82,20 @@ class ImageWork:
 
     @property
     def time(self) -> float:
-        """The time in units of FLOPs. Bytes are included, because norms have few FLOPs and much memory traffic."""
+        """The estimated time, in units of the time of one FLOP.
+
+        Moved bytes are included, because normalization layers have few FLOPs but much memory traffic.
+        """
         return self.flops + BALANCE * self.bytes
 
 
 def cost(cfg: Config, scale: Scale, more_checkpoints: int = 0) -> RunCost:
-    """Return the cost of one run of a config at a scale.
+    """Return the cost of one run of a config.
 
     Args:
-        cfg: The config.
-        scale: The scale.
-        more_checkpoints: The number of checkpoints that the run keeps for other runs.
+        cfg: The config, to which the scale has been applied.
+        scale: The scale, whose rate and number of images are used.
+        more_checkpoints: The number of checkpoints that the run also keeps because forks continue from them.
     """
     own = work_per_image(cfg)
     reference = reference_work(scale)
@@ -99,7 +107,7 @@ def cost(cfg: Config, scale: Scale, more_checkpoints: int = 0) -> RunCost:
 
 
 def reference_work(scale: Scale) -> ImageWork | None:
-    """Return the work of the config to which the scale's rate applies."""
+    """Return the work per image of the config for which the scale states its rate."""
     return _reference_work(msgspec.json.encode(scale))
 
 
@@ -110,7 +118,11 @@ def _reference_work(scale: bytes) -> ImageWork | None:
 
 
 def flops(configs: Mapping[str, Config]) -> dict[str, float]:
-    """Return the training FLOPs of each run per image of its data set, or its epochs if some FLOPs cannot be counted."""
+    """Return the training FLOPs of each run, divided by the number of training images.
+
+    If the FLOPs of a config cannot be counted, return the number of epochs of each run instead, so that the numbers can be
+    compared with each other.
+    """
     counted = {name: flops_per_image(cfg) for name, cfg in configs.items()}
     if not all(counted.values()):
         counted = dict.fromkeys(configs, 1)
@@ -118,7 +130,10 @@ def flops(configs: Mapping[str, Config]) -> dict[str, float]:
 
 
 def epochs(cfg: Config, images: int = 1) -> float:
-    """Return the number of epochs of a run. A length in iterations is divided by the training set's `images`."""
+    """Return the number of epochs of a run.
+
+    If the config states its length in iterations, `images` is the number of training images per epoch.
+    """
     fixed = cfg.train_cfg.get('max_epochs')
     return fixed or cfg.train_cfg.max_iters * cfg.total_batch_size / images
 
@@ -129,9 +144,10 @@ def flops_per_image(cfg: Config) -> int | None:
 
 
 def work_per_image(cfg: Config) -> ImageWork | None:
-    """Return the work of a training step per image, with all views, the teacher and the backward pass.
+    """Return the work of a training step per image. It includes all views, the teacher and the backward pass.
 
-    None if the config does not state the size of the views, or if the step depends on values of tensors.
+    Return None if the config does not state the sizes of the views, or if counting is impossible because the training step
+    depends on the values of tensors.
     """
     sizes = view_sizes(cfg)
     if not sizes or None in sizes:
@@ -141,7 +157,10 @@ def work_per_image(cfg: Config) -> ImageWork | None:
 
 
 def view_sizes(cfg: Config) -> list[int | None]:
-    """Return the size of each view after its transforms in the worker and on the device; None if no transform states it."""
+    """Return the size of each view in pixels, after its transforms in the worker and on the device.
+
+    The size of a view is None if none of its transforms states a size.
+    """
     in_worker = innermost(cfg.train_dataloader.dataset).get('views') or []
     on_device = (cfg.model.get('data_preprocessor') or {}).get('views') or []
     sizes = []
@@ -154,12 +173,12 @@ def view_sizes(cfg: Config) -> list[int | None]:
 def counted_work(
     model: Mapping[str, Any], sizes: Sequence[int], batch: int, sources: Mapping[str, str]
 ) -> ImageWork | None:
-    """Return the work of a step per image.
+    """Return the work of a training step per image, from the cache or by counting.
 
     Args:
         model: The model's config.
-        sizes: The size of each view.
-        batch: The batch size to count with.
+        sizes: The size of each view in pixels.
+        batch: The batch size of the step whose work is counted.
         sources: Digests of the modules outside the package that the model uses.
     """
     subject = dict(model=model, sizes=sizes, batch=batch, sources=sources)
@@ -168,25 +187,33 @@ def counted_work(
 
 
 def checkpoint_bytes(cfg: Config) -> int:
-    """Return the size of a model's weights and of the momentum of its trained weights."""
+    """Return the size of a checkpoint in bytes: of the model's tensors, and of the momentum of its trained weights."""
     model = cfg.model.to_dict()
     subject = dict(checkpoint=model, sources=outside_sources(cfg))
     return remembered(subject, lambda: _count_bytes(model))
 
 
-COUNTS: dict[str, Any] = {}  # the counts that this process has used, by key
+# The counts that this process has read or computed, by their keys in the cache.
+COUNTS: dict[str, Any] = {}
 
 
 def remembered(subject: Mapping[str, Any], count: Callable[[], Any]) -> Any:
-    """Return a count from the user's cache folder, or count and store it. `subject` holds its inputs, apart from code."""
+    """Return a count from the user's cache folder, or compute and store it.
+
+    Args:
+        subject: Everything that the count depends on, apart from the code.
+        count: The function that computes the count.
+    """
     key = key_of({**subject, 'code': counting_code()})
     if key not in COUNTS:
         path = hardware.cache() / 'plans' / f'{key}.json'
-        with suppress(UserError):  # the file does not exist, or is unreadable
+        # If the file is missing or unreadable, the count is computed below.
+        with suppress(UserError):
             COUNTS[key] = read_json(path)
             return COUNTS[key]
         COUNTS[key] = count()
-        with suppress(UserError, OSError):  # without a cache, counting is only slower
+        # If the count cannot be stored, it is computed again next time.
+        with suppress(UserError, OSError):
             write_json(path, COUNTS[key])
     return COUNTS[key]
 
@@ -209,8 +236,12 @@ def _count_bytes(config: Mapping[str, Any]) -> int:
 
 
 def _count_work(config: Mapping[str, Any], sizes: Sequence[int], batch: int) -> dict | None:
-    """Count on meta tensors, which compute nothing. If the head reads their values, count the networks only."""
-    from torch.utils.flop_counter import FlopCounterMode  # slow to import
+    """Count the work of one training step on meta tensors, which have shapes but no values.
+
+    If the model's head reads values, the step fails. Then the work of the networks is counted without the head.
+    """
+    # This import is slow, and most plans find all counts in the cache.
+    from torch.utils.flop_counter import FlopCounterMode
 
     model = MODELS.build(dict(config)).to('meta')
     for head in (getattr(model, 'head', None), UncountedHead()):
@@ -223,14 +254,14 @@ def _count_work(config: Mapping[str, Any], sizes: Sequence[int], batch: int) -> 
                 loss = model(views, dict(label=label), mode='loss')['loss']
                 if loss.requires_grad:
                     loss.backward()
-            except RuntimeError:  # the step reads a value
+            except RuntimeError:  # The step has tried to read the value of a meta tensor.
                 continue
         return dict(flops=counter.get_total_flops() // batch, bytes=moved.total // batch)
     return None
 
 
 class BytesMoved(TorchDispatchMode):
-    """Counts the bytes that each operator reads and writes, as if there were no cache."""
+    """Counts the bytes that all operators read and write, as if the device had no cache."""
 
     total = 0
 
@@ -244,7 +275,7 @@ class BytesMoved(TorchDispatchMode):
 
 
 class UncountedHead(nn.Module):
-    """Replaces a head that reads values, so that at least the work of the networks is counted."""
+    """Replaces a head that reads the values of tensors, so that at least the work of the networks can be counted."""
 
     def forward(self, q: Mapping[int, torch.Tensor], *_: object) -> dict[str, torch.Tensor]:
         return dict(loss=sum(z.sum() for z in q.values()))

@@ -1,4 +1,8 @@
-"""Rows of external checkpoints: compare the factors that their authors state with those of our configs."""
+"""External checkpoints in a study: checkpoints that were trained elsewhere, with other code.
+
+Their configs are unknown, so the fairness check compares the factors of training that their authors state with the factors of
+the other rows.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,19 +23,20 @@ from mmairl.study.spec import Row
 
 Factors = dict[str, str]
 STATED = dict[str, str | int | float | bool | None]
-SAME_NAMES = ('epochs', 'batch', 'optimizer')  # names that facts in checkpoints share with factors
-LIGHTNING = 'pytorch-lightning_version'  # key in Lightning's checkpoints
+# The names that `facts_of` uses for facts in checkpoints and that are also names of factors.
+SAME_NAMES = ('epochs', 'batch', 'optimizer')
+LIGHTNING = 'pytorch-lightning_version'  # a key that all checkpoints of PyTorch Lightning have
 
 
 def stated_factors(row: Row) -> Factors:
-    """Return the factors that the authors of a row's checkpoints state. A factor without a value counts as unknown."""
+    """Return the factors that the authors of a row's checkpoints state. Factors without a value are left out as unknown."""
     if not row.trained:
         return {}
     candidates = (Path(row.trained), home() / row.trained)
     path = next((path for path in candidates if path.is_file()), row.trained)
     stated = {}
     for name, value in read_yaml(path, STATED).items():
-        if isinstance(value, bool):  # YAML reads these words as booleans
+        if isinstance(value, bool):  # YAML reads the words `yes` and `no` as booleans.
             stated[name] = 'yes' if value else 'no'
         elif value is not None:
             stated[name] = str(value)
@@ -39,8 +44,8 @@ def stated_factors(row: Row) -> Factors:
 
 
 def training_factors(cfg: Config) -> Factors:
-    """Return the training factors in a config, under the names that authors of external checkpoints use."""
-    if 'train_cfg' not in cfg:  # the config is for evaluation only
+    """Return the factors of a config's training, under the names by which authors of external checkpoints state them."""
+    if 'train_cfg' not in cfg:  # A config without `train_cfg` is only for evaluation.
         return {}
     factors = {'library': 'mmairl'}
     if cfg.model.type == 'Siamese':
@@ -54,9 +59,14 @@ def training_factors(cfg: Config) -> Factors:
 
 
 def compare_stated(row: Row, base: Row, configs: Configs) -> tuple[list[str], list[str]]:
-    """Return the factors in which two rows differ, and those that are not known for both.
+    """Compare two rows, at least one of which has external checkpoints.
 
-    At least one of the rows has external checkpoints. If the other row is trained here, authors can state only its factors.
+    Returns:
+        The names of the factors in which the rows differ, and the names of the factors that are not known for both rows.
+
+    Raises:
+        UserError: If one of the rows is trained here, and the authors of the external checkpoints state a factor that a
+            row trained here does not have.
     """
     row_factors = known_factors(row, configs)
     base_factors = known_factors(base, configs)
@@ -73,7 +83,7 @@ def compare_stated(row: Row, base: Row, configs: Configs) -> tuple[list[str], li
 
 
 def known_factors(row: Row, configs: Configs) -> Factors:
-    """Return the factors of a row, as its authors or its config state them."""
+    """Return the factors of a row that are stated by the authors of its checkpoints, or by its config."""
     return stated_factors(row) if row.weights else training_factors(configs[row.name])
 
 
@@ -88,9 +98,10 @@ def _require_known_names(stated: Factors, known: Factors, path: str) -> None:
 
 
 def require_distinct_models(rows: Sequence[Row], configs: Mapping[str, Config] = {}) -> None:
-    """Raise if two seeds have the same model, in any file format or precision, because seeds count as independent runs.
+    """Raise an error if two external checkpoints contain the same model, in any file format or precision.
 
-    Unreadable files are skipped; `require_networks` reports them.
+    The statistics treat the checkpoints of a row as independent runs. Unreadable files are skipped here, because
+    `require_networks` reports them.
     """
     seen: dict[str, Model] = {}
     for row, seed in external_runs(rows):
@@ -107,25 +118,27 @@ def require_distinct_models(rows: Sequence[Row], configs: Mapping[str, Config] =
                 )
             if model.is_near(earlier):
                 raise UserError(
-                    f'{name} is a near-duplicate of {other}: the weights agree within the rounding of half precision; list '
-                    'each model once',
+                    f'{name} is a near-duplicate of {other}, because their weights agree within the rounding errors of half '
+                    'precision; list each model once',
                     code='near-duplicate-model',
                 )
         seen[name] = model
 
 
 def external_runs(rows: Sequence[Row]) -> Iterator[tuple[Row, int]]:
-    """Yield each row of external checkpoints with each of its seeds."""
+    """Yield each pair of a row with external checkpoints and one of its seeds."""
     for row in rows:
         for seed in row.weights:
             yield row, seed
 
 
 def checkpoint_path(row: Row, seed: int) -> str:
-    """Return the absolute path of a checkpoint, which is a file, the weights in a folder, or a released model in the cache.
+    """Return the absolute path of the external checkpoint of one seed.
+
+    The row can name a file, a folder that contains weights, or a released model, which is read from the cache.
 
     Raises:
-        UserError: If it does not exist.
+        UserError: If the checkpoint does not exist.
     """
     name = row.weights[seed]
     path = Path(released_file(name) if is_released(name) else weights_file(name)).absolute()
@@ -138,21 +151,23 @@ def checkpoint_path(row: Row, seed: int) -> str:
 
 
 def require_networks(rows: Sequence[Row], configs: Configs) -> None:
-    """Raise if a checkpoint does not fit the network of its row."""
+    """Raise an error if an external checkpoint does not fit the network in its row's config."""
     for row, seed in external_runs(rows):
         load_backbone(configs[row.name], checkpoint_path(row, seed))
 
 
 def factor_form(row: Row, base_factors: Mapping[str, str]) -> str:
-    """Return a YAML form for the factors of a row's checkpoints.
+    """Return a YAML form in which users state the factors of a row's checkpoints.
 
-    It is filled with the facts in the first checkpoint. Its comments are the factors of the base row.
+    The form already has the facts that the first checkpoint contains. Its comments are the factors of the row with which
+    this row is compared.
     """
     facts = facts_of(checkpoint_path(row, min(row.weights)))
     listed = ', '.join(f'{name} {value}' for name, value in facts.items()) or 'nothing'
     lines = [
-        f'# {row.name}: fill in what you know and leave the rest empty. The comments are the factors of the base row.',
-        f'# Facts in the checkpoint: {listed}',
+        f'# {row.name}: fill in the factors that you know, and leave the others empty. The comments show the factors of the '
+        'row with which this row is compared.',
+        f'# The checkpoint contains these facts about its training: {listed}',
     ]
     stated = {name: facts[name] for name in SAME_NAMES if name in facts} | stated_factors(row)
     for name, of_base in {**dict.fromkeys(stated, ''), **base_factors}.items():
@@ -162,7 +177,7 @@ def factor_form(row: Row, base_factors: Mapping[str, str]) -> str:
 
 
 def facts_of(path: str) -> Factors:
-    """Return the facts in a checkpoint about its training, such as epochs, steps and the optimizer."""
+    """Return what a checkpoint contains about its training, such as epochs, steps and the optimizer."""
     loaded = load_checkpoint(path)
     facts: dict[str, Any] = {
         'epochs': _epochs(loaded),
@@ -179,7 +194,10 @@ def facts_of(path: str) -> Factors:
 
 
 def _epochs(loaded: Mapping[str, Any]) -> int | None:
-    """Return the number of epochs. Lightning's `epoch` counts from 0; its `ready` is the number of epochs that began."""
+    """Return the number of epochs that a checkpoint was trained for, or None.
+
+    In Lightning's checkpoints, `epoch` counts from 0, and `ready` is the number of epochs that have begun.
+    """
     epoch = loaded.get('epoch')
     if not isinstance(epoch, int):
         return None
@@ -192,14 +210,15 @@ def _epochs(loaded: Mapping[str, Any]) -> int | None:
 
 
 def _optimizer(loaded: Mapping[str, Any]) -> str | None:
-    """Return the settings of the first parameter group."""
+    """Return a text with the optimizer's settings of the first parameter group, or None if the file has none."""
     try:
         state = (loaded.get('optimizer_states') or [loaded['optimizer']])[0]
         group = state['param_groups'][0]
         settings = dict(
             group, lr=group.get('initial_lr', group.get('lr')), decay=group.get('weight_decay')
         )
-    except (AttributeError, IndexError, KeyError, TypeError):  # the file has another format
+    # These errors mean that the file has no optimizer state, or has it in another format.
+    except (AttributeError, IndexError, KeyError, TypeError):
         return None
     names = [name for name in ('lr', 'decay', 'momentum', 'betas') if name in settings]
     return ', '.join(f'{name} {settings[name]}' for name in names)

@@ -1,4 +1,4 @@
-"""The factors of a config in which the papers' frameworks differ, and the differences between two configs."""
+"""Describe a config by the factors in which the papers' frameworks differ, and list the differences of two configs."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +17,9 @@ from mmairl.evaluation.identity import code_identity
 from mmairl.evaluation.sets import innermost
 from mmairl.registry import HOOKS, MODELS, OPTIMIZERS
 
-Configs = Mapping[str, Config]  # by the name of the row
+Configs = Mapping[str, Config]  # the config of each row, by the row's name
 
-# The keys of a config that decide what a training run computes.
+# The keys of a config that affect what a training run computes.
 TRAINING = (
     'model', 'load_from', 'train_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'default_hooks',
     'total_batch_size', 'custom_hooks', 'fast',
@@ -34,10 +34,11 @@ TRANSFORMS = {
     'Solarize': 'solarize',
 }
 LOSSES = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos', 'BYOLHead': '2 - 2 cos'}
-CACHE_SIZE = 2**40  # bytes; reading an index does not fill the cache
+# The size limit of the cache in bytes. It has no effect here, because only an index is read, which does not fill the cache.
+CACHE_SIZE = 2**40
 
-# Factors that papers seldom print and libraries differ in: functions of a class's settings, by class. Subclasses inherit
-# them.
+# Facts about a component that papers seldom print and in which libraries differ. For each class, a function of the class's
+# settings returns the facts. Subclasses use the function of their nearest base class.
 FACTS: dict[str, Callable[..., dict[str, str]]] = {
     'PairwiseHead': lambda **_: {'directions of the loss': 'summed', 'clamps in the loss': 'none'},
     'PrototypeHead': lambda **_: {
@@ -54,13 +55,13 @@ FACTS: dict[str, Callable[..., dict[str, str]]] = {
 
 
 def same_run(cfg: Config) -> str:
-    """Return a text that is equal for two configs if their training and evaluation are equal."""
+    """Return a text with all settings that affect a run. Two configs with equal texts train and evaluate equally."""
     measuring = {key: cfg.get(key) for key in MEASURING}
     return json.dumps({**_training_keys(cfg), **measuring}, sort_keys=True, default=str)
 
 
 def changed(one: Config, two: Config) -> list[str]:
-    """Return the dotted keys in which the training of two configs differs. Variables of config files are ignored."""
+    """Return the dotted keys in which two configs differ, if the keys affect training."""
     return sorted(_differences(_training_keys(one), _training_keys(two), ''))
 
 
@@ -69,7 +70,7 @@ def _training_keys(cfg: Config) -> dict[str, Any]:
     for key, value in cfg.to_dict().items():
         if key in TRAINING and value is not None:
             keys[key] = value
-    for hook in ('checkpoint', 'logger'):  # these hooks do not affect what a run computes
+    for hook in ('checkpoint', 'logger'):  # These hooks do not affect what a run computes.
         keys.get('default_hooks', {}).pop(hook, None)
     for path, value in list(walk(keys)):
         if path[-1:] == ('views',) and isinstance(value, list | tuple):
@@ -87,7 +88,7 @@ def _differences(one: object, two: object, path: str) -> Iterator[str]:
 
 
 def factors_of(cfg: Config) -> dict[str, str]:
-    """Return the factors in which the papers' frameworks differ, as a config sets them.
+    """Return a config's values of the factors in which the papers' frameworks differ.
 
     Example:
         >>> from mmairl.config import load_config
@@ -140,13 +141,16 @@ def _augmentation(cfg: Config) -> str:
 
 
 def _transform(step: dict) -> str:
-    """Return a transform's name and its probability, or a crop's smallest area."""
+    """Return a short text for a transform: its name and its probability, or for a crop its smallest area."""
     name = TRANSFORMS.get(step['type'], step.get('transform', step['type']))
     return f'{name} {step["scale"][0]}' if name == 'crop' else f'{name} {step.get("p", 0.5)}'
 
 
 def hidden_factors(cfg: Config) -> dict[str, str]:
-    """Return the factors of a run that papers seldom print and libraries differ in; see projects/parity."""
+    """Return a config's values of factors that papers seldom print and in which libraries differ.
+
+    `projects/parity` compares mmairl with other libraries in these factors.
+    """
     model = cfg.model
     momentum = cfg.default_hooks.get('momentum')
     rule = f'by the rule of {model.head.type}' if model.type == 'Siamese' else 'none'
@@ -175,7 +179,7 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
 
 
 def _facts(registry: Registry, part: dict) -> dict[str, str]:
-    """Return the facts of a component's class, or of its nearest base class with facts."""
+    """Return the FACTS about a component, from the entry for its class or for the nearest base class with an entry."""
     settings = {key: value for key, value in part.items() if key != 'type'}
     for base in getattr(registry.get(part['type']), '__mro__', ()):
         if base.__name__ in FACTS:
@@ -184,7 +188,7 @@ def _facts(registry: Registry, part: dict) -> dict[str, str]:
 
 
 def images_of(described: dict) -> str:
-    """Describe how `mmairl pack` changed the images of a data set."""
+    """Return a text that says how `mmairl pack` changed the images of a data set, or that it did not change them."""
     described = innermost(described)
     if 'sets' in described:
         return '; '.join(sorted({images_of(part) for part in described['sets'].values()}))

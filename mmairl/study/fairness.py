@@ -1,4 +1,4 @@
-"""The fairness check: compared rows differ only in the settings that the study declares."""
+"""The fairness check: raise an error if compared rows differ in settings that the study does not declare."""
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
@@ -18,11 +18,12 @@ from mmairl.study.search import own_value, searched_keys
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of
 
-# Views that are created on the device have another key, to which a declaration of the usual key applies, too.
+# The transforms of views have one config key if workers apply them, and another if the device does. A row that declares the
+# first key declares the second one, too.
 VIEWS = 'train_dataloader.dataset.views'
 VIEWS_ON_DEVICE = 'model.data_preprocessor.views'
 NULL_ROWS = dict(pixels='raw pixels', random='random initialisation')
-CHECKS = {  # of finished runs, with the key of each in their records
+CHECKS = {  # the checks of finished runs, each with the key in the runs' records that must be equal
     'images seen': 'images_seen',
     'optimizer steps': 'steps',
     'evaluation': 'evaluation',
@@ -34,10 +35,13 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]  # the finished runs of each
 
 
 def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, Configs, list[str]]:
-    """Return the study as it runs at a scale, the config of each row, and a sentence for each row or factor left out.
+    """Apply a scale to a study: change the configs, leave out rows that become equal, and add the scale's untrained rows.
 
-    A row is left out if its run would equal that of an earlier row, so that their difference would be noise. A crossed
-    factor is left out if its levels are equal at the scale. The untrained rows of the scale are added.
+    A row is left out if it would train and measure exactly the same as an earlier row. The difference of the two rows
+    would be pure noise. A factor of a factorial design is left out if its levels become equal at the scale.
+
+    Returns:
+        The study at this scale, the config of each row by name, and a sentence about each row or factor that is left out.
     """
     read_once.cache_clear()
     study, left_out = without_empty_factors(study, scale)
@@ -47,12 +51,14 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, C
     require_forkable(study.rows, configs)
     equal = equal_rows(study, configs)
     for name, same in equal.items():
-        left_out.append(f"'{name}' is left out: at {scale.name} it would run as '{same}' does")
+        left_out.append(
+            f"'{name}' is left out: at the scale {scale.name}, its runs would equal those of '{same}'"
+        )
     rows = [_renamed(row, equal) for row in study.rows if row.name not in equal]
     comparable = sum(row.trains for row in rows) > 1
     if equal and (study.design or not comparable):
         raise UserError(
-            f'{study.name or study.title}: nothing to compare at this scale: {left_out[0]}; choose another scale',
+            f'{study.name or study.title}: no rows remain to be compared at this scale ({left_out[0]}); choose another scale',
             code='nothing-to-compare',
         )
     rows += null_rows(rows, scale, tasks)
@@ -65,19 +71,26 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, C
 
 
 def require_unscaled(study: Study, configs: Configs, scale: Scale) -> None:
-    """Raise if the scale changes a key that the study lists in `unscaled`, because its question is about that key."""
+    """Raise an error if the scale changes a key that the study lists in `unscaled`.
+
+    The study's question is about these keys, so the result at such a scale would not answer it.
+    """
     for row, key in product(study.rows, study.unscaled):
         full, scaled = (own_value(cfg, key) for cfg in (load_row(row), configs[row.name]))
         if json.dumps(full, default=str) != json.dumps(scaled, default=str):
             raise UserError(
-                f'{study.name or study.title}: the question is about {key}, and the scale {scale.name} changes it in '
-                f"'{row.name}'; choose a larger scale, such as in1k",
+                f"{study.name or study.title}: the study's question is about {key}, but the scale {scale.name} changes this "
+                f"key in the row '{row.name}'; choose a larger scale, such as in1k",
                 code='scale-changes-question',
             )
 
 
 def equal_rows(study: Study, configs: Configs) -> dict[str, str]:
-    """Return, for each row whose run would equal that of an earlier row, the name of that row."""
+    """Find the rows whose runs would equal those of an earlier row.
+
+    Returns:
+        The name of the earlier row, by the name of the row that equals it.
+    """
     first: dict[Hashable, str] = {}
     equal: dict[str, str] = {}
     for row in study.rows:
@@ -96,7 +109,7 @@ def equal_rows(study: Study, configs: Configs) -> dict[str, str]:
 
 
 def null_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> list[Row]:
-    """Return the untrained rows that a scale adds to each study, if a task measures them."""
+    """Return the untrained baseline rows that a scale adds to every study, if one of the tasks can measure them."""
     base = Row('', rows[0].config, rows[0].options, factor='no training')
     existing = {row.untrained for row in rows}
     added = []
@@ -107,9 +120,9 @@ def null_rows(rows: Sequence[Row], scale: Scale, tasks: Sequence[str]) -> list[R
 
 
 def require_clean_choices(study: Study, configs: Configs, tasks: Sequence[str]) -> None:
-    """Raise if a search or a task would choose settings by test images, as far as the configs show it.
+    """Raise an error if a search or a task would choose its settings by test images.
 
-    Workers compare the images themselves.
+    This check reads only the configs. The workers later compare the images themselves.
     """
     for cfg in configs.values():
         chosen_on = [cfg] if study.search else []
@@ -124,7 +137,11 @@ def require_clean_choices(study: Study, configs: Configs, tasks: Sequence[str]) 
 
 
 def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]:
-    """Return a crossed study without the factors whose levels are equal at this scale, and a sentence for each factor."""
+    """Remove the factors of a factorial design whose levels are equal at this scale.
+
+    Returns:
+        The study without these factors, and a sentence about each of them.
+    """
     if not study.cross:
         return study, []
     base = study.rows[0]
@@ -137,13 +154,18 @@ def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]
     if len(empty) in (0, len(study.cross.factors)):
         return study, []
     cross = study.cross.without(empty)
-    reason = f'is left out: at {scale.name} its levels are the same'
+    reason = f'is left out: at the scale {scale.name}, its levels are the same'
     left_out = [f"the factor '{name}' {reason}" for name in empty]
     return replace(study, cross=cross, rows=tuple(cross.rows())), left_out
 
 
 def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
-    """Return the row with its references to rows that are left out replaced by the rows that those equal."""
+    """Replace a row's references to rows that are left out by references to the rows that they equal.
+
+    Args:
+        row: The row.
+        equal: For each row that is left out, the name of the earlier row that it equals.
+    """
     others = {key: equal.get(name, name) for key, name in row.others.items()}
     changes: dict[str, Any] = dict(against=equal.get(row.against, row.against))
     for key in ('rescaled', 'along', 'fork'):
@@ -153,10 +175,14 @@ def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
 
 
 def compare_configs(study: Study, configs: Configs) -> list[dict[str, Any]]:
-    """Compare each row with its base row, and return the declared, differing, searched and undeclared keys of each pair.
+    """Compare the config of each row with that of the row in its `against`.
 
-    If a row has external checkpoints, the factors that their authors state take the place of keys. A factor that is not
-    known for both rows is `unknown`.
+    Returns:
+        A record for each pair of rows. `declared` has the keys that the row declares. `found` has the keys in which the
+        configs differ. `searched` has the keys that are searched in both rows. `undeclared` has the keys that differ
+        although they are neither declared nor searched in both rows. If a row has external checkpoints, the factors that
+        their authors state are compared in place of config keys. `unknown` has the factors that are not known for both
+        rows.
     """
     rows = {row.name: row for row in study.rows}
     searched = searched_keys(study.search, study.rows, configs)
@@ -185,27 +211,27 @@ def compare_configs(study: Study, configs: Configs) -> list[dict[str, Any]]:
 
 
 def is_declared(key: str, row: Row) -> bool:
-    """Return True if a row declares the key or a key above it."""
+    """Return True if a row declares the key, or a key that contains it."""
     path = f'{key}.'.replace(VIEWS_ON_DEVICE, VIEWS)
     return path.startswith(tuple(f'{prefix}.' for prefix in row.declares))
 
 
 def require_fair(compared: Sequence[dict[str, Any]]) -> None:
-    """Raise if rows differ in an undeclared key."""
+    """Raise an error if two compared rows differ in a key that the row does not declare."""
     for entry in compared:
         if entry['undeclared']:
             raise UserError(
-                f"'{entry['row']}' differs from '{entry['on']}' in {', '.join(entry['undeclared'])}, which the study does "
-                "not declare; make the configs equal there, or add it to the row's `declares`",
+                f"row '{entry['row']}' differs from '{entry['on']}' in undeclared keys ({', '.join(entry['undeclared'])}); "
+                "make the configs equal in these keys, or add the keys to the row's `declares`",
                 code='undeclared-difference',
             )
 
 
 def after(results: Results) -> list[dict[str, Any]]:
-    """Return the checks of finished runs: equal numbers of images and steps, and the same evaluation, software and code.
+    """Check that the finished runs of all rows have the same images seen, steps, evaluation, software and code.
 
-    Code counts as unverified if a run did not record the sources of all parts. Each module outside the package has a check
-    of its own.
+    The check of the code fails if a run did not record the source code of all its parts. Each module outside the package
+    has a check of its own.
     """
     checks = [_equal(name, key, results) for name, key in CHECKS.items()]
     unverified = {}
@@ -223,7 +249,10 @@ def after(results: Results) -> list[dict[str, Any]]:
 
 
 def hidden(results: Results) -> list[dict[str, Any]]:
-    """Return the checks of factors that papers seldom print, from the values that the runs recorded."""
+    """Check that the finished runs of all rows have equal values of the factors that papers seldom print.
+
+    The runs recorded these values; see `factors.hidden_factors`.
+    """
     recorded = {row: [run.get('hidden', {}) for run in runs] for row, runs in results.items()}
     names = dict.fromkeys(chain.from_iterable(chain.from_iterable(recorded.values())))
     checks = [_equal(name, name, recorded) for name in names]
@@ -233,7 +262,7 @@ def hidden(results: Results) -> list[dict[str, Any]]:
 
 
 def _equal(name: str, key: str, results: Results) -> dict[str, Any]:
-    """Return one check: the values of a key in the runs of each row, and whether all rows have equal values."""
+    """Return the record of one check: the values of a key in the runs of each row, and whether all rows agree."""
     texts = {}
     for row, runs in results.items():
         if values := sorted({str(run[key]) for run in runs if key in run}):

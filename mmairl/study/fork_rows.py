@@ -1,4 +1,7 @@
-"""Fork rows of a study: branches that continue another row's run, their trunk, with changed options."""
+"""Forks: rows of a study whose runs continue the run of another row, their trunk, with changed options.
+
+The run of a fork is called a branch. Trunk and branch share the epochs before the fork point.
+"""
 
 from collections.abc import Sequence
 
@@ -13,28 +16,32 @@ from mmairl.registry import MODELS
 from mmairl.study.factors import Configs, changed
 from mmairl.study.spec import Row
 
-Shapes = dict[str, tuple[int, ...]]  # of the tensors of a model, by name
+Shapes = dict[str, tuple[int, ...]]  # the shape of each tensor of a model, by the tensor's name
 
 
 def fork_epoch(row: Row, configs: Configs) -> int:
-    """Return the number of epochs that a fork shares with its trunk."""
+    """Return the number of epochs that a fork shares with its trunk. The fork continues after this epoch of the trunk."""
     epochs = configs[row.fork.of].train_cfg.get('max_epochs', 0)
     if epochs < 2:
         raise UserError(
-            f"fork: the trunk '{row.fork.of}' requires at least 2 epochs ('{epochs}'); set train_cfg.max_epochs",
+            f"fork: the trunk '{row.fork.of}' must train for at least 2 epochs ('{epochs}'); set train_cfg.max_epochs in its "
+            'config',
             code='trunk-without-epochs',
         )
     return min(max(1, round(row.fork.at * epochs)), epochs - 1)
 
 
 def fork_points(trunk: Row, rows: Sequence[Row], configs: Configs) -> tuple[int, ...]:
-    """Return the epochs at which other rows fork a row."""
+    """Return the epochs of the trunk after which its forks continue."""
     forks = [row for row in rows if row.fork and row.fork.of == trunk.name]
     return tuple(sorted({fork_epoch(row, configs) for row in forks}))
 
 
 def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
-    """Raise if a fork changes the order of the images or the shapes of the model, compared with its trunk."""
+    """Raise an error if a fork and its trunk differ in the order of images or in the shapes of the model's tensors.
+
+    A fork cannot continue a run whose images come in another order, or whose weights do not fit its model.
+    """
     known: dict[str, Shapes] = {}
     for row in rows:
         if not row.fork:
@@ -49,16 +56,16 @@ def require_forkable(rows: Sequence[Row], configs: Configs) -> None:
         model_keys = [key for key in keys if key.startswith('model.')]
         if model_keys and (other := _other_shapes(trunk, configs[row.name], known)):
             raise UserError(
-                f"row '{row.name}': {', '.join(model_keys)} changes the shapes of the model ('{other[0]}'), for which the "
-                'trunk has no weights; remove `fork`, so that the row is trained from its start',
+                f"row '{row.name}': {', '.join(model_keys)} changes the shapes of the model ('{other[0]}'), so the trunk's "
+                'weights do not fit; remove `fork` to train the row from its start',
                 code='fork-changes-shapes',
             )
 
 
 def _other_shapes(trunk: Config, branch: Config, known: dict[str, Shapes]) -> list[str]:
-    """Return the tensors that differ in shape or exist in only one model.
+    """Return the names of tensors whose shapes differ between trunk and branch, or that only one of the models has.
 
-    A queue of the trunk does not count, because `fit_to_branch` adapts it.
+    If the trunk has a queue, the queue's tensors are not compared, because `fit_to_branch` adapts them to the branch.
     """
     before, after = (_shapes(cfg, known) for cfg in (trunk, branch))
     names = dict.fromkeys([*after, *before])
@@ -68,7 +75,7 @@ def _other_shapes(trunk: Config, branch: Config, known: dict[str, Shapes]) -> li
 
 
 def _shapes(cfg: Config, known: dict[str, Shapes]) -> Shapes:
-    """Return the shapes of a config's model. A model that several rows share is built once."""
+    """Return the shapes of the tensors of a config's model. A model that several rows share is built only once."""
     model = cfg.model.to_dict()
     text = repr(model)
     if text not in known:
@@ -80,13 +87,13 @@ def _shapes(cfg: Config, known: dict[str, Shapes]) -> Shapes:
 
 
 class KeepForkPoints(Hook):
-    """Saves and keeps the checkpoints from which forks continue, in addition to those that the config keeps.
+    """Saves the checkpoints from which forks continue, and keeps them from being deleted.
 
     Args:
         epochs: The epochs after which forks continue.
     """
 
-    priority = 'LOWEST'  # after the hook that saves checkpoints
+    priority = 'LOWEST'  # This hook must run after the hook that saves checkpoints.
 
     def __init__(self, epochs: Sequence[int]) -> None:
         self.epochs = epochs
@@ -103,7 +110,10 @@ class KeepForkPoints(Hook):
         self._keep(runner)
 
     def _keep(self, runner: Runner) -> None:
-        """Remove the files from the list of the checkpoint hook, which deletes the oldest files in it."""
+        """Remove the forks' checkpoints from the list of the checkpoint hook, so that the hook does not delete them.
+
+        The checkpoint hook deletes the oldest files in its list.
+        """
         saving = _saving_hook(runner)
         names = map(saving.filename_tmpl.format, self.epochs)
         for name in set(names) & set(saving.kept):

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The job of one run of a study. sbatch gets the folders of all runs; job.sh in each folder has the commands of its run.
+# Complete one run of a study as a Slurm job. The arguments are the folders of all runs in the job array. The file job.sh in
+# each folder has the commands of that run.
 #SBATCH --nodes={{ nodes }} --ntasks-per-node={{ tasks }} --cpus-per-task={{ cpus }}
 {% if gres %}
 #SBATCH --gres={{ gres }}

@@ -16,13 +16,17 @@ from mmairl.signals import AGAIN, SIGNALS, start, stop
 from mmairl.study.runs import FAILURES, LAST_WORDS, Run, settle_failed_trials, unfinished
 from mmairl.study.task_names import is_local
 
-# Exit codes of stopped runs. Early in its start, a run does not handle signals yet, which then end it.
+# The exit codes of runs that were stopped and can be resumed. A process that has just been started does not handle signals
+# yet, so a signal kills it, and its exit code is the negative number of the signal.
 STOPPED = (AGAIN, *(-number for number in SIGNALS))
-POLL = 0.2  # seconds
+POLL = 0.2  # the seconds between two checks of the active runs
 
 
 def commands(run: Run, devices: int) -> list[list[str]]:
-    """Return the command that trains and measures a run, and if needed the one for tasks on mmdet and mmseg."""
+    """Return the commands that complete a run, in order.
+
+    The first command trains and measures the run. A second one follows if tasks train with mmdet or mmseg.
+    """
     module = ['-m', 'mmairl.study.worker', str(run.folder.absolute())]
     worker = [sys.executable, *module]
     steps = [worker]
@@ -38,9 +42,15 @@ def commands(run: Run, devices: int) -> list[list[str]]:
 def execute(
     runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run, str], None]
 ) -> None:
-    """Complete the unfinished runs, `jobs` at a time on `devices` GPUs each.
+    """Complete the unfinished runs.
 
-    If a run fails, the failure is reported and the others continue. The next call resumes stopped runs.
+    If a run fails, the failure is reported and the other runs continue. Runs that are stopped are resumed by the next call.
+
+    Args:
+        runs: All runs of the study.
+        jobs: How many runs to execute at the same time.
+        devices: The number of GPUs of each run, or of processes on a machine without GPUs.
+        report: A function that gets a run and a text about its start or its end.
     """
     waiting = unfinished(runs)
     active: list[ActiveRun] = []
@@ -66,36 +76,45 @@ def execute(
                 settled = settle_failed_trials(runs)
                 for run in settled:
                     report(run, 'failed twice with the same error, so it counts as the worst trial')
+                # If no trial was settled, all waiting runs need the results of a failed run, so they cannot start.
                 if not settled:
-                    break  # all remaining runs need a run that has failed
+                    break
             time.sleep(POLL)
     finally:
-        with suppress(OSError):  # the terminal is closed
+        with suppress(OSError):  # Reports cannot be printed if the terminal has been closed.
             for process in active:
                 report(process.run, 'stopping')
         stop([process.process for process in active])
 
 
 def device_shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
-    """Return the environment of each parallel run: its share of the visible GPUs, or its number of CPU threads."""
+    """Return the environment variables of each parallel run.
+
+    They give each run its own part of the visible GPUs. On a machine without GPUs, they set the number of CPU threads.
+
+    Args:
+        jobs: The largest number of parallel runs.
+        devices: The number of GPUs of each run, or of processes on a machine without GPUs.
+        needed: The number of parallel runs for which there must be enough GPUs.
+    """
     if not torch.cuda.is_available():
         threads = os.environ.get('OMP_NUM_THREADS') or max(1, cores() // (jobs * devices))
         return [{'OMP_NUM_THREADS': str(threads)} for _ in range(jobs)]
     count = torch.cuda.device_count()
     if needed * devices > count:
         raise UserError(
-            f'--jobs: {needed} parallel runs on {devices} GPU(s) each require more than {count} GPU(s); reduce --jobs or '
-            '--per-run',
+            f'--jobs: {needed} parallel runs with {devices} GPU(s) each require more GPUs than this machine has ({count}); '
+            'reduce --jobs or --per-run',
             code='too-few-gpus',
         )
-    visible = os.environ.get('CUDA_VISIBLE_DEVICES')  # indices or UUIDs
+    visible = os.environ.get('CUDA_VISIBLE_DEVICES')  # a list of indices or of UUIDs
     names = visible.split(',') if visible else list(map(str, range(count)))
     starts = range(0, min(jobs, count // devices) * devices, devices)
     return [{'CUDA_VISIBLE_DEVICES': ','.join(names[at : at + devices])} for at in starts]
 
 
 class ActiveRun:
-    """A run in progress. Its commands run one after another, and append their output to the run's log."""
+    """A run in progress. Its commands are executed one after another, and their output is appended to the run's log."""
 
     def __init__(self, run: Run, commands: Sequence[Sequence[str]], share: dict[str, str]) -> None:
         self.run = run
@@ -110,7 +129,10 @@ class ActiveRun:
             self.process = start(self.remaining.pop(0), self.share, stdout=log, stderr=log)
 
     def poll(self) -> int | None:
-        """Return the exit code of the last command, or of one that failed; None while commands run."""
+        """Start the next command if one has succeeded.
+
+        Return None while commands are running. At the end, return the exit code of the last command that was executed.
+        """
         code = self.process.poll()
         if code == 0 and self.remaining:
             self._start_next()
@@ -118,7 +140,10 @@ class ActiveRun:
         return code
 
     def describe_end(self, code: int) -> str:
-        """Return how a run has ended by its exit code. Write the last message of a failed run to failed.txt."""
+        """Return a text about how the run ended, according to its exit code.
+
+        If the run failed, its last message is also written to failed.txt.
+        """
         failed = self.run.folder / FAILURES[-1]
         if code == 0:
             failed.unlink(missing_ok=True)
@@ -132,7 +157,7 @@ class ActiveRun:
         return f'failed: {message}'
 
     def _last_message(self) -> str:
-        """Return the last error in the output since this start, or the last line if there is no error."""
+        """Return the last error that this start of the run has printed, or its last line if it has printed no error."""
         output = self.log.read_bytes()[self.log_start :].decode(errors='replace')
         lines = [line for line in output.splitlines() if line.strip()]
         errors = [line for line in lines if re.search(LAST_WORDS, line)]

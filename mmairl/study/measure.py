@@ -1,4 +1,4 @@
-"""Measure a run by the tasks of its study, and describe the code, settings and machine behind its scores."""
+"""Measure a run by the tasks of its study, and record the code, settings and machine that produced the scores."""
 
 import hashlib
 import json
@@ -37,8 +37,9 @@ from mmairl.study.model_identity import model_at
 from mmairl.study.schema import Asked, Measured, RunResult, Trained, last_checkpoint, result_file
 from mmairl.study.task_names import data_of, features_of, is_local, protocol_of
 
-FEATURES = 'features'  # folder of extracted features, which the tasks of a run share
-NETWORK_KEYS = ('type', 'depth', 'stem_channels', 'base_channels')  # do not depend on the data set
+FEATURES = 'features'  # the folder of extracted features, which all tasks of a run use
+# The keys of a backbone's config that are the same for all data sets.
+NETWORK_KEYS = ('type', 'depth', 'stem_channels', 'base_channels')
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
 PACKAGES = (
     'torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy',
@@ -46,7 +47,10 @@ PACKAGES = (
 
 
 def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
-    """Measure a task, or return its stored result if that has the same identity."""
+    """Measure a run by a task, or return the stored result if it is still valid.
+
+    A stored result is valid if its identity, which describes everything that the scores depend on, has not changed.
+    """
     cfg, settings = task_settings(task, folder, asked)
     subject: Backbone | str = asked.untrained or ''
     made = {}
@@ -75,9 +79,9 @@ def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
 
 
 def task_settings(task: str, folder: Path, asked: Asked) -> tuple[Config, Protocol]:
-    """Return the config of a task, and its protocol with its settings.
+    """Return the config with which a task measures a run, and the task's protocol with its settings.
 
-    A task on the data of another config uses that config with the network of the run.
+    If the name of the task includes a config of `configs/evaluation`, this config is used, with the run's network in it.
     """
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     seed = task.partition('#')[2]
@@ -103,7 +107,10 @@ def task_settings(task: str, folder: Path, asked: Asked) -> tuple[Config, Protoc
 
 
 def _stored(folder: Path, task: str, identity: Mapping[str, Any]) -> Measured | None:
-    """Return the stored result with this identity, whatever its file name: earlier versions named files differently."""
+    """Return the stored result that has this identity, or None.
+
+    The files are not found by their names, because earlier versions gave them other names.
+    """
     stored = (read_json(path, Measured) for path in sorted(folder.glob(f'{task}_*.json')))
     return next((result for result in stored if not difference(result.identity, identity)), None)
 
@@ -128,10 +135,11 @@ def forget(folder: Path, task: str) -> None:
 def result_of(
     cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Measured]
 ) -> RunResult:
-    """Return everything that the page shows of a run. A task's first score is its main score."""
+    """Return the content of result.json, from which the page shows a run. A task's first score is its main score."""
     trained = {} if asked.untrained else describe_training(cfg, folder, asked)
     settings = cfg.get('evaluation', {}).items()
-    evaluation = {key: value for key, value in settings if value is not False}  # the default
+    # False is the default of every setting, so a setting that is False is left out.
+    evaluation = {key: value for key, value in settings if value is not False}
     result = RunResult(
         **trained,
         git=git_state(),
@@ -153,7 +161,7 @@ def result_of(
 
 
 def describe_training(cfg: Config, folder: Path, asked: Asked) -> dict[str, Any]:
-    """Return the fields of a result that describe its training and its checkpoint."""
+    """Return the fields of result.json that describe the run's training and its checkpoint."""
     checkpoint = last_checkpoint(folder)
     return dict(
         asdict(read_json(folder / 'trained.json', Trained)),
@@ -175,19 +183,19 @@ def sha256(path: Path) -> str:
 
 
 def curves(folder: Path) -> dict[str, Any]:
-    """Return the logged curves of a run; empty if it did not train."""
+    """Return the logged curves of a run. There are none if the run did not train."""
     if not list(folder.glob('*/vis_data/scalars.json')):
         return {}
     return {name: curve for name, curve in read_scalars(folder).items() if name in CURVES}
 
 
 def git_state() -> str:
-    """Return the commit of the code and a digest of the package's source, including untracked files."""
+    """Return a text with the commit of the checkout and a digest of the package's source, including untracked files."""
     command = ['git', 'describe', '--always', '--exclude=*', '--dirty= with changes']
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
         commit = done.stdout.strip()
-    except OSError:  # git is not installed
+    except OSError:  # This error means that git is not installed.
         commit = ''
     return f'{commit or "not a checkout"}, source {package_source()}'
 

@@ -1,4 +1,4 @@
-"""The identity of the model in a checkpoint, independent of file format and precision."""
+"""Identify the model in a checkpoint, so that the same model is recognized in any file format and precision."""
 
 import json
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.identity import weights_identity
 from mmairl.evaluation.overlap import file_stat
 
-SAMPLED = 64  # values of each tensor that are compared
-HALF = 2**-8  # relative error of rounding to bfloat16
-TINY = 2**-24  # absolute error of rounding to float16
-COUNTER = 'num_batches_tracked'  # missing in some formats; no output depends on it
+SAMPLED = 64  # the approximate number of values of each tensor that are compared
+HALF = 2**-8  # the largest relative error of rounding to bfloat16
+TINY = 2**-24  # the largest absolute error of rounding small values to float16
+COUNTER = 'num_batches_tracked'  # Some file formats lack this counter of batch norm, which affects no output.
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The digest of a model's weights, and a sample of their values for comparison."""
+    """The digest of a model's weights, and a sample of the weights' values for the comparison of two models."""
 
     weights: str
     sample: Tensor
 
     def is_near(self, other: 'Model') -> bool:
-        """Return True if the values agree within the rounding of float16 and bfloat16."""
+        """Return True if the models agree within the rounding errors of float16 and bfloat16."""
         if self.sample.shape != other.sample.shape:
             return False
         largest = torch.maximum(self.sample.abs(), other.sample.abs())
@@ -36,11 +36,12 @@ class Model:
 
 
 def model_at(path: str | Path, cfg: Config | None = None) -> Model:
-    """Return the model in a checkpoint. A file is read once per process, unless it changes.
+    """Return the digest and the sample of the model in a checkpoint. A file is read again only if it changes.
 
     Args:
         path: The checkpoint.
-        cfg: A config whose backbone the checkpoint must fit. Default: a ResNet or ViT, detected by its keys.
+        cfg: A config whose backbone the checkpoint must fit. By default, the checkpoint must contain a ResNet or a ViT,
+            which is detected by the names of its tensors.
     """
     backbone = json.dumps(cfg.model.backbone.to_dict(), default=str) if cfg else ''
     return _read_model(str(path), file_stat(path), backbone)
@@ -48,7 +49,10 @@ def model_at(path: str | Path, cfg: Config | None = None) -> Model:
 
 @cache
 def _read_model(path: str, stat: tuple[int, int], backbone: str) -> Model:
-    """Return the model in a file with these stats. `backbone` is JSON, because arguments must be hashable."""
+    """Read a model. The size and time of the file are arguments, so that the cache does not return an old file's model.
+
+    `backbone` is a config as JSON, because the arguments of a cached function must be hashable.
+    """
     network = None
     if backbone:
         network = tensors_of_config(Config(dict(model=dict(backbone=json.loads(backbone)))))

@@ -33,7 +33,10 @@ from mmairl.transfer.tasks import require_platform
 def plan_runs(
     study: Study, configs: Configs, seeds: Sequence[int], tasks: Sequence[str], out: Path
 ) -> list[Run]:
-    """Return the runs ordered by seed, so that each row soon has a result."""
+    """Return the runs of a study without writing anything.
+
+    All rows of the first seed come first, so that every row soon has a result.
+    """
     planner = Planner(study, configs, tuple(tasks), out)
     by_seed = map(planner.rows, seeds)
     runs = list(planner.searches(seeds) if study.search else chain.from_iterable(by_seed))
@@ -44,15 +47,16 @@ def plan_runs(
 def prepare_runs(
     study: Study, configs: Configs, seeds: Sequence[int], tasks: Sequence[str], out: Path
 ) -> list[Run]:
-    """Plan the runs, and write each run's config and request into its folder.
+    """Plan the runs, and write the config and the worker's request of each run into the run's folder.
 
     Raises:
-        UserError: If a run was started with another config, or if source code has changed during a run.
+        UserError: If a run was started with another config, or if source code has changed while the run is running.
     """
     require_networks(study.rows, configs)
     runs = plan_runs(study, configs, seeds, tasks, out)
     changes = {run: run.changed_since_start for run in runs}
-    for run, change in changes.items():  # before anything is moved or written
+    # This loop raises its errors before the next loop moves or writes files.
+    for run, change in changes.items():
         if change == CONFIG:
             raise UserError(
                 f'{run.folder}: the run was started with another config; set --out to another folder, or remove this folder',
@@ -61,7 +65,7 @@ def prepare_runs(
     for run, change in changes.items():
         if change:
             set_changed_run_aside(run, change)
-        # In a folder of its own, because mmengine writes a config.yaml into the work dir.
+        # The config is in the folder `asked`, because mmengine writes another config.yaml into the work dir.
         write_text(run.folder / 'asked' / 'config.yaml', run.config)
         write_json(run.folder / 'asked.json', _with_known_sources(run))
     settle_failed_trials(runs)
@@ -69,10 +73,11 @@ def prepare_runs(
 
 
 def set_changed_run_aside(run: Run, change: str) -> None:
-    """Move a run whose source code has changed to another folder, so that it is trained again."""
+    """Move the files of a run whose source code has changed to another folder, so that the run is trained again."""
     if run.is_running:
         raise UserError(
-            f'{run.name}: {change} has changed during the run; stop the run or wait for its end, then start the study again',
+            f'{run.name}: {change} has changed while the run is running; stop the run or wait until it ends, then start the '
+            'study again',
             code='source-changed-while-running',
         )
     earlier = set_aside(run.folder)
@@ -82,18 +87,21 @@ def set_changed_run_aside(run: Run, change: str) -> None:
 
 
 def _with_known_sources(run: Run) -> Asked:
-    """Return the request of a run. A run with a checkpoint keeps its first record of sources, which may be None."""
+    """Return the request of a run with the right digests of source code.
+
+    A run that already has a checkpoint keeps the digests that were recorded when it began, or None if there were none.
+    """
     path = run.folder / 'asked.json'
     begun = path.is_file() and (run.folder / 'last_checkpoint').is_file()
     return replace(run.asked, sources=read_json(path, Asked).sources) if begun else run.asked
 
 
 def measure_again(runs: Sequence[Run]) -> None:
-    """Remove the scores of finished runs and keep their weights."""
+    """Remove the scores of finished runs, so that they are measured again. The weights stay."""
     for run in runs:
         if run.is_running:
             raise UserError(
-                f'--remeasure: {run.name} is running; wait for its end, or stop it',
+                f'--remeasure: {run.name} is running; stop it, or wait until it ends',
                 code='remeasure-running',
             )
     for run in runs:
@@ -121,9 +129,16 @@ class Planner:
     def rows(
         self, seed: int, part: str = 'compared', trials: Mapping[str, Sequence[Run]] = {}
     ) -> Iterator[Run]:
-        """Yield a run of each row from one seed. With `trials`, a row is trained with the options of its best trial."""
+        """Yield the run of each row from one seed.
+
+        Args:
+            seed: The seed, or the number of the search.
+            part: The role of the runs; see `Run`.
+            trials: The trials of each row. If given, a row is trained with the options of its best trial.
+        """
         folder = 'tuned' if trials else 'runs'
-        # Rows without training run once: untrained rows from one seed, external rows with their own seeds.
+        # Untrained and external rows need no run per seed. They run once: an untrained row with the first seed, an
+        # external row with one run per checkpoint, numbered by its own `weights`.
         first = seed == min(self.study.seeds) and part == 'compared'
         for row in self.study.rows:
             if row.trains or row.others:
@@ -169,7 +184,10 @@ class Planner:
         return self.out / folder / row.slug / f'seed_{seed}'
 
     def _recipe_trials(self, row: Row, number: int) -> dict[str, tuple[dict[str, Any], ...]]:
-        """Return the trials of each tuned task, with the same relative points for all rows."""
+        """Return the options of the trials that tune each task's recipe.
+
+        All rows use the same points, which are relative to the recipe's own values.
+        """
         trials = {}
         for task, tune in self.study.tune.items():
             if task in self.tasks:
@@ -178,10 +196,10 @@ class Planner:
         return trials
 
     def searches(self, numbers: Sequence[int]) -> Iterator[Run]:
-        """Yield the runs of each search: the rows as published, the trials, and the winners, which are compared.
+        """Yield the runs of each search: the rows as published, their trials, and new runs with the best trials' options.
 
-        The rows as published have the number of the search as their seed, so a finished study to which `search` is added
-        keeps its runs.
+        Only the new runs are compared. The rows as published have the number of the search as their seed. A study without
+        `search` uses the same numbers as seeds, so a finished study keeps its runs when `search` is added.
         """
         counts = trial_counts(self.study, self.configs)
         for number in numbers:
@@ -190,13 +208,16 @@ class Planner:
             for row in self.study.rows:
                 if row.trains:
                     trials[row.name] = list(self._trials(row, number, counts[row.name]))
-            # The rows take turns, so that an interrupted search has about as many trials of each.
+            # The rows take turns, so that an interrupted search has about equally many trials of each row.
             for turn in zip_longest(*trials.values()):
                 yield from filter(None, turn)
             yield from self.rows(number, trials=trials)
 
     def _trials(self, row: Row, number: int, count: int) -> Iterator[Run]:
-        """Yield the trials of a row in one search. They are measured on held-out training images."""
+        """Yield the trials of a row in one search.
+
+        Trials are measured on held-out training images, so that test images do not influence the choice.
+        """
         search = self.study.search
         tasks = (search.criterion,)
         cfg = self.configs[row.name]
@@ -215,10 +236,10 @@ class Planner:
 
 
 def tunable_recipe(cfg: Config, task: str) -> Config:
-    """Return the config by which a task trains.
+    """Return the training config of a task whose recipe is to be tuned.
 
     Raises:
-        UserError: If the task has no held-out images by which to choose among trials.
+        UserError: If the task has no held-out images on which trials could be compared.
     """
     if not is_local(task):
         require_platform([task])
@@ -226,8 +247,8 @@ def tunable_recipe(cfg: Config, task: str) -> Config:
     if not trains_classifier(task) and 'held_out' not in task_config:
         tunable = [name for name in PROTOCOLS.names() if trains_classifier(name)]
         raise UserError(
-            f"tune: the task has no held-out images to choose by ('{task}'); tune {', '.join(tunable)}, or a task whose config "
-            'has `held_out` images',
+            f"tune: the task has no held-out images on which to compare trials ('{task}'); tune {', '.join(tunable)}, or a "
+            'task whose config has `held_out` images',
             code='not-tunable',
         )
     return task_config

@@ -1,4 +1,7 @@
-"""Published numbers in configs/studies/_published. Pages mark them as published, and statistics never use them."""
+"""Read the numbers that the papers print from configs/studies/_published.
+
+Pages show these numbers and mark them as published. Statistics never use them.
+"""
 
 from collections.abc import Sequence
 from functools import cache
@@ -8,22 +11,23 @@ from mmairl.config import home
 from mmairl.errors import UserError
 from mmairl.io import read_yaml
 
-NOT_ROWS = ('columns', 'printed', 'notes')  # keys of a table that are not rows
-NOT_SCORES = ('beta',)  # columns that identify a row instead of scoring it
+NOT_ROWS = ('columns', 'printed', 'notes')  # the keys of a table that do not name one of its rows
+NOT_SCORES = ('beta',)  # the columns of a table that contain a setting of the row and no score
 DEFAULT_TABLES = ('revisit_airl.table1_ladder', 'revisit_airl.table2_optimizer_crossover')
 
 
 @cache
 def tables() -> dict[str, dict]:
-    """Return every published table, by paper."""
+    """Return the published tables of each paper, by the name of the paper's file."""
     folder = home() / 'configs' / 'studies' / '_published'
     return {path.stem: read_yaml(path, dict) for path in sorted(folder.glob('*.yaml'))}
 
 
 def rows(name: str) -> dict[str, dict[str, float]]:
-    """Return the rows of a table such as `byol.table1_linear_in1k`; an empty name has no rows.
+    """Return the rows of a published table such as `byol.table1_linear_in1k`. If the name is empty, there are no rows.
 
-    In the file, a row is a mapping, a list under the table's `columns`, or a single top-1 accuracy.
+    In the file, a row can be a mapping of scores, a list of numbers in the order of the table's `columns`, or a single
+    number, which is a top-1 accuracy.
 
     Example:
         >>> rows('byol.table1_linear_in1k')['resnet50']
@@ -36,7 +40,7 @@ def rows(name: str) -> dict[str, dict[str, float]]:
     for part in name.split('.'):
         if not isinstance(table, dict) or part not in table:
             raise UserError(
-                f"published table: unknown ('{name}'); see configs/studies/_published",
+                f"published table: the table does not exist ('{name}'); name one of those in configs/studies/_published",
                 code='no-published-table',
             )
         table = table[part]
@@ -59,7 +63,9 @@ def _numbers(row: Any, columns: Sequence[str]) -> dict[str, float]:
 
 
 def row(name: str) -> dict[str, float]:
-    """Return the published numbers of TABLE/ROW by column. Without TABLE, the row is one of DEFAULT_TABLES.
+    """Return the published numbers of a row by column.
+
+    The name of the row is TABLE/ROW. If it is only ROW, the row is looked up in DEFAULT_TABLES.
 
     Example:
         >>> row('mocov2plus_sgd')['voc07_ap50'], row('byol.table4b_depth/byol')['nyuv2_rms']
@@ -71,7 +77,7 @@ def row(name: str) -> dict[str, float]:
         known |= rows(place)
     if key not in known:
         raise UserError(
-            f"published row: unknown ('{key}'); the table has {', '.join(known)}",
+            f"published row: the table has no such row ('{key}'); name one of {', '.join(known)}",
             code='no-published-row',
         )
     return known[key]

@@ -1,4 +1,7 @@
-"""Record what a run started from, so that a study can pair rows by seed, and measure the time of its training."""
+"""Record the initial weights and the order of images of a run, and measure the time of its training.
+
+Two rows can be compared seed by seed only if their runs with the same seed started equally. The record shows if they did.
+"""
 
 import time
 from pathlib import Path
@@ -14,15 +17,18 @@ from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 from mmairl.study.schema import TrainingStart
 
-FIRST = 2**21  # images of an epoch's order that are enough to identify it
+# How many images at the start of the first epoch are recorded. They identify the order of all images.
+FIRST = 2**21
 
 
 @HOOKS.register_module()
 class RecordStart(Hook):
     """Writes digests of the backbone's initial weights, of their shapes, and of the order of images in the first epoch.
 
-    Heads are not included, because rows that differ in their heads can start from the same backbone. Checkpoints store the
-    seconds so far, so the time of a resumed run includes its earlier starts.
+    The weights of heads are not included, because rows that differ in their heads can start from the same backbone.
+
+    The hook also measures the time of training. Each checkpoint stores the seconds of training until then, so the time of
+    a resumed run includes the time before it was interrupted.
     """
 
     def __init__(self, path: str) -> None:
@@ -51,7 +57,8 @@ class RecordStart(Hook):
         shapes = {name: list(tensor.shape) for name, tensor in weights.items()}
         sampler = runner.train_dataloader.sampler
         order = None
-        if hasattr(sampler, 'order'):  # the sampler is one of this package
+        # Only the sampler of this package can compute the order in advance.
+        if hasattr(sampler, 'order'):
             images = sampler.order()(np.arange(min(sampler.images, FIRST)))
             order = key_of({'images': images.tolist()})
         start = TrainingStart(weights_identity(weights), key_of(shapes), order)

@@ -1,7 +1,8 @@
-"""Create weights without training: NormRescaled, taken from an earlier checkpoint, or imported from another project.
+"""Create the weights of rows that are not trained.
 
-`origin` is the identity of everything that such weights are created from. If it changes, the weights are created again, and
-the run is measured again.
+The weights are another run's weights after NormRescale, an earlier checkpoint of another run, or an external checkpoint.
+`origin` identifies everything from which the weights of a run are created. If it changes, the weights are created again and
+measured again.
 """
 
 import json
@@ -34,13 +35,16 @@ from mmairl.study.schema import CHOICE, REQUEST_AND_LOGS, Asked, Branch, Trained
 from mmairl.study.spec import Along, Rescaled, roles
 from mmairl.study.trials import best_trial
 
-STATISTICS = 200  # batches for batch norm's statistics, as in PreciseBN
+STATISTICS = 200  # the number of batches that measure batch norm's statistics, as in PreciseBN
 CONFIG = 'asked/config.yaml'
 KNOWN_DATA: dict[str, dict[str, Any]] = {}
 
 
 def origin(asked: Asked, folder: Path) -> dict[str, Any]:
-    """Return the identity of what a run's weights are created from; empty if that is only its config and seed."""
+    """Return the identity of everything from which a run's weights are created, in addition to its config and seed.
+
+    The result is empty if the weights depend on nothing else.
+    """
     if asked.chosen:
         try:
             return dict(chosen=config_identity(best_trial(asked.chosen).options))
@@ -56,13 +60,14 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
         return {}
     part = asked.along and asked.along.part
     sources = {role: _weights_in(Path(source), part) for role, source in roles(made).items()}
-    if asked.rescaled:  # the images that batch norm's statistics are measured on
+    # Rescaled weights depend on these images, because batch norm's statistics are measured on them.
+    if asked.rescaled:
         sources['data'] = known_data(_config_in(folder).evaluation.train)
     return {**config_identity(asdict(made)), **sources}
 
 
 def fork_checkpoint(branch: Branch) -> Path:
-    """Return the path of the trunk's checkpoint that a branch continues, whether or not it exists."""
+    """Return the path of the trunk's checkpoint from which a branch continues. The file may not exist yet."""
     return Path(branch.trunk) / f'epoch_{branch.epoch}.pth'
 
 
@@ -71,7 +76,7 @@ def _config_in(folder: Path) -> Config:
 
 
 def _weights_in(folder: Path, part: str | None) -> Any:
-    """Return the identity of a run's last weights, or of those after a part of its training."""
+    """Return the identity of a run's last weights, or of its weights after a `part` of its training."""
     if not all((folder / name).is_file() for name in ('asked.json', 'last_checkpoint')):
         return ABSENT
     try:
@@ -88,7 +93,7 @@ def _weights_of(path: Path, cfg: Config | None = None) -> str:
 
 
 def known_data(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a data set, computed once per process, because the runs of a study share their data."""
+    """Return the identity of a data set. It is computed only once per process, because many runs use the same data."""
     key = json.dumps(described, default=str)
     if key not in KNOWN_DATA:
         KNOWN_DATA[key] = data_identity(described)
@@ -96,7 +101,10 @@ def known_data(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def create_weights(cfg: Config, asked: Asked, folder: Path) -> None:
-    """Write weights without training, unless the stored ones have the same origin."""
+    """Create the weights of a run that is not trained, and write them to its folder.
+
+    Nothing is written if the folder already has weights of the same origin.
+    """
     for source in roles(asked.rescaled or asked.along).values():
         require_finished(folder, Path(source))
     made = origin(asked, folder)
@@ -104,7 +112,7 @@ def create_weights(cfg: Config, asked: Asked, folder: Path) -> None:
     if trained.is_file() and not difference(read_json(trained, Trained).made, made):
         return
     spent = Trained()
-    if asked.external:  # must fit the row's network
+    if asked.external:  # Reading raises an error if the weights do not fit the network of the row.
         backbone = read_backbone(asked.external, network=tensors_of_config(cfg))
         backbone.weights.update(load_backbone(cfg, backbone).state_dict())
     elif asked.rescaled:
@@ -118,10 +126,10 @@ def create_weights(cfg: Config, asked: Asked, folder: Path) -> None:
 
 
 def rescaled_weights(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
-    """Return the weights of another run, NormRescaled by the weights of a third run or by a constant.
+    """Return the weights of another run after NormRescale, and a summary of their training.
 
-    Rescaling changes the activations, so batch norm's statistics are measured again; with the old ones, k-NN would be at
-    chance. The exact form computes its own statistics.
+    Rescaling changes the activations of the network, so batch norm's statistics are measured again. With the old statistics,
+    the accuracy of k-NN would be at chance. If NormRescale is exact, it computes the new statistics itself.
     """
     start = time.perf_counter()
     backbone = read_backbone(str(last_checkpoint(Path(made.of))))
@@ -142,15 +150,15 @@ def rescaled_weights(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
 
 
 def earlier_weights(made: Along) -> tuple[Backbone, Trained]:
-    """Return the weights that another run saved after a part of its training."""
+    """Return the weights that another run saved after a part of its training, and a summary of this training."""
     source = Path(made.of)
     part = Fraction(made.part)
     saved = saved_after(source, made.part)
     trained = read_json(source / 'trained.json', Trained)
     if not saved.is_file():
         raise UserError(
-            f"along: the run '{source}' has no checkpoint {saved.name}; set max_keep_ckpts=-1 and a suitable interval in its "
-            'config',
+            f"along: the run '{source}' has not kept the checkpoint {saved.name}; set max_keep_ckpts=-1 in its config, and an "
+            'interval at which this checkpoint is saved',
             code='no-earlier-checkpoint',
         )
     seen = {key: round(getattr(trained, key) * part) for key in ('steps', 'images_seen')}
@@ -158,7 +166,10 @@ def earlier_weights(made: Along) -> tuple[Backbone, Trained]:
 
 
 def take_published(published: Path, asked: Asked, folder: Path) -> None:
-    """Copy the trained run of the row as published, which the best trial equals, instead of training it again."""
+    """Copy the trained run of a row as published, instead of training it again with the same options and seed.
+
+    This is possible if the best trial of a search is the row as published.
+    """
     ignored = shutil.ignore_patterns(*REQUEST_AND_LOGS, 'result.json', 'trained.json', CHOICE)
     shutil.copytree(published, folder, ignore=ignored, dirs_exist_ok=True)
     trained = read_json(published / 'trained.json', Trained)
@@ -169,7 +180,7 @@ def take_published(published: Path, asked: Asked, folder: Path) -> None:
 
 
 def saved_after(folder: Path, part: str) -> Path:
-    """Return the path of a run's checkpoint after a part of its training, whether or not it exists."""
+    """Return the path of a run's checkpoint after a part of its training. The file may not exist."""
     last = last_checkpoint(folder)
 
     def scaled(number: re.Match) -> str:
@@ -179,9 +190,9 @@ def saved_after(folder: Path, part: str) -> Path:
 
 
 def require_finished(folder: Path, source: Path) -> None:
-    """Raise if the run in `source`, which the run in `folder` uses, is not finished."""
+    """Raise an error if the run in `source` is not finished. The run in `folder` uses its results."""
     if not (source / 'result.json').is_file():
         raise UserError(
-            f"{folder}: requires the run in '{source}', which is not finished; finish that run first",
+            f"{folder}: this run requires the results of the run in '{source}', which is not finished; finish that run first",
             code='source-not-finished',
         )

@@ -1,4 +1,4 @@
-"""Complete the runs of a study on this machine, and write the pages of the instruments in its `look`."""
+"""Complete the runs of a study on this machine, and write a page for each analysis that it lists under `look`."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,17 +15,24 @@ from mmairl.study.runs import Run, unfinished
 from mmairl.study.schema import last_checkpoint
 from mmairl.study.spec import Look, Study
 
-IMAGES = 5000  # for each instrument
+IMAGES = 5000  # the number of images that an analysis of features uses
 BATCH = 64
 
 
 def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[str], None]) -> None:
-    """Complete the runs, `jobs` at a time on `devices` devices each, and report the start and the end of each."""
+    """Complete the unfinished runs, and report the start and the end of each.
+
+    Args:
+        runs: All runs of the study.
+        jobs: How many runs to execute at the same time.
+        devices: The number of GPUs of each run, or of processes on a machine without GPUs.
+        say: A function that prints a line.
+    """
     before = done = len(runs) - len(unfinished(runs))
     say(f'{done} of {len(runs)} runs are finished')
     for run in runs:
         if reason := run.stale_reason:
-            say(f'{run.name} is measured again, because this has changed: {reason}')
+            say(f'{run.name} is measured again, because its inputs have changed: {reason}')
     start = time.monotonic()
 
     def report(run: Run, event: str) -> None:
@@ -41,7 +48,10 @@ def complete_runs(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[s
 
 
 def look_into(study: Study, configs: Configs, runs: Sequence[Run], out: Path) -> list[Path]:
-    """Write a page for each instrument whose rows have all finished the first seed, and return the pages."""
+    """Write a page for each analysis in the study's `look`, and return the paths of the pages.
+
+    An analysis uses the runs of the first seed. It is left out until all of these runs are finished.
+    """
     first_seed = {run.row.name: run for run in runs if run.seed == runs[0].seed}
     pages = []
     for number, look in enumerate(study.look):
@@ -59,7 +69,7 @@ def instrument_page(
     runs: dict[str, Run],
     folder: Path,
 ) -> Path:
-    """Write the page of one instrument."""
+    """Write the page of one analysis, and return its path."""
     subjects = {name: (str(last_checkpoint(runs[name].folder)), 'student') for name in look.rows}
     if look.instrument == 'norms':
         networks = {name: read_backbone(*subject) for name, subject in subjects.items()}

@@ -1,4 +1,4 @@
-"""The runs of a study, with their folders and states."""
+"""The runs of a study: their folders, their states, and which of them must be completed."""
 
 import re
 import time
@@ -17,28 +17,31 @@ from mmairl.study.search import FIRST
 from mmairl.study.spec import Row
 from mmairl.study.stale import stale_reason
 
-# Matches the error that ended a run, and not the report that torchrun prints below it. Python and grep use the pattern.
+# This pattern matches the line of the error that ended a run, but no line of the report that torchrun prints below it. Both
+# Python and grep use the pattern.
 LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
 CONFIG = 'the config'
-FAILURES = ('failed_before.txt', 'failed.txt')  # last messages of the last two failed starts
-LOG_TAIL = 5000  # bytes
-# Files of a run that pages and the terminal show.
+# The files with the last messages of a run's last two failed starts. The earlier start comes first.
+FAILURES = ('failed_before.txt', 'failed.txt')
+LOG_TAIL = 5000  # the number of bytes at the end of a log that are searched for its last line
+# The files of a run whose contents are shown on pages and in the terminal.
 SHOWN = (*FAILURES, CHOICE, 'asked/config.yaml', 'asked.json', 'log.txt', 'result.json')
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A row from one seed, in its own folder.
+    """One run of a study: a row that is trained or created from one seed, in a folder of its own.
 
     Args:
         row: The row.
-        seed: The seed, or the number of the search.
+        seed: The seed. In a study with a search, the number of the search.
         folder: The run's folder.
-        tasks: The tasks to measure.
-        needs: Folders of the runs whose weights or scores this run uses.
-        part: 'compared'; in a search also 'published' or 'trial'.
-        asked: The request to the worker.
-        config: The config, as YAML.
+        tasks: The tasks that measure the run.
+        needs: The folders of the runs whose weights or scores this run uses.
+        part: The role of the run. It is 'compared' if the page compares the run with others. A search also has runs with
+            the row's own options ('published') and trials ('trial').
+        asked: The request to the worker that trains and measures the run.
+        config: The config as YAML.
     """
 
     row: Row
@@ -59,7 +62,7 @@ class Run:
 
     @property
     def slug(self) -> str:
-        """The name for schedulers."""
+        """The name of the run's job in schedulers such as Slurm."""
         part = {'trial': f'_trial_{self.folder.name}', 'published': '_published'}.get(self.part, '')
         return f'{self.row.slug}_seed_{self.seed}{part}'
 
@@ -81,7 +84,7 @@ class Run:
 
     @property
     def stale_reason(self) -> str:
-        """Why the run's scores are stale; '' if they are current or there are none."""
+        """The reason why the run's scores are out of date; '' if they are current or do not exist."""
         result = self.result
         if result is None:
             return ''
@@ -89,7 +92,10 @@ class Run:
 
     @property
     def changed_since_start(self) -> str:
-        """What has changed since the run started: its config, the source of a module that it imports, or nothing ('')."""
+        """What has changed since the run was started: its config or the source code of a module that it imports.
+
+        The text is '' if nothing has changed.
+        """
         config = self.folder / 'asked' / 'config.yaml'
         if self.config and config.is_file() and not same_config(read_text(config), self.config):
             return CONFIG
@@ -103,7 +109,7 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        """Whether a process on any node has locked the folder."""
+        """True if a process on any node has locked the run's folder."""
         lock = self.folder / '.lock_0'
         if lock.is_symlink() or not lock.is_file():
             return False
@@ -119,7 +125,10 @@ def _fork_epoch(asked: Asked) -> int:
 
 
 def status(run: Run) -> tuple[str, str]:
-    """Return the state of a run according to its folder, and a message, such as the last line of its log."""
+    """Return the state of a run, and a message such as the last line of its log.
+
+    Both are read from the files in the run's folder.
+    """
     if run.done:
         return 'done', ''
     line = _last_line(run)
@@ -149,11 +158,12 @@ def _last_line(run: Run) -> str:
 
 def _log_age(run: Run) -> timedelta:
     seconds = round(time.time() - (run.folder / 'log.txt').stat().st_mtime)
-    return timedelta(seconds=max(0, seconds))  # the clock of a node may be ahead
+    # The age would be negative if the clock of the run's node is ahead of this machine's clock.
+    return timedelta(seconds=max(0, seconds))
 
 
 def require_own_files(runs: Sequence[Run], study: Path) -> None:
-    """Raise if a file that a page would show is a link that leads out of the study's folder."""
+    """Raise an error if a file that a page would show is a link to a file outside the study's folder."""
     for run in runs:
         for name in SHOWN:
             if (run.folder / name).exists():
@@ -161,7 +171,10 @@ def require_own_files(runs: Sequence[Run], study: Path) -> None:
 
 
 def unfinished(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that are not done, and those that use their results, because the results may change."""
+    """Return the runs that are not done, and all runs that use their results.
+
+    A run that uses the results of an unfinished run must be completed again, because these results may change.
+    """
     selected: set[Run] = set()
     more = {run for run in runs if not run.done}
     while not more <= selected:
@@ -172,9 +185,10 @@ def unfinished(runs: Sequence[Run]) -> list[Run]:
 
 
 def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
-    """Record trials that failed twice with the same error as the worst of their search, and return them.
+    """Let trials that failed twice with the same error count as the worst of their search, and return these trials.
 
-    At least one trial of the search must have finished. If all trials fail, their settings are not the cause.
+    This happens only if at least one trial of the search has finished. If all trials fail, the cause is probably not in
+    their options.
     """
     settled = {}
     for run in runs:
@@ -182,7 +196,7 @@ def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
         message = is_open and repeated_failure(run.folder)
         if message and _any_trial_finished(run.folder.parent):
             settled[run] = message
-    # Results are written after the loop, because a settled trial must not count as finished for the others.
+    # Results are written only after the loop above, which counts every trial with a result as finished.
     for run, message in settled.items():
         labels = {task: task for task in run.tasks}
         result = RunResult(labels=labels, diverged=f'failed twice: {message}')
@@ -191,14 +205,15 @@ def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
 
 
 def _any_trial_finished(search: Path) -> bool:
-    """Return True if a trial of a search has a result. Folders that were set aside do not count."""
+    """Return True if a trial in the search's folder has a result. Trials that were set aside do not count."""
     return any(path.parent.name.isdecimal() for path in search.glob('*/result.json'))
 
 
 def repeated_failure(folder: Path) -> str:
     """Return the last message of a run if its last two starts failed with the same error; else ''.
 
-    Numbers in an error may differ, such as those of free memory. The last log line of a killed run must be the same.
+    Two errors are the same even if numbers in them differ, such as the size of free memory. If a run was killed, its
+    message is the last line of its log, and the two lines must be equal.
     """
     before, last = (_text_of(folder / name) for name in FAILURES)
     varying = r'[\d.]+' if re.search(LAST_WORDS, last) else '$'

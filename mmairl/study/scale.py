@@ -1,4 +1,4 @@
-"""Scales: make the full-size configs of a study smaller, all rows in the same way."""
+"""Scales: sets of changes that make the full-size configs of a study smaller, in the same way for all rows."""
 
 import copy
 from collections.abc import Iterable
@@ -17,13 +17,15 @@ from mmairl.evaluation.sets import innermost
 from mmairl.io import Declared, read_yaml
 from mmairl.study.spec import Row, Seed, Untrained
 
-DEFAULT_BATCH = 1024  # batch size of most configs, to which the factors in a scale's `lr` apply
-FULL_WIDTH = 64  # base channels of a ResNet
-IMAGENET = 1_281_167  # training images; configs that count iterations assume them
+# The batch size of most full-size configs. The factors in a scale's `lr` assume it.
+DEFAULT_BATCH = 1024
+FULL_WIDTH = 64  # the base channels of a full-size ResNet
+# The number of training images in ImageNet. Configs that state their length in iterations assume this number.
+IMAGENET = 1_281_167
 
 
 class Widths(Declared, frozen=True):
-    """The widths of the backbone's features, and of the hidden and output layers of projector and predictor."""
+    """The width of the backbone's features, and the widths of the layers in projector and predictor."""
 
     features: int
     hidden: int
@@ -31,14 +33,15 @@ class Widths(Declared, frozen=True):
 
 
 class Scale(Declared, frozen=True):
-    """Changes that make a full-size config smaller. `docs/reference/study_yaml.md` explains the keys."""
+    """The changes that make a full-size config smaller. `docs/reference/study_yaml.md` explains the keys."""
 
     text: str
-    rate: float  # images per second and device in training steps of `rate_of`
+    rate: float  # how many images per second one device trains on with the config `rate_of`
     rate_source: str
-    images: int  # in the training set
+    images: int  # the number of training images
     rate_of: str = 'mocov2plus_r50_200e.py'
-    step_seconds: dict[str, float] = {}  # of transfer tasks, times the number of devices
+    # For each transfer task, the seconds of a training step, multiplied by the number of devices.
+    step_seconds: dict[str, float] = {}
     merge: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
     replace: dict[str, Any] = {}
@@ -54,7 +57,7 @@ class Scale(Declared, frozen=True):
     teacher: float = 1.0
     lr: dict[str, float] = {}
     tasks: tuple[str, ...] = ()
-    seeds: tuple[Seed, ...] = ()  # of studies that state fewer
+    seeds: tuple[Seed, ...] = ()  # A study with fewer seeds uses these seeds instead of its own.
     floor: tuple[Untrained, ...] = ()
     name: str = ''
 
@@ -71,7 +74,7 @@ def read_scale(name: str) -> Scale:
     if not path.is_file():
         known = sorted(file.stem for file in folder.glob('*.yaml'))
         raise UserError(
-            f"--scale: unknown ('{name}'); use {', '.join(known)}, or the path of a YAML file{closest(name, known)}",
+            f"--scale: unknown scale ('{name}'); use {', '.join(known)}, or the path of a YAML file{closest(name, known)}",
             code='unknown-scale',
         )
     scale = read_yaml(path, Scale)
@@ -79,7 +82,10 @@ def read_scale(name: str) -> Scale:
 
 
 def resolve(row: Row, scale: Scale) -> Config:
-    """Return the row's config at a scale. Configs without training, and those with `fixed_size`, do not change."""
+    """Load the row's config and apply the scale's changes to it.
+
+    The scale does not change a config that has no training, or that sets `fixed_size`.
+    """
     cfg = load_row(row)
     only_measures = row.weights and 'train_dataloader' not in cfg
     if only_measures or cfg.get('fixed_size'):
@@ -87,8 +93,9 @@ def resolve(row: Row, scale: Scale) -> Config:
     width = cfg.model.backbone.get('base_channels', FULL_WIDTH)
     if width < FULL_WIDTH and scale.widths:
         raise UserError(
-            f"row '{row.name}': the scale {scale.name} requires a full-size config, and base_channels is small ('{width}'); "
-            f'use a config such as {scale.rate_of}, or set `fixed_size = True` in the config',
+            f"row '{row.name}': the scale {scale.name} makes full-size configs smaller, and this config is already small "
+            f"(base_channels is '{width}'); use a full-size config such as {scale.rate_of}, or set `fixed_size = True` in "
+            'the config to train it as it is',
             code='already-small',
         )
     batch = scale.batch or cfg.total_batch_size
@@ -110,7 +117,7 @@ def resolve(row: Row, scale: Scale) -> Config:
 
 
 def network_names(configs: Iterable[Config]) -> str:
-    """Return the names of the configs' backbones, such as 'ResNet-18 of base width 16'."""
+    """Return the names of the configs' backbones for a page, such as 'ResNet-18 of base width 16'."""
     return ', '.join(dict.fromkeys(_network_name(cfg.model.backbone) for cfg in configs))
 
 
@@ -125,7 +132,7 @@ def _network_name(backbone: Config) -> str:
 
 
 def load_row(row: Row) -> Config:
-    """Return the row's config with its options."""
+    """Load the row's config and apply the row's options to it."""
     candidates = (home() / 'configs' / row.config, home() / row.config)
     path = next((path for path in candidates if path.is_file()), row.config)
     try:
@@ -140,19 +147,23 @@ def load_row(row: Row) -> Config:
 
 @cache
 def read_once(path: str) -> Config:
-    """Return the config in a file, which rows share. `at_scale` clears the cache, so that each plan reads files again."""
+    """Load a config only once for all rows that use it; callers must copy it before they change it.
+
+    `fairness.at_scale` clears the cache, so that each new plan reads the files again.
+    """
     return load_config(path)
 
 
 def change_data(cfg: Config, scale: Scale) -> None:
-    """Replace the data set, and change the transforms of the views."""
+    """Replace the training data set with that of the scale, and change the transforms of the views."""
     dataset = innermost(cfg.train_dataloader.dataset)
     own_views = expand_named_views(dataset.get('views')) or ()
     sizes = [step['size'] for view in own_views for step in view if 'size' in step]
     views = []
     for view in own_views:
         steps = [_changed_step(step, scale, max(sizes, default=0)) for step in view]
-        if scale.data and scale.data.get('gray'):  # no effect on gray images
+        # Turning an image gray has no effect if all images are gray already.
+        if scale.data and scale.data.get('gray'):
             steps = [step for step in steps if step['type'] != 'RandomGrayscale']
         views.append(steps)
     if scale.data is not None:
@@ -167,28 +178,28 @@ def change_data(cfg: Config, scale: Scale) -> None:
 def _changed_step(step: dict[str, Any], scale: Scale, largest: int) -> dict[str, Any]:
     change = scale.views.get(step['type'], {})
     size = step.get('size', largest)
-    if size < largest:  # small crops keep their size relative to the large ones
+    if size < largest:  # The size of small crops relative to large crops stays the same.
         return {**step, 'size': round(size * change.get('size', largest) / largest)}
     return {**step, **change}
 
 
 def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
-    """Set the length of the queue and the widths of the model.
+    """Set the length of the queue and the widths of the model's layers.
 
-    A projection that is as wide as its hidden layer stays as wide, and the bottleneck of a predictor keeps its relative
-    width.
+    If a projector's output is at least as wide as its hidden layer, both get the scale's hidden width. If a predictor's
+    hidden layer is narrower than its output (a bottleneck), the ratio of the two widths stays the same.
 
     Args:
-        cfg: The config.
+        cfg: The config, which is changed in place.
         scale: The scale.
-        multiple: The width of the backbone relative to the one that the scale's `widths` assume.
+        multiple: How many times wider the backbone's features are than the scale's `widths` assume.
     """
     if scale.queue and cfg.model.get('queue'):
         cfg.model.queue.length = scale.queue
     widths = scale.widths
     if not widths:
         return
-    if cfg.model.get('in_channels'):  # the model is a classifier
+    if cfg.model.get('in_channels'):  # Only classifiers have this key.
         cfg.model.in_channels = widths.features
     in_channels = widths.features * multiple
     out_channels = widths.out
@@ -210,12 +221,12 @@ def narrow(cfg: Config, scale: Scale, multiple: int) -> None:
 
 
 def change_rates(cfg: Config, scale: Scale) -> None:
-    """Set the batch size, the learning rate that fits it, and the teacher's momentum."""
+    """Set the scale's batch size, adapt the learning rate to it, and change the teacher's momentum."""
     optimizer = cfg.optim_wrapper.optimizer
     if scale.batch:
         optimizer.lr *= DEFAULT_BATCH / cfg.total_batch_size
         cfg.total_batch_size = scale.batch
-    # LARS without its trust ratio takes the steps of SGD.
+    # LARS without its trust ratio is the same as SGD, so it needs the scale's factor for SGD.
     rule = optimizer.type if optimizer.get('trust', True) else 'SGD'
     optimizer.lr *= scale.lr.get(rule, 1.0)
     momentum = cfg.default_hooks.get('momentum')
@@ -227,9 +238,10 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
     """Shorten training, its warm-up, its schedules and its checkpoint interval.
 
     Args:
-        cfg: The config.
+        cfg: The config, which is changed in place.
         scale: The scale.
-        iterations: The iterations of an epoch at the scale relative to ImageNet; 1 if the config counts epochs.
+        iterations: The iterations per epoch at this scale, divided by the iterations per epoch on ImageNet. It is 1 if
+            the config states its length in epochs.
     """
     factor = scale.epochs * iterations
     if factor == 1:
@@ -247,7 +259,8 @@ def shorten(cfg: Config, scale: Scale, iterations: float) -> None:
             schedule.begin = warm_up if schedule.get('begin') else 0
             schedule.end = length
     checkpoint = cfg.default_hooks.checkpoint
-    if checkpoint.max_keep_ckpts == -1:  # rows with `along` measure earlier checkpoints
+    # A config that keeps all its checkpoints still keeps the same number, because rows with `along` measure them.
+    if checkpoint.max_keep_ckpts == -1:
         checkpoint.interval = max(1, round(checkpoint.interval * factor))
     else:
         checkpoint.update(interval=max(1, length // 4), max_keep_ckpts=1)

@@ -1,6 +1,6 @@
 """Typed schemas of the JSON files in a run's folder: request, training summary, scores.
 
-The keys in the files never change. A field that is named differently here has `field(name=...)`.
+The keys in the files never change. If a field has another name here than in the file, `field(name=...)` states the key.
 """
 
 import itertools
@@ -17,27 +17,31 @@ from mmairl.io import read_text
 from mmairl.study.spec import Along, Rescaled, Untrained
 
 CHOICE = 'chosen.json'
-# Files that belong to a run's folder rather than to its weights.
+# The files that stay in a run's folder when its weights and scores are moved elsewhere.
 REQUEST_AND_LOGS = ('asked*', 'log.txt', 'failed*.txt', 'job.*', 'begun.txt', '.lock*')
 
 
 class Chosen(Struct):
-    """The request to train with the options of the best of these trials."""
+    """The request to pick the best of these trials of a search, and to train with its options."""
 
-    trials: tuple[str, ...]  # folders
-    criterion: str
-    published: str = ''  # the folder of the run of the row as published, from the same seed
+    trials: tuple[str, ...]  # the folders of the trials
+    criterion: str  # the task whose score decides which trial is best
+    # The folder of the run that has the same seed and the row's own options, which is called the row as published.
+    published: str = ''
 
 
 class Branch(Struct, frozen=True):
-    """The request to continue another run, the trunk, after an epoch."""
+    """The request to continue another run, the trunk."""
 
     trunk: str  # the folder of the trunk
-    epoch: int
+    epoch: int  # the trunk's epoch after which the branch continues
 
 
 class Asked(Struct, omit_defaults=True, frozen=True):
-    """asked.json, the request to a worker. In `rescaled` and `along`, run folders take the place of row names."""
+    """asked.json: what the worker of a run is to train and measure.
+
+    In `rescaled` and `along`, `of` and `anchor` hold folders of runs in place of names of rows.
+    """
 
     seed: int
     tasks: tuple[str, ...] = ()
@@ -47,14 +51,17 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     fork_points: tuple[int, ...] = ()  # epochs after which branches continue this run
     untrained: Untrained | None = None
     external: str = field(default='', name='given')  # the path of an external checkpoint
-    stated: dict[str, str] = {}  # factors of an external checkpoint, as its authors state them
-    # The options of a trial, which its config already includes.
+    stated: dict[str, str] = {}  # the factors of an external checkpoint that its authors state
+    # The options of a trial. The run's config already includes them; the winner of a search gets its options from here.
     trial: dict[str, Any] | None = None
-    # The data sets of a trial's row, by which the worker checks that the trial sees no test images.
+    # The data sets of the trial's row. The worker raises an error if their held-out images include test images, because
+    # trials are measured on these held-out images.
     splits: dict[str, Any] = {}
     chosen: Chosen | None = None
-    tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # trials of a recipe, by task
-    # Digests of the modules outside the package that training imports; None if an earlier version did not record them.
+    # For each tuned task, the options of its trials.
+    tuned: dict[str, tuple[dict[str, Any], ...]] = {}
+    # Digests of the modules outside the package that training imports. None means that an earlier version wrote this
+    # request and recorded no digests.
     sources: dict[str, str] | None = None
 
     @property
@@ -63,21 +70,22 @@ class Asked(Struct, omit_defaults=True, frozen=True):
 
 
 class EarlierAnalyses(Struct):
-    """The part of study.json that the next record continues."""
+    """The entries of an existing study.json that are carried over when it is written again."""
 
-    finished_runs: list[int] = field(default_factory=list, name='looks')  # at each analysis so far
+    # The number of finished runs at each analysis of the study so far.
+    finished_runs: list[int] = field(default_factory=list, name='looks')
 
 
 class Choice(Struct):
-    """chosen.json: the best trial, whose options the run is trained with."""
+    """chosen.json: the best trial of a search. The run in this folder is trained with its options."""
 
-    trial: str
+    trial: str  # the folder of the trial
     options: dict[str, Any]
     score: float
 
 
 class TrainingStart(Struct):
-    """start.json: digests of what training started from."""
+    """start.json: digests of the initial weights, of their shapes, and of the order of the first images."""
 
     weights: str
     shapes: str
@@ -85,26 +93,28 @@ class TrainingStart(Struct):
 
 
 class Trained(Struct, kw_only=True):
-    """trained.json: the summary of training, which is written when it ends."""
+    """trained.json: a summary of the training, written when training ends."""
 
     seconds: float | None = None
     device_seconds: float | None = None
     steps: int | None = None
     images_seen: int | None = None
     start: TrainingStart | None = None
-    made: dict[str, Any] = {}  # `reuse.origin`
-    sources: dict[str, str] | None = None  # as in asked.json when training began
+    # The identity of everything from which the weights were created; see `reuse.origin`.
+    made: dict[str, Any] = {}
+    sources: dict[str, str] | None = None  # the `sources` of asked.json when training began
 
 
 class RunResult(Trained, omit_defaults=True, kw_only=True):
-    """result.json: everything that the page shows of a run."""
+    """result.json: everything that the study's page shows about a run."""
 
     checkpoint: str = ''
-    scores: dict[str, float] = {}  # the main score by task
-    labels: dict[str, str] = {}
-    further: dict[str, float] = {}  # other scores by 'TASK SCORE'
-    identities: dict[str, dict[str, Any]] = {}  # by task
-    sha256: str = ''  # of the checkpoint's file
+    scores: dict[str, float] = {}  # the main score of each task
+    labels: dict[str, str] = {}  # the name of each task on the page
+    further: dict[str, float] = {}  # the other scores of the tasks; a key is 'TASK SCORE'
+    # For each task, everything that its score depends on.
+    identities: dict[str, dict[str, Any]] = {}
+    sha256: str = ''  # the digest of the checkpoint's file
     weights: str = ''  # the identity of the model, independent of the file format
     file: tuple[int, ...] = ()  # size and modification time of the checkpoint
     git: str = ''
@@ -113,24 +123,29 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     evaluation: str = ''
     curves: dict[str, Curve] = {}
     hidden: dict[str, str] = {}
-    left_out: dict[str, dict[str, int]] = {}  # numbers of unreadable images and missing classes
-    tuned: dict[str, dict[str, Any]] = {}  # the outcome of tuning a recipe, by task
-    diverged: str = ''  # why a trial counts as the worst
-    excluded: str = ''  # why a branch was not trained
+    # For each task, how many images were unreadable and classes missing.
+    left_out: dict[str, dict[str, int]] = {}
+    tuned: dict[str, dict[str, Any]] = {}  # for each tuned task, the result of tuning its recipe
+    diverged: str = ''  # the reason why this trial counts as the worst of its search
+    excluded: str = ''  # the reason why this branch of a trunk was not trained
 
     def __post_init__(self) -> None:
         if any(len(steps) != len(values) for steps, values in self.curves.values()):
-            raise ValueError('expected a value for each step of a curve')
+            raise ValueError('curves: the steps and the values of a curve must be equally many')
 
 
 class Measured(Struct):
-    """TASK_KEY.json: the scores of one task by name."""
+    """TASK_KEY.json: the scores of one task.
+
+    The identity describes everything that the scores depend on, and KEY is its digest.
+    """
 
     scores: dict[str, float]
     identity: dict[str, Any]
-    right: dict[str, Any] | None = None  # the correctly classified test images
-    tuned: dict[str, Any] = {}  # the chosen trial of the recipe, and all scores on held-out images
-    left_out: dict[str, int] = {}  # numbers of unreadable images and missing classes
+    right: dict[str, Any] | None = None  # which test images were classified correctly
+    # The recipe's best trial, and the scores of all trials on held-out images.
+    tuned: dict[str, Any] = {}
+    left_out: dict[str, int] = {}  # how many images were unreadable and classes missing
 
 
 def result_file(folder: Path, task: str, identity: Mapping[str, Any]) -> Path:
@@ -142,12 +157,16 @@ def last_checkpoint(folder: Path) -> Path:
 
 
 def set_aside(folder: Path, keep: Collection[str] = (), last: str = '') -> Path:
-    """Move the files of a run into a new folder next to the run's, and return the new folder.
+    """Move a run's files into a new folder next to the run's folder, so that the run starts afresh.
 
     Args:
         folder: The run's folder.
-        keep: Patterns of files that stay. Without any, the folder itself is renamed.
-        last: The file to move last, so that a caller that finds it in place repeats an interrupted move.
+        keep: Patterns of the names of files that stay. If there are no patterns, the folder itself is renamed.
+        last: The file to move last. If a move was interrupted, this file is still in place, so the caller sees that it
+            must repeat the move.
+
+    Returns:
+        The new folder.
     """
     names = (folder.with_name(f'{folder.name}_set_aside_{number}') for number in itertools.count(1))
     target = next(path for path in names if not path.exists())

@@ -1,8 +1,11 @@
-"""Equal tuning budgets: before rows are compared, each is tuned with the same budget on the same relative points.
+"""Tune the rows of a study with equal budgets before they are compared.
 
-The first trial is the row as published. Further trials vary the row's own values by scrambled Sobol points, which all rows
-share. The best trial is trained again from a fresh seed, and only these runs are compared. Searches are repeated with other
-points and seeds, so the spread over searches includes the chance of both.
+A search trains several trials of each row. The first trial has the row's own options and is called the row as published.
+Further trials change the row's own values of the searched keys. The changes follow scrambled Sobol points, which are the same
+for all rows. The options of the best trial are then trained again from a fresh seed, and only these last runs are compared.
+
+A study repeats the search with other points and seeds. The spread over the searches therefore includes the randomness of
+tuning and the randomness of training.
 """
 
 import math
@@ -21,23 +24,28 @@ from mmairl.evaluation.protocol import protocol_class
 from mmairl.io import Declared
 from mmairl.registry import PROTOCOLS
 
-MOST_TRIALS = 10_000  # of a row in a search
-SPARE = 16  # Sobol points per trial, because points that repeat a trial are skipped
-OWN = 2  # most dimensions of a row in addition to the study's
-LENGTH = 'the budget counts runs of one length and batch size'
-MEASURING = 'all trials are measured the same way'
-NOT_SEARCHED = {  # the reason by key
+MOST_TRIALS = 10_000  # the largest number of trials of a row in one search
+# The number of Sobol points that are computed for each trial. Spare points are needed, because a point is skipped if it
+# repeats the options of an earlier trial.
+SPARE = 16
+OWN = 2  # the largest number of dimensions that a row can add to the study's dimensions
+LENGTH = 'the budget assumes that all trials of a row have the same length and batch size'
+MEASURING = 'all trials must be measured in the same way'
+NOT_SEARCHED = {  # the config keys that cannot be searched, with the reasons
     **dict.fromkeys(('train_cfg', 'total_batch_size', 'train_dataloader.batch_size'), LENGTH),
     **dict.fromkeys(('evaluation', 'recipes'), MEASURING),
-    'randomness': 'trials of a search share their seed',
+    'randomness': 'all trials of a search must have the same seed',
 }
-FIRST = 1000  # seed of the trials of search 0, far from the seeds of the compared runs
+# The seed of the trials of search 0. It is far from the seeds of the compared runs, so that trials never share a seed with
+# them.
+FIRST = 1000
 
 
 class Dimension(Declared, frozen=True):
-    """A config key that trials vary, either by `times`, a range of factors of the row's own value, or over listed `values`.
+    """A dimension of a search: a config key whose value differs between trials.
 
-    The range is searched on a log scale. With `complement`, the factors apply to 1 - value, as for a momentum.
+    With `times`, trials multiply the row's own value by factors from a range, on a log scale. With `values`, trials take
+    one of the listed values. With `complement`, the factors multiply 1 - value, which suits a momentum such as 0.996.
     """
 
     key: str
@@ -48,12 +56,13 @@ class Dimension(Declared, frozen=True):
     def __post_init__(self) -> None:
         if (self.times is None) == (self.values is None):
             raise UserError(
-                f'{self.key}: set either `times`, such as [1/8, 8], or `values`',
+                f'{self.key}: a dimension requires exactly one of `times` and `values`; set one of them, such as '
+                '`times: [1/8, 8]`',
                 code='times-or-values',
             )
         if self.times and not 0 < self.ends[0] < self.ends[1]:
             raise UserError(
-                f'{self.key}: the range is empty ({list(self.times)}); set two positive factors, the smaller one first',
+                f'{self.key}: `times` must be two positive factors, the smaller one first ({list(self.times)}); correct them',
                 code='empty-range',
             )
 
@@ -63,12 +72,17 @@ class Dimension(Declared, frozen=True):
             return [float(Fraction(str(end))) for end in self.times]
         except (ValueError, ZeroDivisionError):
             raise UserError(
-                f'{self.key}: `times` must be numbers ({list(self.times)}); set, for example, [1/8, 8]',
+                f'{self.key}: `times` must be two numbers ({list(self.times)}); set, for example, [1/8, 8]',
                 code='range-not-numbers',
             ) from None
 
     def at(self, place: float, own: Any) -> Any:
-        """Return the value at a place from 0 to 1 on the dimension, for a row whose own value is `own`."""
+        """Return the value that a trial uses.
+
+        Args:
+            place: The position on the dimension, from 0 (its start) to 1 (its end).
+            own: The row's own value.
+        """
         if self.values:
             return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
         low, high = self.ends
@@ -78,7 +92,10 @@ class Dimension(Declared, frozen=True):
         return max(1, round(own * factor)) if isinstance(own, int) else own * factor
 
     def place(self, value: Any, own: Any) -> float:
-        """Return the place from 0 to 1 of a value; NaN if it is not a listed value."""
+        """Return the position of a value on the dimension, from 0 to 1.
+
+        This is the inverse of `at`. The position is NaN if the dimension lists its values and this is not one of them.
+        """
         if self.values:
             listed = value in self.values
             return self.values.index(value) / (len(self.values) - 1) if listed else math.nan
@@ -87,13 +104,14 @@ class Dimension(Declared, frozen=True):
         return math.log(factor / low) / math.log(high / low)
 
     def require_fits(self, row: str, own: Any) -> None:
-        """Raise if the range does not apply to a row's own value."""
+        """Raise an error if the range of factors cannot be applied to a row's own value, such as 0 or a text."""
         if self.values:
             return
         is_number = isinstance(own, int | float) and own and own is not True
         if not is_number or (self.complement and not 0 <= self.at(1, own) < 1):
             raise UserError(
-                f"{self.key}: `times` does not apply to the value of '{row}' ({own!r}); set `values`",
+                f"{self.key}: the factors in `times` cannot be applied to the value of row '{row}' ({own!r}); list `values` "
+                'instead',
                 code='range-does-not-fit',
             )
 
@@ -102,7 +120,10 @@ Dimensions = Annotated[dict[str, Dimension], Meta(min_length=1)]
 
 
 class Tune(Declared, frozen=True):
-    """Tunes the recipe of a task for each model, by trials around the recipe's own values."""
+    """Tunes the training recipe of a task, such as fine-tuning, separately for each model.
+
+    The trials vary the recipe's own values.
+    """
 
     trials: Annotated[int, Meta(ge=2)]
     dimensions: Dimensions
@@ -114,7 +135,7 @@ class Tune(Declared, frozen=True):
 class Search(Declared, frozen=True):
     """Tunes the rows of a study before they are compared."""
 
-    # Training FLOPs of a search, in runs of the study's cheapest row.
+    # The training FLOPs that each row can spend in one search. The unit is one run of the study's cheapest row.
     budget: Annotated[float, Meta(ge=1, le=MOST_TRIALS)]
     dimensions: Dimensions
     searches: Annotated[int, Meta(ge=1)] = 3
@@ -126,34 +147,35 @@ class Search(Declared, frozen=True):
         known = [name for name in PROTOCOLS.names() if not protocol_class(name).trains]
         if self.criterion not in known:
             raise UserError(
-                f"search.criterion: not a protocol that searches can use ('{self.criterion}'); set one of {', '.join(known)}. "
-                'To choose without labels among finished trials, see projects/label_free',
+                f"search.criterion: trials cannot be compared by this task ('{self.criterion}'); set one of "
+                f'{", ".join(known)}. To choose among finished trials without labels, see projects/label_free',
                 code='unknown-criterion',
             )
 
 
 def require_distinct(dimensions: Mapping[str, Dimension]) -> None:
-    """Raise if two dimensions vary the same key, or if one key is part of the other."""
+    """Raise an error if two dimensions have the same key, or if one key is a part of the other."""
     for one, other in permutations(dimensions.values(), 2):
         if is_within(one.key, other.key):
             raise UserError(
-                f'dimensions: {one.key} is varied twice, also as a part of {other.key}; remove one of the two',
+                f'dimensions: {one.key} is searched twice, because another dimension searches {other.key}; remove one of the '
+                'two dimensions',
                 code='same-dimension',
             )
 
 
 def require_searchable(dimensions: Mapping[str, Dimension]) -> None:
-    """Raise if a dimension changes the length of training, its seed, or how trials are measured."""
+    """Raise an error if a dimension would change the length of training, its seed, or how trials are measured."""
     for (name, dimension), (key, reason) in product(dimensions.items(), NOT_SEARCHED.items()):
         if is_within(dimension.key, key) or is_within(key, dimension.key):
             raise UserError(
-                f'search.dimensions.{name}: {dimension.key} cannot be searched, because {reason}; remove it',
+                f'search.dimensions.{name}: {dimension.key} cannot be searched, because {reason}; remove the dimension',
                 code='not-searchable',
             )
 
 
 def is_within(key: str, prefix: str) -> bool:
-    """Return True if a dotted key equals `prefix` or is part of it."""
+    """Return True if a dotted key is `prefix` or a key inside it, such as `model.head` inside `model`."""
     return f'{key}.'.startswith(f'{prefix}.')
 
 
@@ -163,12 +185,15 @@ def own_value(cfg: Config, key: str) -> Any:
 
 
 def own_values(dimensions: Mapping[str, Dimension], cfg: Config) -> dict[str, Any]:
-    """Return the values of the dimensions' keys in a config."""
+    """Return the config's own values of the searched keys."""
     return {dimension.key: own_value(cfg, dimension.key) for dimension in dimensions.values()}
 
 
 def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dimension]:
-    """Return the dimensions of a row, those of its own `search` included. Keys that its config lacks are skipped."""
+    """Return the dimensions in which a row is searched: the study's dimensions, and those that only this row has.
+
+    A dimension of the study is skipped if the row's config lacks its key.
+    """
     own = row.search if isinstance(search, Search) else {}
     require_searchable(own)
     dimensions = {**search.dimensions, **own}
@@ -181,26 +206,43 @@ def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dim
             fitting[name] = dimension
         elif name in own:
             raise UserError(
-                f"'{row.name}': the config has no {dimension.key} to search; remove the dimension {name}",
+                f"row '{row.name}': its config does not have the searched key {dimension.key}; remove the dimension {name}",
                 code='no-key-to-search',
             )
     return fitting
 
 
 def trials_for(budget: float, flops: Mapping[str, float]) -> dict[str, int]:
-    """Return the number of trials of each row, as published included. The budget counts runs of the cheapest row."""
-    total = budget * min(flops.values()) * (1 + 1e-9)  # so that rounding does not cost a trial
+    """Return how many trials each row can afford, including the trial of the row as published.
+
+    Args:
+        budget: The FLOPs of each row's trials, in units of one run of the cheapest row.
+        flops: The training FLOPs of one run of each row.
+    """
+    # The small extra budget prevents a rounding error from removing a trial that the budget exactly pays for.
+    total = budget * min(flops.values()) * (1 + 1e-9)
     return {row: max(1, math.floor(total / cost)) for row, cost in flops.items()}
 
 
 def sobol_points(dimensions: int, number: int, trials: int) -> list[list[float]]:
-    """Return the points of search `number`, one column per dimension. They do not depend on the row or the budget."""
+    """Return the Sobol points of a search, with one coordinate per dimension.
+
+    The points do not depend on the row, and a larger budget only adds points.
+
+    Args:
+        dimensions: The number of the study's dimensions.
+        number: The number of the search.
+        trials: The smallest number of points to return.
+    """
     sobol = scipy.stats.qmc.Sobol(dimensions + OWN, rng=number)
     return sobol.random_base2(math.ceil(math.log2(max(1, trials)))).tolist()
 
 
 def setting_count(search: Search | Tune, row: Any, cfg: Config) -> float:
-    """Return the number of different trials, as published included; infinite if a range is searched."""
+    """Return the number of different trials that a row can have, including the row as published.
+
+    The number is infinite if a dimension has a range of factors.
+    """
     dimensions = dimensions_of(search, row, cfg)
     if not all(dimension.values for dimension in dimensions.values()):
         return math.inf
@@ -214,15 +256,23 @@ def trial_options(
     number: int,
     trials: int,
 ) -> list[dict[str, Any]]:
-    """Return the config overrides of the row's trials in search `number`. The first trial, as published, has none.
+    """Return the config overrides of each trial of a row in one search.
 
-    If all dimensions list their values, there may be fewer different trials than `trials`.
+    The first trial is the row as published and has no overrides.
+
+    Args:
+        search: The dimensions to search.
+        row: The row.
+        cfg: The row's config, or the recipe that is tuned.
+        number: The number of the search.
+        trials: The number of trials. If all dimensions list their values, there may be fewer different trials.
     """
     dimensions = dimensions_of(search, row, cfg)
     columns = dict.fromkeys([*search.dimensions, *dimensions])
     own = own_values(dimensions, cfg)
     options: list[dict[str, Any]] = []
-    further: list[dict[str, Any]] = []  # used if too few points differ
+    # The options of points that repeat an earlier trial. They are used only if there are too few different points.
+    further: list[dict[str, Any]] = []
     for point in sobol_points(len(search.dimensions), number, SPARE * trials):
         if len(options) == trials - 1:
             break
@@ -239,7 +289,7 @@ def trial_options(
 
 
 def _combinations(dimensions: Mapping[str, Dimension], cfg: Config) -> Iterator[dict[str, Any]]:
-    """Yield all combinations of listed values, except for the row's own."""
+    """Yield all combinations of listed values, except for the combination of the row's own values."""
     own = own_values(dimensions, cfg)
     different = []
     for dimension in dimensions.values():
@@ -254,10 +304,11 @@ def _combinations(dimensions: Mapping[str, Dimension], cfg: Config) -> Iterator[
 def searched_keys(
     search: Search | None, rows: Sequence[Any], configs: Mapping[str, Config]
 ) -> dict[str, set[str]]:
-    """Return the searched keys of each row.
+    """Return the config keys that are searched in each row.
 
     Raises:
-        UserError: If no row has one of the keys, or if only one of two compared rows has an undeclared key.
+        UserError: If no row has the key of a dimension, or if a key is searched in only one of two compared rows and the
+            row does not declare the key.
     """
     if search is None:
         return {row.name: set() for row in rows}
@@ -268,15 +319,15 @@ def searched_keys(
     for name, dimension in search.dimensions.items():
         if not any(dimension.key in searched for searched in keys.values()):
             raise UserError(
-                f'search.dimensions.{name}: no row has the key ({dimension.key}); correct it',
+                f"search.dimensions.{name}: no row's config has the key ({dimension.key}); correct the key",
                 code='no-key-to-search',
             )
     for row in rows:
         for key in sorted(keys[row.name] ^ keys[row.against or row.name]):
             if not any(is_within(key, prefix) for prefix in row.declares):
                 raise UserError(
-                    f"'{row.name}': {key} is searched in only one of this row and '{row.against}'; search both, or add the key "
-                    "to the row's `declares`",
+                    f"row '{row.name}': {key} is searched in only one of the two compared rows '{row.name}' and "
+                    f"'{row.against}'; search it in both rows, or add the key to the row's `declares`",
                     code='undeclared-search',
                 )
     return keys

@@ -1,9 +1,11 @@
-"""Submit a study's runs as Slurm jobs by a site's profile, or print plain commands for any other scheduler.
+"""Submit a study's runs as Slurm jobs, or print plain commands for any other scheduler.
 
-Each job runs a command on a run's folder and is requeued if it exits with 75. Its state is read from squeue and from the
-folder. submitit is not used, because it pickles calls and executes the pickle on the node (`core.PicklingExecutor`), its
-jobs ignore SIGTERM (`SignalHandler.bypass`), it does not split arrays at a site's limits, and it requires accounting
-(sacct), which some sites do not have.
+Each job completes one run, and is requeued if the run exits with 75, which means that it was stopped. The state of a job is
+read from squeue and from the run's folder. The options of sbatch come from a site's profile.
+
+The package submitit is not used for several reasons. It pickles calls and executes the pickle on the node
+(`core.PicklingExecutor`). Its jobs ignore SIGTERM (`SignalHandler.bypass`). It does not split arrays at a site's limits.
+It requires Slurm's accounting (sacct), which some sites do not have.
 """
 
 import os
@@ -27,15 +29,21 @@ from mmairl.study.runs import LAST_WORDS, Run, status
 JOB = Template(
     Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True
 )
-PORTION = 1000  # runs in an array: Slurm's default MaxArraySize, halved while a site accepts fewer
+# The largest number of runs in one job array. It is Slurm's default MaxArraySize, and it is halved until the site accepts
+# the array.
+PORTION = 1000
 ENDED = (
     'BOOT_FAIL', 'CANCELLED', 'COMPLETED', 'DEADLINE', 'FAILED', 'NODE_FAIL', 'OUT_OF_MEMORY', 'PREEMPTED', 'TIMEOUT',
 )  # fmt: skip
-Queue = dict[Run, tuple[str, str]]  # the state of each run's job, and Slurm's reason for it
+# For each run, the state of its job, and Slurm's reason for the state.
+Queue = dict[Run, tuple[str, str]]
 
 
 class Cluster(Declared, frozen=True):
-    """A site's profile. Keys have the names of sbatch's options; empty values mean Slurm's defaults."""
+    """A site's profile: the options of its Slurm jobs. Most keys are named after options of sbatch.
+
+    An empty value means that Slurm's default is used.
+    """
 
     partition: str = ''
     account: str = ''
@@ -43,10 +51,15 @@ class Cluster(Declared, frozen=True):
     qos: str = ''
     constraint: str = ''
     mem: str = ''
-    cpus: Annotated[int, Meta(ge=1)] = 8  # for each GPU or each CPU process
-    per_node: Annotated[int, Meta(ge=0)] = 0  # most GPUs of a run on one node; 0 means no limit
-    gres: str = 'gpu'  # such as gpu:a100; 'none' for nodes without GPUs
-    environment: tuple[str, ...] = ()  # lines of bash before the run, such as `module load cuda`
+    cpus: Annotated[int, Meta(ge=1)] = (
+        8  # the CPU cores for each GPU, or for each process without a GPU
+    )
+    per_node: Annotated[int, Meta(ge=0)] = (
+        0  # the GPUs that a run can use on one node; 0 means no limit
+    )
+    gres: str = 'gpu'  # the type of GPUs, such as gpu:a100, or 'none' for nodes without GPUs
+    # Bash commands to execute before the run, such as `module load cuda`.
+    environment: tuple[str, ...] = ()
 
     @property
     def options(self) -> list[str]:
@@ -56,12 +69,18 @@ class Cluster(Declared, frozen=True):
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Return the profile in a YAML file. All values are read as text, because YAML takes 24:00:00 for a number."""
+    """Read a site's profile from a YAML file.
+
+    YAML would read a time such as 24:00:00 as a number, so all values are read as text before they are converted.
+    """
     return read_yaml(path, Cluster, yaml.BaseLoader)
 
 
 def in_order(runs: Sequence[Run]) -> dict[Run, list[Run]]:
-    """Return the unfinished runs, each after the unfinished runs that it needs and mapped to them."""
+    """Return, for each unfinished run, the unfinished runs that it needs.
+
+    The runs are in an order in which they can be executed.
+    """
     waiting = {run.folder: run for run in runs if not run.done}
     needed = {}
     for run in waiting.values():
@@ -70,14 +89,14 @@ def in_order(runs: Sequence[Run]) -> dict[Run, list[Run]]:
 
 
 def plain_commands(runs: Sequence[Run], devices: int) -> Iterator[str]:
-    """Yield a line for each unfinished run: its name, the names of the runs that it needs, and its command."""
+    """Yield a line for each unfinished run: its name, the names of the runs that it needs, and its shell command."""
     for run, before in in_order(runs).items():
         steps = [f'cd {shlex.quote(os.getcwd())}', *map(shlex.join, commands(run, devices))]
         yield f'{run.slug}\t{",".join(other.slug for other in before) or "-"}\t{" && ".join(steps)}'
 
 
 def job_script(devices: int, out: Path, cluster: Cluster) -> str:
-    """Return the script that all jobs of a study share."""
+    """Return the batch script that all jobs of a study use."""
     log = str(out.absolute() / 'jobs' / 'slurm.log')
     nodes, share = shared(devices, cluster)
     tasks = share if nodes > 1 else 1
@@ -89,7 +108,8 @@ def job_script(devices: int, out: Path, cluster: Cluster) -> str:
         cpus=cluster.cpus * share // tasks,
         gres='' if cluster.gres in ('', 'none') else f'{cluster.gres}:{share}',
         environment=cluster.environment,
-        log=log.replace('%', '%%'),  # a % begins a pattern of Slurm
+        # In a file name, Slurm reads a single % as the start of a pattern.
+        log=log.replace('%', '%%'),
         folder=shlex.quote(os.getcwd()),
         stopping=shlex.quote(str(Path(__file__).parents[1] / 'signals.sh')),
         last_words=LAST_WORDS,
@@ -97,23 +117,27 @@ def job_script(devices: int, out: Path, cluster: Cluster) -> str:
 
 
 def run_script(run: Run, devices: int, cluster: Cluster) -> str:
-    """Return the commands of a run in its job. On one node, our launcher starts the processes; on several, srun does."""
+    """Return the commands of one run, which its job executes.
+
+    If the run uses one node, mmairl's launcher starts its processes. If it uses several nodes, srun starts them.
+    """
     nodes, share = shared(devices, cluster)
     steps = commands(run, share)
     if nodes > 1:
-        # Signals to the job would make srun kill its tasks before they save. They do not reach a session of its own.
+        # If srun received the job's signals, it would kill its tasks before they save. `setsid` starts srun in a session of
+        # its own, where these signals do not reach it.
         srun = f'setsid srun --kill-on-bad-exit=0 --wait=120 --cpus-per-task={cluster.cpus}'
         steps[0] = [*srun.split(), *commands(run, 1)[0], '--launcher', 'slurm']
     return ''.join(f'run {shlex.join(step)}\n' for step in steps)
 
 
 def shared(devices: int, cluster: Cluster) -> tuple[int, int]:
-    """Return the number of nodes of a run, and the number of its processes on each node."""
+    """Return the number of nodes that a run uses, and the number of its processes on each node."""
     nodes = -(-devices // cluster.per_node) if cluster.per_node else 1
     if devices % nodes:
         raise UserError(
-            f'--per-run: {devices} GPUs cannot be divided equally among {nodes} nodes of at most {cluster.per_node}; set a '
-            f'multiple of {nodes}',
+            f'--per-run: {devices} GPUs cannot be divided equally among {nodes} nodes with at most {cluster.per_node} GPUs '
+            f'each; set --per-run to a multiple of {nodes}',
             code='unequal-nodes',
         )
     return nodes, devices // nodes
@@ -126,13 +150,22 @@ def submit(
     cluster: Cluster,
     say: Callable[[str], None],
 ) -> None:
-    """Submit the runs that are neither finished nor queued, each after the runs that it needs.
+    """Submit the runs that are neither finished nor queued.
 
-    Runs that need no others are submitted as arrays of the size that the site accepts.
+    Runs that need no other runs are submitted as job arrays of the size that the site accepts. Each other run is a job that
+    Slurm starts after the runs that it needs.
+
+    Args:
+        runs: All runs of the study.
+        devices: The number of GPUs of each run, or of processes on nodes without GPUs.
+        out: The study's folder.
+        cluster: The site's profile.
+        say: A function that prints a line.
     """
     if not shutil.which('sbatch'):
         raise UserError(
-            '--slurm: this machine has no sbatch; run the command on a login node of Slurm, or use --print-commands',
+            '--slurm: this machine does not have the command sbatch; run the command on a login node of the cluster, or use '
+            '--print-commands',
             code='no-sbatch',
         )
     script = write_text(out / 'jobs' / 'job.sh', job_script(devices, out, cluster))
@@ -141,7 +174,7 @@ def submit(
     left = [run for run in before if run not in queued]
     total = len(left)
     say(
-        f'{len(runs) - len(before)} runs are done, {len(before) - total} are queued, {total} will be submitted'
+        f'{len(runs) - len(before)} runs are done, {len(before) - total} are queued, and {total} will be submitted'
     )
     groups = [[run for run in left if not before[run]]]
     groups += [[run] for run in left if before[run]]
@@ -160,8 +193,8 @@ def submit(
                 portion = len(part) // 2
             else:
                 raise UserError(
-                    f'{name}: Slurm does not accept the job ({refusal}) after {submitted} of {total} submitted runs; correct '
-                    'the profile, or, if a limit of jobs was reached, run the command again when jobs have ended',
+                    f'{name}: Slurm does not accept the job ({refusal}); {submitted} of {total} runs have been submitted; '
+                    'correct the profile, or run the command again later if a limit on the number of jobs was reached',
                     code='slurm-refused',
                 )
 
@@ -174,7 +207,11 @@ def _submit_array(
     devices: int,
     cluster: Cluster,
 ) -> tuple[str, str]:
-    """Submit runs as the tasks of one array, and return what `sbatch` does."""
+    """Submit runs as the tasks of one job array.
+
+    Returns:
+        The number of the job array and '', or '' and the reason why Slurm refused it.
+    """
     for run in part:
         write_text(run.folder / 'job.sh', run_script(run, devices, cluster))
     options = [f'--array=0-{len(part) - 1}', f'--job-name={name}']
@@ -189,9 +226,13 @@ def _submit_array(
 
 
 def sbatch(*arguments: object) -> tuple[str, str]:
-    """Return the number of a new job and '', or '' and why Slurm refused it.
+    """Submit a job by Slurm's command sbatch.
 
-    At the limit of a site's jobs, sbatch retries for minutes, so it is killed at its first message about a retry.
+    If a site's limit on the number of jobs is reached, sbatch retries for minutes. It is killed as soon as it prints that it
+    is retrying.
+
+    Returns:
+        The number of the new job and '', or '' and the reason why Slurm refused the job.
     """
     command = ['sbatch', '--parsable', *map(str, arguments)]
     with subprocess.Popen(
@@ -212,13 +253,13 @@ def sbatch(*arguments: object) -> tuple[str, str]:
 
 
 def job_of(run: Run) -> str:
-    """Return the last job of a run, or ''."""
+    """Return the number of the last job that was submitted for a run, or ''."""
     path = run.folder / 'job.txt'
     return read_text(path).strip() if path.is_file() else ''
 
 
 def read_queue(runs: Sequence[Run]) -> Queue:
-    """Return the states of the runs' jobs in Slurm's queue."""
+    """Return the states of the runs' jobs according to Slurm's queue. A run without a job in the queue is left out."""
     jobs = {run: job for run in runs if (job := job_of(run))}
     if not jobs:
         return {}
@@ -230,7 +271,7 @@ def read_queue(runs: Sequence[Run]) -> Queue:
         known[job] = (state, reason)
     queue = {}
     for run, job in jobs.items():
-        # Slurm omits the index of an array's only task if the job was canceled.
+        # If an array has only one task and was canceled, squeue prints its number without the index of the task.
         if reported := known.get(job) or known.get(job.partition('_')[0]):
             queue[run] = reported
     return queue
@@ -238,7 +279,8 @@ def read_queue(runs: Sequence[Run]) -> Queue:
 
 def _output(*command: str) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode and 'Invalid job id' not in done.stderr:  # Slurm has forgotten an old job
+    # Slurm forgets old jobs after some time. It then reports an invalid job id, which is not an error here.
+    if done.returncode and 'Invalid job id' not in done.stderr:
         message = ' '.join(done.stderr.split())
         raise UserError(
             f'{command[0]}: Slurm does not respond ({message}); run the command again later',
@@ -248,7 +290,12 @@ def _output(*command: str) -> list[str]:
 
 
 def status_in(queue: Queue | None, run: Run) -> tuple[str, str]:
-    """Return the state of a run and a message, by its folder and by the queue (None on a machine without Slurm)."""
+    """Return the state of a run and a message about it.
+
+    Args:
+        queue: Slurm's queue, or None on a machine without Slurm. Then the state follows only from the run's folder.
+        run: The run.
+    """
     folder_state, message = status(run)
     job = job_of(run)
     if folder_state in ('done', 'running') or not job or queue is None:

@@ -1,4 +1,8 @@
-"""The schema of a study's YAML file: its rows, the factor that each row changes, seeds, tasks and published numbers."""
+"""The schema of a study's YAML file.
+
+A study is a table of rows. Each row is one variant of a method and usually differs from another row by a single factor. A
+row is trained from several seeds, which gives one run per seed, and every run is measured by the study's tasks.
+"""
 
 import hashlib
 import re
@@ -22,8 +26,9 @@ from mmairl.study.statistics.compare_rows import MARGIN
 from mmairl.study.statistics.designs import Design, fraction_rows, title
 
 DEFAULT_SEEDS = (0,)
-LONGEST_SLUG = 150  # bytes; file names have at most 255, including suffixes
-HASH = 12  # characters
+# The longest name of a row's folder in bytes. Files are named after rows, too, and a file name has at most 255 bytes.
+LONGEST_SLUG = 150
+HASH = 12  # the number of characters of the hash that shortens a longer folder name
 Untrained = Literal['pixels', 'random']
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 Seeds = Annotated[tuple[Seed, ...], Meta(min_length=1)]
@@ -32,7 +37,10 @@ Published = str | int | list[str | int]
 
 
 class Rescaled(Declared, frozen=True):
-    """Take the weights of the row `of`, NormRescaled by the row `anchor` or by a `constant`."""
+    """Creates a row's weights by applying NormRescale to the row `of`.
+
+    The weights get the norms of the row `anchor`, or they are multiplied by `constant`.
+    """
 
     of: str
     anchor: str | None = None
@@ -42,36 +50,52 @@ class Rescaled(Declared, frozen=True):
 
     def __post_init__(self) -> None:
         if (self.anchor is None) == (self.constant is None):
-            raise UserError('set either `anchor` or `constant`', code='anchor-or-constant')
+            raise UserError(
+                'rescaled: requires exactly one of `anchor` and `constant`; set one of them',
+                code='anchor-or-constant',
+            )
 
 
 class Along(Declared, frozen=True):
-    """Take the checkpoint of the row `of` after a `part` of its training, such as 50/300."""
+    """Takes a row's weights from a checkpoint in the middle of the training of the row `of`.
+
+    `part` is the fraction of that training, such as 50/300: the checkpoint after epoch 50 of 300.
+    """
 
     of: str
     part: Annotated[str, Meta(pattern=r'^[1-9]\d*/[1-9]\d*$')]
 
 
 class ForkPoint(Declared, frozen=True):
-    """Continue the run of the row `of` with the same seed, after the fraction `at` of its epochs."""
+    """Makes a row a fork: it continues the run of the row `of`, its trunk, with the same seed.
+
+    The fork starts from the trunk's state after the fraction `at` of the trunk's epochs.
+    """
 
     of: str
     at: Annotated[float, Meta(gt=0, lt=1)] = 0.5
 
 
 def roles(origin: Rescaled | Along | ForkPoint | None) -> dict[str, str]:
-    """Return the rows, or the folders of their runs, whose weights an origin uses, by role: `of`, `anchor`."""
+    """Return the values of the keys `of` and `anchor` that an origin of weights has.
+
+    The values are the names of the rows whose weights are used. In the request to a worker, they are folders of runs.
+    """
     used = {role: getattr(origin, role, None) for role in ('of', 'anchor')}
     return {role: name for role, name in used.items() if name}
 
 
 class Row(Declared, frozen=True):
-    """One line of the study's table. `docs/reference/study_yaml.md` explains the keys."""
+    """A row of the study's table. It is trained with its config and options, unless it has another origin of weights.
+
+    `docs/reference/study_yaml.md` explains the keys.
+    """
 
     name: str
-    config: str = ''  # default for a fork: the config of its trunk, the row that it continues
+    config: str = ''  # A fork uses the config of its trunk by default.
     options: dict[str, Any] = {}
-    against: str | None = None  # default: the trained row above; `read_study` sets the defaults
+    # The row to compare this row with. `read_study` sets the default: the nearest trained row above, or a fork's trunk.
+    against: str | None = None
     factor: str = ''
     declares: tuple[str, ...] = ()
     published: Published | None = None
@@ -89,18 +113,18 @@ class Row(Declared, frozen=True):
         origins = (self.rescaled, self.along, self.fork, self.untrained, self.weights)
         if sum(map(bool, origins)) > 1:
             raise UserError(
-                'set only one of `rescaled`, `along`, `fork`, `untrained` and `weights`',
+                'a row can have only one of `rescaled`, `along`, `fork`, `untrained` and `weights`; remove the others',
                 code='several-origins',
             )
         if self.trained and not self.weights:
             raise UserError(
-                '`trained` describes external checkpoints; set `weights`, too',
+                '`trained` describes external checkpoints and requires `weights`; list the checkpoints in `weights`',
                 code='trained-without-weights',
             )
 
     @property
     def others(self) -> dict[str, str]:
-        """The rows whose weights this row uses, by role: `of`, `anchor`."""
+        """The names of the rows whose weights this row uses, by the key that names them: `of` or `anchor`."""
         return roles(self.rescaled or self.along or self.fork)
 
     @property
@@ -117,20 +141,25 @@ class Row(Declared, frozen=True):
 
 
 class Factor(Declared, frozen=True):
-    """A factor to cross with others."""
+    """A factor of a factorial design: its levels, and the config keys that the levels may change."""
 
     name: str
-    levels: dict[str | int | float, dict[str, Any]]  # config overrides by label
+    # The config overrides of each level, by the level's label.
+    levels: dict[str | int | float, dict[str, Any]]
     declares: tuple[str, ...]
 
 
 class Cross(Declared, frozen=True):
-    """One row for each combination of the factors' levels, or for a fraction of the combinations."""
+    """A factorial design, which creates one row for each combination of the factors' levels.
+
+    With `fraction` or `levels`, it creates rows for only some of the combinations.
+    """
 
     config: str
     factors: Annotated[tuple[Factor, ...], Meta(min_length=1)]
     fraction: str | float | None = None
-    levels: tuple[tuple[int, ...], ...] = ()  # the index of each factor's level, row by row
+    # For each row, the number of each factor's level, counted from 0.
+    levels: tuple[tuple[int, ...], ...] = ()
     interactions: tuple[Pair, ...] = ()
 
     def __post_init__(self) -> None:
@@ -139,28 +168,29 @@ class Cross(Declared, frozen=True):
         other = [name for name, count in zip(self.names, counts) if count != 2]
         if other and (self.fraction is not None or self.interactions):
             raise UserError(
-                f"`fraction` and `interactions` require two levels of each factor ('{other[0]}'); remove them, or change "
-                'its levels',
+                f"`fraction` and `interactions` require exactly two levels for every factor ('{other[0]}' has more or fewer); "
+                'remove the two keys, or give that factor two levels',
                 code='not-two-levels',
             )
         for pair in self.interactions:
             if len({*pair} & {*self.names}) != 2:
                 raise UserError(
-                    f'interactions: expected two different factors of {names} ({list(pair)}); correct the pair',
+                    f'interactions: a pair must name two different factors ({list(pair)}); choose two of {names}',
                     code='not-an-interaction',
                 )
         for row in self.levels:
             known = [level in range(count) for level, count in zip(row, counts)]
             if len(row) != len(counts) or not all(known):
                 raise UserError(
-                    f'levels: expected one level of each factor, counted from 0 ({list(row)}); the factors are {names}',
+                    f'levels: a row must have one level number, counted from 0, for each factor ({list(row)}); correct the '
+                    f'row; the factors are {names}',
                     code='wrong-levels',
                 )
         if self.design and (confused := self.design.indistinct):
             one, two = map(title, confused)
             raise UserError(
-                f"fraction: '{one}' and '{two}' are confounded ('{self.fraction}'); set a larger fraction, or remove "
-                'interactions',
+                f"fraction: the runs cannot separate the effects '{one}' and '{two}' ('{self.fraction}'); set a larger "
+                'fraction, or remove pairs from `interactions`',
                 code='confused-effects',
             )
 
@@ -170,7 +200,7 @@ class Cross(Declared, frozen=True):
 
     @property
     def combinations(self) -> list[tuple[int, ...]]:
-        """The index of each factor's level, row by row."""
+        """For each row of the design, the number of each factor's level, counted from 0."""
         if self.levels:
             return list(self.levels)
         if self.fraction is None:
@@ -180,7 +210,7 @@ class Cross(Declared, frozen=True):
         return fraction_rows(len(self.factors), self._halvings(), estimable)
 
     def _halvings(self) -> int:
-        """Return how often the full design is halved."""
+        """Return how many times the full design is halved, such as 2 for the fraction 1/4."""
         known = {Fraction(1, 2**number): number for number in range(1, len(self.factors))}
         try:
             return known[Fraction(str(self.fraction))]
@@ -191,7 +221,7 @@ class Cross(Declared, frozen=True):
             ) from None
 
     def without(self, names: Collection[str]) -> 'Cross':
-        """Return the crossed factors without some of them. Rows that become equal are merged."""
+        """Return the design without these factors. Rows that differed only in them are merged."""
         stays = [name not in names for name in self.names]
         levels = dict.fromkeys(tuple(compress(row, stays)) for row in self.combinations)
         return replace(
@@ -204,7 +234,7 @@ class Cross(Declared, frozen=True):
 
     @property
     def design(self) -> Design | None:
-        """The two-level design, or None if a factor has more levels."""
+        """The design for the analysis of effects; None if a factor does not have exactly two levels."""
         if any(len(factor.levels) != 2 for factor in self.factors):
             return None
         pairs = tuple(tuple(sorted(pair, key=self.names.index)) for pair in self.interactions)
@@ -212,7 +242,10 @@ class Cross(Declared, frozen=True):
         return Design(self.names, levels, pairs)
 
     def rows(self) -> Iterator[Row]:
-        """Yield a row for each combination. All are compared with the first row, which has no factor changed."""
+        """Yield a row for each combination of levels. Every row is compared with the first one.
+
+        In the first row of a full design, each factor is at its first level.
+        """
         base = None
         for levels in self.combinations:
             labels = []
@@ -221,7 +254,7 @@ class Cross(Declared, frozen=True):
                 label, overrides = list(factor.levels.items())[level]
                 labels.append(str(label))
                 options |= overrides
-            changed = list(compress(self.factors, levels))  # those that are not at level 0
+            changed = list(compress(self.factors, levels))  # A factor at level 0 is not changed.
             row = Row(
                 name=', '.join(labels),
                 config=self.config,
@@ -235,7 +268,7 @@ class Cross(Declared, frozen=True):
 
 
 class Paper(Declared, frozen=True):
-    """A place in a paper, and the published table whose numbers the page shows."""
+    """The table or figure of a paper that a study repeats, and the published numbers that the page shows."""
 
     where: str = ''
     table: str = ''
@@ -247,7 +280,7 @@ class Figure(Declared, frozen=True):
 
 
 class Look(Declared, frozen=True):
-    """Rows that an instrument of `mmairl analyze` compares."""
+    """An analysis of weights or features by an instrument of `mmairl analyze`, and the rows that it compares."""
 
     instrument: Literal['norms', 'cka', 'geometry']
     rows: tuple[str, ...]
@@ -256,13 +289,17 @@ class Look(Declared, frozen=True):
     def __post_init__(self) -> None:
         if self.layer != 'backbone' and self.instrument != 'geometry':
             raise UserError(
-                f"look: {self.instrument} has no layer ('{self.layer}'); remove `layer`, or use geometry",
+                f"look: `layer` applies to the instrument geometry, not to {self.instrument} ('{self.layer}'); remove `layer`, "
+                'or use geometry',
                 code='layer-without-geometry',
             )
 
 
 class Study(Declared, frozen=True):
-    """A question with the rows, seeds and tasks that answer it. `docs/reference/study_yaml.md` explains the keys."""
+    """A study: its question, and the rows, seeds and tasks that answer it.
+
+    `docs/reference/study_yaml.md` explains the keys.
+    """
 
     title: str
     rows: tuple[Row, ...] = ()
@@ -287,7 +324,7 @@ class Study(Declared, frozen=True):
     def __post_init__(self) -> None:
         if not self.rows and not self.cross:
             raise UserError(
-                'a study requires `rows` or `cross`; see configs/studies/ladder.yaml',
+                'a study requires `rows` or `cross`; add one of them, as in configs/studies/ladder.yaml',
                 code='no-rows',
             )
         if len({*self.seeds}) < len(self.seeds):
@@ -298,20 +335,21 @@ class Study(Declared, frozen=True):
         for scale, task in self.primary.items():
             if task not in self.tasks.get(scale, ()):
                 raise UserError(
-                    f"primary: not a task of the scale {scale} ('{task}'); add it to `tasks`",
+                    f"primary: `tasks` does not list this task for the scale {scale} ('{task}'); add it there",
                     code='primary-not-a-task',
                 )
         self._check_rows()
         self._check_search()
-        published.rows(self.paper.table)  # raises if there is no such table
+        published.rows(self.paper.table)  # This call raises if the published table does not exist.
         for row in self.rows:
-            self.published_numbers(row)  # raises if the table has no such row
+            self.published_numbers(row)  # This call raises if the published table lacks a row.
 
     def _check_rows(self) -> None:
         names = [row.name for row in self.rows]
         if len({row.slug for row in self.rows}) < len(names):
             raise UserError(
-                'rows: two names give the same folder name; rename one', code='same-row-name'
+                'rows: two rows have names that give the same folder name; rename one of the rows',
+                code='same-row-name',
             )
         for row in self.rows:
             for other in (row.against, *row.others.values()):
@@ -333,21 +371,22 @@ class Study(Declared, frozen=True):
         trunk = rows[row.fork.of]
         if trunk.fork or not trunk.trains:
             raise UserError(
-                f"fork: '{row.name}' forks '{trunk.name}', which is not trained from its start; fork another row",
+                f"fork: '{row.name}' forks '{trunk.name}', which is a fork itself or is not trained; fork a row that is "
+                'trained from the start',
                 code='trunk-not-trained',
             )
         base = rows[row.against or trunk.name]
         if base is not trunk and base.fork != row.fork:
             raise UserError(
                 f"against: '{row.name}' is a fork of '{trunk.name}' and cannot be compared with '{base.name}'; set "
-                f"`against` to '{trunk.name}', or to a fork of it at the same point",
+                f"`against` to '{trunk.name}', or to another fork of '{trunk.name}' from the same epoch",
                 code='against-another-trunk',
             )
 
     def _check_search(self) -> None:
         if self.search and any(row.fork for row in self.rows):
             raise UserError(
-                'search: a fork cannot be tuned, because it continues a run that is not; remove `search` or the forks',
+                'search: a fork cannot be tuned, because it continues a run that was not tuned; remove `search` or the forks',
                 code='fork-and-search',
             )
         if self.search and len(self.rows or self.cross.combinations) < 2:
@@ -358,7 +397,8 @@ class Study(Declared, frozen=True):
         for row in self.rows:
             if row.search and not self.search:
                 raise UserError(
-                    f"rows: '{row.name}' has `search` dimensions, but the study has no `search`; add it with a budget",
+                    f"rows: '{row.name}' has `search` dimensions, but the study has no `search`; add `search` with a `budget` "
+                    'to the study',
                     code='row-search-without-search',
                 )
 
@@ -368,8 +408,9 @@ class Study(Declared, frozen=True):
 
     @property
     def full_size_scores(self) -> list[str]:
-        """The scores that the study measures at full size."""
-        from mmairl.transfer.tasks import TASKS  # imported only for studies with claims
+        """The names of the scores that the study measures at full size. Its claims can use only these scores."""
+        # This module is imported here, because only studies with claims need it.
+        from mmairl.transfer.tasks import TASKS
 
         scores = [*self.measured.values()]
         for task in self.tasks.get('in1k', ()):
@@ -377,7 +418,7 @@ class Study(Declared, frozen=True):
         return scores
 
     def published_numbers(self, row: Row) -> dict[str, float]:
-        """Return the published numbers of a row, by column."""
+        """Return the published numbers of a row, by their columns in the published table."""
         if row.published is None:
             return {}
         names = row.published if isinstance(row.published, list) else [row.published]
@@ -388,10 +429,13 @@ class Study(Declared, frozen=True):
 
 
 def read_study(path: str | Path) -> Study:
-    """Return the study in a YAML file, with the base row of each row in `against`.
+    """Read a study from a YAML file, check it and set the defaults of its rows.
 
     Args:
         path: The YAML file, or `mmairl::studies/NAME.yaml` for a built-in study.
+
+    Returns:
+        The study. The `against` of each trained row names the row that it is compared with.
 
     Raises:
         UserError: If the file does not exist, or the study is invalid.
@@ -404,7 +448,7 @@ def read_study(path: str | Path) -> Study:
     path = config_path(str(path)) if str(path).startswith(PREFIX) else Path(path)
     if not path.is_file():
         raise UserError(
-            f"study: file does not exist ('{path}'); the built-in studies are in configs/studies, or "
+            f"study: file does not exist ('{path}'); name a YAML file, or a built-in study of configs/studies as "
             'mmairl::studies/NAME.yaml',
             code='no-study',
         )
@@ -424,8 +468,8 @@ def read_study(path: str | Path) -> Study:
     seeds = tuple(range(study.search.searches)) if study.search else study.seeds
     if study.search and study.seeds not in (seeds, DEFAULT_SEEDS):
         raise UserError(
-            f'seeds: a study with `search` numbers its searches instead ({list(study.seeds)}); remove `seeds`, and set '
-            'search.searches',
+            f'seeds: a study with `search` uses the numbers of its searches as seeds ({list(study.seeds)}); remove `seeds`, '
+            'and set search.searches to the number of searches',
             code='seeds-and-search',
         )
     if study.claims:
@@ -434,7 +478,11 @@ def read_study(path: str | Path) -> Study:
 
 
 def as_branch(row: Row, rows: Sequence[Row]) -> Row:
-    """Return a fork with the defaults from its trunk: config, options, and base row. It declares its own options."""
+    """Fill in the defaults of a fork.
+
+    A fork uses the config and the options of its trunk, adds its own options, is compared with the trunk, and declares
+    the keys of its own options.
+    """
     trunk = next(other for other in rows if other.name == row.fork.of)
     declared = dict.fromkeys(re.sub(r'\.\d.*', '', key) for key in row.options)
     return replace(
@@ -447,14 +495,14 @@ def as_branch(row: Row, rows: Sequence[Row]) -> Row:
 
 
 def with_local_paths(row: Row, folder: Path) -> Row:
-    """Return the row with the paths of files that exist relative to the study's folder."""
+    """Return the row with `config` and `trained` as full paths if these files exist relative to the study's folder."""
     paths = {key: folder / getattr(row, key) for key in ('config', 'trained')}
     return replace(row, **{key: str(path) for key, path in paths.items() if path.is_file()})
 
 
 def catalogue(folder: Path) -> str:
-    """Return a Markdown table of the studies in a folder, with their places in the papers and their configs."""
-    lines = ['| study | of the papers | rows |', '|---|---|---|']
+    """Return a Markdown table of the studies in a folder: titles, places in the papers, and configs of the rows."""
+    lines = ['| study | place in the papers | configs of the rows |', '|---|---|---|']
     for study in map(read_study, sorted(folder.glob('[!_]*.yaml'))):
         configs = dict.fromkeys(Path(row.config).stem for row in study.rows)
         rows = ', '.join(f'`{name}`' for name in configs)

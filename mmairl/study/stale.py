@@ -1,4 +1,4 @@
-"""Detect finished runs whose checkpoint, data or settings have changed since their scores were measured."""
+"""Detect stale runs: finished runs whose checkpoint, data or settings have changed since their scores were measured."""
 
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from mmairl.study.task_names import is_local
 
 
 def stale_reason(folder: Path, result: RunResult, asked: Asked) -> str:
-    """Return why a finished run is stale; '' if it is current or its inputs are no longer available.
+    """Return the reason why a finished run is stale, such as a changed checkpoint.
 
-    Versions of code do not count: the page shows which code measured each run.
+    The reason is '' if nothing has changed, or if the inputs of the run are no longer available. A new version of the code
+    does not make a run stale, because the page shows which version measured each run.
     """
     if changed := difference(result.made, origin(asked, folder)):
         return f'weights: {changed}'
@@ -36,13 +37,16 @@ def stale_reason(folder: Path, result: RunResult, asked: Asked) -> str:
 def _is_replaced(checkpoint: Path, result: RunResult) -> bool:
     if result.file == file_stat(checkpoint):
         return False
-    if not result.weights:  # earlier versions recorded no identity of the model
+    if not result.weights:  # Results of earlier versions contain only the digest of the file.
         return sha256(checkpoint) != result.sha256
     return model_at(checkpoint).weights != result.weights
 
 
 def _changed_trials(result: RunResult, asked: Asked) -> str:
-    """Return the first task on mmdet or mmseg whose recipe was tuned with trials that differ from the study's."""
+    """Return a text about the first mmdet or mmseg task whose recipe was tuned by other trials than the study requests.
+
+    The text is '' if there is no such task.
+    """
     for task in asked.tasks:
         if is_local(task) or task not in result.labels:
             continue
@@ -53,7 +57,10 @@ def _changed_trials(result: RunResult, asked: Asked) -> str:
 
 
 def _changed_settings(folder: Path, result: RunResult, asked: Asked, checkpoint: Path) -> str:
-    """Return the first task whose identity has changed, and the part that changed."""
+    """Return a text about the first task whose identity has changed, with the part that changed.
+
+    The identity of a task is everything that its score depends on. The text is '' if no identity has changed.
+    """
     weights = asked.untrained
     for task in filter(is_local, result.scores):
         cfg, settings = task_settings(task, folder, asked)
@@ -69,7 +76,7 @@ def _changed_settings(folder: Path, result: RunResult, asked: Asked, checkpoint:
 
 
 def unverified(result: RunResult, asked: Asked) -> list[str]:
-    """Return the parts of a result for which an earlier version recorded no source code: 'training' and tasks."""
+    """Return the parts of a result ('training' or a task) whose source code an earlier version did not record."""
     parts = [task for task, identity in result.identities.items() if not is_verified(identity)]
     if asked.sources and result.sources is None:
         parts.insert(0, 'training')

@@ -1,4 +1,4 @@
-"""Estimate the hours of the tasks that follow pre-training, before a study starts."""
+"""Estimate, before a study starts, how many hours the tasks after pre-training will take."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,9 @@ from mmairl.study.task_names import (
     recipe,
 )
 
-BATCH = 64  # for counting, because each virtual replica of batch norm needs several images
+# The batch size for counting work. It is not 1, because batch norm may be split into virtual replicas, each of which needs
+# several images.
+BATCH = 64
 CLASSES = 1000
 
 
@@ -34,14 +36,14 @@ def hours_of_tasks(
     scale: Scale,
     runs: Mapping[str, int],
 ) -> tuple[dict[str, float], set[str]]:
-    """Return the hours of each task over all rows, and the tasks whose hours are unknown.
+    """Return the hours of each task for all runs of the study, and the tasks whose hours are unknown.
 
     Args:
         study: The study.
         configs: The config of each row.
         tasks: The tasks.
         scale: The scale.
-        runs: The number of measured runs of each row.
+        runs: The number of runs of each row that the tasks measure.
     """
     trials = {task: tune.trials for task, tune in study.tune.items()}
     hours = dict.fromkeys(tasks, 0.0)
@@ -57,16 +59,17 @@ def hours_of_tasks(
 def task_hours(
     cfg: Config, tasks: Sequence[str], scale: Scale, trials: Mapping[str, int] = {}
 ) -> dict[str, float | None]:
-    """Return the hours of each task on one device, or None if they are unknown.
+    """Return the hours that each task takes for one run on one device, or None if they are unknown.
 
-    The hours of a protocol follow from its images and the scale's rate, those of a transfer task from its steps and the
-    scale's `step_seconds`. Protocols on the features of one data set share the extraction, so the later ones cost nothing.
+    The hours of a protocol are computed from its number of images and the scale's rate. The hours of a transfer task are
+    computed from its number of steps and the scale's `step_seconds`. If several protocols use features of the same data set,
+    the features are extracted only once, so all but the first of these protocols count as zero hours.
 
     Args:
         cfg: The config of a row.
         tasks: The tasks.
         scale: The scale.
-        trials: The number of trials of each tuned task, which replaces that of its recipe.
+        trials: The number of trials of each task that the study tunes. It replaces the number in the task's recipe.
     """
     hours: dict[str, float | None] = {}
     extracted = set()
@@ -87,7 +90,8 @@ def transfer_hours(cfg: Config, task: str, scale: Scale) -> float | None:
     seconds = scale.step_seconds.get(task)
     if not seconds:
         return None
-    # Reading a task's config imports mmdet or mmseg, which takes longer than the rest of a plan.
+    # The number of steps is stored in the cache, because reading a task's config imports mmdet or mmseg. This import takes
+    # longer than the rest of a plan.
     files = sorted((home() / 'configs' / 'transfer').rglob('*.py'))
     subject = dict(
         steps_of=task,
@@ -121,7 +125,7 @@ def protocol_hours(cfg: Config, task: str, scale: Scale, trials: int | None) -> 
 def _labeled_images(cfg: Config, data: Config, scale: Scale) -> int | None:
     """Return the number of labeled training images if the config or the scale states it, else None.
 
-    It is unknown for a part of a data set.
+    If the labeled images are only a part of a data set, their number is unknown.
     """
     labeled = data.evaluation.train
     if 'dataset' in labeled:

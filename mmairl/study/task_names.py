@@ -1,7 +1,9 @@
-"""Resolve the names of tasks to tools, protocols, data and recipes.
+"""Find the tool, the protocol, the data and the training recipe that the name of a task stands for.
 
-PROTOCOL measures on the data of the row's config, PROTOCOL@CONFIG on those of `configs/evaluation/CONFIG.py`, and TASK#SEED
-trains the classifier of TASK from another seed. All other names are tasks of `tools/transfer.py`.
+- The task PROTOCOL, such as `knn`, measures a run on the data in its row's config.
+- PROTOCOL@CONFIG measures it on the data in `configs/evaluation/CONFIG.py`.
+- TASK#SEED is the same as TASK, but trains the task's classifier from another seed.
+- All other names, such as `voc07`, are tasks of `tools/transfer.py`.
 """
 
 import copy
@@ -23,14 +25,14 @@ _load_once = cache(load_config)
 
 
 def protocol_of(task: str) -> str:
-    """Return the protocol in the name of a task."""
+    """Return the name of the protocol in the name of a task, such as 'linear' for 'linear#1'."""
     return re.split('[@#]', task)[0]
 
 
 def is_local(task: str) -> bool:
-    """Return True if `tools/evaluate.py` measures the task, False if `tools/transfer.py` does.
+    """Return True if the task is measured by `tools/evaluate.py`, and False if it is measured by `tools/transfer.py`.
 
-    Only protocols that train a classifier accept a seed.
+    A name with a seed is valid only if the protocol trains a classifier.
     """
     parts = re.fullmatch(r'(\w+)(@[^#]+)?(#\d+)?', task)
     if not parts:
@@ -40,34 +42,42 @@ def is_local(task: str) -> bool:
 
 
 def unit_of(task: str) -> str:
-    """Return the unit of a task's scores."""
+    """Return the unit of a task's scores, such as '%'."""
     return protocol_class(protocol_of(task)).unit if is_local(task) else '%'
 
 
 def trains_classifier(task: str) -> bool:
-    """Return True if the task trains a classifier, by a recipe and from a seed."""
+    """Return True if the task trains a classifier. Such a task has a training recipe and a seed."""
     return is_local(task) and protocol_class(protocol_of(task)).trains
 
 
 def is_on_features(task: str) -> bool:
-    """Return True if the task trains nothing and shares its features with other tasks."""
+    """Return True if the task measures extracted features without training a classifier, as k-NN does."""
     return is_local(task) and not protocol_class(protocol_of(task)).trains
 
 
 def is_measured(untrained: str | None, task: str) -> bool:
-    """Return True if a row is measured by the task. Untrained rows have only the protocols that support them."""
+    """Return True if the task can measure a row. Untrained rows can be measured only by protocols that support them.
+
+    Args:
+        untrained: The row's key `untrained`, which is None for other rows.
+        task: The task.
+    """
     if not untrained:
         return True
     return is_local(task) and untrained in protocol_class(protocol_of(task)).null_rows
 
 
 def features_of(cfg: Config) -> int:
-    """Return the width of the features of a config's backbone."""
+    """Return the number of features that a config's backbone computes for an image."""
     return cfg.model.get('in_channels') or cfg.model.projector.in_channels
 
 
 def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
-    """Return the config by which a task trains; empty if it trains nothing or its platform is not installed."""
+    """Return the config of a task's training.
+
+    It is empty if the task trains nothing, or if mmdet or mmseg is required and not installed.
+    """
     if trains_classifier(task):
         return recipe_of(data_of(task) or cfg, protocol_of(task))
     if is_local(task):
@@ -79,19 +89,19 @@ def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
 
 
 def data_of(task: str) -> Config | None:
-    """Return the config of `configs/evaluation` in PROTOCOL@CONFIG, or None if the task names no config."""
+    """Return the config of `configs/evaluation` that a task's name contains after the @, or None if it contains none."""
     name = task.partition('#')[0].partition('@')[2]
     return copy.deepcopy(_load_once(f'mmairl::evaluation/{name}.py')) if name else None
 
 
 def require_known(tasks: Sequence[str]) -> None:
-    """Raise if one of the tasks is unknown."""
+    """Raise an error if one of the tasks is unknown."""
     for task in tasks:
-        data_of(task)  # raises an error if the config does not exist
+        data_of(task)  # This call raises an error if the config in the task's name does not exist.
         if not is_local(task) and task not in TASKS:
             known = ', '.join(dict.fromkeys([*PROTOCOLS.names(), *TASKS]))
             raise UserError(
-                f"task: unknown ('{task}'); use {known}, PROTOCOL@CONFIG with a config of configs/evaluation, or linear#1 for "
-                'a second classifier seed',
+                f"task: the task is unknown ('{task}'); use {known}, PROTOCOL@CONFIG with a config of configs/evaluation, or "
+                'linear#1 for a second classifier seed',
                 code='unknown-task',
             )

@@ -1,4 +1,8 @@
-"""The trials of a search: their number for each row, the choice of the best one, and their record for the page."""
+"""Plan, compare and record the trials of a search.
+
+A search tunes each row of a study by trials, which are training runs with changed options. This module returns the number
+of trials of each row, chooses the best trial, and records all trials for the page.
+"""
 
 import math
 import time
@@ -33,14 +37,17 @@ from mmairl.study.search import (
 from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.tuning import best_of, curve, fraction_within
 
-EDGE = 0.1  # the part of a range at each end that counts as its edge
-PATIENCE = 600  # seconds that the other ranks of a run wait for rank 0 to write the choice
+EDGE = 0.1  # A trial in the first or last tenth of a range counts as close to the end of the range.
+PATIENCE = 600  # how many seconds the other ranks of a run wait until rank 0 has written the choice
 
 Trial = dict[str, Any]
 
 
 def trial_counts(study: Study, configs: Configs) -> dict[str, int]:
-    """Return the number of trials of each trained row: as many as its budget of FLOPs and its different settings allow."""
+    """Return the number of trials of each trained row in one search.
+
+    The number is limited by the budget of FLOPs, and by the number of different settings if all dimensions list values.
+    """
     rows = {row.name: row for row in study.rows if row.trains}
     costs = flops({name: configs[name] for name in rows})
     counts = {}
@@ -50,52 +57,59 @@ def trial_counts(study: Study, configs: Configs) -> dict[str, int]:
 
 
 def runs_of_each(study: Study, configs: Configs) -> dict[str, int]:
-    """Return the runs per seed of each row that is not untrained. With a search, they include its trials."""
+    """Return the number of runs per seed of each row, except for untrained rows.
+
+    In a study with a search, the runs include the trials and the run of the row as published.
+    """
     trials = trial_counts(study, configs) if study.search else {}
     rows = [row.name for row in study.rows if not row.untrained]
     return {name: trials.get(name, 0) + 1 + bool(study.search) for name in rows}
 
 
 def criterion_score(trial: Path, criterion: str) -> float:
-    """Return the score by which a search chooses; a diverged trial has the lowest."""
+    """Return the score by which a search compares a trial; minus infinity if the trial diverged."""
     result = read_json(trial / 'result.json', RunResult)
     if result.diverged:
         return -math.inf
     if criterion not in result.scores:
         raise UserError(
-            f'{trial}: not measured by {criterion} yet; run the study again',
+            f'{trial}: the trial has no score of {criterion} yet; run the study again',
             code='trial-not-measured',
         )
     return result.scores[criterion]
 
 
 def best_trial(chosen: Chosen) -> Choice:
-    """Return the best trial with its options, the first one if several are equal."""
+    """Return the best trial with its options and its score. If several trials are equal, return the first."""
     scores = {trial: criterion_score(Path(trial), chosen.criterion) for trial in chosen.trials}
     trial = max(scores, key=scores.__getitem__)
     if scores[trial] == -math.inf:
         raise UserError(
-            f'{Path(trial).parent}: all {len(scores)} trials have diverged; set other ranges for the dimensions of the search',
+            f'{Path(trial).parent}: all {len(scores)} trials of the search have diverged; set other ranges in '
+            'search.dimensions',
             code='all-trials-diverged',
         )
     return Choice(trial, read_json(Path(trial) / 'asked.json', Asked).trial, scores[trial])
 
 
 def take_best(folder: Path, chosen: Chosen) -> dict[str, Any]:
-    """Write the choice and return its options. A run with other options is moved to another folder."""
+    """Write the best trial to chosen.json, and return its options.
+
+    If the run was already trained with other options, its files are moved to another folder.
+    """
     choice = best_trial(chosen)
     path = folder / CHOICE
     if path.is_file() and read_json(path, Choice).options != choice.options:
         earlier = set_aside(folder, keep=REQUEST_AND_LOGS, last=CHOICE)
         print(
-            f'{choice.trial} is now the best trial; moved the run with other options to {earlier}'
+            f'{choice.trial} is now the best trial; the run that was trained with other options was moved to {earlier}'
         )
     write_json(path, choice)
     return choice.options
 
 
 def wait_for_choice(folder: Path, chosen: Chosen) -> dict[str, Any]:
-    """Return the options of the best trial once rank 0 of the run has written the choice."""
+    """Wait until rank 0 of the run has written the best trial to chosen.json, and return the trial's options."""
     choice = best_trial(chosen)
     path = folder / CHOICE
     for _ in range(PATIENCE):
@@ -114,13 +128,13 @@ def search_record(
     seeds: Sequence[int],
     trials: Mapping[str, Sequence[Trial]],
 ) -> dict[str, Any]:
-    """Return what the page shows of the searches.
+    """Return the part of study.json from which the page describes the searches.
 
     Args:
         study: The study.
         configs: The config of each row.
         seeds: The numbers of the searches.
-        trials: The described runs of each row's trials.
+        trials: The records of each row's trials, as `collect.describe` returns them.
     """
     search = study.search
     counts = trial_counts(study, configs)
@@ -161,7 +175,7 @@ def search_record(
 def _described_trials(
     search: Search, row: Row, cfg: Config, runs: Sequence[Trial]
 ) -> list[dict[str, Any]]:
-    """Return each trial of a row with its values by dimension, and its score if it has one."""
+    """Return the record of each trial of a row: its value of each dimension, its score if it has one, and its state."""
     dimensions = dimensions_of(search, row, cfg)
     own = own_values(dimensions, cfg)
     trials = []
@@ -176,14 +190,14 @@ def _described_trials(
             values={name: options[dimension.key] for name, dimension in dimensions.items()},
             score=run.get('scores', {}).get(search.criterion),
             diverged=run.get('diverged', ''),
-            chosen=False,  # until its search has ended
+            chosen=False,  # `search_record` marks the best trial once all trials of the search have ended.
         )
         trials.append(trial)
     return trials
 
 
 def _ended(trials: Sequence[Trial], seeds: Sequence[int], count: int) -> list[list[Trial]]:
-    """Return the trials of each search whose trials have all ended. A diverged trial has no score."""
+    """Return the trials of each complete search: a search whose trials have all been measured or have diverged."""
     searches: dict[int, list[Trial]] = {number: [] for number in seeds}
     for trial in trials:
         has_score = trial['diverged'] or trial['score'] is not None
@@ -193,21 +207,24 @@ def _ended(trials: Sequence[Trial], seeds: Sequence[int], count: int) -> list[li
 
 
 def best_of_search(trials: Sequence[Trial]) -> Trial:
-    """Return the trial that a search chooses, the first one if several are equal."""
+    """Return the trial that a search chooses: the one with the best score, or the first of several equal ones."""
     return max(trials, key=lambda trial: -math.inf if trial['score'] is None else trial['score'])
 
 
 def _edges(
     search: Search, row: Row, cfg: Config, searches: Sequence[Sequence[Trial]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield each end of a range near which best trials of a row lie, with the number of those trials."""
+    """Yield a record for each end of a search range to which a row's best trials are close.
+
+    If many best trials are close to one end, better values may lie outside the range.
+    """
     best = list(map(best_of_search, searches))
     for name, dimension in dimensions_of(search, row, cfg).items():
         own = own_value(cfg, dimension.key)
         places = [dimension.place(trial['values'][name], own) for trial in best]
         at_start = sum(place <= EDGE for place in places)
         at_end = sum(place >= 1 - EDGE for place in places)
-        # With a complement, the first place has the highest value.
+        # A dimension with `complement` begins at its highest value.
         ends = ('high', 'low') if dimension.complement else ('low', 'high')
         for end, count in zip(ends, (at_start, at_end)):
             if count:

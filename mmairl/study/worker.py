@@ -3,7 +3,8 @@
 if __name__ == '__main__':
     from mmairl.startup import prepare
 
-    prepare()  # handles signals during the imports below, which take seconds
+    # The imports below take seconds. `prepare` is called first, so that signals are also handled during the imports.
+    prepare()
 
 import argparse
 import os
@@ -42,14 +43,16 @@ from mmairl.study.schema import Asked, Branch, RunResult, Trained, TrainingStart
 from mmairl.study.task_names import is_local
 from mmairl.study.trials import take_best, wait_for_choice
 
-PATIENCE = 60  # seconds to wait for an earlier start of the same run to save its state and exit
+PATIENCE = 60  # how many seconds to wait until an earlier start of the same run has saved its state and exited
 
 
 @one_sentence_errors
 def run_worker() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        'folder', type=Path, help='run folder of a study, with asked.json and asked/config.yaml'
+        'folder',
+        type=Path,
+        help='folder of a run, which must contain asked.json and asked/config.yaml',
     )
     parser.add_argument(
         '--launcher',
@@ -61,21 +64,22 @@ def run_worker() -> None:
         '--transfer',
         type=int,
         metavar='GPUS',
-        help='run the tasks of tools/transfer.py, each on GPUS GPUs',
+        help='run only the tasks of tools/transfer.py, each on GPUS GPUs (default: train and run all other tasks)',
     )
     args = parser.parse_args()
     warnings.filterwarnings('ignore')
     register()
     try:
-        # Each rank locks its own file, so a second start of the run is detected under any launcher.
+        # Each rank locks its own file. This detects a second start of the same run under every launcher.
         with FileLock(args.folder / f'.lock_{launched_rank()}', timeout=PATIENCE):
             if args.transfer is None:
                 complete_run(args.folder, args.launcher)
             else:
                 transfer(args.folder, args.transfer)
-    except Timeout:  # e.g. a requeued job while an unreachable node still runs the first one
+    # This can happen to a requeued job if a node that Slurm cannot reach is still executing the first job.
+    except Timeout:
         print(
-            f'error: {args.folder} is locked by another process; start the run again later',
+            f'error: {args.folder} is locked by another process of this run; start the run again later',
             file=sys.stderr,
         )
         sys.exit(AGAIN)
@@ -83,7 +87,7 @@ def run_worker() -> None:
 
 
 def launched_rank() -> str:
-    """Return the rank that the launcher set in the environment; there is no process group yet."""
+    """Return the rank from the environment variables of the launcher, because there is no process group yet."""
     return os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
 
 
@@ -92,10 +96,11 @@ def is_first(launcher: str) -> bool:
 
 
 def complete_run(folder: Path, launcher: str = 'none') -> None:
-    """Train and measure what is missing of a run, and write its result.
+    """Complete a run: train or create its weights, measure them by each task, and write result.json.
 
-    The weights are trained or created first. `measure.measure` then scores them by each task, and `measure.result_of`
-    gathers result.json, from which `collect.collect` makes the record of the study.
+    Steps that an earlier start has finished are skipped. `measure.measure` measures the weights by one task, and
+    `measure.result_of` gathers the content of result.json. `collect.collect` later reads the result.json of every run to
+    write study.json, the record of the study.
     """
     asked = read_json(folder / 'asked.json', Asked)
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
@@ -116,7 +121,8 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
     except Diverged as error:
         if asked.trial is None:
             raise
-        if is_main_process():  # a diverged trial counts as the worst one
+        # A diverged trial has no scores and counts as the worst trial of its search.
+        if is_main_process():
             write_without_scores(asked, folder, diverged=str(error))
         return
     if is_main_process():
@@ -125,7 +131,7 @@ def complete_run(folder: Path, launcher: str = 'none') -> None:
 
 
 def require_same_sources(cfg: Config, asked: Asked, folder: Path) -> None:
-    """Raise if modules outside the package that training imports have changed since the study was started."""
+    """Raise an error if training imports modules outside the package that have changed since the study was started."""
     if not asked.trains or (folder / 'trained.json').is_file():
         return
     if changed := changed_sources(asked.sources, outside_sources(cfg)):
@@ -136,9 +142,11 @@ def require_same_sources(cfg: Config, asked: Asked, folder: Path) -> None:
 
 
 def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path | None:
-    """Set the options of the best trial in the config.
+    """Add the options of the best trial to the config, if the run is to be trained with them.
 
-    If the best trial is the row as published, return the folder of that row's run, which has the same config and seed.
+    Returns:
+        None in most cases. If the best trial used the row's own options, the folder of the run of the row as published.
+        That run has the same config and seed, so its weights can be copied.
     """
     if not asked.chosen:
         return None
@@ -149,7 +157,10 @@ def apply_choice(cfg: Config, asked: Asked, folder: Path, launcher: str) -> Path
 
 
 def reason_to_exclude(branch: Branch, folder: Path) -> str:
-    """Return why a branch is not trained: its trunk had collapsed before the fork point; '' if it had not."""
+    """Return the reason why a branch must not be trained: its trunk had collapsed before the fork point.
+
+    The reason is '' if the trunk had not collapsed, or if the branch is already trained.
+    """
     trunk = Path(branch.trunk)
     require_finished(folder, trunk)
     if (folder / 'trained.json').is_file():
@@ -165,7 +176,7 @@ def fork_of(branch: Branch) -> Fork:
 
 
 def write_without_scores(asked: Asked, folder: Path, **reason: Any) -> None:
-    """Write the result of a run that counts as finished and has no scores."""
+    """Write the result of a run that counts as finished although it has no scores."""
     labels = {task: task for task in asked.tasks}
     write_json(folder / 'result.json', RunResult(labels=labels, **reason))
 
@@ -177,10 +188,18 @@ def prepare_weights(
     launcher: str,
     published: Path | None,
 ) -> None:
-    """Create or train the weights of a run, unless they exist."""
+    """Create or train the weights of a run, unless they exist already.
+
+    Args:
+        cfg: The run's config, with the options of the best trial if there was a search.
+        asked: The request.
+        folder: The run's folder.
+        launcher: The launcher.
+        published: A finished run with the same config and seed, whose weights are copied instead of training; or None.
+    """
     if asked.untrained:
         return
-    # Where only rank 0 writes files, the other ranks wait for it in `start_processes`.
+    # In some cases below, only rank 0 writes files. The other ranks then wait for it in `start_processes`.
     if not asked.trains:
         if is_first(launcher):
             create_weights(cfg, asked, folder)
@@ -195,17 +214,18 @@ def prepare_weights(
 
 
 def require_same_trunk(asked: Asked, folder: Path) -> None:
-    """Raise if the trunk's checkpoint has changed since the branch was trained."""
+    """Raise an error if the trunk's checkpoint has changed since the branch was trained."""
     made = read_json(folder / 'trained.json', Trained).made
     if changed := difference(made, origin(asked, folder)):
         raise UserError(
-            f'{folder}: the trunk has changed since this branch was trained ({changed}); remove the folder to train it again',
+            f'{folder}: the trunk has changed since this branch was trained ({changed}); remove the folder to train the branch '
+            'again',
             code='trunk-changed',
         )
 
 
 def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
-    """Train from the seed, or from the trunk's checkpoint, and write trained.json."""
+    """Train a run from its seed, or from its trunk's checkpoint, and write trained.json."""
     cfg.work_dir = str(folder)
     cfg.randomness.seed = asked.seed
     cfg.resume = 'auto'
@@ -228,15 +248,16 @@ def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
 
 
 def transfer(folder: Path, gpus: int) -> None:
-    """Run the tasks on mmdet and mmseg, and add their scores to the run's result.
+    """Run the tasks that train with mmdet or mmseg, and add their scores to the run's result.
 
-    Each task resumes in its own folder, which is named after the checkpoint.
+    A task that was interrupted resumes. The folder of each task is in a folder named after the checkpoint's digest.
     """
     asked = read_json(folder / 'asked.json', Asked)
     result = read_json(folder / 'result.json', RunResult)
     if result.excluded:
         return
-    from mmairl.transfer.execute import (  # requires mmdet and mmseg
+    # This module requires mmdet and mmseg, which the other tasks do without.
+    from mmairl.transfer.execute import (
         Place,
         run_task,
         tune_task,

@@ -282,7 +282,7 @@ def _() -> Outcome:
     return (
         expected,
         teacher.weight.detach(),
-        'running statistics are not averaged (neither are ours)',
+        'does not average running statistics; neither does mmairl',
     )
 
 

@@ -149,9 +149,9 @@ def test_file_with_other_channels_or_depth_is_named(folder):
     }
     for (stored, pixels), use in itertools.product(odd.items(), uses):
         (folder / 'b/9.npy').write_bytes(npy(pixels))
-        with raises_code('mixed-images', f'b/9.npy: {stored} .*channels=5 of 16 bits'):
+        with raises_code('mixed-images', f'b/9.npy: the image has {stored} .*channels=5 of 16 bits'):
             use(ImageFolder(folder, channels=5))
-    with raises_code('mixed-images', 'a/2.npy: 5 channels .*channels=4'):
+    with raises_code('mixed-images', 'a/2.npy: the image has 5 channels .*channels=4'):
         ImageFolder(folder, channels=4)
 
 
@@ -221,9 +221,9 @@ def test_rgb_changes_of_other_channels_are_an_error():
     require_channels(wide, mean, None, build_views([[dict(type='GaussianBlur', p=1.0), {**jitter, 'p': 0}]]))
     for code, match, arguments in [
         ('views-channels', 'hue of ColorJitter [^;]*; RandomGrayscale', (Five(), None, None, views)),
-        ('statistics-channels', '5 channels .* 3 numbers', (Five(), [0.5] * 3)),
+        ('statistics-channels', '5 channels, .* 3 numbers', (Five(), [0.5] * 3)),
         ('backbone-channels', 'in_channels=5', (Five(), mean, torch.nn.Conv2d(3, 1, 1))),
-        ('views-range', '-0.5 to 3, and ColorJitter', (wide, mean, None, fine)),
+        ('views-range', '-0.5 to 3, but ColorJitter', (wide, mean, None, fine)),
     ]:
         with raises_code(code, match):
             require_channels(*arguments)

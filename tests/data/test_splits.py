@@ -73,7 +73,7 @@ def test_groups_come_from_names_a_table_or_a_function(tmp_path):
         with raises_code(code):
             groups_of(names, groups)
     for groups in (r'p1', dict(csv=table, column='patient')):
-        with raises_code('no-group', match='first p'):
+        with raises_code('no-group', match='the first: p'):
             groups_of(['p1/a.png', 'p3/c.png'], groups)
 
 
@@ -122,7 +122,7 @@ def test_held_out_part_of_a_folder_has_other_groups(tmp_path):
     parts = {'training': groups_of(fit, how['groups']), 'test': groups_of(held, how['groups'])}
     assert len(fit) + len(held) == 24 and fit[0].startswith('a/p')
     refuse_shared(parts)
-    with raises_code('shared-groups', match="first 'p.' with 4 and 1"):
+    with raises_code('shared-groups', match="the first is 'p.' with 4 and 1"):
         refuse_shared({**parts, 'test': [*parts['test'], parts['training'][0]]})
 
 

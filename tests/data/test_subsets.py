@@ -203,7 +203,7 @@ def test_unusable_subset_raises(root, code, build):
 
 
 def test_names_without_one_image_are_counted(root):
-    with raises_code('unmatched-names', match='4 of 5 names .* first gone.png;'):
+    with raises_code('unmatched-names', match='4 of 5 names .*the first: gone.png'):
         listed(root, 'gone.png\nn01_20.png\nn02_3.png\nn02/n02_3.png\nn01_1.png\n')
 
 

@@ -49,7 +49,7 @@ def test_tiles_show_states_worst_first(work_dir, tmp_path):
     found = states(text)
     assert list(found.items())[:2] == [('spread of the keys', 'bad'), ('similarity gap to other keys', 'watch')]
     assert found['similarity to the positive key'] == 'good' and found['loss'] == 'no range'
-    assert 'standard deviation of the keys is 0.02 of' in text
+    assert 'standard deviation of the keys is 0.02 times' in text
     assert 'At iteration 150, 2 of 4 quantities are in their normal ranges. To check: ' in text
     assert 'To check: spread of the keys (bad), similarity gap to other keys (watch).' in text
     # One chart per quantity, one of the gradients by stage, and those of the reference runs.
@@ -93,7 +93,7 @@ def test_command_writes_the_page_into_the_work_dir(work_dir, run_tool, capsys):
     assert 'no results' in capsys.readouterr().err
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/report.py', 'health', write_scalars(work_dir / 'no hook', dict(step=1, loss=2.0)))
-    assert 'logged no health; set default_hooks.health' in capsys.readouterr().err
+    assert 'logged no health quantities; set default_hooks.health' in capsys.readouterr().err
 
 
 def test_metrics_of_the_head_have_a_tile(tmp_path):

@@ -40,7 +40,7 @@ FOLDERS = ('configs', 'projects/judge', 'projects/msbreg')
 STUDIES = sorted(path for folder in FOLDERS for path in (ROOT / folder / 'studies').glob('[!_]*.yaml'))
 
 
-LEFT_OUT = re.compile(r"'(.+)' is left out: at \w+ it would run as '(.+)' does")
+LEFT_OUT = re.compile(r"'(.+)' is left out: at the scale \w+, its runs would equal those of '(.+)'")
 ITEMS = [(paper['paper'], item) for paper in coverage() for item in paper['items']]
 read = cache(load_config)
 TREE = dict(entity=('n00021939', 'other'), n00021939=('round', 'frame', 'triangle', 'plus', 'star'))

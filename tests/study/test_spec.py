@@ -136,7 +136,7 @@ TWO_KEYS = {'total_batch_size': 512, 'model.head.temperature': 0.1}
 )
 def test_undeclared_difference_is_an_error(tmp_path, second, found):
     study = read_study(written(tmp_path, {}, second))
-    with pytest.raises(UserError, match=f"'two' differs from 'one' in {found}"):
+    with pytest.raises(UserError, match=rf"'two' differs from 'one' in undeclared keys \({found}"):
         require_fair(compare_configs(study, resolved(study)))
 
 

@@ -94,7 +94,7 @@ def _primary(study: Record) -> Findings:
 
 
 def _along_axis(study: Record) -> Iterator[Markup]:
-    """Yield a phrase for each group of rows: the primary score at both ends of the figure's x axis."""
+    """Yield a phrase for each group of rows that states the primary score at both ends of the figure's x axis."""
     if study['figure'].get('kind') != 'lines' or not study['metrics']:
         return
     found = _primary(study)
@@ -116,7 +116,7 @@ class Step:
 
     Args:
         title: What to do.
-        reason: What the step is good for.
+        reason: Why the step is useful.
         cost: Number of runs and their time; '' if unknown.
         command: The command line; '' if there is none.
     """
@@ -217,7 +217,7 @@ def _look_at_collapse(found: Findings) -> Iterator[Step]:
         run = next(one for one in found.rows[name]['runs'] if one['seed'] == seeds[0])
         yield Step(
             Markup('Find out why {}, seed {}, collapsed').format(quoted(name), seeds[0]),
-            'comparisons with this row are not tested while some of its runs have collapsed',
+            'comparisons with this row are not tested, because some of its runs collapsed',
             'no runs',
             shlex.join(['mmairl', 'report', 'health', run['folder']]),
         )

@@ -1,4 +1,7 @@
-"""The page of all claims of the papers: quotations, published numbers, and the verdicts and effects of finished studies."""
+"""The page of all claims of the papers: quotations, published numbers, and the verdicts and effects of finished studies.
+
+A study can run at several scales, from a cheap one to the full size of the paper. A claim has a verdict for each scale.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +40,7 @@ class Entry:
 
     @property
     def tested(self) -> dict[str, Verdict]:
-        """The verdicts of the scales at which the runs of the study test the claim."""
+        """The verdicts at the scales at which the claim was tested."""
         return {scale: one for scale, one in self.measured.items() if one['verdict'] != NOT_RUN}
 
 
@@ -61,8 +64,8 @@ def write_claims_page(folder: str | Path, out: str | Path) -> Path:
         out,
         'claims.html',
         title='Claims of the papers',
-        lead=f'{claims_summary(entries)} A verdict applies only to the scale of its runs. Small scales replace expensive '
-        'scores by cheaper ones.',
+        lead=f'{claims_summary(entries)} A verdict applies only to the scale of its runs. At small scales, studies measure '
+        'cheaper scores instead of expensive ones.',
         wide=True,
         papers=papers,
         scales=shared_claims().scales,

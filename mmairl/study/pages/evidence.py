@@ -1,7 +1,7 @@
 """The evidence on a study page: claims, fairness, noise, cost, tuning, runs, methods and reproduction.
 
-Each part is a section that the reader can unfold. A function returns its summary and the values of its template,
-`part_NAME.html`.
+Each of these parts is a section that the reader can unfold. For each part, a function returns the summary of the section and
+the values of its template, `part_NAME.html`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from mmairl.study.statistics.forks import fork_summary, row_settings
 from mmairl.study.statistics.power import visible_effect
 from mmairl.study.statistics.summary import cost_summary, progress
 
-# A drawn curve has at most this number of points, because the page repeats it: with its row, and with rows that build on it.
+# Curves are drawn with at most this number of points, which keeps the page small.
 POINTS = 60
 Record = Mapping[str, Any]
 

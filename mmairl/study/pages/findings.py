@@ -36,7 +36,9 @@ KINDS = {
 }
 # If a row takes more than this multiple of its base row's compute, a remark states the multiple.
 COSTLIER = 1.05
-SHARES = 'Shares of the total, averaged over all orders of adding the factors (Shapley)'
+SHARES = (
+    'Share of each factor in the total, averaged over all orders of adding the factors (Shapley)'
+)
 Record = Mapping[str, Any]
 
 
@@ -121,7 +123,7 @@ class Finding:
         stored = self.stored
         notes = []
         if self.epochs:
-            notes.append(f'from epoch {self.epochs} on')
+            notes.append(f'changed from epoch {self.epochs} on')
         if self.undeclared:
             notes.append(f'{", ".join(self.undeclared)} also changed')
         if self.fails_after_correction:
@@ -297,8 +299,8 @@ class Findings:
     def published_key(self) -> str:
         """The key of the published score that the page shows next to this score.
 
-        It is the same score if that is published. Otherwise, it is the published score that most comparisons have, or '' if
-        there is none.
+        If the rows of a comparison have published numbers for this score, it is the key of this score. Otherwise, it is the
+        key of the published score that most comparisons have, or '' if no comparison has one.
         """
         counts: Counter[str] = Counter()
         for pair in self._family:

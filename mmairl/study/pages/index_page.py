@@ -15,7 +15,7 @@ from mmairl.study.pages.findings import all_findings
 from mmairl.study.pages.words import BLANK, counted, duration, tallied
 from mmairl.study.statistics.summary import progress
 
-# Reading an untrusted study.json may cause any of these errors. For example, a score may have 400 digits.
+# Any of these errors may occur when an untrusted study.json is read, for example if a score has 400 digits.
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 

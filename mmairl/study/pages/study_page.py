@@ -145,7 +145,7 @@ def _figure(found: Findings) -> tuple[EffectsFigure, str, list[tuple[str, str]]]
 
 
 def _curves(study: Record, lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the arguments of each chart of scores that the study declares.
+    """Return the arguments for drawing each chart of scores that the study declares.
 
     There is a chart for each score that two or more rows have.
     """

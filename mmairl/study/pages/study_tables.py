@@ -18,7 +18,7 @@ LEGEND = (
     'Measured: mean ± sample standard deviation (n − 1) over n seeds. Δ: difference between the rounded means of a row and '
     'the row that it builds on, with the verdict of the test. — : not measured or not published.'
 )
-# If a study names a column of the papers' tables only by its key, the table has these labels.
+# These are the labels of the columns in the papers' tables, for studies that give only the key of a column.
 LABELS = {
     'in1k': 'ImageNet linear', 'voc07_ap50': 'VOC07 AP50', 'voc07_ap': 'VOC07 AP', 'voc07_ap75': 'VOC07 AP75',
     'voc0712_ap50': 'VOC07+12 AP50', 'voc0712_ap': 'VOC07+12 AP', 'voc0712_ap75': 'VOC07+12 AP75',
@@ -79,7 +79,7 @@ class Cell:
         numbers: The numbers.
         value: Their mean, as text.
         spread: Their standard deviation, as text.
-        n: The number of runs that they come from; 0 unless the column is 'measured'.
+        n: The number of runs behind a measured score; 0 in other columns.
         change: The difference from the base row, with the verdict, as text.
     """
 

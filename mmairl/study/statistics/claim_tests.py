@@ -1,11 +1,13 @@
-"""Tests of the claims of a paper on the runs of a study.
+"""Test the claims of a paper with the runs of a study.
 
 Each test returns two one-sided p-values, one for the claim and one against it. A claim consists of one or more parts. For
 example, a claim about several scores has one part for each score. A part is a statement about a weighted sum of row means,
-such as the difference between two rows. (A row is one configuration of the study, trained with several seeds.) If seeds are
-blocks (each seed means the same in all rows), the weighted sum is computed for each seed, and the test is about its mean
-over seeds. Otherwise, the rows are independent samples with different variances. The test then has n - 1 degrees of freedom,
-where n is the smallest number of runs in a row. With this choice, the error rate does not exceed its nominal level for any
+such as the difference between two rows. (A row is one configuration of the study, trained with several seeds.)
+
+Seeds are blocks if each seed gives all rows the same order of images and the same initial weights. The weighted sum is then
+computed for each seed, and the test is about its mean over seeds. Otherwise, the rows are independent samples with different
+variances. Both tests have n - 1 degrees of freedom, where n is the number of seeds that all rows have or, for independent
+samples, the smallest number of runs in a row. With this choice, the error rate does not exceed its nominal level for any
 variances (Hájek, 1962).
 """
 
@@ -71,7 +73,7 @@ def sum_of_means(values: np.ndarray, blocks: bool) -> Contrast:
 
     Args:
         values: (rows, seeds) Each score, multiplied by the weight of its row; NaN for a missing run.
-        blocks: Whether each seed means the same in all rows, so that the sum can be computed for each seed.
+        blocks: Whether seeds are blocks, so that the sum is computed for each seed.
     """
     if blocks:
         values = values.sum(0, keepdims=True)

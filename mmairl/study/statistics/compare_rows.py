@@ -1,11 +1,12 @@
 """Compare each row of a study with its base row, the row that it builds on: an estimate, an interval and a verdict.
 
-A row is one configuration of the study, trained with several seeds. A seed means the same in two rows if both of its runs
-recorded the same initial weights and the same order of images. In this case, seeds are blocks: the rows are paired by seed,
-and the differences between runs of the same seed are tested. Otherwise, the rows are independent samples with different
-variances. Both tests are t-tests with n - 1 degrees of freedom, where n is the number of pairs or the smaller number of
-runs. If scores are normally distributed, their error rate does not exceed its nominal level for any two variances (Mickey
-and Brown, 1966). The error rate of Welch's test does exceed it with two or three seeds or with unequal numbers of runs.
+A row is one configuration of the study, trained with several seeds. A seed means the same in two rows if its runs in both
+rows recorded the same initial weights and the same order of images. In this case, seeds are blocks: the rows are paired by
+seed, and the differences between runs of the same seed are tested. Otherwise, the rows are independent samples with
+different variances. Both tests are t-tests with n - 1 degrees of freedom, where n is the number of pairs or, for independent
+samples, the number of runs in the smaller sample. If scores are normally distributed, the error rate of these tests does not
+exceed its nominal level for any two variances (Mickey and Brown, 1966). The error rate of Welch's test does exceed it with
+two or three seeds or with unequal numbers of runs.
 
 A run has collapsed if its score is far below the scores of runs that learned (`collapse_limit`). A collapsed run is not a
 sample from their distribution, so means exclude it. If a run of either row collapsed, the means are not tested. Instead,
@@ -67,7 +68,8 @@ class Comparison:
         improvement: Probability that a run of the row is better than a run of its base row, with its 95 % interval.
         error: Standard error of the estimate.
         freedom: Degrees of freedom of the error.
-        deviation: Standard deviation of the difference between two runs, with the same seed if seeds are blocks.
+        deviation: Standard deviation of the difference between a run of the row and a run of its base row. If seeds are
+            blocks, both runs have the same seed.
         collapsed: Number of collapsed runs in the row and in its base row.
         share: p-value of Fisher's exact test of these two numbers; None if no run collapsed.
         spread: The difference for each seed if seeds are blocks; otherwise, each run's difference from the mean of the
@@ -290,9 +292,9 @@ def compare_scores(
 
 
 def with_verdict(comparison: Comparison, decision: str) -> Comparison:
-    """Return the comparison with the decision that its family led to.
+    """Return the comparison with the verdict that follows from the decision on it.
 
-    If the comparison already has a reason for no verdict, it keeps the reason unless the exact test found a difference.
+    If the comparison already has a reason for no verdict, it keeps this reason unless the exact test found a difference.
     """
     if comparison.verdict and decision != DIFFERS:
         return comparison
@@ -485,8 +487,8 @@ def shared_epochs(row: Record, base: Record) -> int:
 def same_start(row: Record, base: Record, seed: int) -> bool:
     """Return True if a seed means the same in two rows.
 
-    This is so if the runs of this seed share the epochs before a fork. It is also so if they have the same order of images
-    and the same initial weights. Initial weights are not compared if their shapes differ.
+    This is so in two cases. Either the runs of this seed share the epochs before a fork, or they have the same order of
+    images and the same initial weights. Initial weights are not compared if their shapes differ.
     """
     if shared_epochs(row, base):
         return True

@@ -55,9 +55,9 @@ class Design:
         return np.prod(2 * levels - 1, axis=1)
 
     def alias(self, one: Effect, two: Effect) -> int:
-        """Return whether the rows can separate two effects: 0 if they can.
+        """Return 0 if the rows can separate two effects; otherwise, return 1 or -1.
 
-        The result is 1 if the effects are equal in all rows, and -1 if they are opposite in all rows.
+        The value 1 means that the effects are equal in all rows, and -1 means that they are opposite in all rows.
         """
         names = list(self.rows)
         product_of_signs = self.signs(one, names) * self.signs(two, names)
@@ -137,8 +137,8 @@ def fraction_rows(
 ) -> list[tuple[int, ...]]:
     """Return the levels of each row of the best fraction of a full factorial design.
 
-    The best fraction leaves the fewest pairs of tested effects confounded. If several fractions are equally good, it is one
-    with minimum aberration, which has the fewest short defining words.
+    The best fraction leaves the fewest pairs of tested effects confounded. Among equally good fractions, it is the one with
+    minimum aberration: it has the fewest short defining words (see `defining_words`).
 
     Args:
         factors: Number of factors.

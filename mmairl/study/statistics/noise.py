@@ -59,8 +59,9 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
 def score_spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
     """Return the standard deviations of a row's score over pre-training seeds and over classifier seeds.
 
-    The score of a run is a mean over several classifiers, which adds their noise to the spread between runs. The first
-    standard deviation is corrected for this noise; its square is s^2 - s_probes^2 mean(1 / probes).
+    The score of a run is a mean over several classifiers, so the noise of the classifiers adds to the spread s between runs.
+    The first standard deviation is corrected for this noise. Its square is s^2 - s_probes^2 mean(1 / probes), where s_probes
+    is the second standard deviation, and probes is the number of classifiers of a run.
     """
     scores = scores_by_seed(row, metric)
     between = stdev(scores.values()) if len(scores) > 1 else None

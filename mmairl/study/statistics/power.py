@@ -30,7 +30,8 @@ def power(
 
     Args:
         effect: The true difference.
-        deviation: Standard deviation of the difference between two runs, with the same seed if seeds are blocks.
+        deviation: Standard deviation of the difference between two runs of different rows. If seeds are blocks, both runs
+            have the same seed.
         seeds: Number of runs per row.
         comparisons: Number of comparisons that are corrected together.
     """
@@ -122,7 +123,7 @@ def more_runs(
         spread: Standard deviation of a run.
         runs: Number of runs so far.
         design: The design.
-        blocks: Whether each seed means the same in all rows.
+        blocks: Whether seeds are blocks, which means that each seed gives all rows the same start.
     """
     rows = len(design.rows)
     for seeds in range(2, MOST + 1):

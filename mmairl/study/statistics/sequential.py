@@ -1,10 +1,10 @@
 """Sequential analysis: add seeds until every comparison is decided, without raising the error rate.
 
 The numbers of seeds per row at which the study is analyzed are fixed in advance. Each number is 1.5 times the previous one,
-up to the largest number that the budget allows, N. The error rate over all analyses is 5 %. The analyses up to n seeds
-together may use (n / N)^2 of it. The level of an analysis is therefore this amount minus the amount of the previous
-analyses. Each analysis tests the comparisons as usual, at its own level and with Holm's correction. Decisions are final.
-Rows get more seeds only while one of their comparisons is undecided.
+up to N, the largest number that the budget allows. The error rate over all analyses is 5 %. The analyses up to n seeds
+together may use (n / N)^2 of it. The level of an analysis is therefore this amount minus the amount that the previous
+analyses may use. Each analysis tests the comparisons as usual, at its own level and with Holm's correction. Decisions are
+final. Rows get more seeds only while one of their comparisons is undecided.
 
 The chance of one or more false verdicts is at most the sum of the levels, whether or not the analyses are independent. Known
 alternatives are worse for 2 to 20 seeds: group-sequential designs assume a known variance, and confidence sequences that are
@@ -69,9 +69,9 @@ def begin(
     budget: int | None,
     runs_a_seed: int | None = None,
 ) -> Plan:
-    """Store the plan that fits a budget of runs, and return it.
+    """Return the plan of a study's analyses for a budget of runs, and store it at the first call.
 
-    If the study already has a stored plan, that plan must be the same, because a stored plan never changes.
+    A stored plan never changes. If the study already has a plan, the new plan must therefore be the same.
 
     Args:
         out: Folder of the study.
@@ -107,8 +107,8 @@ def begin(
     most = plan.most if budget else stored.most
     if (plan.first, most) != (stored.first, stored.most):
         raise UserError(
-            f"--until-decided: the plan must be the stored one ('{out}' has {stored.first} to {stored.most} seeds per row), "
-            'because the error rate covers no other plan; give the same --seeds and --most as before, or another --out',
+            f"--until-decided: the stored plan cannot change ('{out}': {stored.first} to {stored.most} seeds per row), because "
+            'the error rate covers only this plan; give the same --seeds and --most as before, or another --out',
             code='other-plan',
         )
     return stored
@@ -143,8 +143,9 @@ def compare_sequentially(
     margin: float,
     plan: Plan,
 ) -> list[Comparison]:
-    """Return each comparison as of the analysis that decided it. Undecided comparisons are as of the last analysis.
+    """Return the comparisons of a sequential study, with their verdicts.
 
+    Each decided comparison is as of the analysis that decided it. Each undecided comparison is as of the latest analysis.
     The result depends only on the record of the study, not on when it was analyzed. An analysis includes a comparison only
     if both rows have all seeds of this analysis.
     """

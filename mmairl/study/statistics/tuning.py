@@ -24,8 +24,8 @@ def best_of(
     Args:
         published: Score of the trial with the published values.
         others: Scores of the other trials.
-        reported: Scores of all trials on other images, in the same order. If given, the result is the expected value of
-            this score for the trial that is best by the first score.
+        reported: Scores of all trials on other images, in the same order. If given, the best trial is still chosen by
+            the scores above, but the result is the expected value of its score in `reported`.
     """
     scores = np.asarray([published, *others], float)
     values = scores if reported is None else np.asarray(reported, float)
@@ -43,7 +43,7 @@ def best_of(
 def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:
     """Return the expected best score for each number of trials, as the mean over searches with its 95 % interval.
 
-    The numbers of trials end where the shortest search ends.
+    The curve ends at the number of trials of the shortest search.
     """
     length = min(map(len, searches))
     scores = np.array([search[:length] for search in searches])

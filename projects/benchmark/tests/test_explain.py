@@ -170,7 +170,9 @@ def test_first_and_last_rows_are_ours_and_the_librarys(name):
 def test_rows_differ_in_their_factors_only(name):
     planned, configs, left_out = at_scale(study(name), read_scale('demo'), ['knn'])
     require_fair(compare_configs(planned, configs))
-    assert left_out == ["the factor 'precision' is left out: at demo its levels are the same"]
+    assert left_out == [
+        "the factor 'precision' is left out: at the scale demo, its levels are the same"
+    ]
     design = planned.design
     assert design.factors == tuple(
         factor for factor in study(name).design.factors if factor != 'precision'

@@ -108,7 +108,7 @@ def with_problems() -> dict:
     found['rows'][3]['runs'][0].update(state='waiting')
     found['rows'][3]['runs'][1].update(state='running', error='training 12%')
     found['rows'][2]['runs'][0]['left_out'] = {'linear': {'unreadable test images': 24}}
-    found['rows_left_out'] = ["'e' is left out: at demo it would run as 'd' does"]
+    found['rows_left_out'] = ["'e' is left out: at the scale demo, its runs would equal those of 'd'"]
     return found
 
 
@@ -123,7 +123,7 @@ def with_problems() -> dict:
         'seed 1: is running (training 12%)',
         'seed 0: is waiting for runs whose weights it uses',
         'seed 0: linear leaves out 24 unreadable test images',
-        "'e' is left out: at demo it would run as 'd' does.",
+        "'e' is left out: at the scale demo, its runs would equal those of 'd'.",
     ],
 )
 def test_problem_of_a_run_is_next_to_its_row(planted_page, sentence):
