@@ -117,7 +117,7 @@ class Details(msgspec.Struct):
 
 
 class Record(msgspec.Struct):
-    """A result file of tools/evaluate.py."""
+    """A result file of tools/evaluate.py. Its `identity` lists the inputs on which its scores depend."""
 
     protocol: str
     config: str
