@@ -243,7 +243,7 @@ def unknown_identities(described: Collection[Mapping[str, Any]]) -> Iterator[str
 
 
 def watched_tests(configs: Configs) -> Iterator[str]:
-    """Yield a sentence about each row whose training measured itself on the test images."""
+    """Yield a sentence about each row whose hooks measured the model on the test images during training."""
     for name, cfg in configs.items():
         if watched_test_images(flat(cfg.to_dict())):
             yield f"the runs of '{name}' were measured on the test images during training"
@@ -289,7 +289,7 @@ def assumptions(configs: Configs, tasks: Sequence[str] = ()) -> dict[str, list[s
     """Return the assumptions that configs make about settings which the papers do not state.
 
     Returns:
-        For each assumption, the names of the rows whose config, or recipe of a task, makes it.
+        For each assumption, the names of the rows that make it in their configs or in the recipes of their tasks.
     """
     assumed: dict[str, dict[str, None]] = {}
     for name, cfg in configs.items():

@@ -76,7 +76,7 @@ def execute(
                 settled = settle_failed_trials(runs)
                 for run in settled:
                     report(run, 'failed twice with the same error, so it counts as the worst trial')
-                # In this case, all waiting runs need the results of a run that has failed, so they cannot start.
+                # If no trial was settled, all waiting runs need the results of a failed run, so they cannot start.
                 if not settled:
                     break
             time.sleep(POLL)

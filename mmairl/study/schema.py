@@ -115,7 +115,7 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     # For each task, everything that its score depends on.
     identities: dict[str, dict[str, Any]] = {}
     sha256: str = ''  # the digest of the checkpoint's file
-    weights: str = ''  # the identity of the model, independent of the file format
+    weights: str = ''  # the identity of the model, which does not depend on the file format
     file: tuple[int, ...] = ()  # size and modification time of the checkpoint
     git: str = ''
     versions: dict[str, str] = {}
@@ -135,7 +135,10 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
 
 
 class Measured(Struct):
-    """TASK_KEY.json: the scores of one task. KEY is a digest of the identity, which is all that the scores depend on."""
+    """TASK_KEY.json: the scores of one task.
+
+    The identity describes everything that the scores depend on, and KEY is its digest.
+    """
 
     scores: dict[str, float]
     identity: dict[str, Any]

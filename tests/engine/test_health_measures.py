@@ -21,7 +21,7 @@ COLLAPSED |= dict(negative=0.9994, hardest_negative=0.9998, contrast=0.0, teache
 def test_collapsed_run_is_bad_for_a_named_reason():
     assert {q.name for q in QUANTITIES if q.name in SOUND and state(q, SOUND[q.name]) != 'good'} == set()
     found = {q.name: advice(q, COLLAPSED[q.name]) for q in QUANTITIES if state(q, COLLAPSED.get(q.name, 0)) == 'bad'}
-    assert found['spread_key'].startswith('collapse: the standard deviation of the keys is 0.023 of 1/sqrt(d)')
+    assert found['spread_key'].startswith('collapse: the standard deviation of the keys is 0.023 times 1/sqrt(d)')
     assert {'negative', 'teacher_distance'} <= set(found)
 
 

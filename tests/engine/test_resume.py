@@ -42,7 +42,7 @@ def test_resume_without_random_state_differs_and_warns(tmp_path):
     del checkpoint['random_states'], checkpoint['place']
     torch.save(checkpoint, path)
     runner = run.train(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), resume=True, **resuming.SHORT))
-    assert 'differ from an uninterrupted one' in next(Path(runner.log_dir).glob('*.log')).read_text()
+    assert 'differ from an uninterrupted run' in next(Path(runner.log_dir).glob('*.log')).read_text()
     with pytest.raises((AssertionError, KeyError)):
         resuming.assert_the_same_run(whole, tmp_path / 'resumed' / 'iter_8.pth')
     with raises_code('other-batch-size'):

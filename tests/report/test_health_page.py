@@ -49,7 +49,7 @@ def test_tiles_show_states_worst_first(work_dir, tmp_path):
     found = states(text)
     assert list(found.items())[:2] == [('spread of the keys', 'bad'), ('similarity gap to other keys', 'watch')]
     assert found['similarity to the positive key'] == 'good' and found['loss'] == 'no range'
-    assert 'standard deviation of the keys is 0.02 of' in text
+    assert 'standard deviation of the keys is 0.02 times' in text
     assert 'At iteration 150, 2 of 4 quantities are in their normal ranges. To check: ' in text
     assert 'To check: spread of the keys (bad), similarity gap to other keys (watch).' in text
     # One chart per quantity, one of the gradients by stage, and those of the reference runs.

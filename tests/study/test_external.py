@@ -275,7 +275,7 @@ def test_undeclared_stated_factor_is_an_error(tmp_path, ours, monkeypatch):
     assert told['library']['values'] == {'ours': 'mmairl', 'theirs': 'x'} and not told['epochs']['equal']
     assert told['student predictor']['equal'] and {*chain(*record['assumptions'].values())} == {'ours'}
     text = write_study_page(record, tmp_path / 'page.html').read_text()
-    assert f'its author states its factors in {theirs.trained}' in text and f'<dd>{theirs.weights[0]}</dd>' in text
+    assert f'Its author states its factors in {theirs.trained}' in text and f'<dd>{theirs.weights[0]}</dd>' in text
     study = Study(title='t', rows=(OURS, row(tmp_path, {'library': 'x'})))
     with pytest.raises(UserError, match=r"'theirs' differs from 'ours' in undeclared keys \(library\)"):
         require_fair(compare_configs(study, {**ours, 'theirs': ours['ours']}))
