@@ -236,7 +236,7 @@ class FileDataset(ViewDataset):
 
 @DATASETS.register_module()
 class ImageFolder(FileDataset):
-    """Labeled images in one folder per class: `root/class/.../name.jpg`. Class indices follow the sorted folder names.
+    """Labeled images in one folder per class: `root/class/.../name.jpg`. Classes are numbered in the order of their names.
 
     Args:
         root: The folder that contains the class folders.

@@ -92,7 +92,7 @@ class Reason(IntEnum):
     )
     NOT_RGB = (
         11,
-        'is damaged, or a TIFF that is not RGB (then set channels of the data set)',
+        'is damaged, or is a TIFF that is not RGB (to read such files, set channels of the data set)',
     )
     PAGES = (
         12,
@@ -187,9 +187,8 @@ def open_image(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
     Warnings of Pillow are hidden.
     """
     before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = (
-        max_pixels / 2
-    )  # Pillow raises if an image has more than twice this number
+    # Pillow raises if an image has more than twice this number.
+    Image.MAX_IMAGE_PIXELS = max_pixels / 2
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')

@@ -91,10 +91,8 @@ class MMSegImages(DenseDataset):
         super().__init__(target)
         use_torchvision_ops()
         fault = 'MMSegImages: mmseg cannot be imported'
-        kinds = (
-            ImportError,
-            AssertionError,
-        )  # mmseg asserts on import that the version of mmcv is supported
+        # mmseg asserts on import that the version of mmcv is supported.
+        kinds = (ImportError, AssertionError)
         with explained(fault, 'run requirements/install.sh full', kinds, code='missing-mmseg'):
             from mmseg.datasets import transforms
             from mmseg.registry import DATASETS as PLATFORM

@@ -75,9 +75,8 @@ class Mixture(ViewDataset):
     @property
     def labels(self) -> Tensor:
         if not self.classes:
-            return torch.tensor(-1).expand(
-                len(self)
-            )  # an expanded tensor takes the memory of a single label
+            # An expanded tensor takes the memory of a single label.
+            return torch.tensor(-1).expand(len(self))
         return torch.cat([self.joint_labels(name, part.labels) for name, part in self.sets.items()])
 
     def label(self, index: int) -> Tensor:

@@ -34,9 +34,8 @@ def use_torchvision_ops() -> bool:
         has_cuda_ops = compiled.get_compiling_cuda_version() != 'not available'
         if has_cuda_ops or not torch.cuda.is_available():
             return False
-    except (
-        ImportError
-    ):  # mmcv-lite is installed, or the ops were built for another version of torch
+    except ImportError:
+        # mmcv-lite is installed, or the ops were built for another version of torch.
         pass
     sys.modules[NAME] = TorchvisionOps()
     # mmdet imports MultiScaleDeformableAttention from this module of mmcv. The module lacks the class if it was imported

@@ -140,9 +140,8 @@ def require_channels(
 ) -> None:
     """Raise if the mean, the first convolution or a transform does not support the channels or the values of the images."""
     images = innermost_dataset(dataset)
-    if not isinstance(
-        images, ViewDataset
-    ):  # data sets of other libraries do not state their channels
+    if not isinstance(images, ViewDataset):
+        # Data sets of other libraries do not state their channels.
         return
     channels = images.channels
     if mean is not None and len(mean) != channels:

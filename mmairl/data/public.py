@@ -83,13 +83,11 @@ class Published:
         with explained(failed, remedy, code='download-failed'), explained_disk_errors(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(f'{folder}.lock'):
-                if cls.is_readable(
-                    root, split
-                ):  # another process has downloaded the data set in the meantime
+                if cls.is_readable(root, split):
+                    # Another process has downloaded the data set in the meantime.
                     return
-                shutil.rmtree(
-                    folder, ignore_errors=True
-                )  # the folder is left over from a killed download
+                # The folder is left over from a killed download.
+                shutil.rmtree(folder, ignore_errors=True)
                 try:
                     for fetch in cls.downloads:
                         fetch(folder, download=True)

@@ -28,13 +28,8 @@ PNG = b'\x89PNG\r\n\x1a\n'
 DEPTH = 24  # offset of the bit depth in a PNG file
 COLOR_TYPE = 25  # offset of the color type in a PNG file
 RGB_TYPES = (2, 6)  # PNG's color types for RGB without and with transparency
-MODES = (
-    'L',
-    'LA',
-    'RGB',
-    'RGBA',
-    'I;16',
-)  # in these modes, Pillow does not change the stored values
+# In these modes, Pillow does not change the stored values.
+MODES = ('L', 'LA', 'RGB', 'RGBA', 'I;16')
 
 
 def decode_stored(data: bytes, max_pixels: int) -> Tensor:

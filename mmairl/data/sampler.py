@@ -13,9 +13,8 @@ from mmairl.data.training_images import TrainingImages
 from mmairl.errors import UserError
 from mmairl.registry import DATA_SAMPLERS
 
-Order = Callable[
-    [np.ndarray], np.ndarray
-]  # a function from positions in an epoch to indices of images
+# An order maps positions in an epoch to indices of images.
+Order = Callable[[np.ndarray], np.ndarray]
 BLOCK = 2**14  # the order is computed for this many images at once, which takes 3 ms
 TORCH_COUNT = 2**24  # torch permutes at most this many images, which takes 128 MB of memory
 ROUNDS = 8  # number of rounds of the Feistel network in keyed_permutation
@@ -40,9 +39,9 @@ class ResumableSampler(Sampler):
         dataset: The data set.
         shuffle: Whether to permute the images.
         seed: The seed from which the orders of all epochs are derived. Default: a random seed that all processes share.
-        order: 'images' to permute all images, or 'shards' to permute shards, and images only among a few shards at a time.
-            Remote storage requires 'shards'.
-        window: How many shards are read at a time, if `order` is 'shards'.
+        order: 'images' permutes all images. 'shards' permutes the shards, and then the images within groups of `window`
+            shards, so that only a few shards are read at a time. Remote storage requires 'shards'.
+        window: How many shards are read at a time if `order` is 'shards'.
 
     Raises:
         UserError: If `order` is unknown, or if it is 'shards' and the data set does not consist of shards.
@@ -188,9 +187,8 @@ def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -
     shards = permutation(len(firsts), seed)(np.arange(len(firsts)))
     firsts = firsts[shards]
     ends = np.cumsum(sizes[shards])  # the positions in the epoch at which the shards end
-    edges = np.unique(
-        [0, *ends[window - 1 :: window], ends[-1]]
-    )  # the positions at which the groups start and end
+    # These are the positions at which the groups start and end.
+    edges = np.unique([0, *ends[window - 1 :: window], ends[-1]])
 
     def order(positions: np.ndarray) -> np.ndarray:
         images = np.empty(len(positions), np.int64)

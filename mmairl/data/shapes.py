@@ -25,10 +25,8 @@ SPLITS = ('train', 'val')
 CELLS = 3  # each copy is near the center of a cell of a randomly shifted lattice with this many cells per side
 PATCHES = 4  # the background interpolates between PATCHES x PATCHES random colors
 RADIUS = (0.11, 0.17)  # range of the radius of a copy, as a fraction of the image's side
-CONTRAST = (
-    0.25,
-    0.6,
-)  # range of the difference in luminance between a copy and the background behind it
+# This is the range of the difference in luminance between a copy and the background behind it.
+CONTRAST = (0.25, 0.6)
 NOISE = 0.03  # standard deviation of the noise that is added to each pixel
 LUMA = np.array([0.2989, 0.587, 0.114], np.float32)
 CHUNK = (
@@ -140,9 +138,8 @@ def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
     margin = 2 * reach + size // CELLS  # copies can be partly or completely outside the image
     position = np.linspace(0, PATCHES - 1, size)
     weights = np.maximum(0, 1 - np.abs(position[:, None] - np.arange(PATCHES))).astype(np.float32)
-    background = (
-        weights @ stacked.pop('background') @ weights.T
-    )  # interpolates between the random colors
+    # The background interpolates between the random colors.
+    background = weights @ stacked.pop('background') @ weights.T
     noise = stacked.pop('noise')
     canvas = np.pad(background, [(0, 0), (0, 0), (margin, margin), (margin, margin)], 'edge')
     images = np.arange(len(canvas))[:, None, None, None]

@@ -255,9 +255,8 @@ def _split_by_group(
     members = (y[:, None] == classes if one_label else y == 1).double()
     counts = torch.zeros(len(names), members.shape[1]).double().index_add_(0, numbers, members)
     has_class = counts > 0
-    missing = fraction * counts.sum(
-        0
-    )  # for each class, the number of images that remain to be held out
+    # For each class, this is the number of images that remain to be held out.
+    missing = fraction * counts.sum(0)
     weight = 1 / missing.clamp_min(1)
     fit_groups = has_class.sum(0)  # for each class, the number of groups to fit on
     held = torch.zeros(len(names), dtype=torch.bool)

@@ -37,8 +37,8 @@ class TrainingImages(Dataset):
         reasons: One byte per image: the Reason why the image is unreadable, or 0.
         allowed: How many images may be unreadable.
         tally: One row per data worker, with three numbers: how many unreadable images the worker met, how many images it
-            loaded, and how many seconds it spent on loading. The number of unreadable images is checked with this table,
-            because a sum over `reasons` would be too slow.
+            loaded, and how many seconds it spent on loading. When an unreadable image is met, this table tells whether there
+            are too many, because a sum over `reasons` would be too slow.
     """
 
     def __init__(self, dataset: Dataset, workers: bool = True) -> None:

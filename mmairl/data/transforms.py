@@ -162,10 +162,8 @@ class RandomResizedCrop(Augmentation):
         widths = np.rint(np.sqrt(area * ratio))
         fits = (heights >= 1) & (heights <= height)
         fits &= (widths >= 1) & (widths <= width)
-        first = (
-            np.arange(count),
-            fits.argmax(1),
-        )  # for each image, the first attempt that fits into the image
+        # For each image, the first attempt that fits into it is used.
+        first = np.arange(count), fits.argmax(1)
         h = heights[first]
         w = widths[first]
         top = np.floor(chance[:, -2] * (height - h + 1))
@@ -300,7 +298,7 @@ class CenterCrop(v2.CenterCrop):
 LUMA = (0.2989, 0.587, 0.114)
 LUMA_ROW = np.array([LUMA], np.float32)
 IDENTITY = np.eye(3, dtype=np.float32)
-TINY = 1e-12  # avoids a division by 0; every pixel that is not gray has a larger chroma
+TINY = 1e-12  # this prevents a division by 0; the chroma of every pixel that is not gray is larger
 OPERATIONS = ('brightness', 'contrast', 'saturation', 'hue')
 
 
@@ -409,12 +407,10 @@ def channel_matrices(factors: Tensor, channels: int) -> Tensor:
     gray = torch.tensor(LUMA).expand(3, 3) if channels == 3 else identity
     factor = factors[..., None, None]
     rest = (1 - factors)[..., None, None] * gray
-    from_pixel = torch.tensor([0, 0, 1]).view(
-        3, 1, 1
-    )  # saturation blends with the gray value of the pixel
-    from_mean = torch.tensor([0, 1, 0]).view(
-        3, 1, 1
-    )  # contrast blends with the gray value of the mean
+    # Saturation blends with the gray value of the pixel.
+    from_pixel = torch.tensor([0, 0, 1]).view(3, 1, 1)
+    # Contrast blends with the gray value of the mean.
+    from_mean = torch.tensor([0, 1, 0]).view(3, 1, 1)
     return torch.stack([factor * identity + rest * from_pixel, rest * from_mean])
 
 
@@ -427,9 +423,8 @@ def shift_hue(pixels: Tensor, turns: Tensor) -> Tensor:
     """
     value, largest = pixels.max(dim=1, keepdim=True)
     chroma = value - pixels.amin(dim=1, keepdim=True)
-    around = torch.cat(
-        [pixels[:, 1:], pixels[:, :2]], 1
-    )  # the channels in the order green, blue, red, green
+    # The channels are in the order green, blue, red, green.
+    around = torch.cat([pixels[:, 1:], pixels[:, :2]], 1)
     difference = (around[:, :3] - around[:, 1:]).div_(chroma.clamp(min=TINY))
     hue = difference.gather(1, largest).add_(largest, alpha=2)
     k = (hue + turns.unsqueeze(2)).remainder_(6)
@@ -450,9 +445,8 @@ def change_pixels(pixels: np.ndarray, operation: str, amount: float) -> np.ndarr
     elif operation == 'saturation':
         change = change + (1 - amount) * LUMA_ROW
     changed = cv2.transform(pixels, change)
-    torch.from_numpy(changed).clamp_(
-        0, 255
-    )  # clips in place, in a quarter of the time that np.clip takes
+    # This clips in place, in a quarter of the time that np.clip takes.
+    torch.from_numpy(changed).clamp_(0, 255)
     return changed
 
 

@@ -42,9 +42,8 @@ def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
 
 def require_handles(workers: int) -> None:
     """Increase the soft limit of open files if the workers require more, because batches are lost without file handles."""
-    needed = (
-        64 + 32 * workers
-    )  # each worker requires handles for its pipes and for each queued tensor
+    # Each worker requires handles for its pipes and for each queued tensor.
+    needed = 64 + 32 * workers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= needed or soft == resource.RLIM_INFINITY:
         return

@@ -173,7 +173,7 @@ class Extraction:
 def delayed(items: Iterator, late: bool) -> Iterator:
     """Yield all items in order. If `late`, yield each item only after the next one was created.
 
-    A GPU then already computes the next batch while the CPU handles the current one.
+    While the CPU handles one batch, a GPU can then already compute the next batch.
     """
     waiting = []
     for item in items:

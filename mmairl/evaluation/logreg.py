@@ -160,7 +160,7 @@ def logistic_regression(
         held_out[strength] = next(iter(on_val.values()))
     if not held_out:
         raise UserError(
-            f'logreg: the fits of all {len(strengths)} strengths did not converge (last gradient: {fit.gradient:.1e}); set '
+            f'logreg: no fit converged for any of {len(strengths)} strengths (last gradient: {fit.gradient:.1e}); set '
             'standardise=True if the features are very large or very small',
             code='no-strength-solved',
         )

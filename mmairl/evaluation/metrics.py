@@ -12,8 +12,8 @@ from torch import Tensor
 from mmairl.errors import Diverged, UserError
 from mmairl.registry import METRICS
 
-MANY = 100  # a class with more training images is many-shot
-FEW = 20  # a class with fewer training images is few-shot
+MANY = 100  # A class with more training images than this is many-shot.
+FEW = 20  # A class with fewer training images than this is few-shot.
 LARGEST_MATRIX = 50  # With more classes than this, a confusion matrix is hard to read.
 
 
@@ -71,7 +71,7 @@ def confusion(predicted: Tensor, y: Tensor, classes: Sequence[str]) -> dict[str,
 
 
 def best_five(scores: Tensor) -> Tensor:
-    """Return, for each image, the five classes with the highest scores, best first. If there are fewer, return all."""
+    """Return, for each image, the five classes with the highest scores, best first, or all classes if there are fewer."""
     return scores.topk(min(5, scores.shape[-1]), dim=-1).indices
 
 

@@ -316,7 +316,8 @@ def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
             planned = plan_seeds([Comparison(**fields) for fields in family], effect)
             print_table(columns, [(row, numbers) for row, *numbers in planned], labels[key])
     say(
-        'The power is 80 %, corrected for all comparisons of a score. The spreads are estimated from the finished seeds.'
+        'The numbers assume a power of 80 % and a correction for all comparisons of a score. The spreads are estimated from '
+        'the finished seeds.'
     )
 
 

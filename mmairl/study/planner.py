@@ -1,4 +1,4 @@
-"""Plan the runs of a study, and write the config and the request of each run into its folder."""
+"""Plan the runs of a study, and write each run's config and the request to its worker into the run's folder."""
 
 import copy
 import sys

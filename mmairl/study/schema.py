@@ -115,7 +115,7 @@ class RunResult(Trained, omit_defaults=True, kw_only=True):
     # For each task, everything that its score depends on.
     identities: dict[str, dict[str, Any]] = {}
     sha256: str = ''  # the digest of the checkpoint's file
-    weights: str = ''  # the identity of the model, independent of the file format
+    weights: str = ''  # the identity of the model, which does not depend on the file format
     file: tuple[int, ...] = ()  # size and modification time of the checkpoint
     git: str = ''
     versions: dict[str, str] = {}

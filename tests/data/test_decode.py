@@ -77,7 +77,9 @@ def test_tiff_that_is_not_rgb_advises_channels():
     five_channels = np.zeros((6, 9, 5), np.uint16)
     tifffile.imwrite(file := BytesIO(), five_channels, photometric='minisblack', planarconfig='contig')
     for tiff in (*tiffs, file.getvalue()):
-        with pytest.raises(UnreadableImage, match='a TIFF that is not RGB .then set channels of the data set'):
+        with pytest.raises(
+            UnreadableImage, match='a TIFF that is not RGB .to read such files, set channels of the data set'
+        ):
             decode_bytes(tiff)
 
 

@@ -245,7 +245,7 @@ def test_checkpoint_that_is_saved_again_is_the_same(planned):
 def test_page_states_what_equal_code_covers(planned):
     record = planned.record()
     text = write_study_page(record, planned.out / 'page.html').read_text()
-    assert 'Code is equal if the commit and all Python files of mmairl are equal' in text
+    assert 'The code of two runs is equal if the commit and all Python files of mmairl are equal' in text
     assert 'source of outside_helper' in text
     checks = {check['check']: check for check in record['fairness']['after']}
     assert checks['code']['equal'] and ', source ' in checks['code']['values']['base']

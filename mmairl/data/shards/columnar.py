@@ -64,11 +64,8 @@ def pyarrow(name: str) -> Any:
 
 def intact(name: str, kind: str) -> AbstractContextManager[None]:
     """Turn pyarrow's errors about a damaged file into a UserError."""
-    errors = (
-        ValueError,
-        OSError,
-        IndexError,
-    )  # ArrowInvalid and ArrowIndexError are derived from these classes
+    # ArrowInvalid and ArrowIndexError are derived from these classes.
+    errors = (ValueError, OSError, IndexError)
     fault = f'{name}: the file is not {kind} file, or it is truncated or damaged'
     return explained(fault, 'copy it again', errors, code='damaged-table')
 

@@ -33,9 +33,8 @@ READERS = {'.tar': read_tar, '.parquet': read_parquet, '.arrow': read_arrow}
 THREADS = 16  # network disks are slow, so this many threads request the sizes and times of shards
 VERSION = 4  # version of the format of the index
 FEW = 4  # up to this many shards are indexed in the main process, without worker processes
-HASHED = (
-    2**28
-)  # shards are hashed if they have at most this many bytes in total, which takes a fifth of a second
+# Shards are hashed if they have at most this many bytes in total, which takes a fifth of a second.
+HASHED = 2**28
 
 
 class Index:

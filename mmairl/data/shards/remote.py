@@ -76,9 +76,8 @@ class Remote:
         with explained(fault, 'install it', (ImportError,), code='no-package'):
             from fsspec.core import url_to_fs
 
-            self.system, self.path = url_to_fs(
-                url, **options
-            )  # fsspec has one file system per thread and process
+            # fsspec creates one file system per thread and process.
+            self.system, self.path = url_to_fs(url, **options)
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """Call a method of the file system on the path. If the file system is asynchronous, set a time limit."""

@@ -20,11 +20,8 @@ from mmairl.errors import UserError, printable
 BLOCK = 512
 SMALL = 2**20  # a label, a JSON file or an extended header has at most this many bytes
 NOTE = 2**26  # a note of tools/pack.py, which lists all classes, has at most this many bytes
-REGULAR = (
-    b'0',
-    b'\0',
-    b'7',
-)  # the types of members that are regular files; '7' is a contiguous file
+# These types of members are regular files. Type 7 is a contiguous file.
+REGULAR = (b'0', b'\0', b'7')
 # The types of members whose content is in another member, or is not stored in one piece.
 WITHOUT_CONTENT = {b'1': 'a hard link', b'S': 'a sparse file'}
 LABELS = {b'cls', b'json'}  # the extensions of members that contain the label of an image
@@ -46,9 +43,8 @@ class Member(NamedTuple):
     size: int
 
 
-Sample = dict[
-    bytes, Member
-]  # the members that belong to an image; the keys are extensions without the dot
+# A sample contains the members that belong to an image. The keys are extensions without the dot.
+Sample = dict[bytes, Member]
 
 
 class LabelFile(msgspec.Struct):

@@ -142,9 +142,9 @@ def known_error(square: np.ndarray) -> np.ndarray:
 def collapse_limit(scores: np.ndarray, null: float | None = None) -> np.ndarray:
     """Return, for each row, the score below which a run has collapsed.
 
-    If the study has untrained rows, the gain of a run is its score minus their best score. A run has then collapsed if its
-    gain is less than a quarter of the gain of the median run. Without untrained rows, a run has collapsed if its score is
-    less than two fifths of the best score in its row.
+    A study may have untrained rows, which are baselines without pre-training. The gain of a run is then its score minus the
+    best score of an untrained row, and a run has collapsed if its gain is less than a quarter of the gain of the median run.
+    Without untrained rows, a run has collapsed if its score is less than two fifths of the best score in its row.
 
     Args:
         scores: (..., rows, seeds) The scores; NaN for a missing run.
