@@ -1,4 +1,4 @@
-"""Fixtures for all tests, including those of projects. Configs of the repository shrink to toy size, with fixed tensors as views."""
+"""Fixtures for all tests, including those of projects. Configs shrink to toy size, with fixed tensors as views."""
 
 import gc
 import logging
