@@ -187,7 +187,7 @@ def counted_work(
 
 
 def checkpoint_bytes(cfg: Config) -> int:
-    """Return the size of a checkpoint in bytes: of the model's tensors, and of the momentum of its trained weights."""
+    """Return the size in bytes of a checkpoint, which has the model's tensors and the momentum of its trained weights."""
     model = cfg.model.to_dict()
     subject = dict(checkpoint=model, sources=outside_sources(cfg))
     return remembered(subject, lambda: _count_bytes(model))
@@ -240,7 +240,7 @@ def _count_work(config: Mapping[str, Any], sizes: Sequence[int], batch: int) -> 
 
     If the model's head reads values, the step fails. Then the work of the networks is counted without the head.
     """
-    # This import is slow, and most plans find all counts in the cache.
+    # This module is slow to import, and it is not needed if all counts are in the cache.
     from torch.utils.flop_counter import FlopCounterMode
 
     model = MODELS.build(dict(config)).to('meta')
