@@ -66,7 +66,7 @@ class ViewPreprocessor(BaseDataPreprocessor):
             data = dict(data, data_samples=samples)
         data = self.cast_data(data)
         inputs = data['inputs']
-        # Preprocessing always runs in float32, because autocast and TF32 would round values more coarsely than 8 bits.
+        # Preprocessing always runs in float32, because autocast and TF32 would make the augmentation less precise.
         with float32_precision('float32'), torch.autocast(self.mean.device.type, enabled=False):
             if isinstance(inputs, Tensor):
                 return dict(data, inputs=self.normalize(to_unit(inputs)))
