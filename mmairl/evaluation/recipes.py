@@ -127,7 +127,8 @@ def compose(
 def _long_tail(labels: Tensor, classes: int) -> list[int] | None:
     """Return the number of training images of each class, or None if the class sizes are similar.
 
-    Class sizes are similar if the largest is less than LONG_TAIL times the smallest. Empty classes are ignored.
+    Class sizes are similar if the largest is less than LONG_TAIL times the smallest. Empty classes are ignored. If images
+    can have several classes, None is returned.
     """
     if labels.ndim != 1:
         return None
