@@ -1,6 +1,6 @@
 """Base class of the protocols that score the features of a frozen backbone, such as k-NN.
 
-Features do not depend on the protocol. Therefore, all these protocols can reuse the features in a cache.
+With a cache, protocols that use the same views of the images share the extracted features.
 """
 
 import dataclasses

@@ -114,7 +114,7 @@ def compose(
         composed.robustness = robustness_parts(cfg, images.classes, test_loader)
     composed.test_cfg = dict()
     composed.test_evaluator = dict(
-        # The name is taken from the imported class, so that the protocol's digest covers the source code of the class.
+        # Importing the class makes its module part of the protocol's digest. Its name as a plain string would not.
         type=HeadAccuracy.__name__,
         metric=images.metric,
         train_counts=_long_tail(images.labels, len(images.classes)),

@@ -23,8 +23,8 @@ class Uniformity(FeatureProtocol):
     Lower values mean more uniform features. For a uniform distribution on the sphere, the value is about -4.
 
     Args:
-        images: Largest number N of test images to use. If there are at least 2 N, they are taken at regular intervals.
-            Otherwise, the first N are used. Default: 5000.
+        images: Largest number N of test images to use. If the test set has at least 2 N images, the used images are
+            spaced regularly. Otherwise, the first N images are used. Default: 5000.
     """
 
     images: int = 5000
